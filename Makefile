@@ -1,0 +1,37 @@
+# Every target does its own set-up: Python 3.10 or later with venv, and make, are all that must be there.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench lint clean
+
+help:  ## Print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(READY)  ## Run the demo: real flights, many queries, one stream
+	@$(BIN)/millpond demo
+
+test: lint  ## Lint, check types, run every test
+	$(BIN)/pytest
+
+bench: $(READY)  ## Run the canonical benchmark
+	$(BIN)/python benchmarks/canonical.py
+
+lint: $(READY)  ## Lint and check types
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+clean:  ## Remove the environment and every cache
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	  echo "Millpond needs Python 3.10 or later; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 | head -n 1)." \
+	       "Name another: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@echo "Setting up $(VENV) (once; a few minutes on a slow line)" >&2
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo,test]'
+	@touch $@

@@ -1,0 +1,24 @@
+"""Many continuous queries over one event stream in one Spark application."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from millpond.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from millpond.control.pond import Pond
+    from millpond.spark.session import spark_session
+
+__all__ = ["Pond", "__version__", "spark_session"]
+
+_HOMES = {"Pond": "millpond.control.pond", "spark_session": "millpond.spark.session"}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are loaded when first used: Spark's workers import this package and need none of them."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'millpond' has no attribute {name!r}")
+    return getattr(import_module(home), name)

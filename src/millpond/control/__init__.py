@@ -1,0 +1,1 @@
+"""The service that people talk to."""

@@ -1,0 +1,192 @@
+"""Every error a caller may see, drawn as a tree; each opens with a stable code and names its cure.
+
+    MillpondError
+    ├── QueryError            the text or frame of a query: nothing has run yet
+    │   ├── QuerySyntaxError      MP-SYNTAX        it does not parse
+    │   ├── QueryRefused          MP-REFUSED       it parses, but a part of it is not allowed here
+    │   ├── UnsupportedQuery      MP-UNSUPPORTED   allowed, but not a shape this version answers
+    │   └── QueryTypeError        MP-TYPE          a name or a type does not fit
+    ├── InputError            what is read
+    │   ├── SourceError           MP-SOURCE        a stream cannot be read
+    │   └── LateSchemaError       MP-LATE-SCHEMA   its schema changed after the start
+    ├── TruthError            the log and what it names
+    │   ├── FencedError           MP-FENCED        another driver has taken over
+    │   ├── OffsetGapError        MP-OFFSET-GAP    Spark's checkpoint does not continue the log
+    │   ├── CorruptError          MP-CORRUPT       stored bytes fail their digest
+    │   ├── ForeignPondError      MP-FOREIGN       the folder holds another pond, or none
+    │   └── PlaceError            MP-PLACE         the folder cannot create-if-absent, or cannot be written
+    ├── StateError            what is remembered
+    │   ├── StoreError            MP-STORE         the key-value store refused or vanished
+    │   └── OverflowedError       MP-OVERFLOW      an exact number left its type
+    └── SetupError            this machine
+        └── JavaError             MP-JAVA          no usable Java
+
+`code` is stable across versions; `retry` says whether the same call may succeed later.
+Spark flattens exceptions of workers and of `foreachBatch` to text: `from_text` reads the code back.
+"""
+
+from __future__ import annotations
+
+import re
+
+
+class MillpondError(Exception):
+    """Base of all errors here; `str()` is `[CODE] what happened. What to do.`
+
+    >>> str(FencedError("Record 7 is a claim by another driver.", "Stop this driver."))
+    '[MP-FENCED] Record 7 is a claim by another driver. Stop this driver.'
+    """
+
+    code = "MP-ERROR"
+    retry = False
+
+    def __init__(self, what: str, cure: str = "") -> None:
+        super().__init__(what, cure)
+        self.what = what
+        self.cure = cure
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.what} {self.cure}".rstrip()
+
+
+class QueryError(MillpondError):
+    """Something in the text or frame of a query; nothing has run yet."""
+
+    code = "MP-QUERY"
+
+
+class QuerySyntaxError(QueryError):
+    """The text does not parse as Spark SQL."""
+
+    code = "MP-SYNTAX"
+
+
+class QueryRefused(QueryError):
+    """The text parses, but names something that query text may not use."""
+
+    code = "MP-REFUSED"
+
+
+class UnsupportedQuery(QueryError):
+    """The query is legal Spark, but not a shape that this version answers."""
+
+    code = "MP-UNSUPPORTED"
+
+
+class QueryTypeError(QueryError):
+    """A column, a function or a type does not fit."""
+
+    code = "MP-TYPE"
+
+
+class InputError(MillpondError):
+    """Something about what is read."""
+
+    code = "MP-INPUT"
+
+
+class SourceError(InputError):
+    """A stream cannot be read."""
+
+    code = "MP-SOURCE"
+    retry = True
+
+
+class LateSchemaError(InputError):
+    """The schema of a source changed after the pond had started."""
+
+    code = "MP-LATE-SCHEMA"
+
+
+class TruthError(MillpondError):
+    """The log, or a file it names, is not what it must be."""
+
+    code = "MP-TRUTH"
+
+
+class FencedError(TruthError):
+    """Another driver has claimed the log; this one must stop."""
+
+    code = "MP-FENCED"
+
+
+class OffsetGapError(TruthError):
+    """The offsets of Spark's batch do not continue the last record of the log."""
+
+    code = "MP-OFFSET-GAP"
+
+
+class CorruptError(TruthError):
+    """Stored bytes fail their digest."""
+
+    code = "MP-CORRUPT"
+
+
+class ForeignPondError(TruthError):
+    """The folder belongs to another pond, other queries, or is no pond's folder."""
+
+    code = "MP-FOREIGN"
+
+
+class PlaceError(TruthError):
+    """The folder cannot create-if-absent, or cannot be written."""
+
+    code = "MP-PLACE"
+
+
+class StateError(MillpondError):
+    """Something about what is remembered."""
+
+    code = "MP-STATE"
+
+
+class StoreError(StateError):
+    """The key-value store refused or vanished; the truth is untouched."""
+
+    code = "MP-STORE"
+    retry = True
+
+
+class OverflowedError(StateError):
+    """An exact number left the range of its SQL type."""
+
+    code = "MP-OVERFLOW"
+
+
+class SetupError(MillpondError):
+    """Something about this machine."""
+
+    code = "MP-SETUP"
+
+
+class JavaError(SetupError):
+    """No Java that Spark 4.3 can run on."""
+
+    code = "MP-JAVA"
+
+
+def _tree(root: type[MillpondError]) -> dict[str, type[MillpondError]]:
+    """Code -> class; a subclass elsewhere without a code of its own does not take its parent's place."""
+    found = {root.code: root}
+    for child in root.__subclasses__():
+        for code, kind in _tree(child).items():
+            found.setdefault(code, kind)
+    return found
+
+
+_CODE = re.compile(r"\[(MP-[A-Z-]+)\] ([^\n]*)")
+
+
+def from_text(text: str) -> MillpondError | None:
+    """Rebuild the error whose code stands in `text`, as Spark leaves it after a worker failed.
+
+    >>> from_text("PythonException: Traceback ...\\n[MP-CORRUPT] Bad digest. Restore it.\\n at org")
+    CorruptError('Bad digest. Restore it.', '')
+    >>> from_text("java.lang.OutOfMemoryError") is None
+    True
+    """
+    found = _CODE.search(text)
+    if found is None:
+        return None
+    kind = _tree(MillpondError).get(found.group(1), MillpondError)
+    return kind(found.group(2).strip())

@@ -1,0 +1,14 @@
+"""Names that must never repeat, even between hosts and restarts; the one place that draws them."""
+
+from __future__ import annotations
+
+import secrets
+
+
+def writer_token() -> str:
+    """Return a new writer's token: 24 hexadecimal digits, 96 random bits.
+
+    It names one run of one driver. Task attempt ids start again at 0 with a new driver, so every file
+    name that must be unique to an attempt carries this token as well.
+    """
+    return secrets.token_hex(12)

@@ -1,0 +1,6 @@
+"""The truth: numbered, immutable, created-if-absent records, and everything that is a pure fold of them.
+
+Entry points: `port.Log` (the one verb), `records` (the bytes), `manifest.load` (what is live),
+`protocol.Writer` (take over, begin, commit) and `follower.Pump` (whatever reads the log).
+It knows nothing about Spark, queries or state: offsets, specs and sections are opaque here.
+"""

@@ -1,0 +1,1 @@
+"""Where state and work live: pure decisions over values."""

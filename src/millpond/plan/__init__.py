@@ -1,0 +1,1 @@
+"""How all queries are answered together; pure."""

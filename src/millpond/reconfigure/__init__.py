@@ -1,0 +1,1 @@
+"""Changing a live pond without losing or repeating a row."""

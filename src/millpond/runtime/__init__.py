@@ -1,0 +1,1 @@
+"""How an epoch runs: Arrow in, Arrow out, no Spark."""

@@ -1,0 +1,1 @@
+"""The kit that is shipped for tests; nothing imports it."""

@@ -1,0 +1,33 @@
+"""What tests share: one Spark session for all of them, and a pond's folder for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from millpond.spark.session import spark_session
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session with two cores; queries that a test leaves running are stopped by that test."""
+    session = spark_session("local[2]", app_name="millpond-tests", driver_memory="1g")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def tmp_pond(tmp_path: Path) -> Path:
+    """An empty folder for one pond."""
+    folder = tmp_path / "pond"
+    folder.mkdir()
+    return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)

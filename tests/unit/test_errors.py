@@ -1,0 +1,78 @@
+"""The error tree: its drawing, its codes, and its two journeys (pickle, and text through Spark)."""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import pytest
+
+from millpond import errors
+from millpond.errors import CorruptError, MillpondError, from_text
+
+
+def _family(root: type[MillpondError]) -> list[type[MillpondError]]:
+    return [root, *(below for child in root.__subclasses__() for below in _family(child))]
+
+
+ALL = [kind for kind in _family(MillpondError) if kind.__module__ == errors.__name__]
+LEAVES = [kind for kind in ALL if not kind.__subclasses__()]
+
+
+def _drawn() -> list[tuple[int, str, str | None]]:
+    """Return (depth, name, code) for each line of the drawing."""
+    rows = []
+    for line in (errors.__doc__ or "").splitlines():
+        if found := re.match(r"^    ([│ ]*)(?:[├└]── )?([A-Z]\w+)(?:\s+(MP-[A-Z-]+))?(?:\s|$)", line):
+            indent = line.index(found.group(2)) - 4
+            rows.append((indent // 4, found.group(2), found.group(3)))
+    return rows
+
+
+def _actual(root: type[MillpondError], depth: int = 0) -> list[tuple[int, str, str | None]]:
+    children = [kind for kind in root.__subclasses__() if kind in ALL]
+    code = None if children and root.__name__ not in _coded_parents() else root.code
+    return [(depth, root.__name__, code), *(row for kind in children for row in _actual(kind, depth + 1))]
+
+
+def _coded_parents() -> set[str]:
+    """A parent may be drawn with its code or without; when drawn with it, the code is checked."""
+    return {name for _, name, code in _drawn() if code}
+
+
+def test_the_drawing_is_the_tree() -> None:
+    assert len(LEAVES) >= 10
+    assert _drawn() == _actual(MillpondError)
+
+
+def test_codes_are_unique_and_well_formed() -> None:
+    codes = [kind.code for kind in ALL]
+    assert len(set(codes)) == len(codes)
+    assert all(re.fullmatch(r"MP-[A-Z]+(-[A-Z]+)*", code) for code in codes)
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_pickling_keeps_everything(kind: type[MillpondError]) -> None:
+    error = kind("Segment 7 is short.", "Restore it from a copy.")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind
+    assert (again.what, again.cure, str(again)) == (error.what, error.cure, str(error))
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_the_code_survives_as_text(kind: type[MillpondError]) -> None:
+    error = kind("It broke.", "Mend it.")
+    again = from_text(f"PythonException: \n  File x.py\nmillpond.errors.{kind.__name__}: {error}\n\tat org")
+    assert type(again) is kind
+    assert str(again) == f"[{kind.code}] It broke. Mend it."
+
+
+def test_an_error_that_is_raised_again_is_not_wrapped_twice() -> None:
+    once = from_text(str(CorruptError("Bad digest.", "Restore it.")))
+    assert once is not None
+    assert str(from_text(str(once))) == str(once) == "[MP-CORRUPT] Bad digest. Restore it."
+
+
+def test_other_text_holds_no_error() -> None:
+    assert from_text("java.lang.OutOfMemoryError: Java heap space") is None
+    assert from_text("") is None
