@@ -1,0 +1,23 @@
+"""Where events come from and where rows go, as values; `spark/` and `runtime/` turn them into machinery."""
+
+from __future__ import annotations
+
+import msgspec
+
+SINKS = ("parquet", "json", "csv", "console", "noop", "memory")
+"""Formats a query's rows can be written in by this version."""
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A Spark streaming source: `format` and reader options, sorted by name."""
+
+    format: str
+    options: tuple[tuple[str, str], ...] = ()
+
+
+class Sink(msgspec.Struct, frozen=True):
+    """Where a query's rows go: `format`, and `path` for formats that are folders."""
+
+    format: str = "noop"
+    path: str | None = None
+    options: tuple[tuple[str, str], ...] = ()

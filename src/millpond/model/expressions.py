@@ -1,0 +1,196 @@
+"""Expressions over columns: frozen, hashable trees that are equal when they mean the same.
+
+Spark resolves names and types and inserts every cast; what arrives here is its analysed tree in our words.
+`Call.op` is a word of `OPERATORS`; whatever those words do not cover arrives as `Foreign`, which only
+Spark evaluates, in the projection of the read, and which then behaves like a column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import msgspec
+
+OPERATORS = {
+    # three-valued logic; `ran` is true where its argument does not raise
+    "and": "2+", "or": "2+", "not": "1", "ran": "1", "isnull": "1", "isnotnull": "1",
+    # comparison: NaN is the largest value and equal to itself, -0.0 = 0.0; `same` is <=>
+    "eq": "2", "lt": "2", "le": "2", "gt": "2", "ge": "2", "same": "2", "in": "2+",
+    # arithmetic under ANSI rules: leaving the type, or dividing by zero, raises
+    "add": "2", "subtract": "2", "multiply": "2", "divide": "2", "remainder": "2", "negate": "1", "abs": "1",
+    "floor": "1", "ceil": "1", "sqrt": "1", "exp": "1", "ln": "1", "log10": "1", "pow": "2", "round": "2",
+    "isnan": "1", "least": "2+", "greatest": "2+",
+    # choice: `case` is condition, value, condition, value, …, [otherwise]
+    "case": "2+", "coalesce": "1+", "cast": "1",
+    # text
+    "upper": "1", "lower": "1", "length": "1", "startswith": "2", "endswith": "2", "contains": "2", "concat": "1+",
+}  # fmt: skip
+"""Operator -> number of arguments."""
+
+COMMUTATIVE = frozenset({"and", "or", "eq", "same", "add", "multiply"})
+"""Operators whose arguments are kept in a canonical order (never re-associated: doubles would change)."""
+
+
+class Column(msgspec.Struct, frozen=True, tag_field="node", tag="column"):
+    """A named column of the stream, or, above the aggregation, `key:i`, `agg:i`, `window` and its parts."""
+
+    name: str
+    type: str
+
+
+class Literal(msgspec.Struct, frozen=True, tag_field="node", tag="literal"):
+    """A constant as text (`float.hex` for floating types, so JSON keeps every bit); `None` is NULL.
+
+    Integers are decimal, timestamps microseconds, dates days, booleans `true` or `false`. Use `literal`.
+    """
+
+    text: str | None
+    type: str
+
+    @property
+    def value(self) -> bool | int | float | str | None:
+        """The constant as a Python value."""
+        if self.text is None or self.type == "string":
+            return self.text
+        if self.type == "boolean":
+            return self.text == "true"
+        return float.fromhex(self.text) if self.type in ("float", "double") else int(self.text)
+
+
+def literal(value: bool | int | float | str | None, kind: str) -> Literal:
+    """The `Literal` for a Python value of SQL type `kind`; -0.0 and NaN keep their identity.
+
+    >>> literal(2.5, "double").value, literal(True, "boolean").value
+    (2.5, True)
+    """
+    if value is None:
+        return Literal(None, kind)
+    if kind in ("float", "double"):
+        return Literal(float(value).hex(), kind)
+    return Literal(str(value).lower() if isinstance(value, bool) else str(value), kind)
+
+
+class Call(msgspec.Struct, frozen=True, tag_field="node", tag="call"):
+    """An operator applied to arguments; `type` is the type of its result.
+
+    >>> a = Column("a", "int")
+    >>> call("eq", (a, literal(1, "int")), "boolean") == call("eq", (literal(1, "int"), a), "boolean")
+    True
+    """
+
+    op: str
+    args: tuple[Expression, ...]
+    type: str
+
+
+class Foreign(msgspec.Struct, frozen=True, tag_field="node", tag="foreign"):
+    """An expression only Spark evaluates; `key` identifies it, `sql` is for people, `columns` are what it reads."""
+
+    key: str
+    sql: str
+    type: str
+    columns: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the column that Spark projects for it."""
+        return f"x_{self.key}"
+
+
+Expression: TypeAlias = Column | Literal | Call | Foreign
+
+
+def call(op: str, args: tuple[Expression, ...], kind: str) -> Call:
+    """A `Call` in canonical form: commutative arguments in a fixed order, `and`/`or` flattened.
+
+    Raises:
+        KeyError: `op` is no operator.
+    """
+    OPERATORS[op]
+    if op in ("and", "or"):
+        flat: list[Expression] = []
+        for arg in args:
+            flat.extend(arg.args if isinstance(arg, Call) and arg.op == op else (arg,))
+        args = tuple(flat)
+    if op in COMMUTATIVE and not any(may_raise(arg) for arg in args):
+        args = tuple(sorted(args, key=msgspec.json.encode))
+    return Call(op, args, kind)
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """Every node of the tree, parents first."""
+    yield expression
+    if isinstance(expression, Call):
+        for arg in expression.args:
+            yield from walk(arg)
+
+
+def columns_of(expression: Expression) -> frozenset[str]:
+    """Names of the stream columns, projected ones included, that evaluating `expression` reads."""
+    return frozenset(node.name for node in walk(expression) if isinstance(node, Column | Foreign))
+
+
+_RAISING = frozenset(
+    {"add", "subtract", "multiply", "divide", "remainder", "negate", "abs", "floor", "ceil", "cast", "round"}
+)
+_NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double")
+
+
+def may_raise(expression: Expression) -> bool:
+    """Whether some row could make `expression` raise under ANSI rules; `ran` itself never raises.
+
+    >>> may_raise(Call("add", (Column("a", "double"), Column("b", "double")), "double"))
+    False
+    >>> may_raise(Call("add", (Column("a", "int"), Column("b", "int")), "int"))
+    True
+    """
+    if isinstance(expression, Foreign):
+        return True
+    if not isinstance(expression, Call) or expression.op == "ran":
+        return False
+    return _raises_itself(expression) or any(may_raise(arg) for arg in expression.args)
+
+
+def _raises_itself(node: Call) -> bool:
+    if node.op not in _RAISING:
+        return False
+    source = node.args[0].type
+    if node.op == "cast":
+        widening = (
+            source in _NUMBERS
+            and node.type in _NUMBERS
+            and _NUMBERS.index(source) <= _NUMBERS.index(node.type)
+        )
+        return not (widening or source == node.type or node.type == "string" or source == "boolean")
+    if node.op in ("divide", "remainder"):
+        divisor = node.args[1]
+        return not (isinstance(divisor, Literal) and divisor.value not in (0, None))
+    return node.type not in ("float", "double")
+
+
+def render(expression: Expression) -> str:
+    """The expression as text for people; never parsed again.
+
+    >>> render(call("gt", (Column("a", "int"), literal(1, "int")), "boolean"))
+    '(a > 1)'
+    """
+    if isinstance(expression, Column):
+        return expression.name
+    if isinstance(expression, Literal):
+        return repr(expression.value) if isinstance(expression.value, str) else str(expression.value).lower()
+    if isinstance(expression, Foreign):
+        return expression.sql
+    parts = [render(arg) for arg in expression.args]
+    sign = _SIGNS.get(expression.op)
+    if sign:
+        return "(" + f" {sign} ".join(parts) + ")"
+    if expression.op == "cast":
+        return f"cast({parts[0]} as {expression.type})"
+    return f"{expression.op}({', '.join(parts)})"
+
+
+_SIGNS = {
+    "and": "and", "or": "or", "eq": "=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "same": "<=>",
+    "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "remainder": "%",
+}  # fmt: skip

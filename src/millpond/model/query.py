@@ -1,0 +1,41 @@
+"""Queries: frozen values that can be compared, hashed, stored and shared."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millpond.model.aggregates import Aggregate
+from millpond.model.endpoints import Sink
+from millpond.model.expressions import Expression
+from millpond.model.windows import Sliding
+
+
+class Named(msgspec.Struct, frozen=True):
+    """An expression and the name of the column it makes."""
+
+    name: str
+    expression: Expression
+
+
+class Query(msgspec.Struct, frozen=True):
+    """One windowed aggregation over one stream.
+
+    `keys` and the aggregates' arguments and filters are over the stream's columns. `output` and `having`
+    are over `key:i`, `agg:i` (their positions here), `window` (struct), `window.start`, `window.end`.
+    `delay_us`: an event is late, and dropped, iff its time is at or below the watermark, which is the
+    largest event time seen minus the delay.
+    """
+
+    name: str
+    stream: str
+    event_time: str
+    delay_us: int
+    window: Sliding
+    keys: tuple[Expression, ...]
+    aggregates: tuple[Aggregate, ...]
+    output: tuple[Named, ...]
+    where: Expression | None = None
+    having: Expression | None = None
+    sink: Sink = Sink()
+    serve: bool = False
+    text: str = ""

@@ -1,0 +1,44 @@
+"""What a pond is asked to do, to and from JSON: the only place that knows the wire form of the model."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millpond.errors import CorruptError
+from millpond.model.query import Query
+from millpond.model.stream import Stream
+
+
+class PondSpec(msgspec.Struct, frozen=True):
+    """Streams, queries, instances and buckets: what a claim record carries, so that a restart can compare."""
+
+    streams: tuple[Stream, ...]
+    queries: tuple[Query, ...]
+    instances: int
+    buckets: int = 1024
+
+    @property
+    def meaning(self) -> PondSpec:
+        """The spec without what does not change an answer: the texts of queries."""
+        return msgspec.structs.replace(
+            self, queries=tuple(msgspec.structs.replace(query, text="") for query in self.queries)
+        )
+
+
+def to_json(spec: PondSpec) -> str:
+    """Canonical text: equal specs give equal text."""
+    return msgspec.json.encode(spec, order="deterministic").decode()
+
+
+def from_json(text: str) -> PondSpec:
+    """The spec that `to_json` wrote.
+
+    Raises:
+        CorruptError: the text is not such a spec.
+    """
+    try:
+        return msgspec.json.decode(text, type=PondSpec)
+    except msgspec.MsgspecError as error:
+        raise CorruptError(
+            f"The stored spec of the pond does not decode: {error}.", "Restore the log."
+        ) from error

@@ -1,0 +1,55 @@
+"""Windows over event time: half-open intervals `[start, end)` in microseconds."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from millpond.errors import QueryTypeError
+
+
+class Interval(NamedTuple):
+    """A half-open piece of event time, microseconds since 1970 UTC."""
+
+    start_us: int
+    end_us: int
+
+
+class Sliding(msgspec.Struct, frozen=True, tag_field="window", tag="sliding"):
+    """A window of `size_us`, a new one every `slide_us`, starts at `offset_us` modulo `slide_us`.
+
+    A tumbling window is one whose slide is its size, as in Spark.
+
+    >>> Sliding(size_us=10, slide_us=5).assign(12)
+    [Interval(start_us=5, end_us=15), Interval(start_us=10, end_us=20)]
+
+    Raises:
+        QueryTypeError: size or slide is not positive, or the slide is longer than the size.
+    """
+
+    size_us: int
+    slide_us: int
+    offset_us: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size_us <= 0 or not 0 < self.slide_us <= self.size_us:
+            raise QueryTypeError(
+                f"A window of {self.size_us} µs every {self.slide_us} µs leaves gaps or is empty.",
+                "Use a positive size and a slide between 1 µs and the size.",
+            )
+        if not 0 <= self.offset_us < self.slide_us:
+            raise QueryTypeError(
+                f"The window offset {self.offset_us} µs is not within one slide.", "Use offset modulo slide."
+            )
+
+    @property
+    def tumbling(self) -> bool:
+        """Whether windows do not overlap."""
+        return self.size_us == self.slide_us
+
+    def assign(self, time_us: int) -> list[Interval]:
+        """The windows that hold an event of `time_us`, earliest first."""
+        last = time_us - (time_us - self.offset_us) % self.slide_us
+        first = last - (self.size_us - 1 - (time_us - last)) // self.slide_us * self.slide_us
+        return [Interval(start, start + self.size_us) for start in range(first, last + 1, self.slide_us)]
