@@ -1,0 +1,138 @@
+"""The contract of everything that reads the log and may be lost: view, sinks, serving rows, derived streams.
+
+A follower stores its cursor together with its effect, in one atomic step, so that neither a crash nor a
+second publisher that wakes late can show a row twice, or record n + 1 without record n. `Pump` drives one
+follower from its cursor to the head, at its own pace; a follower that fails stops only itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Protocol
+
+from millpond.errors import CorruptError
+from millpond.log.manifest import Manifest, Manifests, fold, load
+from millpond.log.port import Log
+from millpond.log.records import Entry, decode
+
+NOTHING_APPLIED = -1
+
+
+class Follower(Protocol):
+    """Applies records in order; its cursor is the number of the last record whose effect it holds, or -1."""
+
+    @property
+    def name(self) -> str:
+        """The follower's name, unique in the pond."""
+
+    def cursor(self) -> int:
+        """Return the stored cursor; -1 for a follower that is new or has lost everything."""
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+        """Make record `n` visible, and the cursor `n`, in one atomic step; `manifest` includes the record.
+
+        Does nothing when the stored cursor is `n` or more, and must refuse (raise) when it is less than n -
+        1: the check belongs to the same atomic step, for another publisher may run at the same time.
+        Records that are no epochs only move the cursor.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class AskCursor:
+    """Effect: ask the follower for its cursor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Effect: load the manifest at record `upto`; the reply is a Manifest."""
+
+    upto: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadNext:
+    """Effect: read record `n` from the log; the reply is its bytes, or None."""
+
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Effect: let the follower apply record `n`."""
+
+    n: int
+    record: Entry
+    manifest: Manifest
+
+
+PumpEffect = AskCursor | Load | ReadNext | Apply
+PumpReply = int | Manifest | bytes | None
+PumpSteps = Generator[PumpEffect, PumpReply, int]
+
+
+class Pump:
+    """Drives one follower, and keeps the manifest at its cursor, so that a running one loads nothing."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._manifest = Manifest()
+
+    def steps(self, limit: int | None = None) -> PumpSteps:
+        """Bring the follower from its cursor to the head, or by `limit` records; return its cursor.
+
+        Sans-IO: yields effects; CorruptError when the follower is ahead of the log.
+        """
+        cursor = yield AskCursor()
+        assert isinstance(cursor, int)
+        if cursor != self._manifest.n:
+            yield from self._load(cursor)
+        applied = 0
+        while limit is None or applied < limit:
+            data = yield ReadNext(self._manifest.n + 1)
+            if data is None:
+                break
+            assert isinstance(data, bytes)
+            entry = decode(data)
+            following = fold(self._manifest, entry)
+            yield Apply(entry.n, entry, following)
+            self._manifest = following
+            applied += 1
+        return self._manifest.n
+
+    def _load(self, cursor: int) -> Generator[PumpEffect, PumpReply, None]:
+        if cursor == NOTHING_APPLIED:
+            self._manifest = Manifest()
+            return
+        manifest = yield Load(cursor)
+        assert isinstance(manifest, Manifest)
+        if manifest.n != cursor:
+            raise CorruptError(
+                f"The follower {self._name} has applied record {cursor}, but the log ends at {manifest.n}.",
+                "The log was restored from an older copy: rebuild the follower.",
+            )
+        self._manifest = manifest
+
+
+def pump(driver: Pump, follower: Follower, log: Log, manifests: Manifests, limit: int | None = None) -> int:
+    """Run `driver.steps` against the real log and follower; return the follower's cursor.
+
+    Whatever the follower raises passes through; the call may be repeated, from any process.
+    """
+    steps = driver.steps(limit)
+    reply: PumpReply = None
+    while True:
+        try:
+            effect = steps.send(reply)
+        except StopIteration as end:
+            return int(end.value)
+        match effect:
+            case AskCursor():
+                reply = follower.cursor()
+            case Load(upto):
+                reply = load(log, manifests, upto)
+            case ReadNext(n):
+                reply = log.read(n)
+            case Apply(n, record, manifest):
+                reply = None
+                follower.apply(n, record, manifest)

@@ -1,0 +1,110 @@
+"""The log in a folder of the local disk: temporary file, fsync, hard link, fsync of the folder.
+
+A hard link is created atomically and fails when its name exists, which is all that the port asks for. Single
+host only: over NFS a link may report failure although it was made (the port's lost reply, which is handled),
+but another host may then see the folder late.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from millpond.errors import PlaceError
+from millpond.ids import writer_token
+
+_TEMPORARY = ".tmp-"
+
+
+class LocalFolder:
+    """A `port.Folder` on a local disk; the folder is made if it is missing.
+
+    `token` makes the names of temporary files unique among all processes that share the folder.
+    """
+
+    def __init__(self, path: Path, token: str | None = None) -> None:
+        self._path = path
+        self._token = token or writer_token()
+        self._attempts = itertools.count()
+        with self._explained():
+            path.mkdir(parents=True, exist_ok=True)
+            _sync_folder(path.parent)
+
+    @property
+    def where(self) -> str:
+        """The folder's path."""
+        return str(self._path)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create the file unless its name exists; see `port.Folder`."""
+        with self._explained(), self._temporary(data) as temporary:
+            try:
+                os.link(temporary, self._path / name)
+                created = True
+            except FileExistsError:
+                created = False
+            # Also after a lost race: whoever acts on the winner's record must find it again after a crash.
+            _sync_folder(self._path)
+        return created
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write the file over any older one; see `port.Folder`."""
+        with self._explained(), self._temporary(data) as temporary:
+            temporary.replace(self._path / name)
+            _sync_folder(self._path)
+
+    def read(self, name: str) -> bytes | None:
+        """Return the whole file, or None; see `port.Folder`."""
+        with self._explained():
+            try:
+                return (self._path / name).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def exists(self, name: str) -> bool:
+        """Tell whether the file is there; see `port.Folder`."""
+        with self._explained():
+            return (self._path / name).exists()
+
+    def names(self) -> list[str]:
+        """Return all names except temporary ones; see `port.Folder`."""
+        with self._explained():
+            return [name for name in os.listdir(self._path) if not name.startswith(_TEMPORARY)]
+
+    def remove(self, name: str) -> None:
+        """Remove the file if it is there; see `port.Folder`."""
+        with self._explained():
+            (self._path / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def _temporary(self, data: bytes) -> Iterator[Path]:
+        path = self._path / f"{_TEMPORARY}{self._token}-{next(self._attempts)}"
+        try:
+            with path.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise PlaceError(
+                f"The folder {self._path} failed: {error}.",
+                "It must be a writable local folder on a file system with hard links.",
+            ) from error
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,284 @@
+"""What the log amounts to at record n: live sections, offsets, times, spec, writer; a pure fold of records.
+
+A manifest is derived and may be lost: `<pond>/manifest/<n>` only spares a restart from reading the whole log.
+
+    manifest   = magic json LF checksum
+    magic      = "MPMAN1" LF
+    json       = JSON object, UTF-8             the struct `Manifest`
+    checksum   = 32 bytes                       SHA-256 of everything before
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+import msgspec
+
+from millpond.errors import CorruptError
+from millpond.log.port import Folder, Log, numbered_name, numbers_in, read_hint, write_hint
+from millpond.log.records import (
+    ChangeRecord,
+    ClaimRecord,
+    Entry,
+    EpochRecord,
+    Offsets,
+    Receipt,
+    Section,
+    SectionKind,
+    decode,
+    section_id,
+)
+
+MAGIC = b"MPMAN1\n"
+_CHECKSUM_BYTES = 32
+_BEFORE_THE_LOG = -1
+
+
+class LiveSection(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A section that counts, and where its bytes are.
+
+    `offset` and `size` are a byte range of `file` (relative to the pond), or of the body of record `n` when
+    `file` is None; `delta_digest` is that of the whole delta it lies in.
+    """
+
+    id: str
+    n: int
+    instance: int
+    kind: SectionKind
+    group: str
+    offset: int
+    size: int
+    rows: int
+    delta_digest: str
+    file: str | None = None
+    info: dict[str, int | str | list[int]] = {}
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A change since the last claim: its record's number and its opaque JSON."""
+
+    n: int
+    change: str
+
+
+class Manifest(msgspec.Struct, frozen=True, dict=True):
+    """The fold of records 0..n; n is -1 before the first record. Treat its maps as frozen.
+
+    `sections` maps id -> live section, in the order of the log. `offsets` are the newest ends per stream;
+    `max_time` (microseconds) never falls; `quarantined` maps query -> reason; `batch` is -1 before an epoch.
+    """
+
+    n: int = _BEFORE_THE_LOG
+    digest: str = ""
+    writer: str = ""
+    spec: str = ""
+    changes: tuple[Change, ...] = ()
+    spark_query: str = ""
+    batch: int = -1
+    epoch_n: int = _BEFORE_THE_LOG
+    plan: int = 0
+    map: int = 0
+    offsets: Offsets = {}
+    max_time: dict[str, dict[str, int]] = {}
+    watermark_floor: dict[str, int] = {}
+    idle: dict[str, list[str]] = {}
+    quarantined: dict[str, str] = {}
+    sections: dict[str, LiveSection] = {}
+
+    def live(self, instance: int, group: str, kind: SectionKind) -> tuple[LiveSection, ...]:
+        """Return the live sections of one kind that an instance wrote for a group, in log order."""
+        return self._by_owner.get((instance, group, kind), ())
+
+    @cached_property
+    def _by_owner(self) -> dict[tuple[int, str, str], tuple[LiveSection, ...]]:
+        found: dict[tuple[int, str, str], list[LiveSection]] = {}
+        for section in self.sections.values():
+            found.setdefault((section.instance, section.group, section.kind), []).append(section)
+        return {owner: tuple(sections) for owner, sections in found.items()}
+
+
+def fold(manifest: Manifest, entry: Entry) -> Manifest:
+    """Return the manifest after one more record; CorruptError when it does not follow the one before."""
+    return fold_all(manifest, (entry,))
+
+
+def fold_all(manifest: Manifest, entries: Iterable[Entry]) -> Manifest:
+    """Return the manifest after all of `entries`; the same as `fold` one by one, but copies only once."""
+    draft = _Draft(manifest)
+    for entry in entries:
+        draft.add(entry)
+    return draft.freeze()
+
+
+class _Draft:
+    """The one mutable copy that a fold works on; it never leaves this module."""
+
+    def __init__(self, before: Manifest) -> None:
+        self._fields = {name: getattr(before, name) for name in before.__struct_fields__}
+        self._n = before.n
+        self._digest = before.digest
+        # Copying a dict of a few thousand references costs some 20 us; nothing below it is ever changed.
+        for name in ("offsets", "max_time", "watermark_floor", "quarantined", "sections"):
+            self._fields[name] = dict(self._fields[name])
+
+    def add(self, entry: Entry) -> None:
+        record = entry.record
+        if record.n != self._n + 1 or record.prev != self._digest:
+            raise CorruptError(
+                f"Record {record.n} of the log does not follow record {self._n}.",
+                "Restore the pond's folder; records of two ponds may have been mixed.",
+            )
+        self._n, self._digest = record.n, entry.digest
+        match record:
+            case ClaimRecord():
+                self._fields.update(writer=record.writer, spec=record.spec, changes=())
+            case ChangeRecord():
+                self._fields["changes"] += (Change(record.n, record.change),)
+            case EpochRecord():
+                self._add_epoch(record)
+
+    def freeze(self) -> Manifest:
+        return Manifest(**{**self._fields, "n": self._n, "digest": self._digest})
+
+    def _add_epoch(self, record: EpochRecord) -> None:
+        fields = self._fields
+        fields.update(
+            spark_query=record.spark_query,
+            batch=record.batch,
+            epoch_n=record.n,
+            plan=record.plan,
+            map=record.map,
+            idle=record.idle,
+        )
+        fields["offsets"].update(record.end)
+        for stream, times in record.max_time.items():
+            fields["max_time"][stream] = _later(fields["max_time"].get(stream, {}), times)
+        fields["watermark_floor"] = _later(fields["watermark_floor"], record.watermark_floor)
+        for query, reason in record.quarantined.items():
+            fields["quarantined"][query] = reason
+            if not reason:
+                del fields["quarantined"][query]  # an empty reason lifts it
+        for receipt in record.receipts:
+            for ordinal, section in enumerate(receipt.sections):
+                live = _located(record.n, receipt, ordinal, section)
+                fields["sections"][live.id] = live
+                for old in section.supersedes:
+                    fields["sections"].pop(old, None)
+        for old in record.retired:
+            fields["sections"].pop(old, None)
+
+
+def _located(n: int, receipt: Receipt, ordinal: int, section: Section) -> LiveSection:
+    start = 0 if receipt.file is not None else receipt.at
+    return LiveSection(
+        id=section_id(n, receipt.instance, ordinal),
+        n=n,
+        instance=receipt.instance,
+        kind=section.kind,
+        group=section.group,
+        offset=start + section.offset,
+        size=section.size,
+        rows=section.rows,
+        delta_digest=receipt.digest,
+        file=receipt.file,
+        info=section.info,
+    )
+
+
+def _later(old: dict[str, int], new: dict[str, int]) -> dict[str, int]:
+    return {**old, **{name: max(time, old.get(name, time)) for name, time in new.items()}}
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Manifest)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the manifest's bytes; equal logs give equal bytes."""
+    content = b"".join((MAGIC, _encoder.encode(manifest), b"\n"))
+    return content + hashlib.sha256(content).digest()
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """Read a manifest back; CorruptError when it is damaged."""
+    content, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+    if hashlib.sha256(content).digest() != checksum or not content.startswith(MAGIC):
+        raise CorruptError("A manifest fails its checksum.", "Delete it; it is derived from the log.")
+    try:
+        return _decoder.decode(content[len(MAGIC) :])
+    except ValueError as error:
+        raise CorruptError(f"A manifest is malformed: {error}.", "Delete it; it is derived.") from error
+
+
+class Manifests:
+    """The compacted manifests in `<pond>/manifest/`: the newest few, named like records, and a hint."""
+
+    def __init__(self, folder: Folder, keep: int = 16) -> None:
+        self._folder = folder
+        self._keep = keep
+
+    def save(self, manifest: Manifest) -> None:
+        """Write the manifest, move the hint to it, and remove all but the newest `keep`."""
+        self._folder.replace(numbered_name(manifest.n), encode_manifest(manifest))
+        write_hint(self._folder, manifest.n)
+        for n in numbers_in(self._folder)[: -self._keep]:
+            self._folder.remove(numbered_name(n))
+
+    def newest(self, at_most: int | None = None) -> Iterator[Manifest]:
+        """Yield the undamaged manifests up to record `at_most`: the hinted one, then the newest first."""
+        hint = read_hint(self._folder)
+        if hint is not None and (at_most is None or hint <= at_most):
+            yield from self._undamaged(hint)
+        for n in reversed(numbers_in(self._folder)):
+            if n != hint and (at_most is None or n <= at_most):
+                yield from self._undamaged(n)
+
+    def _undamaged(self, n: int) -> Iterator[Manifest]:
+        data = self._folder.read(numbered_name(n))
+        if data is None:
+            return
+        try:
+            yield decode_manifest(data)
+        except CorruptError:
+            return
+
+
+def load(log: Log, manifests: Manifests, upto: int | None = None) -> Manifest:
+    """Return the manifest at the log's last record, or at record `upto` if that comes first.
+
+    Reads a hint, a manifest, the record it ends with and the tail after it; when manifests are missing,
+    damaged or of another log, the whole log. CorruptError when the log is damaged or has a hole.
+    """
+    manifest = next((found for found in manifests.newest(upto) if _is_of(found, log)), Manifest())
+    manifest = fold_all(manifest, _tail(log, manifest.n + 1, upto))
+    if upto is None:
+        last = log.last(manifest.n if manifest.n >= 0 else None)
+        if last is not None and last > manifest.n:
+            _check_no_hole(log, manifest.n + 1)
+    return manifest
+
+
+def _tail(log: Log, first: int, upto: int | None) -> Iterator[Entry]:
+    n = first
+    while upto is None or n <= upto:
+        data = log.read(n)
+        if data is None:
+            return
+        yield decode(data)
+        n += 1
+
+
+def _is_of(manifest: Manifest, log: Log) -> bool:
+    data = log.read(manifest.n)
+    return data is not None and decode(data).digest == manifest.digest
+
+
+def _check_no_hole(log: Log, n: int) -> None:
+    # Another writer may have appended since the tail was read, so look again before judging.
+    if log.read(n) is None:
+        raise CorruptError(
+            f"Record {n} is missing in {log.where}, though later ones are there.",
+            "Restore the pond's folder.",
+        )

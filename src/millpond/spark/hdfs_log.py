@@ -1,0 +1,132 @@
+"""The log in any Hadoop file system (HDFS above all), through Spark's own checkpoint writer, on the driver.
+
+`CheckpointFileManager.createAtomic(path, overwriteIfPossible = false)` is what Spark's own offset log rests
+on: a temporary file, and a rename that fails when the target exists. It is the one private Spark name here,
+as 4.3 spells it. On `file:` URIs nothing is fsynced: use `log.local.LocalFolder` there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import SparkSession
+
+from millpond.errors import PlaceError
+
+_TEMPORARY_SUFFIX = ".tmp"
+_EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
+_MISSING = "java.io.FileNotFoundException"
+
+
+class HadoopFolder:
+    """A `port.Folder` at a Hadoop URI; usable from any thread of the driver, and nowhere else."""
+
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        self._uri = uri.rstrip("/")
+        self._jvm = _java(spark, "_jvm")
+        with self._explained():
+            path = self._jvm.org.apache.hadoop.fs.Path(self._uri)
+            configuration = _java(spark, "_jsc").hadoopConfiguration()
+            self._files: Any = path.getFileSystem(configuration)
+            checkpointing = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
+            self._manager: Any = checkpointing.CheckpointFileManager.create(path, configuration)
+            self._files.mkdirs(path)
+
+    @property
+    def where(self) -> str:
+        """The folder's URI."""
+        return self._uri
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create the file unless its name exists; see `port.Folder`."""
+        with self._explained():
+            # Spark's manager checks for the target only as it renames; looking first spares the write.
+            if self._files.exists(self._path(name)):
+                return False
+            try:
+                self._write(name, data, overwrite=False)
+            except Py4JJavaError as error:
+                if _is_a(error, _EXISTS):
+                    return False
+                raise
+            return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write the file over any older one; see `port.Folder`."""
+        with self._explained():
+            self._write(name, data, overwrite=True)
+
+    def read(self, name: str) -> bytes | None:
+        """Return the whole file, or None; see `port.Folder`."""
+        with self._explained():
+            try:
+                stream = self._files.open(self._path(name))
+            except Py4JJavaError as error:
+                if _is_a(error, _MISSING):
+                    return None
+                raise
+            try:
+                return bytes(stream.readAllBytes())
+            finally:
+                stream.close()
+
+    def exists(self, name: str) -> bool:
+        """Tell whether the file is there; see `port.Folder`."""
+        with self._explained():
+            return bool(self._files.exists(self._path(name)))
+
+    def names(self) -> list[str]:
+        """Return all names except temporary ones; see `port.Folder`."""
+        with self._explained():
+            found = [str(status.getPath().getName()) for status in self._files.listStatus(self._path(""))]
+            return [name for name in found if not name.endswith(_TEMPORARY_SUFFIX)]
+
+    def remove(self, name: str) -> None:
+        """Remove the file if it is there; see `port.Folder`."""
+        with self._explained():
+            self._files.delete(self._path(name), False)
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self._uri}/{name}")
+
+    def _write(self, name: str, data: bytes, overwrite: bool) -> None:
+        stream = self._manager.createAtomic(self._path(name), overwrite)
+        try:
+            stream.write(data)
+            stream.close()
+        except Py4JError:
+            stream.cancel()
+            raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except Py4JError as error:
+            raise PlaceError(
+                f"The folder {self._uri} failed: {_first_line(error)}.",
+                "It must be a writable folder of a file system that Spark can reach from the driver.",
+            ) from error
+
+
+def _java(spark: SparkSession, name: str) -> Any:
+    # What py4j hands out has no types, and is None only for a Connect session, which has no driver here.
+    return getattr(spark, name)
+
+
+def _is_a(error: Py4JJavaError, class_name: str) -> bool:
+    cause = error.java_exception
+    while cause is not None:
+        if str(cause.getClass().getName()) == class_name:
+            return True
+        cause = cause.getCause()
+    return False
+
+
+def _first_line(error: Py4JError) -> str:
+    if isinstance(error, Py4JJavaError):
+        return str(error.java_exception.toString()).splitlines()[0]
+    return str(error).splitlines()[0]

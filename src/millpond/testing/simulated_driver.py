@@ -1,0 +1,377 @@
+"""The simulated driver and publisher: generators that yield the name of the step they are about to take.
+
+A driver is Spark's own loop around `protocol.Writer`: offsets/<batch>, the callback, commits/<batch>. A
+directive sent back to a step that appends says how its reply goes wrong; crashes and pauses need no help
+from here. Its overridable methods are where the mutants of the tests put their mistakes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from millpond.errors import FencedError, OffsetGapError, PlaceError, StoreError
+from millpond.log.follower import Apply, AskCursor, Load, Pump, PumpReply, ReadNext
+from millpond.log.manifest import Manifest, fold_all, load
+from millpond.log.protocol import (
+    TICK,
+    Announce,
+    Append,
+    Effect,
+    Read,
+    Reply,
+    Run,
+    SaveManifest,
+    Steps,
+    WriteHint,
+    Writer,
+    perform_effect,
+)
+from millpond.log.records import ChangeRecord, EpochRecord, Offsets, Receipt, Section, decode
+from millpond.testing.simulated_world import (
+    GROUP,
+    Checkpoint,
+    ConcurrentUpdate,
+    Row,
+    Sink,
+    World,
+    demand,
+    positions,
+)
+
+T = TypeVar("T")
+ActorSteps = Generator[str, str | None, T]
+
+REPLY_LOST = "reply lost"
+REPLY_LOST_SURVIVED = "reply lost, driver goes on"
+RETRIED = "retried, loses against itself"
+LATE = "arrives late, driver goes on"
+APPEND_FAULTS = (REPLY_LOST, REPLY_LOST_SURVIVED, RETRIED, LATE)
+
+_STEP_NAMES: dict[type[Effect], str] = {
+    Read: "read",
+    Append: "append",
+    WriteHint: "hint",
+    SaveManifest: "manifest",
+    Announce: "announce",
+}
+_FOLLOW_NAMES = {AskCursor: "cursor", Load: "load", ReadNext: "read", Apply: "apply"}
+
+
+class Killed(Exception):
+    """The driver's process ends here."""
+
+
+@dataclass
+class Attempt:
+    """One task attempt's delta and what the driver would write about it."""
+
+    receipt: Receipt
+    delta: bytes
+
+
+@dataclass
+class Packet:
+    """What one source partition sends to one instance."""
+
+    stream: str
+    partition: int
+    sequence: int
+    positions: list[int] = field(default_factory=list)
+
+
+class Driver:
+    """One run of one driver, with a token of its own."""
+
+    def __init__(self, world: World, token: str, writer: type[Writer]) -> None:
+        self.world = world
+        self.token = token
+        self.name = token
+        self.random = world.random
+        self.tasks_started = 0
+        self.announced: list[int] = []
+        self.torn: tuple[str, bytes] | None = None
+        self._writer_type = writer
+        self.writer: Writer
+
+    def run(self) -> ActorSteps[None]:
+        """Live until fenced or stopped."""
+        try:
+            yield from self._start()
+            while True:
+                yield "checkpoint:read"
+                yield from self._surviving(self._one_batch)
+                if self.random.random() < 0.08 and not self.world.healing:
+                    yield from self._surviving(self._aside)
+        except (FencedError, ConcurrentUpdate, Killed):
+            return
+
+    def _start(self) -> ActorSteps[None]:
+        yield "start:load"
+        manifest = load(self.world.log, self.world.manifests)
+        whole = fold_all(Manifest(), [decode(self._record(n)) for n in range(manifest.n + 1)])
+        demand(manifest == whole, "a manifest loaded from its files differs from the fold of the log")
+        self.writer = self._writer_type(self.token, manifest, records_per_hint=4, records_per_manifest=5)
+        yield from self._surviving(self._take_over)
+        self.checkpoint = self.world.checkpoint
+
+    def _take_over(self) -> ActorSteps[None]:
+        yield from self._protocol("claim", self.writer.take_over(0, "host", 1, "0", "{}"))
+
+    def _record(self, n: int) -> bytes:
+        data = self.world.log.read(n)
+        assert data is not None
+        return data
+
+    def _surviving(self, work: Callable[[], ActorSteps[None]]) -> ActorSteps[None]:
+        while True:
+            try:
+                yield from work()
+                return
+            except PlaceError:
+                continue  # an append of unknown outcome: the same writer simply goes on
+
+    def _one_batch(self) -> ActorSteps[None]:
+        world, checkpoint = self.world, self.checkpoint
+        batch, start = checkpoint.next_batch()
+        end = checkpoint.ends.get(batch)
+        if end is None:
+            end = world.source.offsets(start, None if world.healing else self.random)
+            yield "checkpoint:offsets"
+            self._check_checkpoint(checkpoint)
+            if checkpoint.ends.setdefault(batch, end) is not end:
+                raise ConcurrentUpdate
+        try:
+            yield from self._callback(batch, start, end)
+        except OffsetGapError:
+            yield from self._repair()
+            return
+        yield "checkpoint:commit"
+        self._check_checkpoint(checkpoint)
+        checkpoint.committed.add(batch)
+        if self.random.random() < 0.3:
+            world.backups.append(checkpoint.copy())
+
+    def _check_checkpoint(self, checkpoint: Checkpoint) -> None:
+        if self.world.checkpoint is not checkpoint:
+            raise ConcurrentUpdate
+
+    def _repair(self) -> ActorSteps[None]:
+        demand(self.world.checkpoint_was_harmed, "an offset gap, though the checkpoint was never harmed")
+        yield "checkpoint:repair"
+        self._check_checkpoint(self.checkpoint)
+        self.world.checkpoint = self.world.new_checkpoint(self.writer.manifest.offsets)
+        self.checkpoint = self.world.checkpoint
+
+    def _callback(self, batch: int, start: Offsets, end: Offsets) -> ActorSteps[None]:
+        begun = yield from self._protocol(
+            "begin", self.writer.begin(batch, start, end, self.checkpoint.spark_query)
+        )
+        if not isinstance(begun, Run) or (begun.idle and (self.world.healing or self.random.random() < 0.5)):
+            return
+        yield from self._compute_and_commit("commit", begun, batch, start, end, drained=False)
+
+    def _aside(self) -> ActorSteps[None]:
+        run = yield from self._protocol("drain", self.writer.drain())
+        if self.random.random() < 0.5:
+            change = ChangeRecord(n=run.n, writer=self.token, prev=run.prev, at=0, change="{}")
+            yield from self.commit("change", change, b"")
+        else:
+            known = run.manifest.offsets
+            yield from self._compute_and_commit("drain", run, run.manifest.batch, known, known, drained=True)
+
+    def _compute_and_commit(
+        self, phase: str, run: Run, batch: int, start: Offsets, end: Offsets, drained: bool
+    ) -> ActorSteps[None]:
+        receipts, body = yield from self._tasks(run, start, end)
+        record = EpochRecord(
+            n=run.n,
+            writer=self.token,
+            prev=run.prev,
+            at=0,
+            spark_query=self.checkpoint.spark_query,
+            batch=batch,
+            start=start,
+            end=end,
+            max_time={
+                s: {str(p): t for p, t in enumerate(positions(o, 0))} for s, o in end.items() if s != TICK
+            },
+            drained=drained,
+            receipts=tuple(receipts),
+        )
+        yield from self.commit(phase, record, body)
+
+    def commit(self, phase: str, record: EpochRecord | ChangeRecord, body: bytes) -> ActorSteps[None]:
+        """Commit one record; a place for mutants that show rows too early."""
+        yield from self._protocol(phase, self.writer.commit(record, body))
+
+    def _tasks(self, run: Run, start: Offsets, end: Offsets) -> ActorSteps[tuple[list[Receipt], bytes]]:
+        packets = self._gather(start, end)
+        receipts: list[Receipt] = []
+        body = b""
+        for instance in range(self.world.instances):
+            arrived = self.random.sample(packets[instance], len(packets[instance]))
+            attempts: list[Attempt] = []
+            for _ in range(self.random.choice((1, 1, 2))):
+                if self.random.random() < 0.1:
+                    self._abandon(self.fold(run, instance, self.in_order(arrived)))
+                attempt = self.fold(run, instance, self.in_order(arrived))
+                if attempt.receipt.file is not None:
+                    self.torn = (attempt.receipt.file, attempt.delta)
+                    yield "task:write"
+                    self.world.deltas.files[attempt.receipt.file] = attempt.delta
+                    self.torn = None
+                attempts.append(attempt)
+            for counted in self.collect(attempts):
+                receipt = counted.receipt
+                if receipt.file is None:
+                    receipt = _at(receipt, len(body))
+                    body += counted.delta
+                receipts.append(receipt)
+        return receipts, body
+
+    def _abandon(self, attempt: Attempt) -> None:
+        """Give an attempt up for dead, while its host still flushes a part of what it had."""
+        name, delta = attempt.receipt.file, attempt.delta
+        if name is not None:
+            part = delta[: self.random.randrange(len(delta))]
+            self.world.later(f"write of {name}", lambda: self.world.deltas.files.__setitem__(name, part))
+
+    def _gather(self, start: Offsets, end: Offsets) -> list[list[Packet]]:
+        packets: list[list[Packet]] = [[] for _ in range(self.world.instances)]
+        for stream in sorted(end.keys() - {TICK}):
+            ends = positions(end[stream], 0)
+            starts = positions(start.get(stream), len(ends))
+            for partition, (first, after) in enumerate(zip(starts, ends, strict=True)):
+                for instance, own in enumerate(packets):
+                    mine = [
+                        p for p in range(first, after) if instance_of(partition, p, len(packets)) == instance
+                    ]
+                    for sequence, cut in enumerate(range(0, len(mine), 2)):
+                        own.append(Packet(stream, partition, sequence, mine[cut : cut + 2]))
+        return packets
+
+    def in_order(self, arrived: list[Packet]) -> list[Packet]:
+        """Return packets in the one order in which they are folded."""
+        return sorted(arrived, key=lambda packet: (packet.stream, packet.partition, packet.sequence))
+
+    def collect(self, attempts: list[Attempt]) -> list[Attempt]:
+        """Return the attempt whose receipt reached the driver first."""
+        return [self.random.choice(attempts)]
+
+    def attempt_file(self, n: int, instance: int, task: int) -> str:
+        """Return a file name that no other attempt has, of any driver or of this driver at the same `n`."""
+        return f"data/{n}/{instance}-{self.token}-{task}"
+
+    def fold(self, run: Run, instance: int, packets: list[Packet]) -> Attempt:
+        """Run one task: new rows, now and then merged with the instance's live segments, in one delta."""
+        self.tasks_started += 1
+        live = run.manifest.live(instance, GROUP, "segment")
+        seen = sum(section.rows for section in live)
+        new: list[Row] = []
+        for packet in packets:
+            for position in packet.positions:
+                seen += 1
+                new.append((packet.stream, packet.partition, position, seen))
+        kept, supersedes = new, tuple[str, ...]()
+        if live and self.random.random() < 0.25:
+            old = [row for section in live for row in self.world.deltas.section(section, self.world.log)]
+            kept, supersedes = old + new, tuple(section.id for section in live)
+        segment, rows = json.dumps(kept).encode(), json.dumps(new).encode()
+        sections = (
+            Section("segment", GROUP, 0, len(segment), len(kept), {}, supersedes),
+            Section("rows", GROUP, len(segment), len(rows), len(new)),
+        )
+        delta = segment + rows
+        inline = self.random.random() < 0.5
+        name = None if inline else self.attempt_file(run.n, instance, self.tasks_started)
+        digest = hashlib.sha256(delta).hexdigest()
+        return Attempt(
+            Receipt(instance, str(self.tasks_started), len(delta), digest, name, 0, sections), delta
+        )
+
+    def _protocol(self, phase: str, steps: Steps[T]) -> ActorSteps[T]:
+        reply: Reply = None
+        while True:
+            try:
+                effect = steps.send(reply)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            fault = yield f"{phase}:{_STEP_NAMES[type(effect)]}"
+            if fault is not None and isinstance(effect, Append):
+                self._break_append(effect, fault)
+            reply = perform_effect(effect, self.world.log, self.world.manifests, self.announced.append)
+
+    def _break_append(self, effect: Append, fault: str) -> None:
+        log = self.world.log
+        if fault == LATE:
+            self.world.later(f"append of {effect.n}", lambda: log.append(effect.n, effect.record))
+        else:
+            log.append(effect.n, effect.record)
+        if fault == REPLY_LOST:
+            raise Killed
+        if fault != RETRIED:
+            raise PlaceError("The reply was lost.")
+
+
+class Publisher:
+    """A thread of a driver's process that pumps every sink to the head, for ever."""
+
+    def __init__(self, world: World, token: str, pump: type[Pump]) -> None:
+        self.world = world
+        self.name = f"{token} publisher"
+        self._pump_type = pump
+
+    def run(self) -> ActorSteps[None]:
+        """Pump the sinks in turn; a sink that refuses is asked again for its cursor."""
+        pumps = {sink.name: self._pump_type(sink.name) for sink in self.world.sinks}
+        while True:
+            yield "follow:wait"
+            for sink in self.world.sinks:
+                try:
+                    yield from self._pump(pumps[sink.name], sink)
+                except StoreError:
+                    pumps[sink.name] = self._pump_type(sink.name)
+
+    def _pump(self, pump: Pump, sink: Sink) -> ActorSteps[None]:
+        steps = pump.steps(limit=self.world.random.randint(1, 4))
+        reply: PumpReply = None
+        while True:
+            try:
+                effect = steps.send(reply)
+            except StopIteration:
+                return
+            yield f"follow:{_FOLLOW_NAMES[type(effect)]}"
+            match effect:
+                case AskCursor():
+                    reply = sink.cursor()
+                case Load(upto):
+                    reply = load(self.world.log, self.world.manifests, upto)
+                case ReadNext(n):
+                    reply = self.world.log.read(n)
+                case Apply(n, record, manifest):
+                    reply = None
+                    sink.apply(n, record, manifest)
+                    self.world.check_sink(sink)
+
+
+def instance_of(partition: int, position: int, instances: int) -> int:
+    """Return the instance that owns an event."""
+    return (position * 7 + partition) % instances
+
+
+def _at(receipt: Receipt, at: int) -> Receipt:
+    return Receipt(
+        receipt.instance,
+        receipt.attempt,
+        receipt.size,
+        receipt.digest,
+        None,
+        at,
+        receipt.sections,
+        receipt.counts,
+    )

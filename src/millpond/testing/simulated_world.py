@@ -1,0 +1,274 @@
+"""What simulated drivers share: folders in memory, a source, Spark's checkpoint, sinks, the deltas' disk.
+
+Nothing here knows about faults; `simulation` breaks these parts from outside, between two steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from millpond.errors import StoreError
+from millpond.log.manifest import LiveSection, Manifest, Manifests
+from millpond.log.port import Log
+from millpond.log.protocol import TICK
+from millpond.log.records import Entry, EpochRecord, Offsets, Receipt, Section, decode
+
+Row = tuple[str, int, int, int]
+"""Stream, source partition, position, and the number of events its instance had seen by then."""
+
+GROUP = "group"
+
+
+class Violation(AssertionError):
+    """A law of the log does not hold; the message says which."""
+
+
+def demand(law: bool, otherwise: str) -> None:
+    """Raise Violation unless the law holds."""
+    if not law:
+        raise Violation(otherwise)
+
+
+class MemoryFolder:
+    """A `port.Folder` in a dict."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.files: dict[str, bytes] = {}
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create the file unless its name exists; see `port.Folder`."""
+        if name in self.files:
+            return False
+        self.files[name] = data
+        return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write the file over any older one; see `port.Folder`."""
+        self.files[name] = data
+
+    def read(self, name: str) -> bytes | None:
+        """Return the file, or None; see `port.Folder`."""
+        return self.files.get(name)
+
+    def exists(self, name: str) -> bool:
+        """Tell whether the file is there; see `port.Folder`."""
+        return name in self.files
+
+    def names(self) -> list[str]:
+        """Return all names; see `port.Folder`."""
+        return list(self.files)
+
+    def remove(self, name: str) -> None:
+        """Remove the file if it is there; see `port.Folder`."""
+        self.files.pop(name, None)
+
+
+class Source:
+    """Streams of source partitions; an event is its position, so only lengths are kept."""
+
+    def __init__(self) -> None:
+        self.lengths: dict[str, list[int]] = {"tx": [0, 0], "clicks": [0]}
+
+    def grow(self, random: Random) -> None:
+        """Append a few events to one partition."""
+        lengths = self.lengths[random.choice(("tx", "tx", "clicks"))]
+        lengths[random.randrange(len(lengths))] += random.randint(1, 4)
+
+    def offsets(self, before: Offsets, random: Random | None) -> Offsets:
+        """Return ends for the next batch, anywhere up to the newest event; without `random`: the newest.
+
+        A stream that has never had an event is missing, as it is in Spark's own offset log.
+        """
+        ends: Offsets = {}
+        for stream, lengths in self.lengths.items():
+            start = positions(before.get(stream), len(lengths))
+            end = [random.randint(a, b) if random else b for a, b in zip(start, lengths, strict=True)]
+            if any(end):
+                ends[stream] = offset_text(end)
+        ends[TICK] = str(int(before.get(TICK, "0")) + 1)
+        return ends
+
+
+def offset_text(ends: list[int]) -> str:
+    """Return the offset of a stream as Spark would write it: partition -> next position."""
+    return json.dumps({str(partition): end for partition, end in enumerate(ends)})
+
+
+def positions(offset: str | None, partitions: int) -> list[int]:
+    """Return the next position of every partition; all 0 when the stream has no offset yet."""
+    if offset is None:
+        return [0] * partitions
+    return list(json.loads(offset).values())
+
+
+class ConcurrentUpdate(Exception):
+    """Spark found that another query uses its checkpoint, or that it is gone; the query ends."""
+
+
+@dataclass
+class Checkpoint:
+    """Spark's checkpoint folder: ends per batch, and which batches it has committed."""
+
+    spark_query: str
+    ends: dict[int, Offsets] = field(default_factory=dict)
+    committed: set[int] = field(default_factory=set)
+
+    def copy(self) -> Checkpoint:
+        """Return a copy, as a backup would make it."""
+        return Checkpoint(self.spark_query, dict(self.ends), set(self.committed))
+
+    def next_batch(self) -> tuple[int, Offsets]:
+        """Return the batch to run and where it starts: the last one again if Spark has not committed it."""
+        last = max(self.ends, default=-1)
+        batch = last if last >= 0 and last not in self.committed else last + 1
+        return batch, self.ends.get(batch - 1, {})
+
+
+class Sink:
+    """A follower whose cursor and rows change in one atomic step."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rows: list[Row] = []
+        self.applied = -1
+        self.deltas: DeltaDisk | None = None
+
+    def cursor(self) -> int:
+        """Return the number of the last record shown."""
+        return self.applied
+
+    def lose(self) -> None:
+        """Lose everything, as a flushed store would."""
+        self.rows, self.applied = [], -1
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:  # noqa: ARG002
+        """Show the record's rows; nothing if they are shown, StoreError if an earlier record is not."""
+        if n <= self.applied:
+            return
+        if n > self.applied + 1:
+            raise StoreError(f"The sink {self.name} holds record {self.applied}, not {n - 1}.", "Replay.")
+        self.show(n, record)
+
+    def show(self, n: int, record: Entry) -> None:
+        """Add the record's rows and set the cursor, without looking."""
+        assert self.deltas is not None
+        self.rows += self.deltas.rows_of(record)
+        self.applied = n
+
+
+class DeltaDisk:
+    """The delta files of all attempts; a later write to the same name replaces the bytes."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+
+    def rows_of(self, entry: Entry) -> list[Row]:
+        """Return the outbox rows of a record, from the counted attempts only."""
+        if not isinstance(entry.record, EpochRecord):
+            return []
+        found: list[Row] = []
+        for receipt in entry.record.receipts:
+            delta = self.delta_of(entry, receipt)
+            for section in receipt.sections:
+                if section.kind == "rows":
+                    found += read_rows(delta, section)
+        return found
+
+    def delta_of(self, entry: Entry, receipt: Receipt) -> bytes:
+        """Return one receipt's delta; Violation when its file is not what was committed."""
+        if receipt.file is None:
+            return bytes(entry.inline(receipt))
+        return self._checked(receipt.file, receipt.digest)
+
+    def section(self, live: LiveSection, log: Log) -> list[Row]:
+        """Return the rows of a live section, found as a worker finds them: by its location alone."""
+        if live.file is not None:
+            data = self._checked(live.file, live.delta_digest)
+        else:
+            record = log.read(live.n)
+            assert record is not None
+            data = bytes(decode(record).body)
+        rows = [row_of(item) for item in json.loads(data[live.offset : live.offset + live.size])]
+        demand(len(rows) == live.rows, f"section {live.id} holds {len(rows)} rows, not {live.rows}")
+        return rows
+
+    def _checked(self, name: str, digest: str) -> bytes:
+        data = self.files.get(name, b"")
+        demand(
+            hashlib.sha256(data).hexdigest() == digest, f"the committed delta {name} has changed or is lost"
+        )
+        return data
+
+
+def read_rows(delta: bytes, section: Section) -> list[Row]:
+    """Return the rows in one section of a delta."""
+    return [row_of(item) for item in json.loads(delta[section.offset : section.offset + section.size])]
+
+
+def row_of(item: list[int | str]) -> Row:
+    """Return a row as it was before JSON."""
+    stream, partition, position, seen = item
+    return str(stream), int(partition), int(position), int(seen)
+
+
+@dataclass
+class Delayed:
+    """Something on its way that will still happen: a request in the network, a write of a stopped task."""
+
+    due_tick: int
+    what: str
+    happen: Callable[[], object]
+
+
+class World:
+    """Everything that outlives a driver."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.instances = random.randint(1, 3)
+        self.log_folder = MemoryFolder("memory:log")
+        self.manifest_folder = MemoryFolder("memory:manifest")
+        self.log = Log(self.log_folder)
+        self.manifests = Manifests(self.manifest_folder, keep=3)
+        self.source = Source()
+        self.deltas = DeltaDisk()
+        self.sinks: list[Sink] = []
+        self.delayed: list[Delayed] = []
+        self.tick = 0
+        self.healing = False
+        self.checkpoints_made = 0
+        self.checkpoint = self.new_checkpoint({})
+        self.backups = [self.checkpoint.copy()]
+        self.checkpoint_was_harmed = False
+        self._true_rows: list[list[Row]] = []
+
+    def new_checkpoint(self, ends: Offsets) -> Checkpoint:
+        """Return a checkpoint with a new query id that goes on after `ends`, if there are any."""
+        self.checkpoints_made += 1
+        name = f"query-{self.checkpoints_made}"
+        return Checkpoint(name, {0: {**ends, TICK: "0"}}, {0}) if ends else Checkpoint(name)
+
+    def later(self, what: str, happen: Callable[[], object]) -> None:
+        """Let something happen some steps from now."""
+        self.delayed.append(Delayed(self.tick + self.random.randint(1, 60), what, happen))
+
+    def head(self) -> int:
+        """Return the number of the last record, by looking at the folder itself."""
+        n = len(self._true_rows) - 1
+        while (data := self.log.read(n + 1)) is not None:
+            n += 1
+            self._true_rows.append(self.deltas.rows_of(decode(data)))
+        return n
+
+    def check_sink(self, sink: Sink) -> None:
+        """Demand that the sink shows the rows of records 0..cursor, each once, in order, and nothing else."""
+        demand(sink.applied <= self.head(), f"{sink.name} shows record {sink.applied}, which is not true")
+        shown = [row for rows in self._true_rows[: sink.applied + 1] for row in rows]
+        demand(
+            sink.rows == shown, f"{sink.name} at {sink.applied} shows {len(sink.rows)} rows, not {len(shown)}"
+        )

@@ -1,0 +1,394 @@
+"""A seeded simulator of the log's protocol: drivers, zombies, crashes, lost replies; and the laws.
+
+`simulate(seed)` interleaves up to a few drivers and publishers, step by step, breaks them as `Fault`s say,
+then heals everything and checks: the log covers the input once and without gaps, every epoch saw the state
+of the epochs before it, every sink shows exactly the rows, and nothing is left undone. The same seed is the
+same run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from millpond.log.follower import Pump
+from millpond.log.manifest import Manifest, fold_all, load
+from millpond.log.port import HINT_NAME
+from millpond.log.protocol import TICK, Writer
+from millpond.log.records import ClaimRecord, Entry, EpochRecord, decode
+from millpond.testing.simulated_driver import APPEND_FAULTS, ActorSteps, Driver, Publisher, instance_of
+from millpond.testing.simulated_world import GROUP, Row, Sink, Violation, World, demand, positions
+
+FAULTY_TICKS = 260
+HEALING_TICKS = 4_000
+
+CRASH = "crash"
+PAUSE = "pause"
+_COMMITTING = ("claim", "commit", "drain", "change")
+_STEPS = (
+    "start:load",
+    "claim:read",
+    "claim:append",
+    "claim:announce",
+    "claim:hint",
+    "claim:manifest",
+    "checkpoint:read",
+    "checkpoint:offsets",
+    "checkpoint:commit",
+    "checkpoint:repair",
+    "begin:read",
+    "begin:announce",
+    "task:write",
+    "commit:append",
+    "commit:announce",
+    "commit:hint",
+    "commit:manifest",
+    "drain:read",
+    "drain:append",
+    "drain:announce",
+    "change:append",
+    "change:announce",
+    "follow:cursor",
+    "follow:load",
+    "follow:read",
+    "follow:apply",
+)
+_WORLD = "world"
+_WORLD_FAULTS = (
+    "rival driver",
+    "checkpoint lost",
+    "checkpoint restored",
+    "hint damaged",
+    "manifests lost",
+    "manifest damaged",
+    "sink lost",
+)
+_RARE = ("start:", "claim:", "drain:", "change:", "checkpoint:repair", "begin:announce", "follow:load")
+PLANNED = frozenset(
+    [(step, kind) for step in _STEPS for kind in (CRASH, PAUSE)]
+    + [(f"{phase}:append", kind) for phase in _COMMITTING for kind in APPEND_FAULTS]
+    + [(_WORLD, kind) for kind in _WORLD_FAULTS]
+)
+"""Every (step, fault) that the seeds together must reach; a test fails when one was never reached."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is simulated; tests put mutants here."""
+
+    writer: type[Writer] = Writer
+    driver: type[Driver] = Driver
+    pump: type[Pump] = Pump
+    sink: type[Sink] = Sink
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one seed did: which planned faults it reached, and how much it had to survive."""
+
+    seed: int
+    reached: frozenset[tuple[str, str]]
+    records: int
+    rows: int
+    drivers: int
+
+
+class SimulationFailure(AssertionError):
+    """A law was broken; the message holds the seed, the law and the trace of steps that led there."""
+
+    def __init__(self, seed: int, law: str, trace: list[str]) -> None:
+        super().__init__(f"seed {seed}: {law}\n" + "\n".join(trace))
+        self.seed = seed
+        self.law = law
+
+
+@dataclass
+class _Actor:
+    name: str
+    process: str
+    body: Driver | Publisher
+    steps: ActorSteps[None]
+    step: str | None = None
+    fault: str | None = None
+    asleep_until: int = 0
+
+
+@dataclass
+class _Fault:
+    step: str
+    kind: str
+    countdown: int = field(compare=False)
+
+
+def simulate(seed: int, parts: Parts = Parts()) -> Outcome:
+    """Run one seed; SimulationFailure when a law does not hold."""
+    return _Simulation(seed, parts).run()
+
+
+class _Simulation:
+    def __init__(self, seed: int, parts: Parts) -> None:
+        self.seed = seed
+        self.parts = parts
+        self.random = Random(seed)
+        self.world = World(self.random)
+        self.world.sinks = [parts.sink("rows"), parts.sink("view")]
+        for sink in self.world.sinks:
+            sink.deltas = self.world.deltas
+        self.actors: list[_Actor] = []
+        self.drivers_made = 0
+        self.trace: list[tuple[int, str, str, str | None]] = []
+        self.reached: set[tuple[str, str]] = set()
+        self.faults = self._plan()
+
+    def run(self) -> Outcome:
+        try:
+            for _ in range(FAULTY_TICKS):
+                self._tick()
+            self._heal()
+            rows = check_laws(self.world)
+        except Exception as error:
+            law = str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
+            raise SimulationFailure(self.seed, law, self._told()) from error
+        return Outcome(self.seed, frozenset(self.reached), self.world.head() + 1, rows, self.drivers_made)
+
+    def _plan(self) -> list[_Fault]:
+        planned = sorted(PLANNED)
+        faults = []
+        for step, kind in self.random.sample(planned, self.random.randint(1, 5)):
+            most = FAULTY_TICKS - 10 if step == _WORLD else 2 if step.startswith(_RARE) else 6
+            faults.append(_Fault(step, kind, self.random.randint(1, most)))
+        if any(fault.step in ("checkpoint:repair", "begin:announce") for fault in faults):
+            # These steps are only taken after such a fault, so bring one about.
+            faults += [_Fault(_WORLD, "checkpoint restored", 60), _Fault("commit:announce", CRASH, 3)]
+        return faults
+
+    def _tick(self) -> None:
+        world = self.world
+        world.tick += 1
+        self._deliver()
+        if not world.healing:
+            if self.random.random() < 0.15:
+                world.source.grow(self.random)
+            self._break_world()
+        awake = [actor for actor in self.actors if actor.asleep_until <= world.tick]
+        if not any(isinstance(actor.body, Driver) for actor in awake) and self.random.random() < 0.3:
+            self._start_driver()
+        if awake:
+            self._advance(self.random.choice(awake))
+
+    def _start_driver(self) -> None:
+        token = f"driver-{self.drivers_made}"
+        self.drivers_made += 1
+        for body in (
+            self.parts.driver(self.world, token, self.parts.writer),
+            Publisher(self.world, token, self.parts.pump),
+        ):
+            self.actors.append(_Actor(body.name, token, body, body.run()))
+
+    def _advance(self, actor: _Actor) -> None:
+        if actor.step is not None:
+            self.trace.append((self.world.tick, actor.name, actor.step, actor.fault))
+        fault, actor.fault = actor.fault, None
+        try:
+            actor.step = actor.steps.send(fault if actor.step is not None else None)
+        except StopIteration:
+            self._end(actor.process)
+            return
+        self._break(actor, actor.step)
+
+    def _break(self, actor: _Actor, step: str) -> None:
+        for fault in self.faults:
+            if fault.step != step:
+                continue
+            fault.countdown -= 1
+            if fault.countdown > 0:
+                continue
+            self.faults.remove(fault)
+            self.reached.add((step, fault.kind))
+            if fault.kind == CRASH:
+                self._crash(actor)
+            elif fault.kind == PAUSE:
+                self.trace.append((self.world.tick, actor.name, step, PAUSE))
+                actor.asleep_until = self.world.tick + self.random.randint(20, 150)
+            else:
+                actor.fault = fault.kind
+            return
+
+    def _crash(self, actor: _Actor) -> None:
+        self.trace.append((self.world.tick, actor.name, str(actor.step), CRASH))
+        if isinstance(actor.body, Driver) and actor.body.torn is not None:
+            name, delta = actor.body.torn
+            self.world.deltas.files[name] = delta[: self.random.randrange(len(delta))]
+        self._end(actor.process)
+
+    def _end(self, process: str) -> None:
+        for actor in self.actors:
+            if actor.process == process:
+                actor.steps.close()
+        self.actors = [actor for actor in self.actors if actor.process != process]
+
+    def _deliver(self) -> None:
+        world = self.world
+        for late in [late for late in world.delayed if late.due_tick <= world.tick]:
+            world.delayed.remove(late)
+            self.trace.append((world.tick, "network", late.what, None))
+            late.happen()
+
+    def _break_world(self) -> None:
+        for fault in [fault for fault in self.faults if fault.step == _WORLD]:
+            fault.countdown -= 1
+            if fault.countdown <= 0:
+                self.faults.remove(fault)
+                self.reached.add((_WORLD, fault.kind))
+                self.trace.append((self.world.tick, _WORLD, fault.kind, None))
+                self._world_faults()[fault.kind]()
+
+    def _world_faults(self) -> dict[str, Callable[[], None]]:
+        world = self.world
+        return {
+            "rival driver": self._start_driver,
+            "checkpoint lost": lambda: self._harm_checkpoint(restored=False),
+            "checkpoint restored": lambda: self._harm_checkpoint(restored=True),
+            "hint damaged": self._damage_hint,
+            "manifests lost": world.manifest_folder.files.clear,
+            "manifest damaged": self._damage_manifest,
+            "sink lost": lambda: self.random.choice(world.sinks).lose(),
+        }
+
+    def _harm_checkpoint(self, restored: bool) -> None:
+        # The operator stops what runs; a driver that is paused elsewhere stays, and wakes later.
+        world = self.world
+        for actor in [actor for actor in self.actors if actor.asleep_until <= world.tick]:
+            self._end(actor.process)
+        world.checkpoint_was_harmed = True
+        world.checkpoint = self.random.choice(world.backups).copy() if restored else world.new_checkpoint({})
+
+    def _damage_hint(self) -> None:
+        folder = self.random.choice((self.world.log_folder, self.world.manifest_folder))
+        damage = self.random.choice((b"", b"\xff\x00", b"0", b"99999999", b"-1", None))
+        if damage is None:
+            folder.remove(HINT_NAME)
+        else:
+            folder.replace(HINT_NAME, damage)
+
+    def _damage_manifest(self) -> None:
+        files = self.world.manifest_folder.files
+        names = sorted(name for name in files if name != HINT_NAME)
+        if names:
+            data = bytearray(files[names[-1]])
+            data[self.random.randrange(len(data))] ^= 1 << self.random.randrange(8)
+            files[names[-1]] = bytes(data)
+
+    def _heal(self) -> None:
+        self.world.healing = True
+        self.faults = []
+        for actor in self.actors:
+            actor.asleep_until, actor.fault = 0, None
+        for waited in range(HEALING_TICKS):
+            if waited % 20 == 0 and self._settled():
+                return
+            self._tick()
+        raise Violation(f"still not settled {HEALING_TICKS} steps after everything was healed")
+
+    def _settled(self) -> bool:
+        world = self.world
+        if world.delayed or any(sink.applied != world.head() for sink in world.sinks):
+            return False
+        if sum(isinstance(actor.body, Driver) for actor in self.actors) != 1:
+            return False
+        ends = load(world.log, world.manifests).offsets
+        return all(
+            positions(ends.get(s), len(lengths)) == lengths for s, lengths in world.source.lengths.items()
+        )
+
+    def _told(self) -> list[str]:
+        return [
+            f"{tick:5} {who:20} {step}{f'  <- {fault}' if fault else ''}"
+            for tick, who, step, fault in self.trace
+        ]
+
+
+def check_laws(world: World) -> int:
+    """Check every law on a world that has settled, from the log's bytes alone; return the number of rows."""
+    entries = _entries(world)
+    _check_writers(entries)
+    _check_coverage(world, entries)
+    manifest = fold_all(Manifest(), entries)
+    demand(
+        manifest == load(world.log, world.manifests), "the loaded manifest differs from the fold of the log"
+    )
+    _check_times(world, manifest)
+    rows = [row for entry in entries for row in world.deltas.rows_of(entry)]
+    _check_rows(world, rows)
+    live = [world.deltas.section(s, world.log) for s in manifest.sections.values() if s.kind == "segment"]
+    demand(
+        sorted(row for part in live for row in part) == sorted(rows), "the live segments are not the input"
+    )
+    for sink in world.sinks:
+        world.check_sink(sink)
+        demand(sink.rows == rows, f"{sink.name} does not show exactly the rows of the log")
+    return len(rows)
+
+
+def _entries(world: World) -> list[Entry]:
+    found: list[Entry] = []
+    while (data := world.log.read(len(found))) is not None:
+        found.append(decode(data))
+    numbered = sum(name != HINT_NAME for name in world.log_folder.files)
+    demand(numbered == len(found), "the log has a hole")
+    return found
+
+
+def _check_writers(entries: list[Entry]) -> None:
+    writer = ""
+    for entry in entries:
+        if isinstance(entry.record, ClaimRecord):
+            writer = entry.record.writer
+        demand(entry.record.writer == writer, f"record {entry.n} was written after another driver's claim")
+
+
+def _check_coverage(world: World, entries: list[Entry]) -> None:
+    reached = {stream: [0] * len(lengths) for stream, lengths in world.source.lengths.items()}
+    for entry in entries:
+        if not isinstance(entry.record, EpochRecord):
+            continue
+        for stream in sorted(entry.record.end.keys() - {TICK}):
+            start = positions(entry.record.start.get(stream), len(reached[stream]))
+            demand(
+                start == reached[stream],
+                f"record {entry.n} starts {stream} at {start}, not {reached[stream]}",
+            )
+            reached[stream] = positions(entry.record.end[stream], 0)
+    demand(reached == world.source.lengths, f"the log ends at {reached}, the input at {world.source.lengths}")
+
+
+def _check_times(world: World, manifest: Manifest) -> None:
+    for stream, times in manifest.max_time.items():
+        newest = {str(partition): length for partition, length in enumerate(world.source.lengths[stream])}
+        demand(times == newest, f"the newest times of {stream} are {times}, not {newest}")
+
+
+def _check_rows(world: World, rows: list[Row]) -> None:
+    """Compare with an oracle without epochs: each event once, in order, on the state of those before."""
+    expected = {
+        (stream, partition, position)
+        for stream, lengths in world.source.lengths.items()
+        for partition, length in enumerate(lengths)
+        for position in range(length)
+    }
+    times_shown = Counter(row[:3] for row in rows)
+    demand(
+        times_shown.keys() == expected and all(n == 1 for n in times_shown.values()), "input lost or doubled"
+    )
+    seen: Counter[int] = Counter()
+    newest: dict[tuple[str, int, int], int] = {}
+    for stream, partition, position, counted in rows:
+        instance = instance_of(partition, position, world.instances)
+        seen[instance] += 1
+        demand(counted == seen[instance], f"{GROUP} state at {stream}/{partition}/{position} was {counted}")
+        demand(
+            newest.get((stream, partition, instance), -1) < position, f"{stream}/{partition} is out of order"
+        )
+        newest[stream, partition, instance] = position

@@ -1,0 +1,198 @@
+"""The protocol under 2,000 seeded runs, and proof that the simulator would notice if it were wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from msgspec.structs import replace
+
+from millpond.log.manifest import Manifest
+from millpond.log.protocol import AlreadyTrue, Append, Committed, Run, Steps, Writer
+from millpond.log.records import ChangeRecord, Entry, EpochRecord, Offsets, decode, encode
+from millpond.testing.simulated_driver import ActorSteps, Attempt, Driver, Packet
+from millpond.testing.simulated_world import Sink
+from millpond.testing.simulation import PLANNED, Parts, SimulationFailure, simulate
+
+SEEDS = 2_000
+SEEDS_PER_MUTANT = 400
+
+
+def test_every_law_holds_for_every_seed_and_every_planned_fault_was_reached() -> None:
+    reached: Counter[tuple[str, str]] = Counter()
+    rows = records = drivers = 0
+    for seed in range(SEEDS):
+        outcome = simulate(seed)
+        reached.update(outcome.reached)
+        rows, records, drivers = rows + outcome.rows, records + outcome.records, drivers + outcome.drivers
+    assert sorted(PLANNED - reached.keys()) == []
+    assert rows > 50 * SEEDS, "too little input to prove anything"
+    assert records > 10 * SEEDS
+    assert drivers > 2 * SEEDS
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    assert simulate(17) == simulate(17)
+
+
+class PublishesBeforeCommit(Driver):
+    """Shows an epoch's rows before its record is true."""
+
+    def commit(self, phase: str, record: EpochRecord | ChangeRecord, body: bytes) -> ActorSteps[None]:
+        entry = decode(encode(record, body))
+        for sink in self.world.sinks:
+            if sink.applied == record.n - 1:
+                sink.show(record.n, entry)
+        yield from super().commit(phase, record, body)
+
+
+class IgnoresLost(Writer):
+    """Believes that it won whatever the folder answers."""
+
+    def _append(self, record: bytes) -> Steps[bytes]:
+        yield Append(self.manifest.n + 1, record)
+        return record
+
+
+class SkipsByBatch(Writer):
+    """Takes a batch for true because its number is not new."""
+
+    def begin(self, batch: int, start: Offsets, end: Offsets, spark_query: str) -> Steps[AlreadyTrue | Run]:
+        begun = yield from super().begin(batch, start, end, spark_query)
+        return AlreadyTrue(self.manifest.epoch_n) if batch <= self.manifest.batch else begun
+
+
+class SkipsByBatchUnseen(Writer):
+    """The same, without ever looking at the offsets."""
+
+    def begin(self, batch: int, start: Offsets, end: Offsets, spark_query: str) -> Steps[AlreadyTrue | Run]:
+        if batch <= self.manifest.batch:
+            return AlreadyTrue(self.manifest.epoch_n)
+        return (yield from super().begin(batch, start, end, spark_query))
+
+
+class TakesOverWithoutClaim(Writer):
+    """Trusts that its predecessor is dead."""
+
+    def take_over(self, at: int, host: str, pid: int, version: str, spec: str) -> Steps[Committed]:
+        yield from self._catch_up()
+        if self.manifest.n < 0:
+            return (yield from super().take_over(at, host, pid, version, spec))
+        return Committed(self.manifest.n, self.manifest)
+
+    def _check_is_ours(self) -> None:
+        return
+
+
+class RunsAnyOffsets(Writer):
+    """Runs a batch wherever it starts."""
+
+    def _check_continues(self, what: str, start: Offsets, end: Offsets) -> None:
+        return
+
+
+class RetriesHigher(Writer):
+    """Appends the same epoch at the next number when it has lost."""
+
+    def commit(self, record: EpochRecord | ChangeRecord, body: bytes = b"") -> Steps[Committed | AlreadyTrue]:
+        ours = encode(record, body)
+        winner = yield from self._append(ours)
+        while winner != ours:
+            self._fold(winner)
+            ours = encode(replace(record, n=self.manifest.n + 1, prev=self.manifest.digest), body)
+            winner = yield from self._append(ours)
+        self._fold(winner)
+        return Committed(self.manifest.n, self.manifest)
+
+
+class TakesAnyWinnerForItsOwn(Writer):
+    """Reads the winner back, and does not look who wrote it."""
+
+    def _check_is_same_batch(self, winner: Entry, record: EpochRecord | ChangeRecord) -> None:
+        return
+
+
+class NamesRepeatWithinDriver(Driver):
+    """Names attempt files by the writer's token, but alike for two runs of one batch in one driver."""
+
+    def attempt_file(self, n: int, instance: int, task: int) -> str:
+        return f"data/{n}/{instance}-{self.token}"
+
+
+class CountsEveryAttempt(Driver):
+    """Commits the receipts of speculative attempts too."""
+
+    def collect(self, attempts: list[Attempt]) -> list[Attempt]:
+        return attempts
+
+
+class ForgetsWhatIsSuperseded(Driver):
+    """Merges segments, and leaves the merged ones live."""
+
+    def fold(self, run: Run, instance: int, packets: list[Packet]) -> Attempt:
+        attempt = super().fold(run, instance, packets)
+        sections = tuple(replace(section, supersedes=()) for section in attempt.receipt.sections)
+        return Attempt(replace(attempt.receipt, sections=sections), attempt.delta)
+
+
+class FoldsAsPacketsArrive(Driver):
+    """Does not bring packets into their one order."""
+
+    def in_order(self, arrived: list[Packet]) -> list[Packet]:
+        return arrived
+
+
+class UnguardedSink(Sink):
+    """Shows whatever it is handed."""
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+        self.show(n, record)
+
+
+class SinkThatAcceptsHoles(Sink):
+    """Guards against repeats only."""
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+        if n > self.applied:
+            self.show(n, record)
+
+
+class SinkWithSeparateCursor(Sink):
+    """Loses its rows, but not its cursor, as if they were stored apart."""
+
+    def lose(self) -> None:
+        self.rows = []
+
+
+MUTANTS = [
+    Parts(driver=PublishesBeforeCommit),
+    Parts(writer=IgnoresLost),
+    Parts(writer=SkipsByBatch),
+    Parts(writer=SkipsByBatchUnseen),
+    Parts(writer=TakesOverWithoutClaim),
+    Parts(writer=RunsAnyOffsets),
+    Parts(writer=RetriesHigher),
+    Parts(writer=TakesAnyWinnerForItsOwn),
+    Parts(driver=NamesRepeatWithinDriver),
+    Parts(driver=CountsEveryAttempt),
+    Parts(driver=ForgetsWhatIsSuperseded),
+    Parts(driver=FoldsAsPacketsArrive),
+    Parts(sink=UnguardedSink),
+    Parts(sink=SinkThatAcceptsHoles),
+    Parts(sink=SinkWithSeparateCursor),
+]
+
+
+def _mutant_name(parts: Parts) -> str:
+    chosen = (parts.writer, parts.driver, parts.sink)
+    return next(part.__name__ for part in chosen if part not in (Writer, Driver, Sink))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=_mutant_name)
+def test_the_simulator_finds_a_broken_protocol(mutant: Parts) -> None:
+    with pytest.raises(SimulationFailure) as failure:
+        for seed in range(SEEDS_PER_MUTANT):
+            simulate(seed, mutant)
+    told = str(failure.value)
+    assert told.startswith(f"seed {failure.value.seed}: {failure.value.law}")
+    assert len(told.splitlines()) > 10, "a failing seed tells its trace"

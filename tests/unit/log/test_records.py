@@ -1,0 +1,201 @@
+"""Records survive the round trip, and no damaged byte goes unnoticed; golden files pin the grammar."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millpond.errors import CorruptError
+from millpond.log.manifest import Manifest, decode_manifest, encode_manifest, fold_all
+from millpond.log.records import (
+    ChangeRecord,
+    ClaimRecord,
+    EpochRecord,
+    Receipt,
+    Record,
+    Section,
+    decode,
+    encode,
+)
+from millpond.testing.log_examples import (
+    INLINE_DELTA,
+    chain,
+    change,
+    claim,
+    epoch,
+    file_receipt,
+    inline_receipt,
+)
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "formats" / "v1"
+
+CLAIM = claim(spec='{"streams":["tx"]}')
+CHANGE = change(1, "ab" * 32)
+EMPTY_EPOCH = epoch(2, "cd" * 32, {}, {"tx": '{"0":0}'})
+EPOCH = EpochRecord(
+    n=3,
+    writer="writer-b",
+    prev="ef" * 32,
+    at=1_700_000_000_123_456,
+    spark_query="5b1f",
+    batch=12,
+    start={"tx": '{"tx":{"0":1}}', "tick": "11"},
+    end={"tx": '{"tx":{"0":9}}', "tick": "12", "clicks": "4"},
+    max_time={"tx": {"0": 1_600_000_000_000_000, "1": -1}, "clicks": {"*": 2**62}},
+    watermark_floor={"tx": 5},
+    drained=False,
+    idle={"tx": ["1"]},
+    plan=4,
+    map=2,
+    receipts=(inline_receipt(supersedes=("2/0/0",)), file_receipt(1, "data/3/1-writer-b-77")),
+    counts={"q:spend": {"applied": 3, "late": 1}},
+    retired=("1/0/0", "1/1/0"),
+    quarantined={"q:broken": "raised: division by zero – ÷0"},
+)
+GOLDEN_RECORDS: dict[str, tuple[Record, bytes]] = {
+    "claim": (CLAIM, b""),
+    "change": (CHANGE, b""),
+    "epoch_empty": (EMPTY_EPOCH, b""),
+    "epoch": (EPOCH, INLINE_DELTA),
+}
+
+
+def golden(name: str, data: bytes) -> bytes:
+    path = GOLDEN / f"{name}.bin"
+    if os.environ.get("MILLPOND_GOLDEN") == "write":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("name", sorted(GOLDEN_RECORDS))
+def test_golden_record(name: str) -> None:
+    record, body = GOLDEN_RECORDS[name]
+    stored = golden(name, encode(record, body))
+    found = decode(stored)
+    assert (found.record, bytes(found.body)) == (record, body)
+    assert encode(found.record, bytes(found.body)) == stored
+
+
+def test_golden_manifest() -> None:
+    entries = [decode(data) for data in chain(CLAIM, CHANGE, EMPTY_EPOCH, EPOCH)]
+    manifest = fold_all(Manifest(), entries)
+    stored = golden("manifest", encode_manifest(manifest))
+    assert decode_manifest(stored) == manifest
+    assert encode_manifest(manifest) == stored
+
+
+def test_the_bytes_are_those_of_the_grammar() -> None:
+    data = encode(EPOCH, INLINE_DELTA)
+    (header_bytes,) = struct.unpack("<I", data[7:11])
+    assert data[:7] == b"MPLOG1\n"
+    assert data[11:].startswith(b'{"kind":"epoch","n":3,')
+    assert data[11 + header_bytes : -32] == INLINE_DELTA
+    assert data[-32:] == hashlib.sha256(data[:-32]).digest()
+    assert decode(data).digest == data[-32:].hex()
+
+
+def test_an_inline_delta_is_cut_from_the_body_and_checked() -> None:
+    found = decode(encode(EPOCH, INLINE_DELTA))
+    assert isinstance(found.record, EpochRecord)
+    inline, in_file = found.record.receipts
+    assert bytes(found.inline(inline)) == INLINE_DELTA
+    with pytest.raises(ValueError, match="data/3/1-writer-b-77"):
+        found.inline(in_file)
+    with pytest.raises(CorruptError, match="instance 0 in record 3"):
+        decode(encode(EPOCH, INLINE_DELTA[::-1])).inline(inline)
+
+
+@given(st.data())
+def test_no_changed_byte_goes_unnoticed(data: st.DataObject) -> None:
+    whole = bytearray(encode(EPOCH, INLINE_DELTA))
+    position = data.draw(st.integers(0, len(whole) - 1))
+    whole[position] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(CorruptError):
+        decode(bytes(whole))
+
+
+@given(st.integers(0, len(encode(EPOCH, INLINE_DELTA)) - 1))
+def test_no_missing_tail_goes_unnoticed(size: int) -> None:
+    with pytest.raises(CorruptError):
+        decode(encode(EPOCH, INLINE_DELTA)[:size])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"MPLOG1\n" + struct.pack("<I", 99) + b"{}",
+        b"MPLOG1\n" + struct.pack("<I", 2) + b"{}",
+        b"MPLOG1\n\0",
+        b"MPLOG1\n" + struct.pack("<I", 14) + b'{"kind":"huh"}',
+    ],
+)
+def test_a_malformed_record_with_a_good_checksum_is_corrupt(content: bytes) -> None:
+    with pytest.raises(CorruptError, match="malformed"):
+        decode(content + hashlib.sha256(content).digest())
+
+
+def test_another_version_of_the_grammar_is_told_apart() -> None:
+    content = b"MPLOG2\n" + encode(CLAIM)[7:-32]
+    with pytest.raises(CorruptError, match="another version"):
+        decode(content + hashlib.sha256(content).digest())
+
+
+def test_equal_records_have_equal_bytes_in_whatever_order_their_maps_were_built() -> None:
+    one = epoch(0, "", {}, {"a": "1", "b": "2"})
+    other = epoch(0, "", {}, {"b": "2", "a": "1"})
+    assert encode(one) == encode(other)
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+numbers = st.integers(-(2**63), 2**63 - 1)
+sections = st.builds(
+    Section,
+    kind=st.sampled_from(["segment", "keys", "rows", "dead"]),
+    group=texts,
+    offset=numbers,
+    size=numbers,
+    rows=numbers,
+    info=st.dictionaries(texts, numbers | texts | st.lists(numbers, max_size=3), max_size=3),
+    supersedes=st.lists(texts, max_size=2).map(tuple),
+)
+receipts = st.builds(
+    Receipt,
+    instance=numbers,
+    attempt=texts,
+    size=numbers,
+    digest=texts,
+    file=st.none() | texts,
+    at=numbers,
+    sections=st.lists(sections, max_size=2).map(tuple),
+    counts=st.dictionaries(texts, numbers, max_size=2),
+)
+head = {"n": numbers, "writer": texts, "prev": texts, "at": numbers}
+records: st.SearchStrategy[Record] = st.one_of(
+    st.builds(ClaimRecord, **head, host=texts, pid=numbers, version=texts, spec=texts),
+    st.builds(ChangeRecord, **head, change=texts),
+    st.builds(
+        EpochRecord,
+        **head,
+        spark_query=texts,
+        batch=numbers,
+        start=st.dictionaries(texts, texts, max_size=2),
+        end=st.dictionaries(texts, texts, max_size=2),
+        max_time=st.dictionaries(texts, st.dictionaries(texts, numbers, max_size=2), max_size=2),
+        drained=st.booleans(),
+        receipts=st.lists(receipts, max_size=2).map(tuple),
+        quarantined=st.dictionaries(texts, texts, max_size=2),
+    ),
+)
+
+
+@given(records, st.binary(max_size=64))
+def test_the_round_trip_is_the_identity(record: Record, body: bytes) -> None:
+    found = decode(encode(record, body))
+    assert (found.record, bytes(found.body), found.n) == (record, body, record.n)
