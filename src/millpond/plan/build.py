@@ -1,0 +1,166 @@
+"""Queries in, plan out: the only way to make a plan. Pure and deterministic, whatever the order of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millpond.errors import QueryTypeError
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Call, Column, Expression, Foreign, call, columns_of, may_raise
+from millpond.model.query import Query
+from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
+
+NEEDS = {
+    "count": ("count",),
+    "sum": ("sum", "count"),
+    "avg": ("sum", "count"),
+    "min": ("min", "count"),
+    "max": ("max", "count"),
+    "var_samp": ("sum", "squares", "count"),
+    "var_pop": ("sum", "squares", "count"),
+    "stddev_samp": ("sum", "squares", "count"),
+    "stddev_pop": ("sum", "squares", "count"),
+}
+"""Aggregate function -> kinds of its measures; the last one counts the values that took part."""
+
+
+def build_plan(queries: Iterable[Query]) -> Plan:
+    """The shared plan of `queries`; equal measures, filters and edges of different queries exist once.
+
+    Raises:
+        QueryTypeError: two queries have the same name.
+    """
+    ordered = sorted(queries, key=lambda query: query.name)
+    names = [query.name for query in ordered]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise QueryTypeError(f"The query name {min(twice)!r} is used twice.", "Give each query its own name.")
+    groups: dict[tuple[str, str, tuple[Expression, ...]], list[Query]] = {}
+    for query in ordered:
+        groups.setdefault((query.stream, query.event_time, query.keys), []).append(query)
+    return Plan(tuple(_group(*identity, members) for identity, members in groups.items()))
+
+
+def _group(stream: str, event_time: str, keys: tuple[Expression, ...], queries: list[Query]) -> GroupPlan:
+    delays = sorted({query.delay_us for query in queries})
+    windows = sorted({query.window for query in queries}, key=lambda w: (w.size_us, w.slide_us, w.offset_us))
+    measures: dict[Measure, int] = {}
+
+    def position(measure: Measure) -> int:
+        return measures.setdefault(measure, len(measures))
+
+    plans = []
+    for query in queries:
+        presence = presence_filter(query)
+        plans.append(
+            QueryPlan(
+                query,
+                position(Measure("count", None, presence)),
+                tuple(
+                    tuple(position(measure) for measure in measures_of(aggregate, presence))
+                    for aggregate in query.aggregates
+                ),
+                delays.index(query.delay_us),
+            )
+        )
+    return GroupPlan(
+        fingerprint((stream, event_time, keys)),
+        stream,
+        event_time,
+        keys,
+        tuple(delays),
+        tuple(windows),
+        tuple(measures),
+        tuple(plans),
+    )
+
+
+def presence_filter(query: Query) -> Expression | None:
+    """Rows that take part in a query: WHERE is TRUE and nothing the query evaluates for them raises.
+
+    A raising row is the query's dead letter as a whole, never half counted.
+    """
+    parts: list[Expression] = [] if query.where is None else [query.where]
+    parts += [_ran(key) for key in query.keys if may_raise(key)]
+    for aggregate in query.aggregates:
+        parts += [_ran(part) for part in _evaluated(aggregate) if may_raise(part)]
+    return conjunction(parts)
+
+
+def _evaluated(aggregate: Aggregate) -> list[Expression]:
+    """What an aggregate evaluates per row: its filter, and its argument where the filter holds."""
+    if aggregate.filter is None:
+        return [] if aggregate.argument is None else [aggregate.argument]
+    if aggregate.argument is None:
+        return [aggregate.filter]
+    guarded = call("case", (aggregate.filter, aggregate.argument), aggregate.argument.type)
+    return [guarded]
+
+
+def _ran(expression: Expression) -> Call:
+    return call("ran", (expression,), "boolean")
+
+
+def measures_of(aggregate: Aggregate, presence: Expression | None) -> tuple[Measure, ...]:
+    """The measures an aggregate is made of, over the rows of `presence`."""
+    parts = [part for part in (presence, aggregate.filter) if part is not None]
+    value = aggregate.argument
+    if value is not None:
+        parts.append(call("isnotnull", (value,), "boolean"))
+    rows = conjunction(parts)
+    kinds = NEEDS[aggregate.function]
+    counted = Measure("count", None, rows)
+    if value is None:
+        return (counted,)
+    return tuple(counted if kind == "count" else Measure(kind, value, rows, value.type) for kind in kinds)
+
+
+def conjunction(parts: list[Expression]) -> Expression | None:
+    """All of `parts`, each once, in order; None for none."""
+    flat: dict[Expression, None] = {}
+    for part in parts:
+        inner = part.args if isinstance(part, Call) and part.op == "and" else (part,)
+        flat.update(dict.fromkeys(inner))
+    distinct = tuple(flat)
+    if len(distinct) < 2:
+        return distinct[0] if distinct else None
+    return call("and", distinct, "boolean")
+
+
+def needed_columns(plan: Plan, stream: str) -> tuple[str, ...]:
+    """Names of the columns of `stream` that the read must keep, projected ones included, sorted."""
+    needed: set[str] = set()
+    for expression, event_time in _expressions(plan, stream):
+        needed.add(event_time)
+        needed |= columns_of(expression)
+    return tuple(sorted(needed))
+
+
+def needed_foreign(plan: Plan, stream: str) -> tuple[Foreign, ...]:
+    """The expressions of `stream` that only Spark evaluates, by key."""
+    found: dict[str, Foreign] = {}
+    for expression, _ in _expressions(plan, stream):
+        for node in _foreign(expression):
+            found[node.key] = node
+    return tuple(found[key] for key in sorted(found))
+
+
+def _foreign(expression: Expression) -> Iterable[Foreign]:
+    if isinstance(expression, Foreign):
+        yield expression
+    elif isinstance(expression, Call):
+        for arg in expression.args:
+            yield from _foreign(arg)
+
+
+def _expressions(plan: Plan, stream: str) -> Iterable[tuple[Expression, str]]:
+    for group in plan.groups:
+        if group.stream != stream:
+            continue
+        yield Column(group.event_time, "timestamp"), group.event_time
+        for key in group.keys:
+            yield key, group.event_time
+        for measure in group.measures:
+            for part in (measure.value, measure.filter):
+                if part is not None:
+                    yield part, group.event_time

@@ -1,0 +1,89 @@
+"""The plan: how all queries of a pond are answered together, as frozen values."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from millpond.model.expressions import Expression
+from millpond.model.query import Query
+from millpond.model.windows import Sliding
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """Something that is counted or summed once per key and slice, however many queries ask for it.
+
+    `kind` is count, sum, squares (sum of squares), min or max; only rows for which `filter` is TRUE
+    take part (None: all), and `filter` already says that `value` is not NULL. `type` is the value's SQL type.
+    """
+
+    kind: str
+    value: Expression | None
+    filter: Expression | None
+    type: str = "bigint"
+
+    @property
+    def id(self) -> str:
+        """Twelve hex digits that name its columns in packets and segments, the same in every plan."""
+        return fingerprint(self)
+
+
+class QueryPlan(msgspec.Struct, frozen=True):
+    """How one query reads its group: `presence` and `measures` are positions in the group's measures.
+
+    `measures[i]` are those of aggregate `i`, in the order `runtime.finish` expects; `delay` is the position
+    of the query's delay among the group's: it takes the events of slice classes 0 … `delay`.
+    `where` is the part of the presence filter that decides "filtered", the rest "dead".
+    """
+
+    query: Query
+    presence: int
+    measures: tuple[tuple[int, ...], ...]
+    delay: int
+
+
+class GroupPlan(msgspec.Struct, frozen=True):
+    """All queries with the same stream, event time and key: they share dictionary, edges, measures, slices."""
+
+    id: str
+    stream: str
+    event_time: str
+    keys: tuple[Expression, ...]
+    delays_us: tuple[int, ...]
+    windows: tuple[Sliding, ...]
+    measures: tuple[Measure, ...]
+    queries: tuple[QueryPlan, ...]
+
+    @property
+    def horizon_us(self) -> int:
+        """The longest window: slices older than the watermark by more than this are not needed."""
+        return max(window.size_us for window in self.windows)
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Every group of the pond, in a fixed order."""
+
+    groups: tuple[GroupPlan, ...]
+
+    @property
+    def id(self) -> str:
+        """Twelve hex digits: equal plans have equal ids."""
+        return fingerprint(self)
+
+    def of_query(self, name: str) -> tuple[GroupPlan, QueryPlan]:
+        """The group and the plan of a query.
+
+        Raises:
+            KeyError: no such query.
+        """
+        for group in self.groups:
+            for query in group.queries:
+                if query.query.name == name:
+                    return group, query
+        raise KeyError(name)
+
+
+def fingerprint(value: object) -> str:
+    """Twelve hex digits of the value's canonical JSON."""
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:12]

@@ -1,0 +1,427 @@
+"""The embedded default store: one LMDB file, written by the driver's applier thread, read by the whole host.
+
+Version 1 of the file: two named databases; integers in keys are big-endian, so that ranges are contiguous.
+
+    meta   "v"               -> "1"                  version of this layout
+           "o"               -> text                 whose store it is (the pond's id), UTF-8
+           "i"               -> u32                  the next table number; numbers are never used twice
+           "t" table         -> u32                  a table's number; its name is UTF-8, at most 400 bytes
+           "b" u16           -> u64                  the number a bucket has applied; absent: nothing
+    rows   u32 u16 0x00 key  -> value                table number, bucket, key
+           u32 u16 0x01 hash -> u32 key value        one too long for LMDB, by BLAKE2b-256; its length
+
+One transaction carries a whole `apply_many`, so here all buckets move together. Beyond the port:
+  * one writing process at a time; a second one is safe (each bucket's number guards it), but waits, and
+    waits for ever while the first is *stopped* inside a transaction (killed is fine);
+  * a file is opened once per process: LMDB's locks belong to the process, a second open would break them;
+  * after a power failure the newest applied numbers may be gone; the file itself stays sound;
+  * readers should be short: pages that a reader holds cannot be used again, so the file grows meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import lmdb
+
+from millpond.errors import ForeignPondError, StoreError
+from millpond.state.store import (
+    NEVER,
+    Apply,
+    BucketStore,
+    Found,
+    Outcome,
+    Rows,
+    Statistics,
+    TableWrite,
+    Verdict,
+    Wanted,
+    decide,
+)
+
+VERSION = b"1"
+DEFAULT_MAP_BYTES = 1 << 30
+"""Address space first set aside; the file itself grows only as it is used."""
+
+_MAX_TABLE_BYTES = 400
+_MAX_READERS = 512
+_U16, _U32, _U64 = struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">Q")
+_CURE = "The store is derived from the log: delete the file and the view is rebuilt."
+
+T = TypeVar("T")
+
+_open_files: set[tuple[int, str]] = set()
+_open_files_lock = threading.Lock()
+
+
+class LmdbStore(BucketStore):
+    """A store in the file `path` (and `path`-lock beside it), made if it is missing unless `read_only`.
+
+    `owner` is kept in the file and compared at the next open; "" accepts any. `map_bytes` is where the map
+    starts; it doubles whenever it is full. ForeignPondError: another owner's file. StoreError: it cannot be
+    opened, has another version, or is open in this process already.
+    """
+
+    def __init__(
+        self, path: Path, *, owner: str = "", read_only: bool = False, map_bytes: int = DEFAULT_MAP_BYTES
+    ) -> None:
+        self._path = Path(os.path.realpath(path))
+        self._read_only = read_only
+        self._map_bytes = map_bytes
+        self._gate = _Gate()
+        self._writing = threading.Lock()
+        self._pid = os.getpid()
+        self._closed = False
+        self._registered = (self._pid, str(self._path))
+        _register(self._registered)
+        try:
+            self._open(owner)
+        except BaseException:
+            self.close()
+            raise
+
+    def apply_many(self, steps: Sequence[Apply]) -> list[Outcome]:
+        """See `BucketStore.apply_many`; all steps are one transaction."""
+        return self._write(lambda draft: [draft.apply(step) for step in steps])
+
+    def applied_many(self, buckets: Sequence[int]) -> list[int]:
+        """See `BucketStore.applied_many`; all as of one moment."""
+        return self._read(lambda draft: [draft.applied(bucket) for bucket in buckets])
+
+    def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
+        """See `BucketStore.read_many`; all as of one moment."""
+        return self._read(lambda draft: [draft.found(one) for one in wanted])
+
+    def scan(self, bucket: int, table: str) -> Rows:
+        """See `BucketStore.scan`; never torn."""
+        return self._read(lambda draft: draft.scan(bucket, table))
+
+    def clear_many(self, buckets: Iterable[int]) -> None:
+        """See `BucketStore.clear_many`."""
+        cleared = list(buckets)
+        self._write(lambda draft: draft.clear(cleared))
+
+    def tables(self) -> frozenset[str]:
+        """See `BucketStore.tables`."""
+        return self._read(lambda draft: frozenset(draft.tables()))
+
+    def drop_table(self, table: str) -> None:
+        """See `BucketStore.drop_table`."""
+        self._write(lambda draft: draft.drop(table))
+
+    def statistics(self) -> Statistics:
+        """See `BucketStore.statistics`; bytes are the file's used length, pages free for reuse included."""
+        keys = self._read(lambda draft: draft.row_count())
+        with self._explained(), self._gate.shared():
+            self._check_usable()
+            used = (int(self._env.info()["last_pgno"]) + 1) * int(self._env.stat()["psize"])
+        return Statistics(keys, used)
+
+    def close(self) -> None:
+        """See `BucketStore.close`."""
+        with self._writing, self._gate.exclusive():
+            if self._closed:
+                return
+            self._closed = True
+            if hasattr(self, "_env"):
+                self._env.close()
+        _forget(self._registered)
+
+    def _open(self, owner: str) -> None:
+        with self._explained():
+            if not self._read_only:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._open_environment()
+            # Slots of readers that were killed would keep old pages alive for ever.
+            self._env.reader_check()
+        self._check_identity(owner)
+
+    def _open_environment(self) -> None:
+        present = self._path.stat().st_size if self._path.exists() else 0
+        self._map_bytes = max(self._map_bytes, present)
+        self._env = lmdb.open(
+            str(self._path),
+            map_size=self._map_bytes,
+            subdir=False,
+            readonly=self._read_only,
+            create=not self._read_only,
+            # Without metasync a power failure may undo the newest transaction, which the log then replays.
+            metasync=False,
+            max_dbs=2,
+            max_readers=_MAX_READERS,
+        )
+        create = not self._read_only
+        self._meta = self._env.open_db(b"meta", create=create)
+        self._rows = self._env.open_db(b"rows", create=create)
+
+    def _check_identity(self, owner: str) -> None:
+        version, stored = self._read(lambda draft: draft.identity())
+        if version is None and not self._read_only:
+            self._write(lambda draft: draft.set_identity(owner))
+            return
+        if version != VERSION:
+            raise StoreError(f"The store {self._path} has layout {version!r}, not {VERSION!r}.", _CURE)
+        if owner and stored != owner.encode():
+            raise ForeignPondError(
+                f"The store {self._path} belongs to {stored!r}, not to {owner!r}.",
+                "Give each pond a file of its own.",
+            )
+
+    def _read(self, work: Callable[[_Draft], T]) -> T:
+        while True:
+            with self._explained():
+                try:
+                    with self._gate.shared():
+                        self._check_usable()
+                        with self._env.begin() as transaction:
+                            return work(self._draft(transaction))
+                except lmdb.MapResizedError:
+                    self._adopt_size()
+
+    def _write(self, work: Callable[[_Draft], T]) -> T:
+        if self._read_only:
+            raise StoreError(f"The store {self._path} was opened to read.", "Only the pond's driver writes it.")
+        with self._writing:
+            while True:
+                with self._explained():
+                    try:
+                        with self._gate.shared():
+                            self._check_usable()
+                            with self._env.begin(write=True) as transaction:
+                                return work(self._draft(transaction))
+                    except lmdb.MapFullError:
+                        self._grow()
+                    except lmdb.MapResizedError:
+                        self._adopt_size()
+
+    def _grow(self) -> None:
+        with self._gate.exclusive():
+            self._env.close()
+            self._map_bytes *= 2
+            self._open_environment()
+
+    def _adopt_size(self) -> None:
+        with self._gate.exclusive():
+            self._check_usable()
+            self._env.set_mapsize(0)
+            self._map_bytes = int(self._env.info()["map_size"])
+
+    def _draft(self, transaction: Any) -> _Draft:
+        return _Draft(transaction, self._meta, self._rows, self._env.max_key_size())
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise StoreError(f"The store {self._path} is closed.", "Open it again.")
+        if os.getpid() != self._pid:
+            raise StoreError(f"The store {self._path} was opened before a fork.", "Open it in the child, to read.")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (lmdb.Error, OSError) as error:
+            raise StoreError(f"The store {self._path} failed: {error}.", _CURE) from error
+
+
+class _Draft:
+    """The layout within one transaction: all knowledge of keys and values is here."""
+
+    def __init__(self, transaction: Any, meta: Any, rows: Any, max_key: int) -> None:
+        self._txn = transaction
+        self._meta = meta
+        self._rows = rows
+        self._max_key = max_key
+        self._numbers: dict[str, bytes | None] = {}
+
+    def identity(self) -> tuple[bytes | None, bytes | None]:
+        return self._txn.get(b"v", db=self._meta), self._txn.get(b"o", db=self._meta)
+
+    def set_identity(self, owner: str) -> None:
+        self._txn.put(b"v", VERSION, db=self._meta)
+        self._txn.put(b"o", owner.encode(), db=self._meta)
+
+    def applied(self, bucket: int) -> int:
+        stored = self._txn.get(b"b" + _U16.pack(bucket), db=self._meta)
+        return NEVER if stored is None else int(_U64.unpack(stored)[0])
+
+    def apply(self, step: Apply) -> Outcome:
+        stored = self.applied(step.bucket)
+        verdict = decide(stored, step)
+        if verdict is Verdict.APPLIED:
+            for write in step.writes:
+                self._put(step.bucket, write)
+            self._txn.put(b"b" + _U16.pack(step.bucket), _U64.pack(step.n), db=self._meta)
+            stored = step.n
+        return Outcome(step.bucket, verdict, stored)
+
+    def found(self, wanted: Wanted) -> Found:
+        number = self._number(wanted.table)
+        if number is None:
+            return Found(self.applied(wanted.bucket), [None] * len(wanted.keys))
+        prefix, get, rows = number + _U16.pack(wanted.bucket), self._txn.get, self._rows
+        stored = [get(place, db=rows) for place in self._places(prefix, wanted.keys)]
+        limit = self._max_key - len(prefix) - 1
+        values = [
+            value if value is None or len(key) <= limit else self._unframed(key, value)
+            for key, value in zip(wanted.keys, stored, strict=True)
+        ]
+        return Found(self.applied(wanted.bucket), values)
+
+    def scan(self, bucket: int, table: str) -> Rows:
+        rows = Rows(self.applied(bucket))
+        number = self._number(table)
+        if number is not None:
+            prefix = number + _U16.pack(bucket)
+            for place, value in self._range(prefix):
+                if place[len(prefix)]:
+                    length = 4 + _U32.unpack_from(value)[0]
+                    rows.keys.append(value[4:length])
+                    rows.values.append(value[length:])
+                else:
+                    rows.keys.append(place[len(prefix) + 1 :])
+                    rows.values.append(value)
+        return rows
+
+    def clear(self, buckets: Iterable[int]) -> None:
+        numbers = [self._txn.get(b"t" + name.encode(), db=self._meta) for name in self.tables()]
+        for bucket in buckets:
+            for number in numbers:
+                self._delete_range(number + _U16.pack(bucket))
+            self._txn.delete(b"b" + _U16.pack(bucket), db=self._meta)
+
+    def tables(self) -> list[str]:
+        names = []
+        with self._txn.cursor(db=self._meta) as cursor:
+            if cursor.set_range(b"t"):
+                for place in cursor.iternext(values=False):
+                    if place[:1] != b"t":
+                        break
+                    names.append(place[1:].decode())
+        return names
+
+    def drop(self, table: str) -> None:
+        number = self._number(table)
+        if number is not None:
+            self._delete_range(number)
+            self._txn.delete(b"t" + table.encode(), db=self._meta)
+
+    def row_count(self) -> int:
+        return int(self._txn.stat(self._rows)["entries"])
+
+    def _put(self, bucket: int, write: TableWrite) -> None:
+        prefix = self._number_or_new(write.table) + _U16.pack(bucket)
+        latest = dict(zip(write.keys, write.values, strict=True))
+        limit = self._max_key - len(prefix) - 1
+        puts: list[tuple[bytes, bytes]] = []
+        for (key, value), place in zip(latest.items(), self._places(prefix, latest), strict=True):
+            if value is None:
+                self._txn.delete(place, db=self._rows)
+            else:
+                framed = value if len(key) <= limit else _U32.pack(len(key)) + key + value
+                puts.append((place, framed))
+        # In key order every put lands on the page of the one before.
+        puts.sort()
+        with self._txn.cursor(db=self._rows) as cursor:
+            cursor.putmulti(puts)
+
+    def _places(self, prefix: bytes, keys: Iterable[bytes]) -> list[bytes]:
+        short, limit = prefix + b"\x00", self._max_key - len(prefix) - 1
+        return [
+            short + key if len(key) <= limit else prefix + b"\x01" + hashlib.blake2b(key, digest_size=32).digest()
+            for key in keys
+        ]
+
+    def _unframed(self, key: bytes, stored: bytes) -> bytes | None:
+        length = 4 + int(_U32.unpack_from(stored)[0])
+        return stored[length:] if stored[4:length] == key else None
+
+    def _number(self, table: str) -> bytes | None:
+        if table not in self._numbers:
+            self._numbers[table] = self._txn.get(_table_place(table), db=self._meta)
+        return self._numbers[table]
+
+    def _number_or_new(self, table: str) -> bytes:
+        number = self._number(table)
+        if number is None:
+            number = self._txn.get(b"i", db=self._meta) or _U32.pack(0)
+            self._txn.put(b"i", _U32.pack(_U32.unpack(number)[0] + 1), db=self._meta)
+            self._txn.put(_table_place(table), number, db=self._meta)
+            self._numbers[table] = number
+        return number
+
+    def _range(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self._txn.cursor(db=self._rows) as cursor:
+            if cursor.set_range(prefix):
+                for place, value in cursor.iternext():
+                    if not place.startswith(prefix):
+                        return
+                    yield place, value
+
+    def _delete_range(self, prefix: bytes) -> None:
+        with self._txn.cursor(db=self._rows) as cursor:
+            found = cursor.set_range(prefix)
+            while found and cursor.key().startswith(prefix):
+                # Deleting moves the cursor to the following key; at the end its key is empty.
+                found = cursor.delete()
+
+
+class _Gate:
+    """Lets many use the environment, or one replace it: LMDB may be resized only while nobody looks at it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._users = 0
+        self._replacing = False
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._replacing)
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._users -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._replacing)
+            self._replacing = True
+            self._changed.wait_for(lambda: self._users == 0)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._replacing = False
+                self._changed.notify_all()
+
+
+def _table_place(table: str) -> bytes:
+    name = table.encode()
+    if not 0 < len(name) <= _MAX_TABLE_BYTES:
+        raise StoreError(
+            f"A table's name has {len(name)} bytes; at most {_MAX_TABLE_BYTES} fit.", "Choose a shorter name."
+        )
+    return b"t" + name
+
+
+def _register(file: tuple[int, str]) -> None:
+    with _open_files_lock:
+        if file in _open_files:
+            raise StoreError(f"The store {file[1]} is open in this process already.", "Share the open one.")
+        _open_files.add(file)
+
+
+def _forget(file: tuple[int, str]) -> None:
+    with _open_files_lock:
+        _open_files.discard(file)

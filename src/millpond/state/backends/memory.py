@@ -1,0 +1,122 @@
+"""The store in this process's memory: for tests, notebooks and ponds that nobody else reads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+
+from millpond.errors import StoreError
+from millpond.state.store import (
+    NEVER,
+    Apply,
+    BucketStore,
+    Found,
+    Outcome,
+    Rows,
+    Statistics,
+    TableWrite,
+    Verdict,
+    Wanted,
+    decide,
+)
+
+
+class MemoryStore(BucketStore):
+    """Dictionaries under one lock; gone with the process, so a restart replays what the log retains."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._applied: dict[int, int] = {}
+        self._rows: dict[tuple[int, str], dict[bytes, bytes]] = {}
+        self._tables: set[str] = set()
+        self._closed = False
+
+    def apply_many(self, steps: Sequence[Apply]) -> list[Outcome]:
+        """See `BucketStore.apply_many`."""
+        with self._lock:
+            self._check_open()
+            return [self._apply(step) for step in steps]
+
+    def applied_many(self, buckets: Sequence[int]) -> list[int]:
+        """See `BucketStore.applied_many`."""
+        with self._lock:
+            self._check_open()
+            return [self._applied.get(bucket, NEVER) for bucket in buckets]
+
+    def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
+        """See `BucketStore.read_many`."""
+        with self._lock:
+            self._check_open()
+            return [self._found(one) for one in wanted]
+
+    def scan(self, bucket: int, table: str) -> Rows:
+        """See `BucketStore.scan`."""
+        with self._lock:
+            self._check_open()
+            rows = self._rows.get((bucket, table), {})
+            return Rows(self._applied.get(bucket, NEVER), list(rows.keys()), list(rows.values()))
+
+    def clear_many(self, buckets: Iterable[int]) -> None:
+        """See `BucketStore.clear_many`."""
+        cleared = set(buckets)
+        with self._lock:
+            self._check_open()
+            for bucket in cleared:
+                self._applied.pop(bucket, None)
+            for place in [place for place in self._rows if place[0] in cleared]:
+                del self._rows[place]
+
+    def tables(self) -> frozenset[str]:
+        """See `BucketStore.tables`."""
+        with self._lock:
+            self._check_open()
+            return frozenset(self._tables)
+
+    def drop_table(self, table: str) -> None:
+        """See `BucketStore.drop_table`."""
+        with self._lock:
+            self._check_open()
+            self._tables.discard(table)
+            for place in [place for place in self._rows if place[1] == table]:
+                del self._rows[place]
+
+    def statistics(self) -> Statistics:
+        """See `BucketStore.statistics`; bytes are those of keys and values alone."""
+        with self._lock:
+            self._check_open()
+            keys = sum(len(rows) for rows in self._rows.values())
+            size = sum(len(key) + len(value) for rows in self._rows.values() for key, value in rows.items())
+            return Statistics(keys, size)
+
+    def close(self) -> None:
+        """See `BucketStore.close`."""
+        with self._lock:
+            self._closed = True
+            self._rows.clear()
+            self._applied.clear()
+
+    def _apply(self, step: Apply) -> Outcome:
+        stored = self._applied.get(step.bucket, NEVER)
+        verdict = decide(stored, step)
+        if verdict is Verdict.APPLIED:
+            for write in step.writes:
+                self._write(step.bucket, write)
+            self._applied[step.bucket] = stored = step.n
+        return Outcome(step.bucket, verdict, stored)
+
+    def _write(self, bucket: int, write: TableWrite) -> None:
+        self._tables.add(write.table)
+        rows = self._rows.setdefault((bucket, write.table), {})
+        for key, value in zip(write.keys, write.values, strict=True):
+            if value is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = value
+
+    def _found(self, wanted: Wanted) -> Found:
+        rows = self._rows.get((wanted.bucket, wanted.table), {})
+        return Found(self._applied.get(wanted.bucket, NEVER), [rows.get(key) for key in wanted.keys])
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError("The memory store is closed.", "Open another; the view is rebuilt from the log.")

@@ -1,0 +1,194 @@
+"""Cells: partial results by (slice, key), as int64 columns that merge by adding, minimum or maximum.
+
+A column's name is `<measure id>:<part>`; the part says how it merges:
+
+    n            a count                                          added
+    w<k>         word k of an exact sum (see state/exact.py)      added
+    nan inf -inf counts of values an exact sum leaves out         added
+    min max      order codes (see `order_codes`)                  minimum, maximum
+
+A column that a piece of state lacks is 0, or the identity of its merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from millpond.arrays import Ints
+from millpond.state.exact import Words, normalise
+
+LARGEST = np.iinfo(np.int64).max
+SMALLEST = np.iinfo(np.int64).min
+
+_DENSE_FACTOR = 8
+
+
+class Slices(NamedTuple):
+    """Slices of event time, [start, end) in µs, with the number of delays their events had missed."""
+
+    start_us: Ints
+    end_us: Ints
+    late_class: Ints
+
+    def take(self, rows: Ints) -> Slices:
+        """Some of the slices."""
+        return Slices(self.start_us[rows], self.end_us[rows], self.late_class[rows])
+
+
+class Cells(NamedTuple):
+    """Partials sorted by slice, then slot: slice i owns rows `offsets[i] : offsets[i + 1]`; a slot once per slice."""
+
+    slices: Slices
+    offsets: Ints
+    slots: npt.NDArray[np.integer]
+    columns: Mapping[str, npt.NDArray[np.integer]]
+
+    @property
+    def rows(self) -> int:
+        """Number of cells."""
+        return len(self.slots)
+
+
+class Piece(NamedTuple):
+    """Partials to be merged: for each row a slice (position in `slices`) and a slot; a pair at most once."""
+
+    slices: Slices
+    slice_rows: Ints
+    slots: npt.NDArray[np.integer]
+    columns: Mapping[str, npt.NDArray[np.integer]]
+
+
+def piece_of(cells: Cells, keep: npt.NDArray[np.bool_] | None = None) -> Piece:
+    """Cells as a piece to merge, `keep` saying which slices still matter."""
+    slice_rows = np.repeat(np.arange(len(cells.slices.start_us)), np.diff(cells.offsets))
+    if keep is None or keep.all():
+        return Piece(cells.slices, slice_rows, cells.slots, cells.columns)
+    rows = np.flatnonzero(keep[slice_rows])
+    columns = {name: column[rows] for name, column in cells.columns.items()}
+    return Piece(cells.slices, slice_rows[rows], cells.slots[rows], columns)
+
+
+def merge(pieces: Sequence[Piece], keys: int) -> Cells:
+    """All pieces as one: equal (slice, slot) become one cell. `keys`: slots are below it."""
+    pieces = [piece for piece in pieces if len(piece.slots)]
+    if not pieces:
+        none = np.zeros(0, np.int64)
+        return Cells(Slices(none, none, none), np.zeros(1, np.int64), none, {})
+    slices, renumbered = _union([piece.slices for piece in pieces])
+    ids = [
+        where[piece.slice_rows] * keys + piece.slots for piece, where in zip(pieces, renumbered, strict=True)
+    ]
+    distinct, targets = _distinct(ids, len(slices.start_us) * keys)
+    columns = normalised(_merged_columns(pieces, targets, len(distinct)))
+    owners = distinct // keys
+    present, offsets = np.unique(owners, return_index=True)
+    offsets = np.append(offsets, len(distinct)).astype(np.int64)
+    return Cells(slices.take(present), offsets, (distinct - owners * keys).astype(np.int32), columns)
+
+
+def _union(parts: Sequence[Slices]) -> tuple[Slices, list[Ints]]:
+    """Distinct slices in order of time, and for each part the positions of its own among them."""
+    table = np.concatenate([np.stack(part, axis=1) for part in parts])
+    distinct, inverse = np.unique(table, axis=0, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    ends = np.cumsum([len(part.start_us) for part in parts])
+    split = np.split(inverse, ends[:-1])
+    return Slices(distinct[:, 0], distinct[:, 1], distinct[:, 2]), list(split)
+
+
+def _distinct(ids: list[Ints], size: int) -> tuple[Ints, list[Ints]]:
+    """Distinct cell ids ascending, and for each part where its rows go among them."""
+    if len(ids) == 1 and bool((np.diff(ids[0]) > 0).all()):
+        return ids[0], [np.arange(len(ids[0]))]
+    total = sum(len(part) for part in ids)
+    if size <= max(_DENSE_FACTOR * total, 1 << 16):
+        seen = np.zeros(size, bool)
+        for part in ids:
+            seen[part] = True
+        distinct = np.flatnonzero(seen)
+        place = np.empty(size, np.int64)
+        place[distinct] = np.arange(len(distinct))
+        return distinct, [place[part] for part in ids]
+    distinct = np.unique(np.concatenate(ids))
+    return distinct, [np.searchsorted(distinct, part) for part in ids]
+
+
+def _merged_columns(pieces: Sequence[Piece], targets: list[Ints], size: int) -> dict[str, Ints]:
+    """Merge column by column; columns that are the same arrays in every piece stay the same array."""
+    names = dict.fromkeys(name for piece in pieces for name in piece.columns)
+    known: dict[tuple[str, tuple[int, ...]], Ints] = {}
+    merged: dict[str, Ints] = {}
+    for name in names:
+        how = merge_rule(name)
+        parts = [piece.columns.get(name) for piece in pieces]
+        same = (how, tuple(id(part) if part is not None else 0 for part in parts))
+        if same not in known:
+            known[same] = _merged(how, parts, targets, size)
+        merged[name] = known[same]
+    return merged
+
+
+def _merged(
+    how: str, parts: Sequence[npt.NDArray[np.integer] | None], targets: list[Ints], size: int
+) -> Ints:
+    out = np.full(size, identity(how), np.int64)
+    for part, target in zip(parts, targets, strict=True):
+        if part is None:
+            continue
+        if how == "add":
+            out[target] += part
+        elif how == "min":
+            out[target] = np.minimum(out[target], part)
+        else:
+            out[target] = np.maximum(out[target], part)
+    return out
+
+
+def merge_rule(name: str) -> str:
+    """How a column merges: add, min or max."""
+    part = name.rpartition(":")[2]
+    return part if part in ("min", "max") else "add"
+
+
+def identity(how: str) -> int:
+    """What a missing cell stands for."""
+    return {"add": 0, "min": int(LARGEST), "max": int(SMALLEST)}[how]
+
+
+def word_names(measure: str, words: Words) -> dict[str, Ints]:
+    """Exact sums as columns."""
+    return {f"{measure}:w{place}": word for place, word in words.items()}
+
+
+def words_of(measure: str, columns: Mapping[str, Ints]) -> Words:
+    """The words of an exact sum among columns; {} if there are none."""
+    prefix = f"{measure}:w"
+    return {int(name[len(prefix) :]): column for name, column in columns.items() if name.startswith(prefix)}
+
+
+def normalised(columns: Mapping[str, Ints]) -> dict[str, Ints]:
+    """Columns with the words of every sum normalised."""
+    result = {name: column for name, column in columns.items() if ":w" not in name}
+    for measure in dict.fromkeys(name.partition(":")[0] for name in columns if ":w" in name):
+        result.update(word_names(measure, normalise(words_of(measure, columns))))
+    return result
+
+
+def order_codes(values: npt.NDArray[np.floating]) -> Ints:
+    """Doubles as int64 in Spark's order: NaN above infinity, one zero.
+
+    >>> order_codes(np.array([float("nan"), 1.0, -0.0, -2.0])).argsort().tolist()
+    [3, 2, 1, 0]
+    """
+    bits = (values.astype(np.float64) + 0.0).view(np.int64)
+    codes: Ints = bits ^ ((bits >> 63) & LARGEST)
+    return np.where(np.isnan(values), np.int64(0x7FF8000000000000), codes)
+
+
+def from_order_codes(codes: Ints) -> npt.NDArray[np.float64]:
+    """The doubles that `order_codes` coded."""
+    return (codes ^ ((codes >> 63) & LARGEST)).view(np.float64)

@@ -1,0 +1,188 @@
+"""The key dictionary of an instance and group: numbers keys 0, 1, 2, … (slots) in order of arrival.
+
+The keys themselves are `keys` sections of committed deltas: typed columns and their hashes, mmap-ed. What
+finds a key is an open-addressing table, a cache that any worker rebuilds from the hashes: a base table kept in
+the host-local folder and a small one for keys newer than it. Losing the folder loses nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millpond.arrays import Ints, Mask
+from millpond.state.keys import Hashes, KeyColumns, equal_keys, hashes_of
+
+_SMALLEST_BASE = 4096
+
+
+class _Table:
+    """Open addressing with linear probing over `slot + 1`; 0 is empty."""
+
+    def __init__(self, entries: npt.NDArray[np.int32]) -> None:
+        self.entries = entries
+        self._mask = np.uint64(len(entries) - 1)
+
+    @classmethod
+    def sized(cls, keys: int) -> _Table:
+        return cls(np.zeros(1 << max(4, int(keys * 2 - 1).bit_length()), np.int32))
+
+    def insert(self, hashes: Hashes, slots: Ints) -> None:
+        """Place keys that are not there yet; of rows that meet at one place the last wins, the others go on."""
+        at = self.start(hashes)
+        entries = (slots + 1).astype(np.int32)
+        rows = np.arange(len(slots))
+        while len(rows):
+            free = self.entries[at[rows]] == 0
+            trying = rows[free]
+            self.entries[at[trying]] = entries[trying]
+            rows = rows[self.entries[at[rows]] != entries[rows]]
+            self.next(at, rows)
+
+    def probe(self, rows: Ints, at: Ints) -> Ints:
+        """Entries at the probed places of `rows` (0: empty)."""
+        found: Ints = self.entries[at[rows]].astype(np.int64)
+        return found
+
+    def start(self, hashes: Hashes) -> Ints:
+        at: Ints = (hashes & self._mask).astype(np.int64)
+        return at
+
+    def next(self, at: Ints, rows: Ints) -> None:
+        at[rows] = (at[rows] + 1) & np.int64(self._mask)
+
+
+class KeyDictionary:
+    """Slots of keys; new keys get the next ones. Not shared between threads.
+
+    >>> keys = KeyDictionary([pa.string()], [], None)
+    >>> keys.number([pa.array(["b", "a"])]).tolist(), keys.number([pa.array(["a", "c"])]).tolist()
+    ([0, 1], [1, 2])
+    """
+
+    def __init__(
+        self, types: Sequence[pa.DataType], sections: Sequence[pa.RecordBatch], cache: Path | None
+    ) -> None:
+        """`sections`: the committed `keys` batches in order, columns k0, k1, … and `hash`; `cache`: path prefix."""
+        self._types = list(types)
+        self._chunks: list[KeyColumns] = [batch.columns[:-1] for batch in sections]
+        hashes = [np.asarray(batch.column(len(types))) for batch in sections]
+        self._hashes = np.concatenate(hashes) if hashes else np.zeros(0, np.uint64)
+        self.committed = len(self._hashes)
+        self._base, base = self._load_base(cache)
+        self._recent = _Table.sized(max(self.committed - base, 64))
+        self._recent.insert(self._hashes[base:], np.arange(base, self.committed))
+        self._recent_base = base
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def number(self, keys: KeyColumns, rows: int | None = None) -> Ints:
+        """The slot of each key; `keys` are canonical and distinct among themselves. Unknown ones are added."""
+        count = len(keys[0]) if keys else (1 if rows is None else rows)
+        if not keys:
+            return self._number_none(count)
+        hashes = hashes_of(keys, count)
+        slots = self._find(keys, hashes)
+        unknown = np.flatnonzero(slots < 0)
+        if len(unknown):
+            slots[unknown] = self._add([column.take(pa.array(unknown)) for column in keys], hashes[unknown])
+        return slots
+
+    def _number_none(self, count: int) -> Ints:
+        """Without key columns there is one key."""
+        if not len(self._hashes):
+            self._hashes = np.zeros(1, np.uint64)
+        return np.zeros(count, np.int64)
+
+    def _add(self, keys: KeyColumns, hashes: Hashes) -> Ints:
+        slots = np.arange(len(self._hashes), len(self._hashes) + len(hashes))
+        self._chunks.append(keys)
+        self._hashes = np.concatenate([self._hashes, hashes])
+        if 2 * (len(self._hashes) - self._recent_base) > len(self._recent.entries):
+            self._recent = _Table.sized(2 * (len(self._hashes) - self._recent_base))
+            self._recent.insert(
+                self._hashes[self._recent_base :], np.arange(self._recent_base, len(self._hashes))
+            )
+        else:
+            self._recent.insert(hashes, slots)
+        return slots
+
+    def _find(self, keys: KeyColumns, hashes: Hashes) -> Ints:
+        slots = np.full(len(hashes), -1, np.int64)
+        for table in (self._base, self._recent):
+            if table is None:
+                continue
+            rows = np.flatnonzero(slots < 0)
+            at = table.start(hashes)
+            while len(rows):
+                entry = table.probe(rows, at)
+                rows, entry = rows[entry > 0], entry[entry > 0] - 1
+                hit = np.flatnonzero(self._hashes[entry] == hashes[rows])
+                same = self._same(keys, rows[hit], entry[hit])
+                slots[rows[hit[same]]] = entry[hit[same]]
+                rows = rows[slots[rows] < 0]
+                table.next(at, rows)
+        return slots
+
+    def _same(self, keys: KeyColumns, rows: Ints, slots: Ints) -> Mask:
+        if not len(rows):
+            return np.zeros(0, bool)
+        return equal_keys([column.take(pa.array(rows)) for column in keys], self.take(slots), len(rows))
+
+    def take(self, slots: Ints) -> list[pa.Array]:
+        """The key columns of some slots."""
+        taken = []
+        for i, kind in enumerate(self._types):
+            chunks = [columns[i] for columns in self._chunks]
+            if len(chunks) == 1:
+                taken.append(chunks[0].take(pa.array(slots)))
+            else:
+                found = pa.chunked_array(chunks, kind).take(pa.array(slots)).combine_chunks()
+                taken.append(found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks))
+        return taken
+
+    def batch(self, first: int) -> pa.RecordBatch:
+        """Keys `first` … as a `keys` section: k0, k1, … and `hash`."""
+        columns = self.take(np.arange(first, len(self._hashes)))
+        names = [f"k{i}" for i in range(len(columns))] + ["hash"]
+        return pa.RecordBatch.from_arrays([*columns, pa.array(self._hashes[first:])], names=names)
+
+    def _load_base(self, cache: Path | None) -> tuple[_Table | None, int]:
+        """The newest base table that belongs to these keys, made anew when too many keys came after it."""
+        if cache is None or self.committed < _SMALLEST_BASE:
+            return None, 0
+        wanted = 1 << (self.committed.bit_length() - 1)  # a base at each power of two, and one half-way up
+        if self.committed >= wanted + wanted // 2:
+            wanted += wanted // 2
+        mark = int(
+            np.bitwise_xor.reduce(
+                self._hashes[:wanted] * (2 * np.arange(wanted, dtype=np.uint64) + np.uint64(1))
+            )
+        )
+        path = cache.with_name(f"{cache.name}-{wanted}-{mark:016x}.npy")
+        try:
+            return _Table(np.load(path, mmap_mode="r")), wanted
+        except (OSError, ValueError):
+            table = _Table.sized(wanted)
+            table.insert(self._hashes[:wanted], np.arange(wanted))
+            _save(path, table.entries)
+            return table, wanted
+
+
+def _save(path: Path, entries: npt.NDArray[np.int32]) -> None:
+    """Write-then-rename; a full or missing folder only costs the next worker the same work."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".table-")
+        with os.fdopen(handle, "wb") as file:
+            np.save(file, entries)
+        os.replace(name, path)
+    except OSError:
+        return

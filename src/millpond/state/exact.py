@@ -1,0 +1,288 @@
+"""Exact sums: a sum is an integer in fixed point, kept as a few 52-bit words, so order never matters.
+
+Word k of a sum counts units of 2**(52 k - SHIFT): -12 for sums of doubles, so that words -1 and 0 hold what
+prices and measurements need; -24 for their squares; 0 for integers. Words are balanced (in [-2**51, 2**51))
+after `normalise`; between, int64 leaves room to add 2**11 of them. There are as many words as the data
+needs: two for usual data, more for extreme ranges, so every finite double is summed without error.
+The idea of a long accumulator is Kulisch's; keeping only the words in use is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Doubles: TypeAlias = npt.NDArray[np.float64]
+Words: TypeAlias = dict[int, Ints]
+
+SHIFT = {"integer": 0, "double": 12, "squares": 24}
+"""Unit of word 0 is 2**-SHIFT."""
+
+WORD_BITS = 52
+_HALF_BITS = 26
+_FAR = 2.0**480
+_BAND_BITS = 598  # scaling by 2**-598 moves a square by 23 whole words
+
+
+def sums_of_integers(cells: Ints, values: Ints, size: int) -> Words:
+    """Exact sums of int64 `values` by cell (0 … size-1): words of an integer sum."""
+    if not len(values):
+        return {0: np.zeros(size, np.int64)}
+    largest = max(abs(int(values.max())), abs(int(values.min())))
+    if largest * len(values) < 1 << 53:
+        return {0: _counted(cells, values, size)}
+    low = values & ((1 << _HALF_BITS) - 1)
+    middle = (values >> _HALF_BITS) & ((1 << _HALF_BITS) - 1)
+    digits = {0: low, 1: middle, 2: values >> WORD_BITS}
+    return _words({j: _counted(cells, digit, size) for j, digit in digits.items()})
+
+
+def sums_of_doubles(cells: Ints, values: Doubles, size: int) -> Words:
+    """Exact sums of finite doubles by cell: words of shift 12."""
+    whole = _whole(values)
+    if whole is not None:
+        return _shifted({0: _counted(cells, whole, size)}, SHIFT["double"])
+    digits: dict[int, Ints] = {}
+    _add_digits(digits, cells, values, size, SHIFT["double"])
+    return _words(digits) or {0: np.zeros(size, np.int64)}
+
+
+def sums_of_squares(cells: Ints, values: Doubles, size: int) -> Words:
+    """Exact sums of the squares of finite doubles by cell: words of shift 24.
+
+    Each square is split into a rounded product and its error (Dekker 1971), both exact doubles.
+    """
+    whole = _whole(values)
+    if whole is not None and len(whole) and float(np.abs(values).max()) ** 2 * len(values) < 2.0**53:
+        return _shifted({0: _counted(cells, whole * whole, size)}, SHIFT["squares"])
+    digits: dict[int, Ints] = {}
+    magnitude = np.abs(values)
+    if len(values) and 1 / _FAR <= float(magnitude.min()) and float(magnitude.max()) <= _FAR:
+        _add_squares(digits, cells, values, size, 0)
+        return _words(digits)
+    near = (magnitude <= _FAR) & (magnitude >= 1 / _FAR)
+    for band, chosen in ((0, near), (1, magnitude > _FAR), (-1, magnitude < 1 / _FAR)):
+        if chosen.any():
+            scaled = np.ldexp(values[chosen], -band * _BAND_BITS)
+            _add_squares(digits, cells[chosen], scaled, size, band * 2 * _BAND_BITS // _HALF_BITS)
+    return _words(digits) or {0: np.zeros(size, np.int64)}
+
+
+def _add_squares(digits: dict[int, Ints], cells: Ints, values: Doubles, size: int, offset: int) -> None:
+    product = values * values
+    half = values * 134217729.0
+    high = half - (half - values)
+    low = values - high
+    error = ((high * high - product) + 2.0 * high * low) + low * low
+    for part in (product, error):
+        _add_digits(digits, cells, part, size, SHIFT["squares"], offset)
+
+
+def _counted(cells: Ints, weights: npt.NDArray[np.generic], size: int) -> Ints:
+    """Sum of integer weights by cell; exact because every partial sum stays below 2**53."""
+    return np.bincount(cells, weights=weights, minlength=size).astype(np.int64)
+
+
+def _whole(values: Doubles) -> Doubles | None:
+    """The values if they are integers whose sums stay exact in doubles: the cheap case."""
+    if len(values) and float(np.abs(values).max()) * len(values) < 2.0**53:
+        return values if bool((values == np.trunc(values)).all()) else None
+    return values if not len(values) else None
+
+
+def _add_digits(
+    digits: dict[int, Ints], cells: Ints, values: Doubles, size: int, shift: int, offset: int = 0
+) -> None:
+    """Peel 26-bit digits off the values, highest first, and add each to its sums; stops when nothing is left."""
+    rest = values
+    largest = float(np.abs(rest).max()) if len(rest) else 0.0
+    while largest > 0.0:
+        top = int(np.frexp(largest)[1])  # largest < 2**top
+        digit = -(-(top + shift) // _HALF_BITS) - 1
+        unit = _HALF_BITS * digit - shift
+        peeled = np.trunc(np.ldexp(rest, -unit)) if abs(unit) > 900 else np.trunc(rest * 2.0**-unit)
+        rest = rest - (np.ldexp(peeled, unit) if abs(unit) > 900 else peeled * 2.0**unit)
+        found = _counted(cells, peeled, size)
+        place = digit + offset
+        digits[place] = digits[place] + found if place in digits else found
+        largest = float(np.abs(rest).max())
+
+
+def _words(digits: Mapping[int, Ints]) -> Words:
+    """26-bit digit sums (each below 2**53) as balanced words."""
+    if not digits:
+        return {}
+    carried = dict(digits)
+    place = min(carried)
+    while place <= max(carried):
+        digit = carried.get(place)
+        if digit is not None:
+            carry = (digit + (1 << 25)) >> _HALF_BITS
+            if carry.any():
+                carried[place] = digit - (carry << _HALF_BITS)
+                carried[place + 1] = carried[place + 1] + carry if place + 1 in carried else carry
+        place += 1
+    words: Words = {}
+    for place, digit in carried.items():
+        part = digit << _HALF_BITS if place % 2 else digit
+        words[place // 2] = words[place // 2] + part if place // 2 in words else part
+    return normalise(words)
+
+
+def _shifted(words: Words, bits: int) -> Words:
+    """Words of unit 1 as words of unit 2**-bits (bits < 52)."""
+    shifted: Words = {}
+    for place, word in words.items():
+        high = word >> (WORD_BITS - bits - 1)
+        low = word - (high << (WORD_BITS - bits - 1))
+        shifted[place] = shifted.get(place, np.int64(0)) + (low << bits)
+        # high counts halves of the next word's unit: bring it down as word, carry what is left
+        carry, odd = high >> 1, high & 1
+        shifted[place] = shifted[place] + (odd << (WORD_BITS - 1))
+        if carry.any():
+            shifted[place + 1] = carry
+    return normalise(shifted)
+
+
+def normalise(words: Words) -> Words:
+    """The same sums with every word in [-2**51, 2**51); words that are zero everywhere at the ends go."""
+    result = dict(words)
+    place = min(result)
+    while place <= max(result):
+        word = result.get(place)
+        if word is not None:
+            carry = (word + (1 << (WORD_BITS - 1))) >> WORD_BITS
+            if carry.any():
+                result[place] = word - (carry << WORD_BITS)
+                result[place + 1] = result[place + 1] + carry if place + 1 in result else carry
+        place += 1
+    kept = {place: word for place, word in sorted(result.items()) if word.any()}
+    return kept or {0: np.zeros_like(next(iter(words.values())))}
+
+
+def to_doubles(words: Words, shift: int) -> Doubles:
+    """The correctly rounded doubles nearest to normalised sums (round half to even); beyond range, infinity."""
+    places = sorted(words)
+    if places[-1] - places[0] < 2:
+        total = words[places[0]].astype(np.float64)
+        if len(places) == 2:  # both words are exact doubles, so this sum rounds once
+            total = total + words[places[1]] * 2.0**WORD_BITS
+        with np.errstate(over="ignore"):
+            return np.asarray(np.ldexp(total, WORD_BITS * places[0] - shift))
+    zero = np.zeros_like(words[places[0]])
+    return _rounded([words.get(k, zero) for k in range(places[0], places[-1] + 1)], places[0], shift)
+
+
+def _rounded(words: list[Ints], lowest: int, shift: int) -> Doubles:
+    """Round three or more words at once: 62 leading bits and a sticky bit, then one correct rounding."""
+    words, negative = _magnitudes(words)
+    shape = words[0].shape
+    high, middle, low = (np.zeros(shape, np.int64) for _ in range(3))
+    sticky = np.zeros(shape, bool)
+    place = np.zeros(shape, np.int64)
+    for k, word in enumerate(words):  # ascending: shift the window of three words up wherever this word leads
+        lead = word != 0
+        sticky = np.where(lead, _any_below(words, k - 2, shape), sticky)
+        low = np.where(lead, words[k - 2] if k >= 2 else 0, low)
+        middle = np.where(lead, words[k - 1] if k >= 1 else 0, middle)
+        high = np.where(lead, word, high)
+        place = np.where(lead, k, place)
+    bits = np.frexp(high.astype(np.float64))[1].astype(np.int64)
+    up = 62 - bits
+    short = up <= WORD_BITS
+    down = np.where(short, WORD_BITS - up, 0)
+    more = np.where(short, 0, up - WORD_BITS)
+    lead_bits = high << np.where(high > 0, up, 0)
+    from_middle = np.where(short, middle >> down, middle << more)
+    from_low = np.where(short, 0, low >> (WORD_BITS - more))
+    lost = np.where(
+        short, (middle & ((np.int64(1) << down) - 1)) | low, low & ((np.int64(1) << (WORD_BITS - more)) - 1)
+    )
+    leading = lead_bits | from_middle | from_low | ((lost != 0) | sticky)
+    exponent = WORD_BITS * (place + lowest) - shift - up
+    with np.errstate(over="ignore"):
+        result = np.ldexp(leading.astype(np.float64), np.where(high > 0, exponent, 0).astype(np.int32))
+    return np.asarray(np.where(negative, -result, result))
+
+
+def _any_below(words: list[Ints], end: int, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    found = np.zeros(shape, bool)
+    for word in words[: max(end, 0)]:
+        found |= word != 0
+    return found
+
+
+def _magnitudes(words: list[Ints]) -> tuple[list[Ints], npt.NDArray[np.bool_]]:
+    """Balanced words as sign and words in [0, 2**52): the sign is that of the highest word that is not zero."""
+    sign = np.zeros(words[0].shape, np.int64)
+    for word in words:
+        sign = np.where(word != 0, np.sign(word), sign)
+    result: list[Ints] = []
+    borrow = np.zeros(words[0].shape, np.int64)
+    for word in words:
+        word = word * np.where(sign < 0, -1, 1) - borrow
+        borrow = (word < 0).astype(np.int64)
+        result.append(word + (borrow << WORD_BITS))
+    return result, sign < 0
+
+
+def to_integers(words: Words) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Normalised integer sums as int64, and a mask of those that leave it."""
+    low = words.get(0, np.int64(0))
+    high = words.get(1, np.int64(0))
+    result = np.asarray(low + (high << WORD_BITS))
+    outside = (high > 2048) | (high < -2048) | ((high == 2048) & (low >= 0)) | ((high == -2048) & (low < 0))
+    for place, word in words.items():
+        if place > 1:
+            outside = outside | (word != 0)
+    return result, np.broadcast_to(outside, result.shape)
+
+
+def variance_numerators(count: Ints, sums: Words, squares: Words) -> Doubles:
+    """`n Σx² − (Σx)²`, computed exactly and rounded once; `sums` have shift 12, `squares` shift 24."""
+    total = _digits(squares)
+    counted = _digits(_balanced(count))
+    result: dict[int, Ints] = {}
+    for i, left in total.items():
+        for j, right in counted.items():
+            _accumulate(result, i + j, left * right)
+    linear = _digits(sums)
+    for i, left in linear.items():
+        for j, right in linear.items():
+            if i <= j:
+                _accumulate(result, i + j, left * right * (-1 if i == j else -2))
+    return to_doubles(_words(result) or {0: np.zeros_like(count)}, SHIFT["squares"])
+
+
+def _balanced(count: Ints) -> Words:
+    return normalise({0: count})
+
+
+def _accumulate(result: dict[int, Ints], place: int, product: Ints) -> None:
+    """Add a product of two 26-bit digits; two halves keep every column far below 2**53."""
+    carry = (product + (1 << 25)) >> _HALF_BITS
+    for at, part in ((place, product - (carry << _HALF_BITS)), (place + 1, carry)):
+        result[at] = result[at] + part if at in result else part
+
+
+def _digits(words: Words) -> dict[int, Ints]:
+    """Balanced words as balanced 26-bit digits."""
+    digits: dict[int, Ints] = {}
+    for place, word in words.items():
+        high = (word + (1 << 25)) >> _HALF_BITS
+        digits[2 * place] = digits.get(2 * place, np.int64(0)) + (word - (high << _HALF_BITS))
+        digits[2 * place + 1] = digits.get(2 * place + 1, np.int64(0)) + high
+    return {place: digit for place, digit in digits.items() if np.any(digit)}
+
+
+def added(parts: Iterable[Words]) -> Words:
+    """The sum of up to 2**11 normalised sums of the same shape, not normalised."""
+    total: Words = {}
+    for words in parts:
+        for place, word in words.items():
+            total[place] = total[place] + word if place in total else word
+    return total

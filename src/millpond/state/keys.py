@@ -1,0 +1,105 @@
+"""Keys as typed Arrow columns: their canonical form, hash and text.
+
+NULL is one key; NaN is one key; -0.0 is 0.0: `canonical` makes equal keys equal bit by bit, once, in the
+gather. Afterwards a hash only locates: the values of the columns decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.arrays import Mask, text_bytes
+
+Hashes: TypeAlias = npt.NDArray[np.uint64]
+KeyColumns: TypeAlias = Sequence[pa.Array]
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_NULL = np.uint64(0x632BE59BD9B4E019)
+_KEEP = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [(1 << 64) - 1], np.uint64)
+
+
+def canonical(column: pa.Array) -> pa.Array:
+    """The key column with one NaN and one zero."""
+    if not pa.types.is_floating(column.type):
+        return column
+    data = column.to_numpy(zero_copy_only=False) + 0.0
+    data[np.isnan(data)] = np.nan
+    null = pc.is_null(column).to_numpy(zero_copy_only=False)
+    return pa.array(data, column.type, mask=null if null.any() else None)
+
+
+def hashes_of(columns: KeyColumns, rows: int) -> Hashes:
+    """A 64-bit hash of each key; the same for equal canonical keys on every host and version of this format."""
+    total = np.full(rows, _ODD, np.uint64)
+    for column in columns:
+        part = _text_hash(column) if pa.types.is_string(column.type) else _mix(_bits(column))
+        if column.null_count:
+            part = np.where(np.asarray(pc.is_null(column)), _NULL, part)
+        total = _mix(total * np.uint64(31) + part)
+    return total
+
+
+def _mix(value: Hashes) -> Hashes:
+    """The finaliser of splitmix64 (Steele, Lea, Flood 2014)."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Hashes = value ^ (value >> np.uint64(31))
+    return mixed
+
+
+def _bits(column: pa.Array) -> Hashes:
+    """The bits of a fixed-width column, widened to 64."""
+    if pa.types.is_boolean(column.type):
+        return np.asarray(pc.fill_null(column, False)).astype(np.uint64)
+    width: Any = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}[column.type.bit_width]
+    data = np.frombuffer(column.buffers()[1], width) if len(column) else np.zeros(0, width)
+    return data[column.offset : column.offset + len(column)].astype(np.uint64)
+
+
+def _text_hash(column: pa.Array) -> Hashes:
+    """Eight bytes at a time over all rows that still have some."""
+    data, starts, lengths = text_bytes(column)
+    words = np.lib.stride_tricks.as_strided(data[:8].view(np.uint64), (max(len(data) - 7, 1),), (1,))
+    total = _mix(lengths.astype(np.uint64) + _ODD)
+    rows: Any = slice(None)
+    for position in range(0, int(lengths.max()) if len(lengths) else 0, 8):
+        if position:
+            rows = np.flatnonzero(lengths > position)
+        left = np.minimum(lengths[rows] - position, 8)
+        word = words[np.minimum(starts[rows] + position, len(words) - 1)] & _KEEP[np.maximum(left, 0)]
+        mixed = _mix(total[rows] * _ODD + word)
+        total[rows] = np.where(left > 0, mixed, total[rows])
+    return total
+
+
+def equal_keys(left: KeyColumns, right: KeyColumns, rows: int) -> Mask:
+    """Row by row, whether two sets of canonical key columns are the same key."""
+    same = np.ones(rows, bool)
+    for a, b in zip(left, right, strict=True):
+        if pa.types.is_string(a.type):
+            equal = np.asarray(pc.fill_null(pc.equal(a, b), False))
+        else:
+            equal = _bits(a) == _bits(b)
+        if a.null_count or b.null_count:
+            a_null, b_null = np.asarray(pc.is_null(a)), np.asarray(pc.is_null(b))
+            equal = (equal & ~a_null & ~b_null) | (a_null & b_null)
+        same &= equal
+    return same
+
+
+def texts_of(columns: KeyColumns, rows: int) -> pa.Array:
+    """The text form of each key, whose CRC16 is its hash slot: a lone column's own text, else joined by U+001F."""
+    texts = []
+    for column in columns:
+        if pa.types.is_temporal(column.type):
+            column = column.view(pa.int32() if pa.types.is_date(column.type) else pa.int64())
+        texts.append(pc.fill_null(column.cast(pa.string()), ""))
+    if not texts:
+        return pa.array([""] * rows, pa.string())
+    return texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, "\x1f")

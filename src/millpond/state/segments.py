@@ -1,0 +1,122 @@
+"""Segments: cells as immutable Arrow bytes that can be mapped into memory and read in place.
+
+A segment is one Arrow IPC file: columns `slot` and one per distinct cell column, each in the narrowest integer
+type that holds it; the schema's metadata `millpond` holds the slices, their row offsets and, for columns equal
+to another, whose bytes to read. docs/formats.md pins it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millpond.arrays import Ints
+from millpond.errors import CorruptError
+from millpond.state.cells import Cells, Slices
+
+Whole: TypeAlias = npt.NDArray[np.integer]
+
+_WIDTHS = (np.int8, np.int16, np.int32, np.int64)
+
+
+class _Header(msgspec.Struct):
+    version: int
+    start_us: list[int]
+    end_us: list[int]
+    late_class: list[int]
+    offsets: list[int]
+    same: dict[str, str]
+
+
+def encode_cells(cells: Cells) -> pa.RecordBatch:
+    """The cells as one record batch, ready to be written."""
+    leading = {"slot": cells.slots.astype(np.int32)}
+    batch, same = columns_batch(leading, cells.columns)
+    slices = cells.slices
+    header = _Header(
+        1,
+        slices.start_us.tolist(),
+        slices.end_us.tolist(),
+        slices.late_class.tolist(),
+        cells.offsets.tolist(),
+        same,
+    )
+    return batch.replace_schema_metadata({"millpond": msgspec.json.encode(header)})
+
+
+def columns_batch(
+    leading: Mapping[str, Whole], columns: Mapping[str, Whole]
+) -> tuple[pa.RecordBatch, dict[str, str]]:
+    """Integer columns as a batch, each in its narrowest type; a column that is the same array as another one is
+    left out, and told in the second value: its name -> the other's.
+    """
+    arrays = {name: pa.array(narrow(column)) for name, column in leading.items()}
+    same: dict[str, str] = {}
+    known: dict[int, str] = {}
+    for name, column in columns.items():
+        first = known.setdefault(id(column), name)
+        if first == name:
+            arrays[name] = pa.array(narrow(column))
+        else:
+            same[name] = first
+    return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays)), same
+
+
+def decode_cells(batch: pa.RecordBatch) -> Cells:
+    """The cells in a batch of `encode_cells`; arrays are views of its buffers.
+
+    Raises:
+        CorruptError: the header is missing or of another version.
+    """
+    metadata = batch.schema.metadata or {}
+    try:
+        header = msgspec.json.decode(metadata[b"millpond"], type=_Header)
+    except (KeyError, msgspec.MsgspecError) as error:
+        raise CorruptError("A segment has no header that this version reads.", "Restore the file.") from error
+    if header.version != 1:
+        raise CorruptError(f"A segment has version {header.version}.", "Read it with a newer Millpond.")
+    columns = {name: np.asarray(batch.column(name)) for name in batch.schema.names[1:]}
+    columns.update({name: columns[other] for name, other in header.same.items()})
+    slices = Slices(_ints(header.start_us), _ints(header.end_us), _ints(header.late_class))
+    return Cells(slices, _ints(header.offsets), np.asarray(batch.column(0)), columns)
+
+
+def _ints(values: list[int]) -> Ints:
+    return np.array(values, np.int64)
+
+
+def narrow(column: Whole) -> Whole:
+    """The column in the narrowest signed integer type that holds it."""
+    if not len(column):
+        return column.astype(np.int8)
+    low, high = int(column.min()), int(column.max())
+    for width in _WIDTHS:
+        if np.iinfo(width).min <= low and high <= np.iinfo(width).max:
+            return column.astype(width, copy=False)
+    return column
+
+
+def to_bytes(batch: pa.RecordBatch, compression: str | None = None) -> pa.Buffer:
+    """A record batch as an Arrow IPC file in memory."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def from_bytes(buffer: pa.Buffer) -> pa.RecordBatch:
+    """The record batch of an Arrow IPC file, in place.
+
+    Raises:
+        CorruptError: the bytes are no Arrow file.
+    """
+    try:
+        return pa.ipc.open_file(buffer).get_batch(0)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptError(f"A section does not read as Arrow: {error}.", "Restore the file.") from error

@@ -1,0 +1,183 @@
+"""The memory and LMDB stores pass the conformance suite, and LMDB its own promises."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from millpond.errors import ForeignPondError, StoreError
+from millpond.state.backends.lmdb import LmdbStore
+from millpond.state.backends.memory import MemoryStore
+from millpond.state.store import NEVER, Apply, BucketStore, Found, TableWrite, Verdict
+from millpond.testing.conformance import CHECKS, check_bucket_store
+
+
+@pytest.fixture(params=["memory", "lmdb", "lmdb with a tiny map"])
+def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], BucketStore]]:
+    numbers = count()
+
+    def make() -> BucketStore:
+        if request.param == "memory":
+            return MemoryStore()
+        size = 1 << 16 if "tiny" in request.param else 1 << 28
+        return LmdbStore(tmp_path / f"{next(numbers)}.lmdb", map_bytes=size)
+
+    yield make
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.strip("_"))
+def test_conforms(check: Callable[[BucketStore], None], make_store: Callable[[], BucketStore]) -> None:
+    store = make_store()
+    try:
+        check(store)
+    finally:
+        store.close()
+
+
+def test_whole_suite_closes_what_it_opens(make_store: Callable[[], BucketStore]) -> None:
+    check_bucket_store(make_store)
+
+
+def test_steps_and_writes_are_checked() -> None:
+    with pytest.raises(ValueError, match="cannot go"):
+        Apply(0, n=3, previous=3)
+    with pytest.raises(ValueError, match="2 keys and 1 values"):
+        TableWrite("t", [b"a", b"b"], [b"c"])
+
+
+def test_reopening_keeps_rows_and_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "view.lmdb"
+    store = LmdbStore(path, owner="pond")
+    store.apply(7, 3, NEVER, [TableWrite("t", [b"k"], [b"v"])])
+    store.close()
+    again = LmdbStore(path, owner="pond")
+    assert again.read(7, "t", [b"k"]) == Found(3, [b"v"])
+    again.close()
+
+
+def test_same_file_is_not_opened_twice_in_a_process(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path / "v.lmdb")
+    (tmp_path / "link.lmdb").symlink_to(tmp_path / "v.lmdb")
+    for path in (tmp_path / "v.lmdb", tmp_path / "." / "v.lmdb", tmp_path / "link.lmdb"):
+        for read_only in (True, False):
+            with pytest.raises(StoreError, match="open in this process"):
+                LmdbStore(path, read_only=read_only)
+    store.close()
+    LmdbStore(tmp_path / "v.lmdb").close()
+
+
+def test_foreign_and_unknown_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "v.lmdb"
+    LmdbStore(path, owner="mine").close()
+    with pytest.raises(ForeignPondError, match="mine"):
+        LmdbStore(path, owner="yours")
+    LmdbStore(path).close()
+    with lmdb.open(str(path), subdir=False, max_dbs=2) as env, env.begin(write=True) as transaction:
+        transaction.put(b"v", b"9", db=env.open_db(b"meta", txn=transaction))
+    with pytest.raises(StoreError, match="layout b'9'"):
+        LmdbStore(path, owner="mine")
+    path.write_bytes(b"no database" * 1000)
+    with pytest.raises(StoreError, match="delete the file"):
+        LmdbStore(path)
+
+
+def test_reading_needs_a_file_and_never_writes(tmp_path: Path) -> None:
+    with pytest.raises(StoreError):
+        LmdbStore(tmp_path / "v.lmdb", read_only=True)
+    store = LmdbStore(tmp_path / "v.lmdb")
+    store.apply(0, 0, NEVER, [TableWrite("t", [b"k"], [b"v"])])
+    store.close()
+    reader = LmdbStore(tmp_path / "v.lmdb", read_only=True)
+    assert reader.read(0, "t", [b"k"]) == Found(0, [b"v"])
+    for write in (lambda: reader.apply(0, 1, 0), lambda: reader.clear(0), lambda: reader.drop_table("t")):
+        with pytest.raises(StoreError, match="opened to read"):
+            write()
+    reader.close()
+
+
+def test_long_table_names_are_refused(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path / "v.lmdb")
+    with pytest.raises(StoreError, match="shorter"):
+        store.apply(0, 0, NEVER, [TableWrite("n" * 401, [b"k"], [b"v"])])
+    assert store.applied(0) == NEVER
+    store.close()
+
+
+READER = """
+import sys
+from pathlib import Path
+from millpond.state.backends.lmdb import LmdbStore
+store = LmdbStore(Path(sys.argv[1]), read_only=True, map_bytes=1 << 16)
+for line in sys.stdin:
+    found = store.read(0, "t", [b"k"])
+    print(found.applied, len(found.values[0]), flush=True)
+"""
+
+
+def test_another_process_reads_while_the_map_grows(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path / "v.lmdb", map_bytes=1 << 16)
+    store.apply(0, 0, NEVER, [TableWrite("t", [b"k"], [b"v"])])
+    with _python(READER, str(tmp_path / "v.lmdb")) as reader:
+        assert reader.stdin is not None and reader.stdout is not None
+        for n, size in enumerate((1, 100_000, 2_000_000)):
+            if n:
+                store.apply(0, n, n - 1, [TableWrite("t", [b"k"], [b"v" * size])])
+            reader.stdin.write("\n")
+            reader.stdin.flush()
+            assert reader.stdout.readline().split() == [str(n), str(size)]
+        reader.stdin.close()
+        assert reader.wait(20) == 0
+    store.close()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from millpond.state.backends.lmdb import LmdbStore
+from millpond.state.store import Apply, TableWrite
+store = LmdbStore(Path(sys.argv[1]), map_bytes=1 << 20)
+keys = [b"%06d" % i for i in range(3000)]
+n = store.applied(0)
+while True:
+    n += 1
+    value = b"%d" % n
+    store.apply_many([Apply(b, n, n - 1, [TableWrite("t", keys, [value] * len(keys))]) for b in range(4)])
+    print(n, flush=True)
+"""
+
+
+@pytest.mark.parametrize("after", [1, 3, 8])
+def test_killed_writer_leaves_a_committed_number(tmp_path: Path, after: int) -> None:
+    path = tmp_path / "v.lmdb"
+    with _python(WRITER, str(path)) as writer:
+        assert writer.stdout is not None
+        said = [int(writer.stdout.readline()) for _ in range(after)]
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait(20)
+    store = LmdbStore(path)
+    numbers = store.applied_many(range(4))
+    assert len(set(numbers)) == 1 and numbers[0] >= said[-1]
+    for bucket in range(4):
+        rows = store.scan(bucket, "t")
+        assert len(rows.values) == 3000 and set(rows.values) == {b"%d" % numbers[0]}
+    assert store.apply(0, numbers[0] + 1, numbers[0]).verdict is Verdict.APPLIED
+    store.close()
+
+
+def _python(program: str, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
