@@ -1,0 +1,71 @@
+"""Which windows close when a watermark moves: only those that touch a slice with events are visited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from millpond.arrays import Ints
+from millpond.model.windows import Sliding
+from millpond.plan.plan import GroupPlan
+from millpond.runtime.tasks import Watermark
+
+
+class Closing(NamedTuple):
+    """A window [start, end) that closes now, for the queries of window position `window` and delay `delay`."""
+
+    end_us: int
+    start_us: int
+    window: int
+    delay: int
+
+
+def closing_windows(
+    group: GroupPlan, starts_us: Ints, ends_us: Ints, before: Watermark, after: Watermark
+) -> list[Closing]:
+    """Windows of the group that hold a slice [start, end) and whose end the watermark passes, by end."""
+    pairs = sorted({(group.windows.index(q.query.window), q.delay) for q in group.queries})
+    found = []
+    for position, delay in pairs:
+        low, high = before.at(group.delays_us[delay]), after.at(group.delays_us[delay])
+        if high is None or (low is not None and low >= high):
+            continue
+        window = group.windows[position]
+        for end in _ends(window, starts_us, ends_us, low, high):
+            found.append(Closing(end, end - window.size_us, position, delay))
+    return sorted(found)
+
+
+def _ends(window: Sliding, starts_us: Ints, ends_us: Ints, low_us: int | None, high_us: int) -> list[int]:
+    """Ends in (low, high] of windows that hold one of the slices."""
+    step, phase = window.slide_us, (window.offset_us + window.size_us) % window.slide_us
+    first = -((phase - ends_us) // step) * step + phase  # first grid end at or after the slice's end
+    last = (starts_us + window.size_us - phase) // step * step + phase
+    if low_us is not None:
+        first = np.maximum(first, (low_us - phase) // step * step + phase + step)
+    last = np.minimum(last, (high_us - phase) // step * step + phase)
+    ranges = np.stack([first, last], axis=1)[first <= last]
+    ends: list[int] = []
+    covered: int | None = None
+    for begin, end in _overlapping(ranges):
+        begin = begin if covered is None else max(begin, covered + step)
+        ends.extend(range(begin, end + 1, step))
+        covered = end if covered is None else max(covered, end)
+    return ends
+
+
+def _overlapping(ranges: Ints) -> Iterator[tuple[int, int]]:
+    """Inclusive ranges in order of their begin, those within the ones before left out."""
+    reach: int | None = None
+    for begin, end in np.unique(ranges, axis=0).tolist():
+        if reach is None or end > reach:
+            reach = end
+            yield begin, end
+
+
+def batches(closing: Sequence[Closing], most: int) -> Iterator[Sequence[Closing]]:
+    """Closing windows in runs of at most `most`, in order."""
+    for start in range(0, len(closing), most):
+        yield closing[start : start + most]

@@ -1,0 +1,112 @@
+"""Columns as arrays: Arrow in, NumPy with explicit NULL and error masks inside.
+
+Integers, times and booleans become int64, int64 and bool arrays; floats keep their width; text stays Arrow.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.errors import QueryTypeError
+from millpond.model.types import INTEGERS, TIMES
+
+Array: TypeAlias = npt.NDArray[Any]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+ARROW_TYPES: dict[str, pa.DataType] = {
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+"""SQL type -> the Arrow type in which it is stored and leaves."""
+
+NONE = np.zeros((), bool)
+"""A mask that is false everywhere, by broadcasting."""
+
+
+class Values(NamedTuple):
+    """Values of one expression for all rows: `data` (NumPy, or Arrow for text), `null` and `error` masks.
+
+    All three broadcast against each other: a constant is zero-dimensional. Where `null` or `error` is set,
+    `data` means nothing; where `error` is set the expression raised for that row and `null` means nothing.
+    """
+
+    data: Any
+    null: Mask = NONE
+    error: Mask = NONE
+
+    def is_true(self) -> Mask:
+        """Rows for which a boolean is TRUE (not NULL, not raised)."""
+        chosen: Mask = self.data & ~self.null & ~self.error
+        return chosen
+
+
+def from_arrow(column: pa.Array, kind: str) -> Values:
+    """The values of an Arrow column of SQL type `kind`; timestamps as µs, dates as days.
+
+    Raises:
+        QueryTypeError: no array form is known for the type.
+    """
+    null = null_mask(column)
+    if kind == "string":
+        return Values(column, null)
+    if kind == "boolean":
+        return Values(pc.fill_null(column, False).to_numpy(zero_copy_only=False), null)
+    if kind in INTEGERS or kind in TIMES:
+        return Values(_buffer(column).astype(np.int64, copy=False), null)
+    if kind in ("float", "double"):
+        return Values(_buffer(column), null)
+    raise QueryTypeError(f"A column of type {kind} cannot be held in arrays.", "Cast it to double or string.")
+
+
+def null_mask(column: pa.Array) -> Mask:
+    """True where the Arrow column is NULL; zero-dimensional when nothing is."""
+    if column.null_count == 0:
+        return NONE
+    mask: Mask = pc.is_null(column).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _buffer(column: pa.Array) -> Array:
+    """The value buffer of a fixed-width column as is: what stands under NULLs is arbitrary."""
+    kind = column.type
+    width: Any
+    if pa.types.is_floating(kind):
+        width = np.float32 if kind.bit_width == 32 else np.float64
+    else:
+        width = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}[kind.bit_width]
+    data = np.frombuffer(column.buffers()[1], dtype=width) if len(column) else np.empty(0, width)
+    return data[column.offset : column.offset + len(column)]
+
+
+def to_arrow(values: Values, kind: str, rows: int) -> pa.Array:
+    """`rows` values as an Arrow array of SQL type `kind`; constants are repeated."""
+    null = np.broadcast_to(values.null, (rows,)) if values.null.any() else None
+    if kind == "string":
+        text = values.data
+        if isinstance(text, pa.Scalar):
+            text = pa.array([text.as_py()] * rows, pa.string())
+        return text if null is None else pc.if_else(pa.array(~null), text, pa.scalar(None, pa.string()))
+    data = np.ascontiguousarray(np.broadcast_to(values.data, (rows,)))
+    target = ARROW_TYPES[kind]
+    if kind in TIMES:
+        data = data.astype(np.int32) if kind == "date" else data
+        return pa.array(data, mask=null).view(target) if null is None else _masked(data, null, target)
+    return pa.array(data, mask=null).cast(target)
+
+
+def _masked(data: Array, null: Mask, target: pa.DataType) -> pa.Array:
+    return pa.array(data, mask=null).cast(target)

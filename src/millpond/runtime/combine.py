@@ -1,0 +1,160 @@
+"""Windows from slices: partials of all keys, added up over consecutive slices for many windows at once.
+
+For a run of closing windows, event time is cut at their starts and ends into panes. Cells are spread into dense
+arrays (pane, slot), block of slots by block of slots. What can be added is prefix-summed over panes, so that each
+window is one subtraction (exact, being integers); minima and maxima use a sparse table, two look-ups a window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from millpond.arrays import Ints
+from millpond.runtime.closing import Closing
+from millpond.state.cells import Cells, identity, merge_rule, word_names, words_of
+from millpond.state.exact import normalise
+
+_BLOCK_SLOTS = 1 << 13
+_BLOCK_CELLS = 1 << 23
+
+_ADDED_AT_ONCE = 1024  # normalised words are below 2**51: with prefix sums over panes there is room for 2**11
+
+
+class Block(NamedTuple):
+    """Slots `first` … `first + size - 1` over all panes of a run, ready to answer for any of its windows."""
+
+    first: int
+    size: int
+    columns: Mapping[str, Ints]
+    extremes: Mapping[str, list[Ints]]
+    edges_us: list[int]
+
+    def window(self, name: str, window: Closing, rows: Ints | slice = slice(None)) -> Ints:
+        """A column's merged value over the window, for all slots of the block or some."""
+        low, high = self.edges_us.index(window.start_us), self.edges_us.index(window.end_us)
+        if name in self.columns:
+            prefix = self.columns[name]
+            added: Ints = prefix[high][rows] - prefix[low][rows]
+            return added
+        level = (high - low).bit_length() - 1
+        table = self.extremes[name][level]
+        better = np.minimum if merge_rule(name) == "min" else np.maximum
+        found: Ints = better(table[low][rows], table[high - (1 << level)][rows])
+        return found
+
+
+def edges_of(run: Sequence[Closing]) -> list[int]:
+    """Starts and ends of the windows of a run, ascending: the borders of its panes."""
+    return sorted({edge for window in run for edge in (window.start_us, window.end_us)})
+
+
+def blocks(
+    run: Sequence[Closing], parts: Sequence[Cells], measures: Collection[str], late_class: int, keys: int
+) -> Iterator[Block]:
+    """The run's panes filled from all cells of slice classes 0 … `late_class`, block by block of slots.
+
+    `measures` are the ids of those wanted. Blocks are small enough that their dense arrays fit in 64 MB.
+    """
+    edges = edges_of(run)
+    ranges = [found for cells in parts for found in _ranges(cells, edges, late_class)]
+    names = sorted({name for cells in parts for name in cells.columns if name.partition(":")[0] in measures})
+    step = max(512, min(_BLOCK_SLOTS, _BLOCK_CELLS // max(1, len(names) * len(edges))))
+    for first in range(0, keys, step):
+        size = min(step, keys - first)
+        inside = [part.cut(first, first + size) for part in ranges]
+        inside = [part for part in inside if part.begin < part.end]
+        if inside:
+            yield _block(_Dense(inside, len(edges) - 1, first, size), names, edges)
+
+
+def _block(dense: _Dense, names: Sequence[str], edges: list[int]) -> Block:
+    columns: dict[str, Ints] = {}
+    extremes: dict[str, list[Ints]] = {}
+    for name in names:
+        how = merge_rule(name)
+        if how != "add":
+            extremes[name] = _sparse_table(dense.filled(name), np.minimum if how == "min" else np.maximum)
+        elif ":w" not in name:
+            columns[name] = _prefix_sums(dense.filled(name))
+    for measure in dict.fromkeys(name.partition(":")[0] for name in names if ":w" in name):
+        own = [name for name in names if name.startswith(f"{measure}:w")]
+        columns.update({name: _prefix_sums(word) for name, word in dense.filled_words(own).items()})
+    return Block(dense.first, dense.size, columns, extremes, edges)
+
+
+def _prefix_sums(filled: Ints) -> Ints:
+    return np.cumsum(np.concatenate([np.zeros((1, filled.shape[1]), np.int64), filled]), axis=0)
+
+
+class _Range(NamedTuple):
+    """Rows begin … end of some cells, all of one slice, that lies in one pane."""
+
+    cells: Cells
+    begin: int
+    end: int
+    pane: int
+
+    def cut(self, first: int, end: int) -> _Range:
+        slots = self.cells.slots[self.begin : self.end]
+        low, high = np.searchsorted(slots, [first, end])
+        return self._replace(begin=self.begin + int(low), end=self.begin + int(high))
+
+
+def _ranges(cells: Cells, edges: list[int], late_class: int) -> Iterator[_Range]:
+    slices = cells.slices
+    pane = np.searchsorted(edges, slices.start_us, "right") - 1
+    for i in np.flatnonzero((pane >= 0) & (pane < len(edges) - 1) & (slices.late_class <= late_class)):
+        if slices.end_us[i] <= edges[pane[i] + 1]:
+            yield _Range(cells, int(cells.offsets[i]), int(cells.offsets[i + 1]), int(pane[i]))
+
+
+class _Dense(NamedTuple):
+    """Fills dense (pane, slot) arrays from rows of cells."""
+
+    parts: list[_Range]
+    panes: int
+    first: int
+    size: int
+
+    def filled(self, name: str) -> Ints:
+        """One column, spread out and merged."""
+        how = merge_rule(name)
+        dense = np.full((self.panes, self.size), identity(how), np.int64)
+        for part in self.parts:
+            column = part.cells.columns.get(name)
+            if column is None:
+                continue
+            slots = part.cells.slots[part.begin : part.end] - self.first
+            row, values = dense[part.pane], column[part.begin : part.end]
+            if how == "add":
+                row[slots] += values
+            else:
+                row[slots] = (np.minimum if how == "min" else np.maximum)(row[slots], values)
+        return dense
+
+    def filled_words(self, names: Sequence[str]) -> dict[str, Ints]:
+        """The words of one exact sum; carried over before so many are added that one could leave int64."""
+        measure = names[0].partition(":")[0]
+        columns: dict[str, Ints] = {}
+        for start in range(0, len(self.parts), _ADDED_AT_ONCE):
+            some = self._replace(parts=self.parts[start : start + _ADDED_AT_ONCE])
+            for name in names:
+                found = some.filled(name)
+                columns[name] = columns[name] + found if name in columns else found
+            if len(self.parts) > _ADDED_AT_ONCE:
+                columns = word_names(measure, normalise(words_of(measure, columns)))
+        return columns
+
+
+def _sparse_table(dense: Ints, better: np.ufunc) -> list[Ints]:
+    """Level k holds, for each pane, the best over 2**k panes from it on (Bender, Farach-Colton 2000)."""
+    levels = [dense]
+    width = 1
+    while 2 * width <= len(dense):
+        last = levels[-1]
+        levels.append(better(last[:-width], last[width:]))
+        width *= 2
+    return levels

@@ -1,0 +1,216 @@
+"""An epoch's values: from the manifest to the two tasks, and from receipts to the record. Pure, and without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from millpond.log.manifest import LiveSection, Manifest
+from millpond.log.port import numbered_name
+from millpond.log.protocol import Run
+from millpond.log.records import EpochRecord, Offsets, Receipt
+from millpond.placement.slots import even_owners
+from millpond.plan.plan import GroupPlan, Plan
+from millpond.runtime.fold import needed_from
+from millpond.runtime.layout import ReadLayout
+from millpond.runtime.tasks import FoldTask, GatherTask, GroupState, SectionPlace, Watermark
+
+ANY_PARTITION = "*"
+"""Stands for all source partitions of a stream without order (files, rate)."""
+
+
+class Setting(NamedTuple):
+    """What stays the same from epoch to epoch: where the pond is, and how it is laid out."""
+
+    pond: str
+    folder: str
+    cache: str
+    plan: Plan
+    layout: ReadLayout | None
+    instances: int
+    buckets: int
+
+
+class Batch(NamedTuple):
+    """The Spark batch an epoch makes true."""
+
+    spark_query: str
+    number: int
+    start: Offsets
+    end: Offsets
+
+
+def watermarks(manifest: Manifest) -> dict[str, Watermark]:
+    """How far each stream had come before the next epoch."""
+    streams = {*manifest.max_time, *manifest.watermark_floor}
+    return {
+        stream: Watermark(
+            max(manifest.max_time.get(stream, {}).values(), default=None),
+            manifest.watermark_floor.get(stream),
+        )
+        for stream in streams
+    }
+
+
+def gather_task(setting: Setting, run: Run) -> GatherTask:
+    """The gather of the epoch; the setting has a layout by now."""
+    assert setting.layout is not None
+    return GatherTask(
+        setting.plan,
+        setting.layout,
+        watermarks(run.manifest),
+        even_owners(setting.buckets, setting.instances),
+        setting.instances,
+        frozenset(run.manifest.quarantined),
+    )
+
+
+def fold_task(setting: Setting, run: Run, writer: str, drain: bool = False) -> FoldTask:
+    """The fold of the epoch; `drain` closes every open window."""
+    marks = watermarks(run.manifest)
+    floors = drain_floors(setting.plan, marks) if drain else {}
+    state = {
+        instance: {group.id: group_state(run.manifest, instance, group) for group in setting.plan.groups}
+        for instance in range(setting.instances)
+    }
+    return FoldTask(
+        setting.pond,
+        setting.folder,
+        setting.cache,
+        run.n,
+        setting.plan,
+        marks,
+        floors,
+        state,
+        setting.buckets,
+        writer,
+        drain,
+        frozenset(run.manifest.quarantined),
+    )
+
+
+def group_state(manifest: Manifest, instance: int, group: GroupPlan) -> GroupState:
+    """What an instance remembers of a group, as places to read."""
+    return GroupState(
+        tuple(_place(section) for section in manifest.live(instance, group.id, "keys")),
+        tuple(_place(section) for section in manifest.live(instance, group.id, "segment")),
+    )
+
+
+def _place(section: LiveSection) -> SectionPlace:
+    file = section.file if section.file is not None else f"log/{numbered_name(section.n)}"
+    return SectionPlace(
+        section.id, file, section.file is None, section.offset, section.size, section.rows, _level(section)
+    )
+
+
+def _level(section: LiveSection) -> int:
+    level = section.info.get("level", 0)
+    return level if isinstance(level, int) else 0
+
+
+def drain_floors(plan: Plan, marks: Mapping[str, Watermark]) -> dict[str, int]:
+    """For each stream the end of the last window that holds an event seen so far."""
+    floors: dict[str, int] = {}
+    for group in plan.groups:
+        newest = marks.get(group.stream, Watermark()).max_time_us
+        if newest is None:
+            continue
+        ends = [window.assign(newest)[-1].end_us for window in group.windows]
+        floors[group.stream] = max([*ends, floors.get(group.stream, ends[0])])
+    return floors
+
+
+def assemble(
+    setting: Setting, run: Run, task: FoldTask, batch: Batch, deltas: Iterable[tuple[Receipt, bytes]],
+    at_us: int, followed: int,
+) -> tuple[EpochRecord, bytes]:  # fmt: skip
+    """The record of an epoch and its body, from what the instances returned.
+
+    `followed`: every follower has applied the records up to this number, so their result rows may go.
+    """
+    receipts, bodies, size = [], [], 0
+    for receipt, body in sorted(deltas, key=lambda delta: delta[0].instance):
+        receipts.append(receipt if receipt.file is not None else msgspec.structs.replace(receipt, at=size))
+        bodies.append(body)
+        size += len(body)
+    newest = _newest(receipts)
+    after = {
+        stream: task.watermarks.get(stream, Watermark()).advanced(newest.get(stream))
+        for stream in {*task.watermarks, *newest}
+    }
+    for stream, floor in task.drain_floor_us.items():
+        after[stream] = Watermark(after[stream].max_time_us, floor)
+    record = EpochRecord(
+        n=run.n,
+        writer=task.writer,
+        prev=run.prev,
+        at=at_us,
+        spark_query=batch.spark_query,
+        batch=batch.number,
+        start=batch.start,
+        end=batch.end,
+        max_time={stream: {ANY_PARTITION: time} for stream, time in newest.items()},
+        watermark_floor=task.drain_floor_us,
+        drained=task.drained,
+        receipts=tuple(receipts),
+        counts=_counts(receipts),
+        retired=retired(setting.plan, run.manifest, after, followed),
+        quarantined=_raised(receipts),
+    )
+    return record, b"".join(bodies)
+
+
+def _newest(receipts: Sequence[Receipt]) -> dict[str, int]:
+    newest: dict[str, int] = {}
+    for receipt in receipts:
+        for name, value in receipt.counts.items():
+            kind, _, stream = name.partition(":")
+            if kind == "max_time":
+                newest[stream] = max(value, newest.get(stream, value))
+    return newest
+
+
+def _counts(receipts: Sequence[Receipt]) -> dict[str, dict[str, int]]:
+    """Counts by query, all instances together."""
+    counts: dict[str, dict[str, int]] = {}
+    for receipt in receipts:
+        for name, value in receipt.counts.items():
+            kind, _, query = name.partition(":")
+            if kind not in ("max_time", "raised"):
+                found = counts.setdefault(query, {})
+                found[kind] = found.get(kind, 0) + value
+    return counts
+
+
+def _raised(receipts: Sequence[Receipt]) -> dict[str, str]:
+    names = {
+        name.partition(":")[2]
+        for receipt in receipts
+        for name in receipt.counts
+        if name.startswith("raised:")
+    }
+    return {
+        name: f"[MP-OVERFLOW] A result of query {name!r} leaves its type or divides by zero."
+        for name in sorted(names)
+    }
+
+
+def retired(plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], followed: int) -> tuple[str, ...]:
+    """Sections that nobody needs any more: segments whose slices no open window holds, rows everybody has.
+
+    Rows of served queries stay, so that a lost view can be made again.
+    """
+    horizons = {group.id: needed_from(group, after.get(group.stream, Watermark())) for group in plan.groups}
+    served = {query.query.name for group in plan.groups for query in group.queries if query.query.serve}
+    gone = []
+    for section in manifest.sections.values():
+        if section.kind == "segment":
+            horizon, last = horizons.get(section.group), section.info.get("last")
+            if horizon is not None and isinstance(last, int) and last <= horizon:
+                gone.append(section.id)
+        elif section.kind == "rows" and section.n <= followed and section.group not in served:
+            gone.append(section.id)
+    return tuple(gone)

@@ -1,0 +1,243 @@
+"""Expressions evaluated over whole columns, with SQL's three-valued logic and ANSI errors per row.
+
+Used on both sides of the shuffle: filters and arguments in the gather, HAVING and outputs in the fold.
+Order of evaluation decides which errors count, exactly as in Spark's interpreter: `false AND x` never
+evaluates `x`, a NULL left operand hides the right one, `case` and `coalesce` are lazy.
+Equal sub-expressions are evaluated once per `Evaluator`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.model.expressions import Call, Column, Expression, Foreign, Literal
+from millpond.runtime.arithmetic import ARITHMETIC, compare
+from millpond.runtime.columns import NONE, Array, Mask, Values
+
+
+class Evaluator:
+    """Evaluates expressions over one set of columns, each distinct sub-expression once.
+
+    >>> from millpond.model.expressions import call, literal
+    >>> rows = Evaluator({"a": Values(np.array([1, 5]))}, 2)
+    >>> rows(call("gt", (Column("a", "int"), literal(3, "int")), "boolean")).is_true().tolist()
+    [False, True]
+    """
+
+    def __init__(self, columns: Mapping[str, Values], rows: int) -> None:
+        self._columns = columns
+        self._known: dict[Expression, Values] = {}
+        self.rows = rows
+
+    def __call__(self, expression: Expression) -> Values:
+        """The values of `expression`; constants stay zero-dimensional.
+
+        Raises:
+            KeyError: it reads a column that is not there.
+        """
+        known = self._known.get(expression)
+        if known is None:
+            known = self._evaluate(expression)
+            self._known[expression] = known
+        return known
+
+    def true(self, expression: Expression | None) -> Mask | None:
+        """Rows for which a condition is TRUE, or None where every row is (no condition)."""
+        if expression is None:
+            return None
+        return np.broadcast_to(self(expression).is_true(), (self.rows,))
+
+    def _evaluate(self, expression: Expression) -> Values:
+        if isinstance(expression, Column | Foreign):
+            return self._columns[expression.name]
+        if isinstance(expression, Literal):
+            return constant(expression)
+        lazy = _LAZY.get(expression.op)
+        if lazy is not None:
+            return lazy(self, expression)
+        args = [self(arg) for arg in expression.args]
+        if expression.op in _COMPARISONS:
+            return _compared(expression, args)
+        if expression.op in _TEXT:
+            return _text(expression, args)
+        return ARITHMETIC[expression.op](expression, args)
+
+
+def constant(literal: Literal) -> Values:
+    """The values of a literal: zero-dimensional."""
+    if literal.type == "string":
+        return Values(pa.scalar(literal.text, pa.string()), np.bool_(literal.text is None) | NONE)
+    width = np.float32 if literal.type == "float" else np.float64 if literal.type == "double" else np.int64
+    dtype = bool if literal.type == "boolean" else width
+    value = literal.value
+    return Values(np.array(0 if value is None else value, dtype), np.array(value is None))
+
+
+def _and(rows: Evaluator, node: Call) -> Values:
+    return _junction(rows, node, deciding=False)
+
+
+def _or(rows: Evaluator, node: Call) -> Values:
+    return _junction(rows, node, deciding=True)
+
+
+def _junction(rows: Evaluator, node: Call, deciding: bool) -> Values:
+    """AND is decided by the first FALSE, OR by the first TRUE; errors behind that do not count."""
+    decided: Mask = NONE
+    null: Mask = NONE
+    error: Mask = NONE
+    for arg in node.args:
+        value = rows(arg)
+        error = error | (value.error & ~decided)
+        null = null | value.null
+        known = ~value.null & ~value.error
+        decided = decided | ((value.data if deciding else ~value.data) & known & ~error)
+    return Values(decided if deciding else ~decided, null & ~decided, error)
+
+
+def _not(rows: Evaluator, node: Call) -> Values:
+    value = rows(node.args[0])
+    return Values(~value.data, value.null, value.error)
+
+
+def _ran(rows: Evaluator, node: Call) -> Values:
+    return Values(~rows(node.args[0]).error)
+
+
+def _isnull(rows: Evaluator, node: Call) -> Values:
+    value = rows(node.args[0])
+    return Values(value.null, NONE, value.error)
+
+
+def _isnotnull(rows: Evaluator, node: Call) -> Values:
+    value = rows(node.args[0])
+    return Values(~value.null, NONE, value.error)
+
+
+def _case(rows: Evaluator, node: Call) -> Values:
+    pairs = len(node.args) // 2
+    conditions = [rows(arg) for arg in node.args[0 : 2 * pairs : 2]]
+    values = [rows(arg) for arg in node.args[1 : 2 * pairs : 2]]
+    if len(node.args) % 2:
+        conditions.append(Values(np.ones((), bool)))
+        values.append(rows(node.args[-1]))
+    open_rows: Mask = np.ones((), bool)
+    error: Mask = NONE
+    chosen: list[Mask] = []
+    for condition, value in zip(conditions, values, strict=True):
+        error = error | (condition.error & open_rows)
+        taken = condition.is_true() & open_rows & ~error
+        open_rows = open_rows & ~taken & ~error
+        error = error | (value.error & taken)
+        chosen.append(taken)
+    return _choose(node.type, rows.rows, chosen, values, error)
+
+
+def _coalesce(rows: Evaluator, node: Call) -> Values:
+    values = [rows(arg) for arg in node.args]
+    open_rows: Mask = np.ones((), bool)
+    error: Mask = NONE
+    chosen: list[Mask] = []
+    for value in values:
+        error = error | (value.error & open_rows)
+        taken = open_rows & ~value.null & ~value.error
+        open_rows = open_rows & value.null & ~value.error
+        chosen.append(taken)
+    return _choose(node.type, rows.rows, chosen, values, error)
+
+
+def _choose(kind: str, rows: int, chosen: list[Mask], values: list[Values], error: Mask) -> Values:
+    """For each row the value whose mask holds (masks are disjoint), NULL where none does."""
+    taken: Mask = NONE
+    null: Mask = NONE
+    if kind == "string":
+        text = pa.nulls(rows, pa.string())
+        for mask, value in zip(chosen, values, strict=True):
+            text = pc.if_else(pa.array(np.broadcast_to(mask, (rows,))), value.data, text)
+            taken, null = taken | mask, null | (mask & value.null)
+        return Values(text, null | ~taken, error)
+    data: Array = np.zeros((), values[0].data.dtype)
+    for mask, value in zip(chosen, values, strict=True):
+        data = np.where(mask, value.data, data)
+        taken, null = taken | mask, null | (mask & value.null)
+    return Values(data, null | ~taken, error)
+
+
+def _in(rows: Evaluator, node: Call) -> Values:
+    """IN over options: NULL value gives NULL; a NULL option turns "no match" into NULL."""
+    value = rows(node.args[0])
+    options = [rows(arg) for arg in node.args[1:]]
+    found: Mask = NONE
+    null: Mask = NONE
+    error = value.error
+    kind = node.args[0].type
+    for option in options:
+        error = error | (option.error & ~found & ~value.null)
+        match = compare("eq", kind, value.data, option.data)
+        found = found | (match & ~option.null & ~option.error)
+        null = null | option.null
+    return Values(found, value.null | (null & ~found), error)
+
+
+_LAZY: dict[str, Callable[[Evaluator, Call], Values]] = {
+    "and": _and,
+    "or": _or,
+    "not": _not,
+    "ran": _ran,
+    "isnull": _isnull,
+    "isnotnull": _isnotnull,
+    "case": _case,
+    "coalesce": _coalesce,
+    "in": _in,
+}
+_COMPARISONS = frozenset({"eq", "lt", "le", "gt", "ge", "same"})
+_TEXT = frozenset({"upper", "lower", "length", "startswith", "endswith", "contains", "concat"})
+
+
+def _compared(node: Call, args: list[Values]) -> Values:
+    left, right = args
+    kind = node.args[0].type
+    if node.op == "same":
+        equal = compare("eq", kind, left.data, right.data) & ~left.null & ~right.null
+        return Values(equal | (left.null & right.null), NONE, left.error | right.error)
+    data = compare(node.op, kind, left.data, right.data)
+    return Values(data, left.null | right.null, left.error | (right.error & ~left.null))
+
+
+def _text(node: Call, args: list[Values]) -> Values:
+    null, error = NONE, NONE
+    for value in args:
+        error = error | (value.error & ~null)
+        null = null | value.null
+    first = args[0].data
+    if node.op == "concat":
+        texts = [value.data for value in args]
+        data = pc.binary_join_element_wise(*texts, pa.scalar("", pa.string()), null_handling="replace")
+    elif node.op == "length":
+        data = np.asarray(pc.fill_null(pc.utf8_length(first), 0)).astype(np.int64)
+    elif node.op in ("upper", "lower"):
+        data = _cased(first, node.op)
+    else:
+        data = _matched(node.op, first, args[1].data)
+    return Values(data, null, error)
+
+
+def _cased(text: pa.Array, op: str) -> pa.Array:
+    """Upper or lower case; Java and Python agree on special cases (ß), Arrow does not, so those go by value."""
+    if isinstance(text, pa.Scalar):
+        return _cased(pa.array([text.as_py()], pa.string()), op)[0]
+    if pc.all(pc.string_is_ascii(text), min_count=0).as_py() is not False:
+        return pc.ascii_upper(text) if op == "upper" else pc.ascii_lower(text)
+    encoded = text.dictionary_encode()
+    change = str.upper if op == "upper" else str.lower
+    distinct = pa.array([change(value) for value in encoded.dictionary.to_pylist()], pa.string())
+    return distinct.take(encoded.indices)
+
+
+def _matched(op: str, text: pa.Array, part: pa.Scalar) -> Array:
+    kernel = {"startswith": pc.starts_with, "endswith": pc.ends_with, "contains": pc.match_substring}[op]
+    return np.asarray(pc.fill_null(kernel(text, part.as_py() or ""), False))

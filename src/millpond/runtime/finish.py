@@ -1,0 +1,117 @@
+"""From merged measures to the values of aggregates: the last step of each function, over whole columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from millpond.arrays import Ints
+from millpond.model.aggregates import Aggregate
+from millpond.model.types import is_float, is_integer
+from millpond.plan.plan import Measure
+from millpond.runtime.columns import Array, Values
+from millpond.state.cells import from_order_codes, words_of
+from millpond.state.exact import SHIFT, Words, normalise, to_doubles, to_integers, variance_numerators
+
+
+def finish(
+    aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], rows: int
+) -> Values:
+    """The aggregate's value in each row, from the columns of its measures (see `plan.build.NEEDS`).
+
+    `error` marks rows whose exact sum leaves its type.
+    """
+    count = columns[f"{measures[-1].id}:n"]
+    if aggregate.function == "count":
+        return Values(count)
+    return _FINISH[aggregate.function](aggregate, measures, columns, count)
+
+
+def _sum(
+    aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints
+) -> Values:
+    measure = measures[0]
+    if is_integer(measure.type):
+        total, outside = to_integers(_words(measure, columns, count))
+        return Values(total, count == 0, outside & (count > 0))
+    return Values(_real_sum(measure, columns, count), count == 0)
+
+
+def _avg(
+    aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints
+) -> Values:
+    measure = measures[0]
+    if is_integer(measure.type):
+        total = to_doubles(_words(measure, columns, count), SHIFT["integer"])
+    else:
+        total = _real_sum(measure, columns, count)
+    return Values(total / np.maximum(count, 1), count == 0)
+
+
+def _words(measure: Measure, columns: Mapping[str, Ints], like: Ints) -> Words:
+    words = words_of(measure.id, columns)
+    return normalise(words) if words else {0: np.zeros_like(like)}
+
+
+def _real_sum(measure: Measure, columns: Mapping[str, Ints], count: Ints) -> Array:
+    total = to_doubles(_words(measure, columns, count), SHIFT["double"])
+    return _with_special(measure, columns, total)
+
+
+def _with_special(measure: Measure, columns: Mapping[str, Ints], total: Array) -> Array:
+    """Infinities and NaN, counted apart, decide where they occur."""
+    found = {name: columns.get(f"{measure.id}:{name}") for name in ("nan", "inf", "-inf")}
+    positive, negative, nan = found["inf"], found["-inf"], found["nan"]
+    if positive is not None:
+        total = np.where(positive > 0, np.inf, total)
+    if negative is not None:
+        total = np.where(negative > 0, -np.inf, total)
+    if positive is not None and negative is not None:
+        total = np.where((positive > 0) & (negative > 0), np.nan, total)
+    return total if nan is None else np.where(nan > 0, np.nan, total)
+
+
+def _variance(
+    aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints
+) -> Values:
+    """Exact up to one rounding of `n Σx² − (Σx)²`, one of the divisor, one of the division."""
+    sums, squares = (_words(measure, columns, count) for measure in measures[:2])
+    numerator = variance_numerators(count, sums, squares)
+    less = 1 if aggregate.function.endswith("_samp") else 0
+    divisor = count * (count - less)
+    with np.errstate(invalid="ignore"):
+        result = numerator / np.maximum(divisor, 1).astype(np.float64)
+        if aggregate.function.startswith("stddev"):
+            result = np.sqrt(result)
+    special = [columns[name] > 0 for name in _special_names(measures[0], columns)]
+    for mask in special:
+        result = np.where(mask, np.nan, result)
+    return Values(result, count <= less)
+
+
+def _special_names(measure: Measure, columns: Mapping[str, Ints]) -> list[str]:
+    return [name for name in (f"{measure.id}:{part}" for part in ("nan", "inf", "-inf")) if name in columns]
+
+
+def _extreme(
+    aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints
+) -> Values:
+    measure = measures[0]
+    codes = columns[f"{measure.id}:{measure.kind}"]
+    if not is_float(measure.type):
+        return Values(codes > 0 if measure.type == "boolean" else codes, count == 0)
+    values = from_order_codes(np.where(count > 0, codes, 0))
+    return Values(values.astype(np.float32) if measure.type == "float" else values, count == 0)
+
+
+_FINISH: dict[str, Callable[[Aggregate, Sequence[Measure], Mapping[str, Ints], Ints], Values]] = {
+    "sum": _sum,
+    "avg": _avg,
+    "min": _extreme,
+    "max": _extreme,
+    "var_samp": _variance,
+    "var_pop": _variance,
+    "stddev_samp": _variance,
+    "stddev_pop": _variance,
+}

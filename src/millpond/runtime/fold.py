@@ -1,0 +1,216 @@
+"""Fold: the packets of one instance become its delta: new segments, result rows of closed windows, a receipt.
+
+Nothing is remembered in the process: state is attached from committed sections, mapped in place, and a fold
+that is run again, anywhere, on packets in any order of arrival, gives the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.errors import OverflowedError
+from millpond.log.records import Receipt
+from millpond.plan.plan import GroupPlan
+from millpond.runtime.closing import Closing, batches, closing_windows
+from millpond.runtime.columns import ARROW_TYPES
+from millpond.runtime.combine import blocks
+from millpond.runtime.packet import GroupCells, decode_packet
+from millpond.runtime.rows import rows_of_block
+from millpond.runtime.tasks import FoldTask, GroupState, SectionPlace, Watermark
+from millpond.state.cells import Cells, Piece, merge, piece_of
+from millpond.state.delta import DeltaWriter, Files
+from millpond.state.dictionary import KeyDictionary
+from millpond.state.segments import decode_cells, encode_cells, from_bytes, to_bytes
+
+FAN_IN = 8
+"""Segments of one level that a snapshot replaces by one of the next: each cell is rewritten O(log) times."""
+
+WINDOWS_AT_ONCE = 64
+
+
+def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: str) -> tuple[Receipt, bytes]:
+    """The receipt of an instance's epoch, and its delta if that is small enough to travel with it.
+
+    Raises:
+        CorruptError: a packet or a section does not read.
+    """
+    arrived = [decode_packet(packet) for packet in packets]
+    arrived.sort(key=lambda packet: (packet[0].stream, packet[0].partition, packet[0].sequence))
+    counts: dict[str, int] = {}
+    newest: dict[str, int] = {}
+    parts: dict[str, list[GroupCells]] = {}
+    for header, groups in arrived:
+        for query, found in header.counts.items():
+            for name, value in found.items():
+                counts[f"{name}:{query}"] = counts.get(f"{name}:{query}", 0) + value
+        if header.max_time_us is not None:
+            newest[header.stream] = max(newest.get(header.stream, header.max_time_us), header.max_time_us)
+        for part in groups:
+            parts.setdefault(part.group, []).append(part)
+    counts |= {f"max_time:{stream}": time for stream, time in newest.items()}
+    delta = DeltaWriter()
+    files = Files(Path(task.folder))
+    for group in task.plan.groups:
+        mark = task.watermarks.get(group.stream, Watermark())
+        after = mark.advanced(newest.get(group.stream))
+        if group.stream in task.drain_floor_us:
+            after = Watermark(after.max_time_us, task.drain_floor_us[group.stream])
+        _GroupFold(task, instance, group, files, delta, counts).run(parts.get(group.id, []), mark, after)
+    return delta.finish(Path(task.folder), task.number, instance, attempt, counts)
+
+
+class _GroupFold:
+    """One group of one instance in one epoch."""
+
+    def __init__(
+        self,
+        task: FoldTask,
+        instance: int,
+        group: GroupPlan,
+        files: Files,
+        delta: DeltaWriter,
+        counts: dict[str, int],
+    ) -> None:
+        self._task, self._group, self._files, self._delta, self._counts = task, group, files, delta, counts
+        self._state = task.of(instance, group)
+        types = [ARROW_TYPES[key.type] for key in group.keys]
+        cache = Path(task.cache) / task.pond / f"{group.id}-{instance}" if task.cache else None
+        batches_of_keys = [self._read(place) for place in self._state.keys]
+        self._keys = KeyDictionary(types, batches_of_keys, cache)
+
+    def _read(self, place: SectionPlace) -> pa.RecordBatch:
+        read = self._files.read_inline if place.inline else self._files.read
+        return from_bytes(read(place.file, place.offset, place.size))
+
+    def run(self, parts: Sequence[GroupCells], before: Watermark, after: Watermark) -> None:
+        """Append what arrived, close windows, merge old segments."""
+        fresh = self._append(parts)
+        old = [decode_cells(self._read(place)) for place in self._state.segments]
+        if fresh.rows:
+            self._write_segment(fresh, 0, ())
+        if new := len(self._keys) - self._keys.committed:
+            data = to_bytes(self._keys.batch(self._keys.committed))
+            self._delta.add("keys", self._group.id, data, new, {"base": self._keys.committed})
+        self._close([*old, fresh], before, after)
+        self._snapshot(old, after)
+
+    def _append(self, parts: Sequence[GroupCells]) -> Cells:
+        pieces = []
+        for part in parts:
+            slots = self._keys.number(part.keys, part.key_count)
+            piece = part.piece
+            pieces.append(Piece(piece.slices, piece.slice_rows, slots[piece.slots], piece.columns))
+        return merge(pieces, max(len(self._keys), 1))
+
+    def _write_segment(self, cells: Cells, level: int, supersedes: tuple[str, ...]) -> None:
+        slices = cells.slices
+        info: dict[str, int | str | list[int]] = {
+            "first": int(slices.start_us.min()) if cells.rows else 0,
+            "last": int(slices.end_us.max()) if cells.rows else 0,
+            "level": level,
+        }
+        self._delta.add(
+            "segment", self._group.id, to_bytes(encode_cells(cells)), cells.rows, info, supersedes
+        )
+
+    def _close(self, parts: Sequence[Cells], before: Watermark, after: Watermark) -> None:
+        parts = [cells for cells in parts if cells.rows]
+        if not parts:
+            return
+        table = np.unique(np.concatenate([np.stack(cells.slices[:2], axis=1) for cells in parts]), axis=0)
+        closing = closing_windows(self._group, table[:, 0], table[:, 1], before, after)
+        results: dict[str, list[pa.RecordBatch]] = {}
+        for run in batches(closing, WINDOWS_AT_ONCE):
+            for delay in sorted({window.delay for window in run}):
+                self._answer([window for window in run if window.delay == delay], parts, delay, results)
+        for query, found in results.items():
+            self._write_rows(query, found)
+
+    def _answer(
+        self,
+        run: Sequence[Closing],
+        parts: Sequence[Cells],
+        delay: int,
+        results: dict[str, list[pa.RecordBatch]],
+    ) -> None:
+        """Rows of every query of one delay for a run of closing windows."""
+        group, occurring = self._group, {window.window for window in run}
+        asked = [
+            plan
+            for plan in group.queries
+            if plan.delay == delay
+            and group.windows.index(plan.query.window) in occurring
+            and plan.query.name not in self._task.quarantined
+        ]
+        wanted = {
+            group.measures[i].id
+            for plan in asked
+            for places in ((plan.presence,), *plan.measures)
+            for i in places
+        }
+        for block in blocks(run, parts, wanted, delay, len(self._keys)):
+            for plan in asked:
+                name = plan.query.name
+                if f"raised:{name}" in self._counts:
+                    continue
+                position = group.windows.index(plan.query.window)
+                mine = [window for window in run if window.window == position]
+                try:
+                    batch = rows_of_block(group, plan, block, mine, self._keys, self._task.buckets)
+                except OverflowedError:
+                    self._counts[f"raised:{name}"] = 1
+                    results.pop(name, None)
+                    continue
+                if batch is not None:
+                    results.setdefault(name, []).append(batch)
+
+    def _write_rows(self, query: str, found: Sequence[pa.RecordBatch]) -> None:
+        rows = sum(batch.num_rows for batch in found)
+        self._counts[f"rows:{query}"] = rows
+        _, plan = self._task.plan.of_query(query)
+        if plan.query.sink.format == "noop" and not plan.query.serve:
+            return  # nobody follows these rows: they were computed and counted, there is nothing to keep
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        with pa.ipc.new_stream(sink, found[0].schema, options=options) as writer:
+            for batch in found:
+                writer.write_batch(batch)
+        self._delta.add("rows", query, sink.getvalue(), rows, {})
+
+    def _snapshot(self, old: Sequence[Cells], after: Watermark) -> None:
+        """Replace FAN_IN segments of one level by one of the next, without slices that no window needs."""
+        level = _full_level(self._state)
+        if level is None:
+            return
+        chosen = [i for i, place in enumerate(self._state.segments) if place.level == level]
+        horizon = needed_from(self._group, after)
+        pieces = [
+            piece_of(old[i], None if horizon is None else old[i].slices.end_us > horizon) for i in chosen
+        ]
+        merged = merge(pieces, max(len(self._keys), 1))
+        supersedes = tuple(self._state.segments[i].id for i in chosen)
+        self._write_segment(merged, level + 1, supersedes)
+
+
+def _full_level(state: GroupState) -> int | None:
+    levels = [place.level for place in state.segments]
+    full = [level for level in sorted(set(levels)) if levels.count(level) >= FAN_IN]
+    return full[0] if full else None
+
+
+def needed_from(group: GroupPlan, mark: Watermark) -> int | None:
+    """Slices that end at or before this time are in no window that is still open; None: all are needed."""
+    times = []
+    for plan in group.queries:
+        at = mark.at(plan.query.delay_us)
+        if at is None:
+            return None
+        window = plan.query.window
+        # the earliest open window is the first of its grid that ends after the watermark
+        end = (at - window.offset_us - window.size_us) // window.slide_us * window.slide_us
+        times.append(end + window.slide_us + window.offset_us)
+    return min(times)

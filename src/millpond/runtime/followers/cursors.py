@@ -1,0 +1,72 @@
+"""Cursors in small files, and the rule that keeps records in order for every follower that has one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from millpond.errors import PlaceError, TruthError
+from millpond.ids import writer_token
+from millpond.log.follower import NOTHING_APPLIED
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    n: int
+
+
+class CursorFile:
+    """A follower's cursor as the file `{"n": 17}`, replaced whole; a missing or damaged one reads as -1.
+
+    It is not forced to the disk: whoever needs more than "about here" after a power failure must be able to
+    recover without it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> int:
+        """The stored number, or -1; PlaceError when the folder cannot be read."""
+        with explained(self._path.parent):
+            try:
+                return msgspec.json.decode(self._path.read_bytes(), type=_Stored).n
+            except (FileNotFoundError, msgspec.MsgspecError):
+                return NOTHING_APPLIED
+
+    def write(self, n: int) -> None:
+        """Store `n`; PlaceError when the folder cannot be written."""
+        temporary = self._path.with_name(f".{self._path.name}-{writer_token()}")
+        with explained(self._path.parent):
+            try:
+                temporary.write_bytes(msgspec.json.encode(_Stored(n)))
+                os.replace(temporary, self._path)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+
+def is_next(follower: str, cursor: int, n: int) -> bool:
+    """Whether record `n` is to be applied at `cursor`; False: it was already. TruthError: one is missing.
+
+    >>> is_next("sink:a", 4, 5), is_next("sink:a", 5, 5)
+    (True, False)
+    """
+    if n > cursor + 1:
+        raise TruthError(
+            f"The follower {follower} stands at record {cursor} and was handed {n}.",
+            "Ask it for its cursor and go on from there.",
+        )
+    return n == cursor + 1
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turn an OSError within into a PlaceError that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise PlaceError(
+            f"The folder {folder} failed: {error}.", "It must be a local folder that the driver may write."
+        ) from error

@@ -1,0 +1,123 @@
+"""Deletes delta files that nothing can need any more; a follower like any other, and the last in line.
+
+A file `delta/<n>/<instance>-<token>-<attempt>.arrow` goes when all of this holds:
+  * n is committed, so an attempt whose record may still be appended is never touched;
+  * the manifest does not name the file: its sections were superseded or retired, or its attempt lost;
+  * every other follower's cursor is n or more;
+  * it has been seen so for `grace_seconds`, in which a reader with an older manifest can finish or read anew.
+
+Nothing is stored: after a restart the grace begins anew. Deleting twice, or by two drivers, does no harm, for
+what is not named at one record is named at no later one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from millpond.clock import Clock, now_us
+from millpond.log.follower import NOTHING_APPLIED
+from millpond.log.manifest import Manifest
+from millpond.log.records import Entry
+from millpond.runtime.followers.cursors import explained, is_next
+
+DELTA_FOLDER = "delta"
+_US = 1_000_000
+_SWEEPS_PER_GRACE = 4
+_NUMBER_DIGITS = 20
+
+
+class PruneFollower:
+    """Prunes the folder of one pond.
+
+    `lowest_cursor` returns the smallest cursor of all other followers; `start` is the record to begin after
+    (the head at start-up: older records need not be read again, for a sweep looks at the folder).
+    """
+
+    name = "prune"
+
+    def __init__(
+        self,
+        pond: Path,
+        lowest_cursor: Callable[[], int],
+        grace_seconds: float,
+        *,
+        start: int = NOTHING_APPLIED,
+        clock: Clock = now_us,
+    ) -> None:
+        self._pond = pond
+        self._lowest_cursor = lowest_cursor
+        self._grace_us = round(grace_seconds * _US)
+        self._clock = clock
+        self._reached = start
+        self._unneeded_since: dict[str, int] = {}
+        self._next_sweep_us: int | None = None
+        self.deleted_files = 0
+        self.deleted_bytes = 0
+
+    def cursor(self) -> int:
+        """See `Follower.cursor`."""
+        return self._reached
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+        """See `Follower.apply`; sweeps now and then, about four times per grace."""
+        if not is_next(self.name, self._reached, n):
+            return
+        now = self._clock()
+        if self._next_sweep_us is None or now >= self._next_sweep_us:
+            self.sweep(manifest)
+            self._next_sweep_us = now + self._grace_us // _SWEEPS_PER_GRACE
+        self._reached = n
+
+    def sweep(self, manifest: Manifest) -> int:
+        """Delete what may go as of `manifest`, the newest known; return how many files went."""
+        last = min(self._lowest_cursor(), manifest.n)
+        named = {section.file for section in manifest.sections.values()}
+        now = self._clock()
+        unneeded: dict[str, int] = {}
+        deleted = 0
+        with explained(self._pond):
+            for n, folder in self._delta_folders():
+                if n > last:
+                    continue
+                left = 0
+                for entry in list(os.scandir(folder)):
+                    file = f"{DELTA_FOLDER}/{folder.name}/{entry.name}"
+                    since = self._unneeded_since.get(file, now)
+                    if file in named or now - since < self._grace_us:
+                        left += 1
+                        if file not in named:
+                            unneeded[file] = since
+                    else:
+                        deleted += self._delete(entry)
+                if not left:
+                    _remove_if_empty(folder)
+        self._unneeded_since = unneeded
+        return deleted
+
+    def _delta_folders(self) -> Iterator[tuple[int, Path]]:
+        folder = self._pond / DELTA_FOLDER
+        if not folder.exists():
+            return
+        for name in sorted(os.listdir(folder)):
+            if len(name) == _NUMBER_DIGITS and name.isdecimal():
+                yield int(name), folder / name
+
+    def _delete(self, entry: os.DirEntry[str]) -> int:
+        try:
+            size = entry.stat().st_size
+            os.unlink(entry.path)
+        except FileNotFoundError:
+            return 0
+        self.deleted_files += 1
+        self.deleted_bytes += size
+        return 1
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        # A late attempt has just put a file there; the next sweep finds it.
+        return

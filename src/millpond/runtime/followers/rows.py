@@ -1,0 +1,109 @@
+"""The rows of one query in one record, as Arrow: what the view and every sink read, found once for all."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from millpond.errors import CorruptError
+from millpond.log.records import Entry, EpochRecord, Receipt, Section
+
+ReadSection: TypeAlias = Callable[[int, Receipt, Section], pa.Buffer]
+"""Bytes of a section whose delta is a file, by `(n, receipt, section)`; FileNotFoundError: it is gone."""
+
+PRIVATE = "__"
+"""Columns whose names begin so are for the view only, and leave through no sink."""
+
+_REMEMBERED_RECORDS = 8
+
+_Index: TypeAlias = dict[str, list[tuple[Receipt, Section]]]
+
+
+class RowsGone(CorruptError):
+    """The rows of a committed record are no longer there: pruned after every follower had them, or lost."""
+
+
+class RowsReader:
+    """Finds and reads the sections of kind "rows"; share one among all followers of a pond.
+
+    A record is indexed by query once, so that a thousand sinks do not each search a thousand sections.
+    """
+
+    def __init__(self, read_section: ReadSection) -> None:
+        self._read_section = read_section
+        self._lock = threading.Lock()
+        self._indexes: OrderedDict[str, _Index] = OrderedDict()
+
+    def queries(self, entry: Entry) -> list[str]:
+        """Names of the queries that have rows in the record, quarantined ones left out."""
+        return list(self._index(entry))
+
+    def batches(self, entry: Entry, query: str) -> pa.Table | None:
+        """All rows of a query in the record, private columns included, by instance; None: no rows.
+
+        RowsGone: the log names a section whose bytes are gone. CorruptError: they are no Arrow stream.
+        """
+        tables = [self._read(entry, receipt, section) for receipt, section in self._index(entry).get(query, ())]
+        tables = [table for table in tables if table.num_rows]
+        if not tables:
+            return None
+        try:
+            return pa.concat_tables(tables)
+        except pa.ArrowInvalid as error:
+            raise CorruptError(
+                f"The rows of query {query} in record {entry.n} differ in their columns: {error}.",
+                "Restore the pond's folder.",
+            ) from error
+
+    def table(self, entry: Entry, query: str) -> pa.Table | None:
+        """All rows of a query in the record as its users see them: without private columns."""
+        table = self.batches(entry, query)
+        if table is None:
+            return None
+        return table.select([name for name in table.column_names if not name.startswith(PRIVATE)])
+
+    def _index(self, entry: Entry) -> _Index:
+        with self._lock:
+            index = self._indexes.get(entry.digest)
+            if index is None:
+                index = self._indexes[entry.digest] = _index_of(entry)
+                if len(self._indexes) > _REMEMBERED_RECORDS:
+                    self._indexes.popitem(last=False)
+            return index
+
+    def _read(self, entry: Entry, receipt: Receipt, section: Section) -> pa.Table:
+        try:
+            data = self._bytes(entry, receipt, section)
+            with pa.ipc.open_stream(data) as stream:
+                return stream.read_all()
+        except FileNotFoundError as error:
+            raise RowsGone(
+                f"The rows of query {section.group} in record {entry.n} are gone: {error}.",
+                "They were pruned, or the pond's folder lost them.",
+            ) from error
+        except pa.ArrowInvalid as error:
+            raise CorruptError(
+                f"The rows of query {section.group} in record {entry.n} are no Arrow stream: {error}.",
+                "Restore the pond's folder.",
+            ) from error
+
+    def _bytes(self, entry: Entry, receipt: Receipt, section: Section) -> pa.Buffer:
+        if receipt.file is not None:
+            return self._read_section(entry.n, receipt, section)
+        # The record is in our hands already, so its body need not be read again.
+        return pa.py_buffer(entry.inline(receipt)[section.offset : section.offset + section.size])
+
+
+def _index_of(entry: Entry) -> _Index:
+    record = entry.record
+    index: _Index = {}
+    if isinstance(record, EpochRecord):
+        for receipt in sorted(record.receipts, key=lambda receipt: receipt.instance):
+            for section in receipt.sections:
+                if section.kind == "rows" and section.rows and section.group not in record.quarantined:
+                    index.setdefault(section.group, []).append((receipt, section))
+    return index

@@ -1,0 +1,268 @@
+"""The one background thread that drives all followers, each from its own cursor, when the log grows.
+
+A follower that raises is tried again after a delay that doubles, and shown in `status()`; it stops neither
+the others nor the epoch. A follower that *hangs* does hold up the others: each must bound its own waiting.
+
+Records are read, decoded and folded once for all followers that are near each other, not once per follower as
+`log.follower.Pump` would.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from millpond.clock import Clock, now_us
+from millpond.errors import CorruptError
+from millpond.log.follower import NOTHING_APPLIED, Follower
+from millpond.log.manifest import Manifest, Manifests, fold, load
+from millpond.log.port import Log
+from millpond.log.records import Entry, decode
+
+RECORDS_PER_TURN = 8
+"""A follower applies at most so many records before the next one has its turn."""
+
+_REMEMBERED_RECORDS = 2 * RECORDS_PER_TURN
+_US = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerStatus:
+    """Where a follower is: its cursor (-1 before its first turn), and what went wrong since it succeeded.
+
+    `retry_at_us` is by the runner's clock; None unless it is waiting to try again.
+    """
+
+    name: str
+    cursor: int
+    behind: int
+    failures: int = 0
+    error: str | None = None
+    retry_at_us: int | None = None
+
+
+@dataclass(slots=True)
+class _Driven:
+    follower: Follower
+    cursor: int = NOTHING_APPLIED
+    manifest: Manifest | None = None
+    """At the cursor; None: the follower must be asked for its cursor first."""
+    failures: int = 0
+    error: BaseException | None = None
+    retry_at_us: int | None = field(default=None)
+
+
+class Runner:
+    """Drives followers over one log; `start` it once, `notify` it at each commit, `stop` it at the end.
+
+    Delays are in seconds: a failing follower waits `first_delay`, then twice as long each time, at most
+    `longest_delay`.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        manifests: Manifests,
+        followers: Iterable[Follower] = (),
+        *,
+        clock: Clock = now_us,
+        first_delay: float = 0.1,
+        longest_delay: float = 30.0,
+    ) -> None:
+        self._records = _Records(log, manifests)
+        self._clock = clock
+        self._first_delay = first_delay
+        self._longest_delay = longest_delay
+        self._changed = threading.Condition()
+        self._driven: dict[str, _Driven] = {}
+        self._head = NOTHING_APPLIED
+        self._news = True
+        self._stopping = False
+        self._busy_with: str | None = None
+        self._thread: threading.Thread | None = None
+        for follower in followers:
+            self.add(follower)
+
+    def start(self) -> None:
+        """Start the thread; RuntimeError when it was started before."""
+        if self._thread is not None:
+            raise RuntimeError("the runner was started before")
+        self._thread = threading.Thread(target=self._run, name="millpond-followers", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Finish the record at hand and end the thread; False when it still runs after `timeout` seconds."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread is None:
+            return True
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def notify(self, n: int) -> None:
+        """Tell that record `n` is in the log; never blocks on a follower."""
+        with self._changed:
+            self._head = max(self._head, n)
+            self._news = True
+            self._changed.notify_all()
+
+    def add(self, follower: Follower) -> None:
+        """Drive another follower from its cursor on; ValueError when its name is taken."""
+        with self._changed:
+            if follower.name in self._driven:
+                raise ValueError(f"a follower named {follower.name} is driven already")
+            self._driven[follower.name] = _Driven(follower)
+            self._news = True
+            self._changed.notify_all()
+
+    def remove(self, name: str) -> None:
+        """Stop driving a follower; returns when it is not at work. An unknown name is no error."""
+        with self._changed:
+            self._driven.pop(name, None)
+            if threading.current_thread() is not self._thread:
+                self._changed.wait_for(lambda: self._busy_with != name)
+            self._changed.notify_all()
+
+    def wait(self, n: int, timeout: float | None = None) -> bool:
+        """Wait until every follower has applied record `n`; False when `timeout` seconds were not enough."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._lowest() >= n, timeout)
+
+    def cursors(self) -> dict[str, int]:
+        """The cursor of each follower, -1 for one that had no turn yet; what retirement and pruning go by."""
+        with self._changed:
+            return {name: driven.cursor for name, driven in self._driven.items()}
+
+    def status(self) -> tuple[FollowerStatus, ...]:
+        """How each follower fares."""
+        with self._changed:
+            return tuple(
+                FollowerStatus(
+                    name,
+                    driven.cursor,
+                    max(0, self._head - driven.cursor),
+                    driven.failures,
+                    None if driven.error is None else str(driven.error),
+                    driven.retry_at_us,
+                )
+                for name, driven in self._driven.items()
+            )
+
+    def turn(self) -> float | None:
+        """Give each follower that is due a turn; return the seconds until one is due, or None.
+
+        This is what the thread does again and again; call it yourself only while the thread does not run.
+        """
+        with self._changed:
+            self._news = False
+            head, names = self._head, list(self._driven)
+        for name in names:
+            with self._changed:
+                driven = self._driven.get(name)
+                if self._stopping:
+                    return None
+                if driven is None or not self._is_due(driven):
+                    continue
+                self._busy_with = name
+            try:
+                self._advance(driven, head)
+            except Exception as error:
+                self._note_failure(driven, error)
+            finally:
+                with self._changed:
+                    self._busy_with = None
+                    self._changed.notify_all()
+        return self._seconds_until_due(head)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            seconds = self.turn()
+            with self._changed:
+                self._changed.wait_for(lambda: self._news or self._stopping, seconds)
+
+    def _advance(self, driven: _Driven, head: int) -> None:
+        manifest = driven.manifest
+        if manifest is None:
+            cursor = driven.follower.cursor()
+            manifest = self._records.manifest(cursor, driven.follower.name)
+            self._note_success(driven, cursor, manifest, recovered=False)
+        for _ in range(RECORDS_PER_TURN):
+            if manifest.n >= head or self._stopping:
+                return
+            entry, following = self._records.following(manifest)
+            driven.follower.apply(entry.n, entry, following)
+            self._note_success(driven, following.n, following, recovered=True)
+            manifest = following
+
+    def _note_success(self, driven: _Driven, cursor: int, manifest: Manifest, recovered: bool) -> None:
+        with self._changed:
+            driven.cursor, driven.manifest, driven.retry_at_us = cursor, manifest, None
+            if recovered or cursor >= self._head:
+                driven.failures, driven.error = 0, None
+            self._changed.notify_all()
+
+    def _note_failure(self, driven: _Driven, error: Exception) -> None:
+        with self._changed:
+            delay = min(self._first_delay * 2 ** min(driven.failures, 60), self._longest_delay)
+            driven.failures += 1
+            driven.error = error
+            driven.retry_at_us = self._clock() + round(delay * _US)
+            # It may have lost its effect, so it is asked for its cursor again; until then the old one stands.
+            driven.manifest = None
+
+    def _is_due(self, driven: _Driven) -> bool:
+        return driven.retry_at_us is None or driven.retry_at_us <= self._clock()
+
+    def _seconds_until_due(self, head: int) -> float | None:
+        with self._changed:
+            waits = []
+            for driven in self._driven.values():
+                if driven.retry_at_us is not None:
+                    waits.append(max(0.0, (driven.retry_at_us - self._clock()) / _US))
+                elif driven.cursor < head:
+                    waits.append(0.0)
+            return min(waits, default=None)
+
+    def _lowest(self) -> int:
+        # One that was not asked yet, or must be asked again, may stand anywhere.
+        at = [NOTHING_APPLIED if d.manifest is None else d.cursor for d in self._driven.values()]
+        return min(at, default=self._head)
+
+
+class _Records:
+    """Entries and manifests of the newest records, shared by all followers; used by one thread."""
+
+    def __init__(self, log: Log, manifests: Manifests) -> None:
+        self._log = log
+        self._manifests = manifests
+        self._known: OrderedDict[int, tuple[Entry, Manifest]] = OrderedDict()
+
+    def manifest(self, n: int, follower: str) -> Manifest:
+        """The manifest at record `n`; CorruptError when the log does not reach so far."""
+        if n == NOTHING_APPLIED:
+            return Manifest()
+        if n in self._known:
+            return self._known[n][1]
+        manifest = load(self._log, self._manifests, n)
+        if manifest.n != n:
+            raise CorruptError(
+                f"The follower {follower} has applied record {n}, but the log ends at {manifest.n}.",
+                "The log was restored from an older copy: rebuild the follower.",
+            )
+        return manifest
+
+    def following(self, manifest: Manifest) -> tuple[Entry, Manifest]:
+        """The next record and the manifest that includes it; CorruptError when the log ends here."""
+        n = manifest.n + 1
+        if n not in self._known:
+            data = self._log.read(n)
+            if data is None:
+                raise CorruptError(f"Record {n} was announced, but the log does not hold it.", "Restore the log.")
+            entry = decode(data)
+            self._known[n] = entry, fold(manifest, entry)
+            if len(self._known) > _REMEMBERED_RECORDS:
+                self._known.popitem(last=False)
+        return self._known[n]

@@ -1,0 +1,209 @@
+"""One follower per query with a sink, whatever its format; `sink_follower` makes it.
+
+parquet, json, csv   folder.FolderSink    exactly once: names by n, created if absent
+console              ConsoleSink          at least once: a crash after printing prints again
+noop                 NoopSink             only a cursor
+memory               MemorySink           exactly once per process; a new process starts with what is retained
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.errors import QueryError, UnsupportedQuery
+from millpond.log.follower import NOTHING_APPLIED, Follower
+from millpond.log.manifest import Manifest
+from millpond.log.records import Entry
+from millpond.model.endpoints import SINKS
+from millpond.model.query import Query
+from millpond.runtime.followers.cursors import CursorFile, explained, is_next
+from millpond.runtime.followers.folder import FolderSink, local_folder
+from millpond.runtime.followers.formats import format_of, is_folder
+from millpond.runtime.followers.rows import RowsGone, RowsReader
+
+_SHOWN_ROWS = 20
+
+
+class NoopSink:
+    """Keeps a cursor and nothing else."""
+
+    def __init__(self, query: str, cursors: Path, since: int = NOTHING_APPLIED) -> None:
+        self.name = f"sink:{query}"
+        self._query = query
+        self._since = since
+        with explained(cursors):
+            cursors.mkdir(parents=True, exist_ok=True)
+        self._cursor_file = CursorFile(cursors / f"{quote(query, safe='')}.cursor")
+
+    def cursor(self) -> int:
+        """See `Follower.cursor`."""
+        return max(self._since, self._cursor_file.read())
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+        """See `Follower.apply`."""
+        if is_next(self.name, self.cursor(), n):
+            self._show(n, record)
+            self._cursor_file.write(n)
+
+    def _show(self, n: int, record: Entry) -> None:
+        """Let the rows of record `n` be seen; here nobody looks."""
+
+
+class ConsoleSink(NoopSink):
+    """Prints the rows of each record as a small table, at least once; passes over rows that were pruned."""
+
+    def __init__(
+        self,
+        query: str,
+        cursors: Path,
+        rows: RowsReader,
+        since: int = NOTHING_APPLIED,
+        shown: int = _SHOWN_ROWS,
+        write: Callable[[str], object] | None = None,
+    ) -> None:
+        super().__init__(query, cursors, since)
+        self._rows = rows
+        self._shown = shown
+        self._write = write
+
+    def _show(self, n: int, record: Entry) -> None:
+        try:
+            table = self._rows.table(record, self._query)
+        except RowsGone:
+            return
+        if table is not None:
+            # Looked up late, so that output captured after the start is captured.
+            (self._write or sys.stdout.write)(_drawn(self._query, n, table, self._shown))
+
+
+class MemorySink:
+    """Keeps the rows of each record as Arrow tables, for tests and notebooks; thread-safe."""
+
+    def __init__(self, query: str, rows: RowsReader, since: int = NOTHING_APPLIED) -> None:
+        self.name = f"sink:{query}"
+        self._query = query
+        self._rows = rows
+        self._lock = threading.Lock()
+        self._reached = since
+        self._epochs: list[tuple[int, pa.Table]] = []
+
+    def cursor(self) -> int:
+        """See `Follower.cursor`; `since` in a new process."""
+        with self._lock:
+            return self._reached
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+        """See `Follower.apply`; rows that were pruned before this process started are passed over."""
+        with self._lock:
+            if not is_next(self.name, self._reached, n):
+                return
+            try:
+                table = self._rows.table(record, self._query)
+            except RowsGone:
+                table = None
+            if table is not None:
+                self._epochs.append((n, table))
+            self._reached = n
+
+    def epochs(self) -> list[tuple[int, pa.Table]]:
+        """The number and the rows of each record that had any, in order."""
+        with self._lock:
+            return list(self._epochs)
+
+    def table(self) -> pa.Table:
+        """All rows so far, in the order of records; a table without columns before the first row."""
+        tables = [table for _, table in self.epochs()]
+        return pa.concat_tables(tables) if tables else pa.table({})
+
+
+class MemoryTables:
+    """The memory sinks of a pond by query name."""
+
+    def __init__(self) -> None:
+        self._sinks: dict[str, MemorySink] = {}
+
+    def add(self, query: str, sink: MemorySink) -> None:
+        """Remember a sink; a new one under an old name takes its place."""
+        self._sinks[query] = sink
+
+    def table(self, query: str) -> pa.Table:
+        """All rows of a query so far; QueryError when it has no memory sink."""
+        return self.sink(query).table()
+
+    def sink(self, query: str) -> MemorySink:
+        """The sink of a query; QueryError when it has no memory sink."""
+        if query not in self._sinks:
+            raise QueryError(f"The query {query} keeps no rows in memory.", "Give it the sink `memory`.")
+        return self._sinks[query]
+
+
+def sink_follower(
+    query: Query,
+    pond_id: str,
+    rows: RowsReader,
+    cursors: Path,
+    *,
+    since: int = NOTHING_APPLIED,
+    memory: MemoryTables | None = None,
+) -> Follower:
+    """The follower that carries a query's rows to its sink.
+
+    `cursors` is a folder of this pond for the cursors of sinks that have no place of their own. A follower that
+    has no cursor yet starts after record `since`: the number of the record that added the query, or -1.
+    UnsupportedQuery: the sink's format, options or columns do not fit. ForeignPondError, PlaceError: see
+    `FolderSink`.
+    """
+    sink = query.sink
+    if is_folder(sink):
+        if not sink.path:
+            raise UnsupportedQuery(f"The {sink.format} sink of {query.name} has no path.", "Give it a folder.")
+        return FolderSink(query.name, pond_id, local_folder(sink.path), format_of(query), rows, since)
+    if sink.format == "console":
+        return ConsoleSink(query.name, cursors, rows, since, _console_rows(query))
+    if sink.format == "noop":
+        return NoopSink(query.name, cursors, since)
+    if sink.format == "memory":
+        kept = MemorySink(query.name, rows, since)
+        if memory is not None:
+            memory.add(query.name, kept)
+        return kept
+    raise UnsupportedQuery(f"There is no sink {sink.format}.", f"Use one of {', '.join(SINKS)}.")
+
+
+def _console_rows(query: Query) -> int:
+    text = dict(query.sink.options).get("numRows", str(_SHOWN_ROWS))
+    if not text.isdecimal():
+        raise UnsupportedQuery(f"The option numRows is {text!r}.", "Use a whole number.")
+    return int(text)
+
+
+def _drawn(query: str, n: int, table: pa.Table, shown: int) -> str:
+    total = len(table)
+    columns = []
+    for name, column in zip(table.column_names, table.slice(0, shown).columns, strict=True):
+        cells = [name] + ["NULL" if cell is None else _cell(cell) for cell in _printable(column).to_pylist()]
+        width = max(map(len, cells))
+        columns.append([cell.ljust(width) for cell in cells])
+    lines = ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
+    more = [f"… and {total - shown} more"] if total > shown else []
+    counted = "1 row" if total == 1 else f"{total} rows"
+    return "\n".join([f"{query} @ {n} ({counted})", *lines, *more, "", ""])
+
+
+def _printable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_temporal(column.type):
+        return pc.cast(column, pa.utf8())
+    return column
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join("NULL" if part is None else _cell(part) for part in value.values()) + "}"
+    return str(value)

@@ -1,0 +1,212 @@
+"""The view: the latest row per key of queries with `serve=True`, in a store that other programs read.
+
+A row is kept in the table named like its query, in its bucket, under the text of its key (`__key`), as
+
+    {"epoch": n, "window": [start, end], "row": {…}}
+
+`window` in microseconds since 1970 UTC; `row` holds the query's columns as the JSON sink writes them, with NULL
+as `null`. Every bucket moves at every record, also without rows: its number says as of which record it speaks.
+"Latest" relies on windows of a key being emitted in the order of their ends, as final results are: within a
+record the latest end wins, between records the later record.
+
+The store's own numbers are the cursor. What the store has lost is replayed; what it has too much (the log was
+restored from an older copy) is cleared and rebuilt from the rows that are retained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.errors import CorruptError, StoreError
+from millpond.log.manifest import Manifest
+from millpond.log.records import Entry
+from millpond.runtime.followers.rows import PRIVATE, RowsGone, RowsReader
+from millpond.runtime.followers.text import json_objects
+from millpond.state.store import NEVER, Apply, BucketStore, TableWrite, Verdict, Wanted
+
+KEY, BUCKET, END = "__key", "__bucket", "__end"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the view says about a key as of record `n`: the stored document, or None when it has no row."""
+
+    n: int
+    document: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServedBucket:
+    """All keys of a query in one bucket as of record `n`; `documents[i]` is the JSON text for `keys[i]`."""
+
+    bucket: int
+    n: int
+    keys: list[str]
+    documents: list[bytes]
+
+
+class ViewFollower:
+    """Keeps a store at the head of the log.
+
+    `served` returns, for each query that is served now, the size of its window in microseconds; the table of
+    a query that is no longer in it is dropped at the next record. `head` reads the manifest at the head of the
+    log; it must really look, for a driver that was overtaken would clear what its successor has applied.
+    """
+
+    name = "view"
+
+    def __init__(
+        self,
+        store: BucketStore,
+        rows: RowsReader,
+        buckets: int,
+        served: Callable[[], Mapping[str, int]],
+        head: Callable[[], Manifest],
+    ) -> None:
+        self._store = store
+        self._rows = rows
+        self._buckets = range(buckets)
+        self._served = served
+        self._head = head
+        self._known: frozenset[str] | None = None
+
+    def cursor(self) -> int:
+        """See `Follower.cursor`: the lowest number of all buckets; clears those that are ahead of the log."""
+        # In this order: the log is never behind what was applied from it before.
+        applied = np.array(self._store.applied_many(self._buckets), np.int64)
+        head = self._head()
+        ahead = np.flatnonzero(applied > head.n)
+        if len(ahead):
+            self._store.clear_many(ahead.tolist())
+            applied[ahead] = NEVER
+        start = _before_oldest_rows(head)
+        empty = np.flatnonzero(applied == NEVER)
+        if len(empty) and start > NEVER:
+            # Nothing older is retained, so there is nothing to replay before.
+            self._expect_applied([Apply(bucket, start, NEVER) for bucket in empty.tolist()])
+            applied[empty] = start
+        return int(applied.min())
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+        """See `Follower.apply`; StoreError when a bucket has fallen behind: ask for the cursor and replay."""
+        served = self._served()
+        writes: dict[int, list[TableWrite]] = {}
+        try:
+            for query in self._rows.queries(record):
+                if query in served:
+                    self._collect(n, query, served[query], record, writes)
+        except RowsGone:
+            self._start_over(n)
+            return
+        steps = [Apply(bucket, n, n - 1, writes.get(bucket, ())) for bucket in self._buckets]
+        if self._expect_applied(steps):
+            self._drop_unserved(frozenset(served))
+
+    def _collect(self, n: int, query: str, size_us: int, record: Entry, writes: dict[int, list[TableWrite]]) -> None:
+        table = self._rows.batches(record, query)
+        if table is None:
+            return
+        for bucket, keys, documents in latest_documents(table, n, size_us):
+            if bucket not in self._buckets:
+                raise CorruptError(f"A row of query {query} in record {n} is in bucket {bucket}.", "Report this.")
+            writes.setdefault(bucket, []).append(TableWrite(query, keys, documents))
+
+    def _start_over(self, n: int) -> None:
+        # Rows of n are pruned, so a row of before n might be outdated without a trace: an absent row is honest.
+        behind = [b for b, at in zip(self._buckets, self._store.applied_many(self._buckets), strict=True) if at < n]
+        self._store.clear_many(behind)
+        self._expect_applied([Apply(bucket, n, NEVER) for bucket in behind])
+
+    def _expect_applied(self, steps: Sequence[Apply]) -> bool:
+        """Apply the steps; whether any was news. A driver that was overtaken has none, and must not go on."""
+        outcomes = self._store.apply_many(steps)
+        behind = [outcome for outcome in outcomes if outcome.verdict is Verdict.BEHIND]
+        if behind:
+            raise StoreError(
+                f"{len(behind)} buckets of the view are behind, such as {behind[0].bucket} at {behind[0].applied}.",
+                "They are replayed from the log.",
+            )
+        return any(outcome.verdict is Verdict.APPLIED for outcome in outcomes)
+
+    def _drop_unserved(self, served: frozenset[str]) -> None:
+        if served != self._known:
+            for table in self._store.tables() - served:
+                self._store.drop_table(table)
+            self._known = served
+
+
+def latest_documents(table: pa.Table, n: int, size_us: int) -> Iterator[tuple[int, list[bytes], list[bytes | None]]]:
+    """Yield (bucket, keys, documents) per bucket: for each key its row with the latest window end.
+
+    `table` holds the columns `__key`, `__bucket`, `__end` (microseconds) and the query's own.
+    """
+    last = _last_rows(table)
+    latest = table.take(pa.array(last))
+    ends = latest[END].combine_chunks()
+    own = latest.select([name for name in latest.column_names if not name.startswith(PRIVATE)])
+    documents = _wrapped(json_objects(own, omit_nulls=False), n, ends, size_us)
+    keys = pc.cast(latest[KEY], pa.binary()).to_pylist()
+    texts = pc.cast(documents, pa.large_binary()).to_pylist()
+    buckets = latest[BUCKET].to_numpy()
+    starts = np.flatnonzero(np.diff(buckets, prepend=-1))
+    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(buckets)], strict=True):
+        yield int(buckets[start]), keys[start:end], texts[start:end]
+
+
+def _last_rows(table: pa.Table) -> npt.NDArray[np.int64]:
+    codes = pc.dictionary_encode(table[KEY].combine_chunks()).indices.to_numpy()
+    buckets, ends = table[BUCKET].to_numpy(), table[END].to_numpy()
+    order = np.lexsort((ends, codes, buckets))
+    sorted_codes = codes[order]
+    # A key has one bucket, so where the key changes its last row has been seen.
+    is_last = np.append(sorted_codes[1:] != sorted_codes[:-1], True)
+    last: npt.NDArray[np.int64] = order[is_last]
+    return last
+
+
+def _wrapped(rows: pa.Array, n: int, ends: pa.Array, size_us: int) -> pa.Array:
+    start, end = (pc.cast(bound, pa.large_utf8()) for bound in (pc.subtract(ends, size_us), ends))
+    pieces = (f'{{"epoch":{n},"window":[', start, ",", end, '],"row":', rows, "}", "")
+    large = [pa.scalar(piece, pa.large_utf8()) if isinstance(piece, str) else piece for piece in pieces]
+    return pc.binary_join_element_wise(*large)
+
+
+def _before_oldest_rows(head: Manifest) -> int:
+    retained = [section.n for section in head.sections.values() if section.kind == "rows"]
+    return min(retained, default=head.n + 1) - 1
+
+
+def lookup(store: BucketStore, query: str, key: str, bucket: int) -> Served:
+    """The latest row of one key; `key` is the `__key` text, `bucket` the one it belongs to."""
+    return lookup_many(store, query, [(key, bucket)])[0]
+
+
+def lookup_many(store: BucketStore, query: str, keys: Sequence[tuple[str, int]]) -> list[Served]:
+    """The latest rows of many (key, bucket), in one batch; each says as of which record."""
+    places: dict[int, list[int]] = {}
+    for position, (_, bucket) in enumerate(keys):
+        places.setdefault(bucket, []).append(position)
+    wanted = [
+        Wanted(bucket, query, [keys[position][0].encode() for position in positions])
+        for bucket, positions in places.items()
+    ]
+    served: dict[int, Served] = {}
+    for positions, found in zip(places.values(), store.read_many(wanted), strict=True):
+        for position, value in zip(positions, found.values, strict=True):
+            served[position] = Served(found.applied, None if value is None else msgspec.json.decode(value))
+    return [served[position] for position in range(len(keys))]
+
+
+def scan(store: BucketStore, query: str, buckets: int) -> Iterator[ServedBucket]:
+    """Every key of a query, bucket by bucket; each bucket says as of which record, and they may differ."""
+    for bucket in range(buckets):
+        rows = store.scan(bucket, query)
+        yield ServedBucket(bucket, rows.applied, [key.decode() for key in rows.keys], rows.values)

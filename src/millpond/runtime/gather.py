@@ -1,0 +1,224 @@
+"""Gather: the events of one source partition become packets, pre-aggregated by key and slice, one per instance.
+
+Events are taken in chunks of bounded size; for each group of queries on their stream, once: lateness class, key
+codes, slices, filters and arguments (equal ones of different queries are evaluated once), exact partial sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints, Mask
+from millpond.model.expressions import Expression
+from millpond.model.types import is_integer
+from millpond.placement.slots import buckets_of, slots_of
+from millpond.plan.edges import edges_between, slice_of
+from millpond.plan.plan import GroupPlan
+from millpond.runtime.columns import Values, from_arrow, to_arrow
+from millpond.runtime.counting import count_rows
+from millpond.runtime.evaluate import Evaluator
+from millpond.runtime.layout import TICK, StreamLayout
+from millpond.runtime.packet import GroupCells, Header, encode_packet
+from millpond.runtime.partials import Partials, Rows
+from millpond.runtime.tasks import GatherTask, Watermark
+from millpond.state.cells import Piece, Slices
+from millpond.state.keys import canonical, texts_of
+
+CHUNK_ROWS = 1 << 19
+"""Rows taken at once: bounds memory, and keeps every partial of an exact sum below 2**53."""
+
+
+def gather(
+    task: GatherTask, batches: Iterable[pa.RecordBatch], partition: int
+) -> Iterator[tuple[int, bytes]]:
+    """Packets of a source partition as (instance, bytes); every instance gets at least one, so that all of
+    them see the same largest event time.
+    """
+    sequence = 0
+    for table in _chunks(batches):
+        position = int(table.column(0)[0].as_py())
+        if position == TICK:
+            continue
+        stream = task.layout.streams[position]
+        yield from _gather_chunk(task, stream, table, partition, sequence)
+        sequence += 1
+    if not sequence:
+        for instance in range(task.instances):
+            yield instance, encode_packet(Header("", partition, 0, None, {}), [])
+
+
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches joined or cut to at most CHUNK_ROWS rows, never across streams."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for whole in batches:
+        for start in range(0, whole.num_rows, CHUNK_ROWS):
+            batch = whole.slice(start, CHUNK_ROWS)
+            if held and rows + batch.num_rows > CHUNK_ROWS:
+                yield _joined(held)
+                held, rows = [], 0
+            held.append(batch)
+            rows += batch.num_rows
+    if held:
+        yield _joined(held)
+
+
+def _joined(held: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return held[0] if len(held) == 1 else pa.Table.from_batches(held).combine_chunks().to_batches()[0]
+
+
+class _Columns(dict[str, Values]):
+    """The columns of a stream in one chunk, taken from Arrow when first asked for."""
+
+    def __init__(self, layout: StreamLayout, table: pa.RecordBatch) -> None:
+        super().__init__()
+        self._table = table
+        self._places = {column.name: column for column in layout.columns}
+
+    def __missing__(self, name: str) -> Values:
+        place = self._places[name]
+        column = self._table.column(place.position)
+        if place.foreign:
+            inner = from_arrow(column.field("v"), place.type)
+            raised = np.asarray(column.is_null()) if column.null_count else np.zeros((), bool)
+            values = inner._replace(null=inner.null & ~raised, error=raised)
+        else:
+            values = from_arrow(column, place.type)
+        self[name] = values
+        return values
+
+
+def _gather_chunk(
+    task: GatherTask, stream: StreamLayout, table: pa.RecordBatch, partition: int, sequence: int
+) -> Iterator[tuple[int, bytes]]:
+    columns = _Columns(stream, table)
+    evaluator = Evaluator(columns, table.num_rows)
+    mark = task.watermarks.get(stream.name, Watermark())
+    parts: list[list[GroupCells]] = [[] for _ in range(task.instances)]
+    counts: dict[str, dict[str, int]] = {}
+    latest: int | None = None
+    for group in task.plan.groups:
+        if group.stream != stream.name:
+            continue
+        times = columns[group.event_time]
+        timed = np.broadcast_to(~times.null, (table.num_rows,))
+        if timed.any():
+            newest = int(times.data[timed].max())
+            latest = newest if latest is None else max(latest, newest)
+        late = late_classes(times.data, timed, mark, group.delays_us)
+        chosen = Rows(evaluator, timed & (late < len(group.delays_us)))
+        _gather_group(task, group, chosen, times.data, late, parts)
+        counts.update(count_rows(group, evaluator, timed, late))
+    for instance in range(task.instances):
+        header = Header(stream.name, partition, sequence, latest, counts if instance == 0 else {})
+        yield instance, encode_packet(header, parts[instance])
+
+
+def late_classes(times_us: Ints, timed: Mask, mark: Watermark, delays_us: tuple[int, ...]) -> Ints:
+    """For each event the number of delays for which it is late: all of them means that nobody takes it."""
+    late = np.zeros(len(times_us), np.int8)
+    for delay in delays_us:
+        at = mark.at(delay)
+        if at is None:
+            break
+        missed = times_us <= at
+        if not missed.any():
+            break  # longer delays have lower watermarks
+        late += missed
+    return np.where(timed, late, 0).astype(np.int64)
+
+
+def _gather_group(
+    task: GatherTask, group: GroupPlan, rows: Rows, times_us: Ints, late: Ints, parts: list[list[GroupCells]]
+) -> None:
+    if not rows.count:
+        return
+    times = rows.take(times_us)
+    edges = edges_between(group.windows, int(times.min()), int(times.max()))
+    classes = rows.take(late)
+    slices = slice_of(times, edges)
+    class_count = int(classes.max()) + 1
+    if class_count > 1:
+        slices = slices * class_count + classes
+    slice_count = (len(edges) - 1) * class_count
+    codes, keys, key_count = _key_codes(group, rows)
+    codes, keys, bounds = _by_instance(task, codes, keys, key_count)
+    partials = Partials(rows, codes * slice_count + slices, key_count * slice_count)
+    for measure in group.measures:
+        partials.add(measure, is_integer(measure.type))
+    present = partials.present([group.measures[query.presence] for query in group.queries])
+    every = Slices(
+        np.repeat(edges[:-1], class_count),
+        np.repeat(edges[1:], class_count),
+        np.tile(np.arange(class_count), len(edges) - 1),
+    )
+    cells = partials.ids[present]
+    columns = partials.columns(present)
+    starts = np.searchsorted(cells, bounds * slice_count)
+    for instance in range(task.instances):
+        low, high = int(starts[instance]), int(starts[instance + 1])
+        if low == high:
+            continue
+        first = int(bounds[instance])
+        parts[instance].append(_share(group, cells[low:high], first, int(bounds[instance + 1]), slice_count,
+                                      every, keys, columns, low, high))  # fmt: skip
+
+
+def _share(
+    group: GroupPlan, cells: Ints, first: int, end: int, slice_count: int, every: Slices,
+    keys: list[pa.Array], columns: dict[str, Ints], low: int, high: int,
+) -> GroupCells:  # fmt: skip
+    """The cells of one instance: keys and slices renumbered to those that occur."""
+    key_rows = cells // slice_count
+    slice_rows = cells - key_rows * slice_count
+    used, slice_rows = np.unique(slice_rows, return_inverse=True)
+    cut: dict[int, Ints] = {}
+    shares = {name: cut.setdefault(id(column), column[low:high]) for name, column in columns.items()}
+    piece = Piece(every.take(used), slice_rows, key_rows - first, shares)
+    return GroupCells(group.id, [key.slice(first, end - first) for key in keys], end - first, piece)
+
+
+def _key_codes(group: GroupPlan, rows: Rows) -> tuple[Ints, list[pa.Array], int]:
+    """A code per row for its key, the distinct keys as canonical columns, and how many there are."""
+    codes = np.zeros(rows.count, np.int64)
+    keys: list[pa.Array] = []
+    count = 1
+    for expression in group.keys:
+        column = _key_column(expression, rows)
+        encoded = column.dictionary_encode(null_encoding="encode")
+        part = np.asarray(encoded.indices).astype(np.int64)
+        if not keys:
+            codes, keys, count = part, [encoded.dictionary], len(encoded.dictionary)
+            continue
+        both = codes * len(encoded.dictionary) + part
+        pairs = pa.array(both).dictionary_encode()
+        distinct = np.asarray(pairs.dictionary)
+        codes, count = np.asarray(pairs.indices).astype(np.int64), len(distinct)
+        kept = pa.array(distinct // len(encoded.dictionary))
+        keys = [key.take(kept) for key in keys]
+        keys.append(encoded.dictionary.take(pa.array(distinct % len(encoded.dictionary))))
+    return codes, keys, count
+
+
+def _key_column(expression: Expression, rows: Rows) -> pa.Array:
+    values = rows.evaluator(expression)
+    column = to_arrow(values._replace(null=values.null | values.error), expression.type, rows.evaluator.rows)
+    return canonical(column if rows.index is None else column.take(pa.array(rows.index)))
+
+
+def _by_instance(
+    task: GatherTask, codes: Ints, keys: list[pa.Array], count: int
+) -> tuple[Ints, list[pa.Array], Ints]:
+    """Renumber keys so that those of one instance follow each other; also where each instance's begin."""
+    slots = slots_of(texts_of(keys, count))
+    owners = np.array(task.owners)[buckets_of(slots, len(task.owners))]
+    order = np.argsort(owners, kind="stable")
+    bounds = np.searchsorted(owners[order], np.arange(task.instances + 1))
+    if bool((np.diff(order) > 0).all()):
+        return codes, keys, bounds
+    rank = np.empty(count, np.int64)
+    rank[order] = np.arange(count)
+    return rank[codes], [key.take(pa.array(order)) for key in keys], bounds

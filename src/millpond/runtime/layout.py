@@ -1,0 +1,38 @@
+"""Where the columns of each stream stand in the one frame that an epoch reads; a value without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+TICK = -1
+"""The `stream` column of a tick: a row that carries no event."""
+
+
+class ReadColumn(NamedTuple):
+    """A column of a stream: its name in expressions, its position in the frame, its SQL type.
+
+    A `foreign` one is `struct<v: type>`, NULL in rows where evaluating it raised.
+    """
+
+    name: str
+    position: int
+    type: str
+    foreign: bool = False
+
+
+class StreamLayout(NamedTuple):
+    """A stream and its columns."""
+
+    name: str
+    columns: tuple[ReadColumn, ...]
+
+
+@dataclass(frozen=True)
+class ReadLayout:
+    """The frame's first column, `stream`, is a position in `streams`, or `TICK`; all others follow flat.
+
+    Columns of other streams than the row's own are NULL.
+    """
+
+    streams: tuple[StreamLayout, ...]

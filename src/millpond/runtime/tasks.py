@@ -1,0 +1,79 @@
+"""What the driver hands to the two tasks of an epoch: plain values, the same for every attempt."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millpond.plan.plan import GroupPlan, Plan
+from millpond.runtime.layout import ReadLayout
+
+
+class Watermark(msgspec.Struct, frozen=True):
+    """How far a stream's event time has come: the largest time seen before this epoch, and a floor set by a drain."""
+
+    max_time_us: int | None = None
+    floor_us: int | None = None
+
+    def at(self, delay_us: int) -> int | None:
+        """Events at or below this are late for `delay_us`; windows that end at or below it are closed."""
+        marks = [] if self.max_time_us is None else [self.max_time_us - delay_us]
+        if self.floor_us is not None:
+            marks.append(self.floor_us)
+        return max(marks) if marks else None
+
+    def advanced(self, max_time_us: int | None) -> Watermark:
+        """The watermark after events up to `max_time_us`; it never goes back."""
+        if max_time_us is None or (self.max_time_us is not None and max_time_us <= self.max_time_us):
+            return self
+        return Watermark(max_time_us, self.floor_us)
+
+
+class GatherTask(msgspec.Struct, frozen=True):
+    """Everything a gather needs besides its events; `owners[bucket]` is the bucket's instance."""
+
+    plan: Plan
+    layout: ReadLayout
+    watermarks: dict[str, Watermark]
+    owners: tuple[int, ...]
+    instances: int
+    quarantined: frozenset[str] = frozenset()
+
+
+class SectionPlace(msgspec.Struct, frozen=True):
+    """Where a section is: `size` bytes at `offset` of a file in the pond's folder, or of the body of a record."""
+
+    id: str
+    file: str
+    inline: bool
+    offset: int
+    size: int
+    rows: int = 0
+    level: int = 0
+
+
+class GroupState(msgspec.Struct, frozen=True):
+    """What an instance remembers of one group: live sections in the order they were committed."""
+
+    keys: tuple[SectionPlace, ...] = ()
+    segments: tuple[SectionPlace, ...] = ()
+
+
+class FoldTask(msgspec.Struct, frozen=True):
+    """Everything a fold needs besides its packets."""
+
+    pond: str
+    folder: str
+    cache: str
+    number: int
+    plan: Plan
+    watermarks: dict[str, Watermark]
+    drain_floor_us: dict[str, int]
+    state: dict[int, dict[str, GroupState]]
+    buckets: int
+    writer: str
+    drained: bool = False
+    quarantined: frozenset[str] = frozenset()
+
+    def of(self, instance: int, group: GroupPlan) -> GroupState:
+        """What `instance` remembers of `group`."""
+        return self.state.get(instance, {}).get(group.id, GroupState())
