@@ -1,0 +1,313 @@
+"""Makes random streams, cuts and queries over one test schema, from any source of chance.
+
+The same generator serves hypothesis (`strategies.py`), which shrinks what it draws, and seeded cases of any
+size. Queries share columns, filters, keys and windows on purpose, so that plans find something to share.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Call, Column, Expression, call, literal
+from millpond.model.query import Named, Query
+from millpond.model.stream import Field, Stream
+from millpond.model.types import WINDOW, is_float, is_integer
+from millpond.model.windows import Sliding
+
+SECOND = 1_000_000
+
+STREAM = Stream(
+    "events",
+    (
+        Field("k", "string"),
+        Field("g", "bigint"),
+        Field("f", "double"),
+        Field("v", "int"),
+        Field("amount", "double"),
+        Field("flag", "boolean"),
+        Field("ts", "timestamp"),
+    ),
+)
+"""The stream of every random case: `f` holds every nasty double, `amount` prices, `k` skewed strings."""
+
+TEXTS = ("a", "a", "a", "a", "b", "b", "", "ä", "a\u0308", "日本", "😀", "a b", "it's", "A", "zz", "ß")
+DOUBLES = (
+    0.0, -0.0, 1.0, -1.0, 0.5, 2.5, 0.1, math.nan, math.inf, -math.inf, 5e-324, -2.2250738585072014e-308,
+    1.7976931348623157e308, -1e308, 1e300, 1e16, 1.0000000000000002, 1e-300, 9.223372036854775807e18,
+    123456.789, 0.125, 2.675,
+)  # fmt: skip
+BIGINTS = (0, 1, 2, 3, -1, -7, 2**31, 2**53 + 1, -(2**53) - 1, 2**62, 2**63 - 1, -(2**63))
+INTS = (0, 1, 2, 3, 5, 7, -1, -3, 100, 2**31 - 1, -(2**31))
+BASES = (0, 1_700_000_000 * SECOND, -86_400 * SECOND, 45 * SECOND)
+"""Where a stream begins; the first begins at 1970 and reaches before it."""
+
+WINDOWS = (
+    Sliding(10 * SECOND, 10 * SECOND), Sliding(7 * SECOND, 7 * SECOND, 3 * SECOND + 1),
+    Sliding(45 * SECOND, 15 * SECOND), Sliding(45 * SECOND, 15 * SECOND, 7 * SECOND),
+    Sliding(60 * SECOND, 20 * SECOND), Sliding(7 * SECOND, 3 * SECOND), Sliding(5 * SECOND, 4_999_999, 17),
+    Sliding(60 * SECOND, 60 * SECOND), Sliding(1 * SECOND, 1 * SECOND),
+)  # fmt: skip
+DELAYS = (0, 1, 5 * SECOND, 5 * SECOND, 30 * SECOND, 3600 * SECOND)
+
+T = TypeVar("T")
+
+
+class Dice(Protocol):
+    """A source of chance: `random.Random` is one, hypothesis is made into one."""
+
+    def choice(self, seq: Sequence[T], /) -> T:
+        """One of the options."""
+
+    def randint(self, a: int, b: int, /) -> int:
+        """An integer from `a` to `b`, both included."""
+
+
+class Case(NamedTuple):
+    """A stream cut into epochs, and queries over it."""
+
+    epochs: list[list[dict[str, Any]]]
+    queries: list[Query]
+
+
+class Menu(NamedTuple):
+    """What queries may use; leave out what a tested part does not promise."""
+
+    summed: tuple[str, ...] = ("v", "amount", "f", "g")
+    """Columns whose sums, averages and variances are asked for."""
+    raising: bool = True
+    """Whether expressions may raise for some rows."""
+    variance: bool = True
+    """Whether variances and standard deviations are asked for."""
+
+
+EVERYTHING = Menu()
+
+
+# --- expressions -------------------------------------------------------------------------------------------
+
+_COLUMNS = {field.name: Column(field.name, field.type) for field in STREAM.columns}
+_SMALL: dict[str, Sequence[Any]] = {
+    "bigint": BIGINTS, "int": INTS, "double": DOUBLES, "string": TEXTS, "boolean": (True, False),
+}  # fmt: skip
+
+
+def _chance(dice: Dice, one_in: int) -> bool:
+    return dice.randint(1, one_in) == one_in
+
+
+def cast_to(expression: Expression, kind: str) -> Expression:
+    """The expression in type `kind`, with the cast that Spark would insert."""
+    return expression if expression.type == kind else Call("cast", (expression,), kind)
+
+
+def _constant(dice: Dice, kind: str) -> Expression:
+    return literal(None if _chance(dice, 15) else dice.choice(_SMALL[kind]), kind)
+
+
+def number(dice: Dice, menu: Menu, column: Column) -> Expression:
+    """A numeric expression around `column`; without `menu.raising` it raises for no row."""
+    kind = "double" if is_float(column.type) else "bigint"
+    wide = cast_to(column, kind)
+    shape = dice.randint(0, 14)
+    if shape == 0 and menu.raising:
+        return call(dice.choice(("add", "subtract", "multiply")), (wide, _constant(dice, kind)), kind)
+    if shape == 1 and menu.raising:
+        divisor = _COLUMNS[dice.choice(("v", "amount", "f"))]
+        operator = dice.choice(("divide", "remainder"))
+        return Call(operator, (cast_to(column, "double"), cast_to(divisor, "double")), "double")
+    if shape == 2 and menu.raising:
+        return Call(dice.choice(("negate", "abs")), (column,), column.type)
+    if shape == 3 and menu.raising:
+        return Call("cast", (column,), dice.choice(("int", "tinyint", "bigint")))
+    if shape == 4 and menu.raising:
+        return Call(dice.choice(("floor", "ceil")), (cast_to(column, "double"),), "bigint")
+    if shape == 5:
+        choice = (condition(dice, menu, 1), wide, _constant(dice, kind))
+        return Call("case", choice[: dice.choice((2, 3))], kind)
+    if shape == 6:
+        return Call(dice.choice(("least", "greatest", "coalesce")), (wide, _constant(dice, kind)), kind)
+    if shape == 7:
+        return Call("multiply", (cast_to(column, "double"), literal(0.01, "double")), "double")
+    if shape == 8:
+        return Call("sqrt", (cast_to(column, "double"),), "double")
+    if shape == 9:
+        return Call("round", (cast_to(column, "double"), literal(dice.randint(-1, 3), "int")), "double")
+    return column
+
+
+def condition(dice: Dice, menu: Menu, depth: int = 2) -> Expression:
+    """A boolean expression over the columns."""
+    if depth and _chance(dice, 3):
+        parts = tuple(condition(dice, menu, depth - 1) for _ in range(dice.randint(2, 3)))
+        return call(dice.choice(("and", "or")), parts, "boolean")
+    shape = dice.randint(0, 9)
+    if shape == 0:
+        return Call("not", (condition(dice, menu, 0),), "boolean")
+    if shape == 1:
+        inner = number(dice, menu, _COLUMNS["v"]) if _chance(dice, 2) else _COLUMNS["g"]
+        return Call(dice.choice(("isnull", "isnotnull", "ran")), (inner,), "boolean")
+    if shape == 2:
+        return Call("isnan", (_COLUMNS[dice.choice(("f", "amount"))],), "boolean")
+    if shape == 3:
+        return _COLUMNS["flag"]
+    if shape == 4:
+        operator = dice.choice(("startswith", "endswith", "contains"))
+        return Call(operator, (_COLUMNS["k"], _constant(dice, "string")), "boolean")
+    name = dice.choice(("k", "g", "f", "v", "amount", "flag"))
+    column = _COLUMNS[name]
+    if shape == 5:
+        options = tuple(_constant(dice, column.type) for _ in range(dice.randint(1, 4)))
+        return Call("in", (column, *options), "boolean")
+    if shape == 6 and name not in ("k", "flag"):
+        left = number(dice, menu, column)
+        if left.type in _SMALL:
+            return call(dice.choice(("lt", "ge", "same")), (left, _constant(dice, left.type)), "boolean")
+        return Call("isnull", (left,), "boolean")
+    operator = dice.choice(("eq", "lt", "le", "gt", "ge", "same"))
+    return call(operator, (column, _constant(dice, column.type)), "boolean")
+
+
+def key(dice: Dice, menu: Menu) -> Expression:
+    """A grouping expression."""
+    shape = dice.randint(0, 9)
+    if shape <= 5:
+        return _COLUMNS[dice.choice(("k", "k", "k", "g", "v", "f", "flag"))]
+    if shape == 6:
+        return condition(dice, menu, 0)
+    if shape == 7:
+        operator = dice.choice(("length", "upper", "lower"))
+        return Call(operator, (_COLUMNS["k"],), "int" if operator == "length" else "string")
+    if shape == 8:
+        return Call("concat", (_COLUMNS["k"], literal("-", "string"), _COLUMNS["k"]), "string")
+    return number(dice, menu, _COLUMNS[dice.choice(("g", "v", "f"))])
+
+
+# --- queries -----------------------------------------------------------------------------------------------
+
+
+def aggregate_of(function: str, argument: Expression | None, where: Expression | None = None) -> Aggregate:
+    """An aggregate with the argument cast and the result typed as Spark does."""
+    if function == "count" or argument is None:
+        return Aggregate("count", argument, where, "bigint")
+    if function in ("min", "max"):
+        return Aggregate(function, argument, where, argument.type)
+    if function == "sum":
+        return Aggregate(function, argument, where, "bigint" if is_integer(argument.type) else "double")
+    if function != "avg":
+        argument = cast_to(argument, "double")
+    return Aggregate(function, argument, where, "double")
+
+
+def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
+    where = condition(dice, menu, 1) if _chance(dice, 4) else None
+    functions = ["count", "count", "sum", "sum", "min", "max", "avg"]
+    if menu.variance:
+        functions += ["stddev_samp", "stddev_pop", "var_samp", "var_pop"]
+    function = dice.choice(functions)
+    if function == "count" and _chance(dice, 2):
+        return aggregate_of("count", None, where)
+    if function in ("count", "min", "max"):
+        text = ("k",) if function == "count" else ()  # extremes of text are not answered yet
+        column = _COLUMNS[dice.choice((*text, "g", "f", "v", "amount", "flag", "ts"))]
+        return aggregate_of(function, column, where)
+    argument = number(dice, menu, _COLUMNS[dice.choice(menu.summed)])
+    # Sums of wide integers leave their type, which ends the query: rare is enough.
+    if function == "sum" and argument.type == "bigint" and not (menu.raising and _chance(dice, 6)):
+        argument = _COLUMNS["v"]
+    return aggregate_of(function, argument, where)
+
+
+def _output(dice: Dice, keys: Sequence[Expression], aggregates: Sequence[Aggregate]) -> tuple[Named, ...]:
+    columns = [Named("w", Column("window", WINDOW))]
+    if _chance(dice, 3):
+        columns = [Named(part, Column(f"window.{part}", "timestamp")) for part in ("start", "end")]
+    columns += [Named(f"key{i}", Column(f"key:{i}", key.type)) for i, key in enumerate(keys)]
+    columns += [Named(f"agg{i}", Column(f"agg:{i}", agg.type)) for i, agg in enumerate(aggregates)]
+    numbers = [column for column in columns if column.expression.type in ("bigint", "double")]
+    if numbers and _chance(dice, 2):
+        left, right = (cast_to(dice.choice(numbers).expression, "double") for _ in range(2))
+        # Never by zero: an output that raises ends the query.
+        safe = Call("case", (call("same", (right, literal(0.0, "double")), "boolean"),
+                             literal(None, "double"), right), "double")  # fmt: skip
+        operator = dice.choice(("add", "subtract", "multiply", "divide"))
+        columns.append(Named("mixed", Call(operator, (left, safe), "double")))
+    return tuple(columns)
+
+
+def _having(dice: Dice, aggregates: Sequence[Aggregate]) -> Expression | None:
+    usable = [(i, agg) for i, agg in enumerate(aggregates) if agg.type in _SMALL]
+    if not usable or not _chance(dice, 4):
+        return None
+    i, chosen = dice.choice(usable)
+    operator = dice.choice(("gt", "le", "same"))
+    return call(operator, (Column(f"agg:{i}", chosen.type), _constant(dice, chosen.type)), "boolean")
+
+
+def query(dice: Dice, name: str = "q0", menu: Menu = EVERYTHING) -> Query:
+    """A random query over `STREAM`."""
+    keys = tuple(key(dice, menu) for _ in range(dice.choice((0, 1, 1, 1, 2))))
+    aggregates = tuple(_aggregate(dice, menu) for _ in range(dice.randint(1, 4)))
+    return Query(
+        name=name,
+        stream=STREAM.name,
+        event_time="ts",
+        delay_us=dice.choice(DELAYS),
+        window=dice.choice(WINDOWS),
+        keys=keys,
+        aggregates=aggregates,
+        output=_output(dice, keys, aggregates),
+        where=condition(dice, menu) if _chance(dice, 2) else None,
+        having=_having(dice, aggregates),
+    )
+
+
+def query_set(dice: Dice, size: int, menu: Menu = EVERYTHING) -> list[Query]:
+    """`size` queries of different names that often share keys, filters and aggregates, so that groups mix."""
+    made: list[Query] = []
+    for i in range(size):
+        fresh = query(dice, f"q{i}", menu)
+        if made and _chance(dice, 2):
+            # A sibling: another's keys and aggregates under its own window, delay and filter.
+            other = dice.choice(made)
+            fresh = Query(
+                name=fresh.name, stream=other.stream, event_time=other.event_time, delay_us=fresh.delay_us,
+                window=fresh.window, keys=other.keys, aggregates=other.aggregates, output=other.output,
+                where=dice.choice((fresh.where, other.where)), having=other.having,
+            )  # fmt: skip
+        made.append(fresh)
+    return made
+
+
+# --- seeded cases ------------------------------------------------------------------------------------------
+
+
+def random_case(seed: int, events: int, queries: int, *, epochs: int = 8, menu: Menu = EVERYTHING) -> Case:
+    """A reproducible case of any size: `events` rows in `epochs` batches and an empty one, and queries."""
+    dice = random.Random(seed)
+    base = dice.choice(BASES)
+    keys = [f"user-{i}" for i in range(max(1, events // 50))]
+    rows = [_event(dice, base + i * 300 * SECOND // max(1, events), keys) for i in range(events)]
+    cuts = sorted(dice.randint(0, events) for _ in range(epochs - 1))
+    batches = [rows[start:end] for start, end in zip([0, *cuts], [*cuts, events], strict=True)]
+    batches.insert(dice.randint(0, len(batches)), [])
+    return Case(batches, query_set(dice, queries, menu))
+
+
+def _event(dice: random.Random, time: int, keys: Sequence[str]) -> dict[str, Any]:
+    disorder = dice.choice((0, 0, 0, 1, 3, 8, 40)) * SECOND
+    jitter = dice.choice((0, 0, dice.randint(0, 999_999)))
+    row = {
+        "k": dice.choice(TEXTS) if dice.random() < 0.6 else keys[int(len(keys) * dice.random() ** 3)],
+        "g": dice.choice((dice.randint(0, 5), dice.choice(BIGINTS))),
+        "f": dice.choice((dice.gauss(0, 1), dice.choice(DOUBLES))),
+        "v": dice.randint(-5, 100) if dice.random() < 0.95 else dice.choice(INTS),
+        "amount": dice.randint(0, 100_000) / 100,
+        "flag": dice.random() < 0.5,
+        "ts": (time - disorder) // SECOND * SECOND + jitter,
+    }
+    rare = {"k": 0.05, "g": 0.1, "f": 0.1, "v": 0.05, "amount": 0.02, "flag": 0.1, "ts": 0.005}
+    return {name: None if dice.random() < rare[name] else value for name, value in row.items()}

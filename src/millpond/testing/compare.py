@@ -1,0 +1,215 @@
+"""Compares two results as multisets of rows, and says readably how they differ.
+
+Rows come as dicts, Arrow tables or record batches. NULL equals NULL, NaN equals NaN, -0.0 equals 0.0, and
+otherwise doubles must agree to the last bit unless a column is given a tolerance. Types must agree too:
+1, 1.0 and true differ. Timestamps are compared as microseconds, so a datetime equals its int.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+Rows: TypeAlias = pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]]
+"""A result, in any of the forms that results come in."""
+
+_Canonical: TypeAlias = tuple[str, Any]
+
+
+class Tolerance(NamedTuple):
+    """How far two numbers of a column may differ: by `relative` of the larger one, or by `absolute`."""
+
+    relative: float = 0.0
+    absolute: float = 0.0
+
+    def allows(self, left: Any, right: Any) -> bool:
+        """Whether the two values count as equal."""
+        kinds = canonical(left)[0], canonical(right)[0]
+        if canonical(left) == canonical(right) or kinds not in (("floating",) * 2, ("integer",) * 2):
+            return canonical(left) == canonical(right)
+        return math.isclose(left, right, rel_tol=self.relative, abs_tol=self.absolute)
+
+
+def rows_of(data: Rows) -> list[dict[str, Any]]:
+    """The rows as dicts; top-level timestamps of Arrow data become int microseconds."""
+    if not isinstance(data, pa.Table | pa.RecordBatch):
+        return [dict(row) for row in data]
+    columns = {}
+    for name, column in zip(data.schema.names, data.columns, strict=True):
+        # Python's datetime ends at the year 9999; Arrow's timestamps do not.
+        is_time = pa.types.is_timestamp(column.type)
+        values = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()) if is_time else column
+        columns[name] = values.to_pylist()
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def canonical(value: Any) -> _Canonical:
+    """A hashable form, equal for values that count as equal and only for those.
+
+    >>> canonical(math.nan) == canonical(math.nan), canonical(-0.0) == canonical(0.0)
+    (True, True)
+    >>> canonical(1) == canonical(1.0)
+    False
+    """
+    if value is None:
+        return ("null", None)
+    if isinstance(value, bool):
+        return ("boolean", value)
+    if isinstance(value, int):
+        return ("integer", value)
+    if isinstance(value, float):
+        return ("floating", "NaN" if math.isnan(value) else value)
+    if isinstance(value, datetime.datetime):
+        utc = value if value.tzinfo else value.replace(tzinfo=datetime.timezone.utc)
+        epoch = datetime.datetime.fromtimestamp(0, datetime.timezone.utc)
+        return ("integer", (utc - epoch) // datetime.timedelta(microseconds=1))
+    if isinstance(value, datetime.date):
+        return ("integer", (value - datetime.date(1970, 1, 1)).days)
+    if isinstance(value, Mapping):
+        return ("struct", tuple(sorted((name, canonical(item)) for name, item in value.items())))
+    if isinstance(value, list | tuple):
+        return ("list", tuple(canonical(item) for item in value))
+    if isinstance(value, Decimal):
+        return ("decimal", value.normalize())
+    return (type(value).__name__, value)
+
+
+def difference(
+    expected: Rows,
+    actual: Rows,
+    *,
+    tolerances: Mapping[str, float | Tolerance] | None = None,
+    limit: int = 5,
+) -> str | None:
+    """How `actual` differs from `expected`, for people; None when they are the same multiset of rows.
+
+    >>> print(difference([{"k": "a", "n": 1}, {"k": "b", "n": 2}], [{"k": "a", "n": 1}, {"k": "b", "n": 3}]))
+    2 rows expected, 2 found: 1 missing, 1 surplus.
+      differs: {'k': 'b', 'n': 2} but n is 3
+
+    `tolerances` gives a column a relative tolerance (a number) or a `Tolerance`; such a column must
+    not be what alone tells rows apart.
+    """
+    wanted, found = rows_of(expected), rows_of(actual)
+    names = _names(wanted), _names(found)
+    if wanted and found and names[0] != names[1]:
+        return f"Columns differ: {sorted(names[0])} expected, {sorted(names[1])} found."
+    allowed = {
+        name: given if isinstance(given, Tolerance) else Tolerance(given)
+        for name, given in (tolerances or {}).items()
+    }
+    missing, surplus = _unmatched(wanted, found)
+    if allowed:
+        missing, surplus = _forgive(missing, surplus, allowed)
+    if not missing and not surplus:
+        return None
+    lines = [
+        f"{len(wanted)} rows expected, {len(found)} found: {len(missing)} missing, {len(surplus)} surplus.",
+        *_explain(missing, surplus, allowed, limit),
+    ]
+    return "\n".join(lines)
+
+
+def assert_same_rows(
+    expected: Rows,
+    actual: Rows,
+    *,
+    tolerances: Mapping[str, float | Tolerance] | None = None,
+    about: str = "",
+) -> None:
+    """Fail with a readable difference unless both are the same multiset of rows.
+
+    Raises:
+        AssertionError: they differ.
+    """
+    found = difference(expected, actual, tolerances=tolerances)
+    if found is not None:
+        raise AssertionError(f"{about}: {found}" if about else found)
+
+
+def _names(rows: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    return frozenset(name for row in rows for name in row)
+
+
+def _unmatched(
+    expected: list[dict[str, Any]], actual: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of each side that have no equal partner on the other, in their order."""
+    surplus_of = Counter(canonical(row) for row in actual)
+    surplus_of.subtract(canonical(row) for row in expected)
+    surplus, missing = [], []
+    for row in actual:
+        if surplus_of[canonical(row)] > 0:
+            surplus_of[canonical(row)] -= 1
+            surplus.append(row)
+    for row in expected:
+        if surplus_of[canonical(row)] < 0:
+            surplus_of[canonical(row)] += 1
+            missing.append(row)
+    return missing, surplus
+
+
+def _forgive(
+    missing: list[dict[str, Any]], surplus: list[dict[str, Any]], allowed: Mapping[str, Tolerance]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Take away the pairs of rows that differ within tolerance."""
+    candidates: dict[_Canonical, list[dict[str, Any]]] = {}
+    for row in surplus:
+        candidates.setdefault(_exact_part(row, allowed), []).append(row)
+    still_missing = []
+    for row in missing:
+        near = candidates.get(_exact_part(row, allowed), [])
+        for i, other in enumerate(near):
+            if not _differing(row, other, allowed):
+                del near[i]
+                break
+        else:
+            still_missing.append(row)
+    return still_missing, [row for rows in candidates.values() for row in rows]
+
+
+def _exact_part(row: Mapping[str, Any], allowed: Mapping[str, Tolerance]) -> _Canonical:
+    return canonical({name: value for name, value in row.items() if name not in allowed})
+
+
+def _differing(
+    left: Mapping[str, Any], right: Mapping[str, Any], allowed: Mapping[str, Tolerance]
+) -> list[str]:
+    return [
+        name
+        for name in left
+        if name not in right
+        or not (
+            allowed[name].allows(left[name], right[name])
+            if name in allowed
+            else canonical(left[name]) == canonical(right[name])
+        )
+    ]
+
+
+def _explain(
+    missing: list[dict[str, Any]],
+    surplus: list[dict[str, Any]],
+    allowed: Mapping[str, Tolerance],
+    limit: int,
+) -> list[str]:
+    """One line per row: a missing row beside the surplus row most like it, if half of it agrees."""
+    left = list(surplus)
+    lines = []
+    for row in missing[:limit]:
+        nearest = min(left, key=lambda other: len(_differing(row, other, allowed)), default=None)
+        if nearest is not None and 2 * len(_differing(row, nearest, allowed)) <= len(row):
+            left.remove(nearest)
+            changes = [f"{name} is {nearest.get(name)!r}" for name in _differing(row, nearest, allowed)]
+            lines.append(f"  differs: {row!r} but {', '.join(changes)}")
+        else:
+            lines.append(f"  missing: {row!r}")
+    lines += [f"  surplus: {row!r}" for row in left[: max(0, limit - len(lines))]]
+    unseen = max(0, len(missing) - limit) + max(0, len(surplus) - limit)
+    return [*lines, "  and more"] if unseen else lines

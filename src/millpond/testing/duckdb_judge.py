@@ -1,0 +1,313 @@
+"""Answers a query in DuckDB: a second judge that shares no code with the naive twin but the lateness rule.
+
+DuckDB reads SQL in any order and stops at the first error, Spark evaluates row by row. So each expression
+becomes two: one for its value, which never raises, and one that tells whether Spark would have raised.
+Integers are BIGINT, arithmetic goes through HUGEINT, times are BIGINT microseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any, Literal, TypeAlias
+
+import duckdb
+import pyarrow as pa
+from duckdb.func import FunctionNullHandling
+from msgspec.structs import replace
+
+from millpond.errors import OverflowedError
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Column, Expression, Foreign, columns_of, walk
+from millpond.model.query import Query
+from millpond.model.types import integer_range, is_float, is_integer
+from millpond.testing.duckdb_expressions import Sql, Unsupported, either, quoted, translate
+from millpond.testing.oracle import Batch, Raised, late_marks
+
+_Exact: TypeAlias = Callable[[Sequence[float] | None], float | None]
+Floats: TypeAlias = Literal["exact", "native"]
+"""How sums, averages and variances of doubles are made: by correctly rounded `fsum`, or by DuckDB's own."""
+
+
+def answer(
+    query: Query, epochs: Sequence[Batch], *, drained: bool = False, floats: Floats = "exact"
+) -> list[dict[str, Any]]:
+    """All rows that `query` has emitted after `epochs`, computed by DuckDB.
+
+    With `floats="native"` compare with a tolerance: DuckDB's sums of doubles depend on their order.
+
+    Raises:
+        Unsupported: DuckDB cannot mirror a part of the query.
+        Raised: HAVING or an output expression raises.
+        OverflowedError: an integer sum left its type.
+    """
+    script = _Script(query, floats)
+    with _connection(query, epochs) as db:
+        _check_sums(query, db, f"{script.grouped(drained)} SELECT * FROM sums")
+        cursor = db.execute(f"{script.grouped(drained)} {script.results()}")
+        names = [column[0] for column in cursor.description or ()]
+        rows = [dict(zip(names, values, strict=True)) for values in cursor.fetchall()]
+    if any(row.pop("_raised") for row in rows):
+        raise Raised(f"HAVING or an output expression of {query.name} raises")
+    return rows
+
+
+def counts(query: Query, epochs: Sequence[Batch]) -> dict[str, int]:
+    """How many events were read, and how many met each fate, counted by DuckDB.
+
+    Raises:
+        Unsupported: DuckDB cannot mirror a part of the query.
+    """
+    script = _Script(query, "exact")
+    with _connection(query, epochs) as db:
+        found = db.execute(f"{script.judged()} SELECT _fate, count(*) FROM judged GROUP BY ALL").fetchall()
+    result = {"applied": 0, "late": 0, "dead": 0, "filtered": 0, **dict(found)}
+    return {"read": sum(result.values()), **result}
+
+
+def mirrored(query: Query) -> tuple[Query, int]:
+    """The query without the aggregates that DuckDB cannot mirror, and how many those were.
+
+    They become `count(*)`, so that positions stay; what was computed from them is left out.
+    """
+    lost = {f"agg:{i}" for i, wanted in enumerate(query.aggregates) if not _is_mirrored(wanted)}
+    counted = Aggregate("count", None, None, "bigint")
+    aggregates = [counted if f"agg:{i}" in lost else wanted for i, wanted in enumerate(query.aggregates)]
+    having = None if query.having is None or columns_of(query.having) & lost else query.having
+    output = [column for column in query.output if not columns_of(column.expression) & lost]
+    kept = replace(query, aggregates=tuple(aggregates), output=tuple(output), having=having)
+    return kept, len(lost)
+
+
+def _is_mirrored(wanted: Aggregate) -> bool:
+    try:
+        for expression in (wanted.argument, wanted.filter):
+            if expression is not None:
+                translate(expression)
+    except Unsupported:
+        return False
+    return True
+
+
+# --- the script --------------------------------------------------------------------------------------------
+
+
+class _Script:
+    """The SQL of one query, as a chain of common table expressions over the table `events`."""
+
+    def __init__(self, query: Query, floats: Floats) -> None:
+        self._query = query
+        self._floats = floats
+        self._keys = [translate(key) for key in query.keys]
+        self._filters = [None if a.filter is None else translate(a.filter) for a in query.aggregates]
+        self._arguments = [None if a.argument is None else translate(a.argument) for a in query.aggregates]
+
+    def judged(self) -> str:
+        """Each event with its fate."""
+        where = Sql("TRUE") if self._query.where is None else translate(self._query.where)
+        return f"""
+            WITH judged AS (SELECT *, CASE
+                WHEN {quoted(self._query.event_time)} IS NULL THEN 'dead'
+                WHEN _late THEN 'late'
+                WHEN {where.raised} THEN 'dead'
+                WHEN ({where.value}) IS NOT TRUE THEN 'filtered'
+                WHEN {self._rest_raises()} THEN 'dead'
+                ELSE 'applied' END AS _fate FROM events)"""
+
+    def _rest_raises(self) -> str:
+        parts = [key.raised for key in self._keys]
+        for chosen, argument in zip(self._filters, self._arguments, strict=True):
+            raised = "FALSE" if argument is None else argument.raised
+            if chosen is not None:
+                parts.append(chosen.raised)
+                raised = f"(({chosen.value}) IS TRUE AND {raised})"
+            parts.append(raised)
+        return either(*parts)
+
+    def grouped(self, drained: bool) -> str:
+        """The aggregates of each closed window and key."""
+        query, time = self._query, quoted(self._query.event_time)
+        size, slide, offset = query.window.size_us, query.window.slide_us, query.window.offset_us
+        watermark = f"(SELECT max({time}) - {query.delay_us} FROM events)"
+        closed = "" if drained else f"WHERE _start + {size} <= {watermark}"
+        keys = [f"{_shown(key.value, e)} AS {quoted(f'key:{i}')}"
+                for i, (key, e) in enumerate(zip(self._keys, query.keys, strict=True))]  # fmt: skip
+        selected = ", ".join(["_start", *keys, *self._aggregates()])
+        # A few candidates too many on both sides: DuckDB's integer division goes towards zero.
+        first = f"({time} - {offset} - {size}) // {slide} - 2"
+        last = f"({time} - {offset}) // {slide} + 3"
+        # Within its range, which is checked apart, a sum is a BIGINT again.
+        sums = [f"TRY_CAST({agg} AS BIGINT) AS {agg}" for agg in _integer_sums(query)]
+        replaced = f"REPLACE ({', '.join(sums)})" if sums else ""
+        return f"""{self.judged()},
+            candidates AS (SELECT *, {offset} + {slide} * unnest(range({first}, {last})) AS _start
+                FROM judged WHERE _fate = 'applied'),
+            placed AS (SELECT * FROM candidates WHERE _start <= {time} AND {time} < _start + {size}),
+            sums AS (SELECT {selected} FROM placed {closed} GROUP BY ALL),
+            grouped AS (SELECT * EXCLUDE (_start) {replaced}, _start AS "window.start",
+                _start + {size} AS "window.end", {{'start': _start, 'end': _start + {size}}} AS "window"
+                FROM sums)"""
+
+    def _aggregates(self) -> Iterator[str]:
+        parts = zip(self._query.aggregates, self._filters, self._arguments, strict=True)
+        for i, (wanted, chosen, argument) in enumerate(parts):
+            condition = "TRUE" if chosen is None else f"({chosen.value}) IS TRUE"
+            if argument is None:
+                call = f"count(*) FILTER (WHERE {condition})"
+            else:
+                assert wanted.argument is not None
+                call = self._aggregate(wanted.function, wanted.argument.type, argument.value, condition)
+            yield f"{call} AS {quoted(f'agg:{i}')}"
+
+    def _aggregate(self, function: str, kind: str, value: str, condition: str) -> str:
+        tail = f"FILTER (WHERE {condition} AND ({value}) IS NOT NULL)"
+        if function in ("count", "min", "max") or (function == "sum" and is_integer(kind)):
+            result = f"{function}({value}) {tail}"
+            return f"{result} + 0.0" if is_float(kind) and function != "count" else result
+        if function == "avg" and is_integer(kind):
+            # Through text: DuckDB rounds some negative HUGEINTs to the wrong DOUBLE.
+            return f"(sum({value}) {tail})::VARCHAR::DOUBLE / count({value}) {tail}"
+        if self._floats == "native":
+            return f"{function}(({value})::DOUBLE) {tail}"
+        return f"CAST(exact_{function}(list(({value})::DOUBLE) {tail}) AS DOUBLE)"
+
+    def results(self) -> str:
+        """The output columns of the rows that HAVING lets through, and `_raised`."""
+        having = None if self._query.having is None else translate(self._query.having)
+        columns = [translate(column.expression) for column in self._query.output]
+        raised = either(*(column.raised for column in columns))
+        if having is not None:
+            raised = either(having.raised, f"(({having.value}) IS TRUE AND {raised})")
+        selected = [f"({sql.value}) AS {quoted(c.name)}"
+                    for sql, c in zip(columns, self._query.output, strict=True)]  # fmt: skip
+        wanted = "" if having is None else f"WHERE ({having.value}) IS TRUE OR {having.raised}"
+        return f"SELECT {', '.join(selected)}, ({raised}) AS _raised FROM grouped {wanted}"
+
+
+def _shown(value: str, expression: Expression) -> str:
+    return f"({value}) + 0.0::DOUBLE" if is_float(expression.type) else f"({value})"
+
+
+def _integer_sums(query: Query) -> list[str]:
+    return [
+        quoted(f"agg:{i}")
+        for i, wanted in enumerate(query.aggregates)
+        if wanted.function == "sum" and is_integer(wanted.type)
+    ]
+
+
+def _check_sums(query: Query, db: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """DuckDB sums into HUGEINT, and so never overflows here; Spark's type is smaller."""
+    low, high = integer_range("bigint")
+    for name in _integer_sums(query):
+        if db.execute(f"SELECT 1 FROM ({sql}) WHERE {name} NOT BETWEEN {low} AND {high} LIMIT 1").fetchone():
+            raise OverflowedError("A sum is no bigint.", "Cast its argument to double.")
+
+
+# --- the table ---------------------------------------------------------------------------------------------
+
+_ARROW = {
+    "string": pa.string(), "boolean": pa.bool_(), "double": pa.float64(), "timestamp": pa.int64(),
+    "tinyint": pa.int64(), "smallint": pa.int64(), "int": pa.int64(), "bigint": pa.int64(),
+}  # fmt: skip
+
+
+def _connection(query: Query, epochs: Sequence[Batch]) -> duckdb.DuckDBPyConnection:
+    table = _table(query, epochs)
+    db = duckdb.connect()
+    db.execute("SET threads = 1")
+    db.execute("SET disabled_optimizers = 'expression_rewriter'")  # it rewrites -f < NaN to f > NaN
+    db.register("events", table)
+    for name, function in _EXACT.items():
+        db.create_function(
+            f"exact_{name}",
+            _as_text(function),
+            [duckdb.list_type(duckdb.sqltypes.DOUBLE)],
+            duckdb.sqltypes.VARCHAR,
+            null_handling=FunctionNullHandling.SPECIAL,
+        )
+    return db
+
+
+def _table(query: Query, epochs: Sequence[Batch]) -> pa.Table:
+    kinds = {query.event_time: "timestamp"}
+    read = [e for e in (query.where, *query.keys) if e is not None]
+    read += [e for a in query.aggregates for e in (a.argument, a.filter) if e is not None]
+    for node in (node for expression in read for node in walk(expression)):
+        if isinstance(node, Foreign):
+            raise Unsupported(f"DuckDB does not know {node.sql}.")
+        if isinstance(node, Column):
+            kinds[node.name] = node.type
+    if not set(kinds.values()) <= set(_ARROW):
+        raise Unsupported(f"DuckDB's judge does not hold all of {sorted(set(kinds.values()))}.")
+    rows = [row for batch in epochs for row in batch]
+    columns = {name: pa.array([row[name] for row in rows], _ARROW[kind]) for name, kind in kinds.items()}
+    return pa.table({**columns, "_late": pa.array(late_marks(query, epochs), pa.bool_())})
+
+
+# --- exact aggregates of doubles, in other words than the twin's -------------------------------------------
+
+
+def _as_text(function: _Exact) -> Callable[[Sequence[float] | None], str | None]:
+    # DuckDB takes a NaN returned by Python for NULL; text keeps both apart, and `repr` keeps every bit.
+    def textual(values: Sequence[float] | None) -> str | None:
+        result = function(values)
+        return None if result is None else repr(result)
+
+    return textual
+
+
+def _nonfinite(values: Sequence[float]) -> float | None:
+    special = {value for value in values if not math.isfinite(value)}
+    if not special:
+        return None
+    return special.pop() if len(special) == 1 else math.nan
+
+
+def _ieee(exact: Fraction) -> float:
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
+
+
+def _exact_sum(values: Sequence[float] | None) -> float | None:
+    if values is None:
+        return None
+    special = _nonfinite(values)
+    if special is not None:
+        return special
+    try:
+        return math.fsum(values)
+    except OverflowError:  # on the way, or in the end
+        return _ieee(sum(map(Fraction, values), Fraction()))
+
+
+def _exact_avg(values: Sequence[float] | None) -> float | None:
+    total = _exact_sum(values)
+    return None if total is None or values is None else total / len(values)
+
+
+def _spread(values: Sequence[float] | None, missing: int) -> float | None:
+    """The variance of `values` over their number less `missing`: n·Σx² - (Σx)² exactly, rounded, divided."""
+    if values is None or len(values) <= missing:
+        return None
+    if _nonfinite(values) is not None:
+        return math.nan
+    exact, n = [Fraction(value) for value in values], len(values)
+    return _ieee(n * sum(x * x for x in exact) - Fraction(sum(exact)) ** 2) / (n * (n - missing))
+
+
+def _root(variance: float | None) -> float | None:
+    return None if variance is None else math.sqrt(variance)
+
+
+_EXACT: dict[str, _Exact] = {
+    "sum": _exact_sum,
+    "avg": _exact_avg,
+    "var_samp": lambda values: _spread(values, 1),
+    "var_pop": lambda values: _spread(values, 0),
+    "stddev_samp": lambda values: _root(_spread(values, 1)),
+    "stddev_pop": lambda values: _root(_spread(values, 0)),
+}

@@ -1,0 +1,124 @@
+"""A pond without Spark: the same gather, fold, log and followers, driven in one thread. For tests of queries.
+
+Streams are handed in as Arrow batches per source partition; one call is one epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+
+from millpond.log.follower import Follower, Pump, pump
+from millpond.log.local import LocalFolder
+from millpond.log.manifest import Manifests, load
+from millpond.log.port import Log
+from millpond.log.protocol import AlreadyTrue, Run, Steps, Writer, perform
+from millpond.log.records import Offsets
+from millpond.model.query import Query
+from millpond.model.stream import Stream
+from millpond.model.types import TIMES
+from millpond.plan.build import build_plan, needed_columns
+from millpond.runtime.columns import ARROW_TYPES
+from millpond.runtime.epoch import Batch, Setting, assemble, fold_task, gather_task
+from millpond.runtime.fold import fold
+from millpond.runtime.gather import gather
+from millpond.runtime.layout import ReadColumn, ReadLayout, StreamLayout
+
+T = TypeVar("T")
+
+
+class LocalPond:
+    """One pond in `folder`; a second one on the same folder takes over from the first.
+
+    `epoch` takes the events of one batch: stream name -> one Arrow table per source partition.
+    """
+
+    def __init__(
+        self, folder: Path, streams: Sequence[Stream], queries: Sequence[Query], instances: int = 1,
+        buckets: int = 64, followers: Sequence[Follower] = (), token: str = "local",
+    ) -> None:  # fmt: skip
+        self.log = Log(LocalFolder(folder / "log"))
+        self.manifests = Manifests(LocalFolder(folder / "manifest"))
+        self.plan = build_plan(queries)
+        self._streams = {stream.name: stream for stream in streams}
+        layout, at = [], 1
+        for stream in streams:
+            types = {column.name: column.type for column in stream.columns}
+            names = needed_columns(self.plan, stream.name)
+            columns = tuple(ReadColumn(name, at + i, types[name]) for i, name in enumerate(names))
+            at += len(names)
+            layout.append(StreamLayout(stream.name, columns))
+        self.setting = Setting(
+            "local",
+            str(folder),
+            str(folder / "cache"),
+            self.plan,
+            ReadLayout(tuple(layout)),
+            instances,
+            buckets,
+        )
+        self._width = at
+        self._writer = Writer(token, load(self.log, self.manifests))
+        self._followers = [(Pump(follower.name), follower) for follower in followers]
+        self._perform(self._writer.take_over(0, "localhost", 0, "0", ""))
+
+    @property
+    def offsets(self) -> Offsets:
+        """Where the log ends, per stream."""
+        return self._writer.manifest.offsets
+
+    def _perform(self, steps: Steps[T]) -> T:
+        return perform(steps, self.log, self.manifests, self._announce)
+
+    def _announce(self, n: int) -> None:
+        for driver, follower in self._followers:
+            pump(driver, follower, self.log, self.manifests)
+
+    def epoch(self, events: Mapping[str, Sequence[pa.Table]]) -> None:
+        """Run and commit one epoch."""
+        start = dict(self.offsets)
+        end = {name: str(int(start.get(name, "0")) + 1) for name in self._streams}
+        run = self._perform(self._writer.begin(self._writer.manifest.batch + 1, start, end, "local"))
+        assert not isinstance(run, AlreadyTrue)
+        self._run(run, self._frames(events), Batch("local", self._writer.manifest.batch + 1, start, end))
+
+    def drain(self) -> None:
+        """Close every open window."""
+        run = self._perform(self._writer.drain())
+        offsets = dict(self.offsets)
+        self._run(run, [], Batch("local", self._writer.manifest.batch, offsets, offsets), drain=True)
+
+    def _run(self, run: Run, frames: Iterable[pa.RecordBatch], batch: Batch, drain: bool = False) -> None:
+        setting = self.setting
+        packets: list[list[pa.Buffer]] = [[] for _ in range(setting.instances)]
+        task = gather_task(setting, run)
+        for partition, frame in enumerate(frames):
+            for instance, packet in gather(task, [frame], partition):
+                packets[instance].append(pa.py_buffer(packet))
+        folding = fold_task(setting, run, self._writer.token, drain)
+        # packets reach a fold in any order: hand them over backwards
+        deltas = [
+            fold(folding, i, packets[i][::-1], f"{self._writer.token}-0.0") for i in range(setting.instances)
+        ]
+        record, body = assemble(setting, run, folding, batch, deltas, 0, run.n - 1)
+        self._perform(self._writer.commit(record, body))
+
+    def _frames(self, events: Mapping[str, Sequence[pa.Table]]) -> Iterable[pa.RecordBatch]:
+        for position, stream in enumerate(self.setting.layout.streams):
+            for table in events.get(stream.name, ()):
+                yield self._frame(position, stream, table)
+
+    def _frame(self, position: int, stream: StreamLayout, table: pa.Table) -> pa.RecordBatch:
+        """The table in the layout of the read: the stream's position, then its columns where they belong."""
+        arrays: list[pa.Array] = [pa.nulls(len(table))] * self._width
+        arrays[0] = pa.array([position] * len(table), pa.int32())
+        for column in stream.columns:
+            array = table.column(column.name).combine_chunks()
+            kind = ARROW_TYPES[column.type]
+            if column.type in TIMES and pa.types.is_int64(array.type):
+                array = array.view(kind) if column.type != "date" else array.cast(pa.int32()).view(kind)
+            arrays[column.position] = array.cast(kind)
+        return pa.RecordBatch.from_arrays(arrays, names=[f"c{i}" for i in range(self._width)])

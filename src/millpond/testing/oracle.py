@@ -1,0 +1,222 @@
+"""The naive twin: answers one query by one plain loop over its events, to judge every cleverer answer by.
+
+No sharing, no slices, no arrays. An answer that differs from this one is wrong, or this file is.
+Its stream has no order, so lateness is judged as for files: by the largest event time of the batches before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from millpond.errors import OverflowedError
+from millpond.model.aggregates import Aggregate
+from millpond.model.query import Query
+from millpond.model.types import integer_range, is_integer
+from millpond.model.windows import Interval
+from millpond.testing.rowwise import Raised, Row, Value, evaluate, order
+
+__all__ = [
+    "Batch", "Raised", "Result", "Row", "Value",
+    "aggregate", "answer", "answer_by_epoch", "counts", "evaluate", "late_marks", "watermarks",
+]  # fmt: skip
+
+Batch = Sequence[Row]
+Result = dict[str, Value]
+
+FATES = ("applied", "late", "dead", "filtered")
+"""What becomes of an event that a query reads, exactly one of them."""
+
+
+class _Judged(NamedTuple):
+    """What one event means to one query; `taken` holds the argument of each aggregate that takes it."""
+
+    fate: str
+    keys: tuple[Value, ...] = ()
+    taken: tuple[tuple[int, Value], ...] = ()
+
+
+class _Cell(NamedTuple):
+    """One window of one key: per aggregate, the arguments of the events it took."""
+
+    window: Interval
+    keys: tuple[Value, ...]
+    arguments: tuple[list[Value], ...]
+
+
+def answer(query: Query, epochs: Sequence[Batch], *, drained: bool = False) -> list[Result]:
+    """All rows that `query` has emitted after `epochs`; `drained` closes the windows that are still open.
+
+    Raises:
+        Raised: HAVING or an output expression raises.
+        OverflowedError: an integer sum left its type.
+    """
+    return [row for rows in answer_by_epoch(query, epochs, drained=drained) for row in rows]
+
+
+def answer_by_epoch(query: Query, epochs: Sequence[Batch], *, drained: bool = False) -> list[list[Result]]:
+    """The rows that each epoch emits; `drained` appends one more list: the windows still open at the end."""
+    cells: dict[tuple[Value, ...], _Cell] = {}
+    emitted = []
+    marks = watermarks(query, epochs)
+    for batch, before, after in zip(epochs, marks, marks[1:], strict=False):
+        for row in batch:
+            judged = _judge(query, row, before)
+            if judged.fate == "applied":
+                _place(query, row[query.event_time], judged, cells)
+        ripe = [key for key, cell in cells.items() if after is not None and cell.window.end_us <= after]
+        emitted.append(list(_emit(query, [cells.pop(key) for key in ripe])))
+    if drained:
+        emitted.append(list(_emit(query, list(cells.values()))))
+    return emitted
+
+
+def counts(query: Query, epochs: Sequence[Batch]) -> dict[str, int]:
+    """How many events were read, and how many met each fate: read = applied + late + dead + filtered."""
+    result = dict.fromkeys(("read", *FATES), 0)
+    for batch, watermark in zip(epochs, watermarks(query, epochs), strict=False):
+        for row in batch:
+            result["read"] += 1
+            result[_judge(query, row, watermark).fate] += 1
+    return result
+
+
+def watermarks(query: Query, epochs: Sequence[Batch]) -> list[int | None]:
+    """The watermark before the first epoch (none), and after each epoch."""
+    largest: int | None = None
+    marks: list[int | None] = [None]
+    for batch in epochs:
+        for row in batch:
+            time = row[query.event_time]
+            if time is not None and (largest is None or time > largest):
+                largest = time
+        marks.append(None if largest is None else largest - query.delay_us)
+    return marks
+
+
+def late_marks(query: Query, epochs: Sequence[Batch]) -> list[bool]:
+    """For each event, in order: whether it is late for `query`."""
+    marks = watermarks(query, epochs)
+    return [
+        _is_late(row[query.event_time], watermark)
+        for batch, watermark in zip(epochs, marks, strict=False)
+        for row in batch
+    ]
+
+
+def _is_late(time: int | None, watermark: int | None) -> bool:
+    return time is not None and watermark is not None and time <= watermark
+
+
+def _judge(query: Query, row: Row, watermark: int | None) -> _Judged:
+    time = row[query.event_time]
+    if time is None:
+        return _Judged("dead")
+    if _is_late(time, watermark):
+        return _Judged("late")
+    try:
+        if query.where is not None and evaluate(query.where, row) is not True:
+            return _Judged("filtered")
+        keys = tuple(_shown(evaluate(key, row)) for key in query.keys)
+        taken = []
+        for i, wanted in enumerate(query.aggregates):
+            if wanted.filter is None or evaluate(wanted.filter, row) is True:
+                taken.append((i, True if wanted.argument is None else evaluate(wanted.argument, row)))
+    except Raised:
+        return _Judged("dead")
+    return _Judged("applied", keys, tuple(taken))
+
+
+def _place(query: Query, time: int, judged: _Judged, cells: dict[tuple[Value, ...], _Cell]) -> None:
+    for window in query.window.assign(time):
+        # `order` makes every NaN the same dictionary key.
+        key = (window, *(None if value is None else order(value) for value in judged.keys))
+        if key not in cells:
+            cells[key] = _Cell(window, judged.keys, tuple([] for _ in query.aggregates))
+        for i, value in judged.taken:
+            cells[key].arguments[i].append(value)
+
+
+def _shown(value: Value) -> Value:
+    return value + 0.0 if isinstance(value, float) else value  # -0.0 + 0.0 is 0.0
+
+
+def _emit(query: Query, cells: list[_Cell]) -> Iterator[Result]:
+    for cell in sorted(cells, key=lambda cell: cell.window):
+        start, end = cell.window
+        row: Result = {"window": {"start": start, "end": end}, "window.start": start, "window.end": end}
+        row.update({f"key:{i}": value for i, value in enumerate(cell.keys)})
+        for i, (wanted, values) in enumerate(zip(query.aggregates, cell.arguments, strict=True)):
+            row[f"agg:{i}"] = aggregate(wanted, values)
+        if query.having is None or evaluate(query.having, row) is True:
+            yield {column.name: evaluate(column.expression, row) for column in query.output}
+
+
+# --- aggregates --------------------------------------------------------------------------------------------
+
+_UNIT = 1 << 1074
+"""Every finite double is a whole number of 1/_UNIT, so sums of doubles are sums of Python integers: exact."""
+
+
+def aggregate(wanted: Aggregate, arguments: Sequence[Value]) -> Value:
+    """The aggregate of the arguments of the events it takes, in any order; `count(*)` gets a True for each.
+
+    >>> aggregate(Aggregate("sum", None, None, "double"), [1e100, 1.0, -1e100])
+    1.0
+
+    Raises:
+        OverflowedError: an integer sum left its type.
+    """
+    values = [value for value in arguments if value is not None]
+    if wanted.function == "count":
+        return len(values)
+    if not values:
+        return None
+    if wanted.function == "min":
+        return _shown(min(values, key=order))
+    if wanted.function == "max":
+        return _shown(max(values, key=order))
+    if wanted.function == "sum":
+        return _sum(values, wanted.type)
+    if wanted.function == "avg":
+        return float(_sum(values, "double")) / float(len(values))
+    return _variance(wanted.function, values)
+
+
+def _sum(values: Sequence[Value], kind: str) -> int | float:
+    if is_integer(kind):
+        total = sum(values)
+        low, high = integer_range(kind)
+        if not low <= total <= high:
+            raise OverflowedError(f"A sum of {total} is no {kind}.", "Cast its argument to double.")
+        return int(total)
+    special = [value for value in values if not math.isfinite(value)]
+    if special:
+        return math.fsum(special) if len(set(special)) == 1 else math.nan
+    return _rounded(sum(map(_units, values)), _UNIT)
+
+
+def _units(value: int | float) -> int:
+    numerator, denominator = value.as_integer_ratio()
+    return numerator * (_UNIT // denominator)
+
+
+def _rounded(numerator: int, denominator: int) -> float:
+    try:
+        return numerator / denominator  # of integers: correctly rounded, however long they are
+    except OverflowError:
+        return math.inf if numerator > 0 else -math.inf
+
+
+def _variance(function: str, values: Sequence[Value]) -> float | None:
+    n = len(values)
+    pairs = n * (n - 1) if function.endswith("_samp") else n * n
+    if pairs == 0:
+        return None
+    if not all(math.isfinite(value) for value in values):
+        return math.nan
+    units = [_units(value) for value in values]
+    numerator = n * sum(x * x for x in units) - sum(units) ** 2
+    variance = _rounded(numerator, _UNIT * _UNIT) / float(pairs)
+    return math.sqrt(variance) if function.startswith("stddev") else variance
