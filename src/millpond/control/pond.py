@@ -1,0 +1,277 @@
+"""The pond as Python sees it: add queries, run, read results."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from millpond.control.wiring import Followers, Truth, follow, new_writer, open_truth
+from millpond.errors import ForeignPondError, QueryTypeError, StoreError, UnsupportedQuery
+from millpond.log.manifest import Manifest, load
+from millpond.model.endpoints import Sink
+from millpond.model.query import Query
+from millpond.model.spec import PondSpec, from_json, to_json
+from millpond.model.stream import Stream
+from millpond.plan.build import build_plan
+from millpond.plan.plan import Plan
+from millpond.runtime.columns import ARROW_TYPES
+from millpond.runtime.epoch import Setting
+from millpond.runtime.followers.runner import FollowerStatus
+from millpond.runtime.followers.view import Served, lookup
+from millpond.runtime.rows import served_key
+from millpond.spark.driver import Driver, Epoch
+from millpond.spark.frontend import FrontEnd
+from millpond.spark.hosts import check_one_host
+from millpond.spark.read import read
+from millpond.spark.session import (
+    Frame,
+    Session,
+    check_session,
+    default_instances,
+    reading_session,
+    spark_session,
+)
+from millpond.version import VERSION
+
+_MEMORY = Sink("memory")
+
+
+class Pond:
+    """Many continuous queries over the same streams: read once, moved once, remembered once.
+
+    `path` is the pond's folder, made if it is new; a later pond on the same folder with the same queries goes
+    on where the last one stopped. `spark` is a classic session of yours, or None to start one. `instances` is
+    the number of parallel folds (default: Spark's parallelism). `store` is where rows of served queries are
+    kept: `lmdb`, `lmdb:PATH` or `memory`. `on_epoch` is told of every committed epoch.
+
+    Raises:
+        SetupError: this Spark session cannot be used.
+    """
+
+    def __init__(
+        self,
+        spark: Session | None = None,
+        path: str | os.PathLike[str] = "pond",
+        *,
+        instances: int | None = None,
+        store: str = "lmdb",
+        cache: str | os.PathLike[str] | None = None,
+        on_epoch: Callable[[Epoch], None] | None = None,
+    ) -> None:
+        self.spark = spark_session() if spark is None else spark
+        check_session(self.spark)
+        self._reading = reading_session(self.spark)
+        self.path = Path(os.path.abspath(path))
+        self._instances, self._store = instances, store
+        self._cache = Path(cache) if cache is not None else _host_local_folder()
+        self._on_epoch = on_epoch or (lambda _epoch: None)
+        self._front = FrontEnd(self.spark)
+        self._queries: dict[str, Query] = {}
+        self._truth: Truth | None = None
+        self._driver: Driver | None = None
+        self._followers: Followers | None = None
+        self._spec: PondSpec | None = None
+
+    def stream(self, stream: Stream) -> None:
+        """Declare a stream, so that SQL can name it.
+
+        Raises:
+            QueryTypeError, SourceError: its name is taken, or Spark cannot open it.
+        """
+        self._front.declare(stream)
+
+    def add(self, name: str, query: str | Frame, *, sink: Sink = _MEMORY, serve: bool = False) -> Query:
+        """Add a query before the pond runs: Spark SQL, or a Structured Streaming DataFrame that is not started.
+
+        Its rows go to `sink` (default: kept in memory, see `table`); `serve` keeps the latest row per key
+        for `lookup`.
+
+        Raises:
+            QueryError: the query is wrong, refused or not supported; nothing was added.
+        """
+        if self._driver is not None:
+            raise UnsupportedQuery(f"{name} cannot be added to a pond that runs.", "Add it before `run`.")
+        if name in self._queries:
+            raise QueryTypeError(f"The query name {name!r} is used twice.", "Give each query its own name.")
+        if isinstance(query, str):
+            made = self._front.query_from_sql(name, query, sink=sink, serve=serve)
+        else:
+            made = self._front.query_from_dataframe(name, query, sink=sink, serve=serve)
+        self._queries[name] = made
+        return made
+
+    def load(self, text: str) -> tuple[Query, ...]:
+        """Declare the streams and add the queries of a pond file: Spark's own statements.
+
+        Raises:
+            QueryError: a statement is wrong; the message names its line.
+        """
+        made = self._front.load_file(text)
+        for query in made:
+            if query.name in self._queries:
+                raise QueryTypeError(f"The query name {query.name!r} is used twice.", "Rename one.")
+            self._queries[query.name] = query
+        return tuple(made)
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """The queries, in the order they were added."""
+        return tuple(self._queries.values())
+
+    @property
+    def plan(self) -> Plan:
+        """How the queries are answered together."""
+        return build_plan(self._queries.values())
+
+    def run(self, *, once: bool = True, drain: bool = False) -> None:
+        """Run epochs: with `once` until all input there is has been taken, else until `stop`.
+
+        `drain` then closes every window that is still open. Returns when all sinks have all rows.
+
+        Raises:
+            FencedError, OffsetGapError, CorruptError, PlaceError, …: see `errors`; what was committed stands.
+        """
+        self.open()
+        assert self._driver is not None and self._spec is not None
+        wanted = self._front.wanted(self.queries)
+        # with the tick, which cannot say where it will end, Spark takes a bounded input as one batch
+        frame, layout = read(self._reading, wanted, tick=not once)
+        self._driver.lay_out(layout)
+        self._driver.run(frame, once=once)
+        if drain:
+            self._driver.drain()
+        self.settle()
+
+    def open(self) -> None:
+        """Claim the pond and start its followers; `run` does it by itself.
+
+        Raises:
+            ForeignPondError: the folder holds another pond, or one with other queries.
+        """
+        if self._driver is not None:
+            return
+        if not self._queries:
+            raise QueryTypeError("The pond has no queries.", "Add one first.")
+        truth = open_truth(self.path)
+        spec = self._agreed_spec(truth.manifest)
+        check_one_host(self.spark, self.path)
+        followers = follow(truth, self.queries, spec.buckets, self._store)
+        setting = Setting(truth.pond, str(self.path), str(self._cache), self.plan, None, spec.instances, spec.buckets)
+        driver = Driver(
+            self._reading, setting, truth.log, truth.manifests, new_writer(truth),
+            followers.runner.notify, followers.followed, self._on_epoch,
+        )  # fmt: skip
+        head = driver.take_over(VERSION, to_json(spec))
+        followers.runner.start()
+        followers.runner.notify(head)
+        self._truth, self._driver, self._followers, self._spec = truth, driver, followers, spec
+
+    def _agreed_spec(self, manifest: Manifest) -> PondSpec:
+        """What is asked now, if it is what the folder was asked before."""
+        known = from_json(manifest.spec) if manifest.spec else None
+        instances = self._instances or (known.instances if known else default_instances(self.spark))
+        used = {query.stream for query in self.queries}
+        streams = tuple(stream for stream in self._front.streams.values() if stream.name in used)
+        spec = PondSpec(streams, tuple(sorted(self.queries, key=lambda query: query.name)), instances)
+        if known is not None and known.meaning != spec.meaning:
+            raise ForeignPondError(
+                f"{self.path} was made for {_differences(known, spec)}.",
+                "Use the queries it was made for, or a new folder.",
+            )
+        return spec
+
+    def stop(self) -> None:
+        """Let `run` return after the epoch at hand; may be called from a signal handler or another thread."""
+        if self._driver is not None:
+            self._driver.stop()
+
+    def settle(self, timeout: float = 60.0) -> None:
+        """Wait until every sink and the view have every committed row.
+
+        Raises:
+            StoreError: one of them keeps failing; the message says which and why.
+        """
+        if self._followers is None or self._truth is None:
+            return
+        head = self.manifest().n
+        if not self._followers.runner.wait(head, timeout):
+            late = [f"{status.name}: {status.error or 'behind'}" for status in self.status() if status.behind]
+            raise StoreError(f"Not every sink has all rows ({'; '.join(late)}).", "Mend it and run again.")
+
+    def table(self, name: str) -> pa.Table:
+        """All rows of a query whose sink is `memory`.
+
+        Raises:
+            QueryError: the query has another sink.
+            KeyError: no such query.
+        """
+        if self._followers is None:
+            raise KeyError(name)
+        return self._followers.tables.table(name)
+
+    def lookup(self, name: str, *key: Any) -> Served:
+        """The latest row of a served query for a key (its values in order), and the record it is as of.
+
+        Raises:
+            KeyError: no such query.
+            StoreError: the query is not served.
+        """
+        group, plan = self.plan.of_query(name)
+        if self._followers is None or self._followers.store is None or not plan.query.serve:
+            raise StoreError(f"The query {name!r} is not served.", "Add it with serve=True.")
+        columns = [
+            pa.array([value], ARROW_TYPES[kind.type]) for value, kind in zip(key, group.keys, strict=True)
+        ]
+        text, bucket = served_key(columns, 1, self._spec.buckets if self._spec else 1)
+        return lookup(self._followers.store, name, text[0].as_py(), bucket[0].as_py())
+
+    def manifest(self) -> Manifest:
+        """What the log amounts to now.
+
+        Raises:
+            KeyError: the pond was not opened.
+        """
+        if self._truth is None:
+            raise KeyError("the pond is not open")
+        return load(self._truth.log, self._truth.manifests)
+
+    def status(self) -> Sequence[FollowerStatus]:
+        """How sinks, view and pruning fare."""
+        return self._followers.runner.status() if self._followers is not None else ()
+
+    def close(self) -> None:
+        """Stop the followers and close the store; the Spark session stays as it was."""
+        if self._followers is not None:
+            self._followers.runner.stop(30.0)
+            if self._followers.store is not None:
+                self._followers.store.close()
+        self._driver = self._followers = self._truth = None
+
+    def __enter__(self) -> Pond:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _host_local_folder() -> Path:
+    """Where key tables are cached on this host; memory-backed where the system offers that."""
+    base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
+    return base / f"millpond-{os.getuid()}"
+
+
+def _differences(known: PondSpec, asked: PondSpec) -> str:
+    """What two specs do not share, by name."""
+    if known.instances != asked.instances:
+        return f"{known.instances} instances, not {asked.instances}"
+    old, new = ({query.name: query for query in spec.meaning.queries} for spec in (known, asked))
+    changed = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+    return f"other queries ({', '.join(changed[:5])})" if changed else "other streams"

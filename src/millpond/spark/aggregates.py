@@ -1,0 +1,112 @@
+"""Spark's aggregate calls -> `model.aggregates.Aggregate`, with conditional forms turned into FILTER."""
+
+from __future__ import annotations
+
+from millpond.errors import UnsupportedQuery
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Call, Expression, Literal, call, literal
+from millpond.model.types import KEY_TYPES, is_integer, is_number
+from millpond.spark.catalyst import Catalyst, JavaObject, children, kind_of, optional, text_of, type_of
+from millpond.spark.expressions import Translator, conjunction
+
+_FUNCTIONS = {
+    "Count": "count",
+    "Sum": "sum",
+    "Min": "min",
+    "Max": "max",
+    "Average": "avg",
+    "StddevSamp": "stddev_samp",
+    "StddevPop": "stddev_pop",
+    "VarianceSamp": "var_samp",
+    "VariancePop": "var_pop",
+}
+_TIMES = ("timestamp", "date")
+_ANSWERED = "count, sum, min, max, avg, stddev, stddev_pop, variance and var_pop"
+
+
+def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) -> Aggregate:
+    """The aggregate that an `AggregateExpression` asks for.
+
+    Raises:
+        UnsupportedQuery: the function, DISTINCT or the type is not answered by this version.
+    """
+    function = node.aggregateFunction()
+    kind = kind_of(function)
+    name = _FUNCTIONS.get(kind)
+    if name is None or (node.isDistinct() and name not in ("min", "max")):
+        asked = str(function.prettyName()) + (" DISTINCT" if node.isDistinct() else "")
+        raise UnsupportedQuery(
+            f"`{text_of(node)}` asks for {asked}, which is planned, not answered yet.",
+            f"This version answers {_ANSWERED}.",
+        )
+    condition = optional(node.filter())
+    filters = [] if condition is None else [translate(condition)]
+    if name == "count":
+        return _count(catalyst, function, filters, translate)
+    part = children(function)[0]
+    _check_type(node, name, type_of(part))
+    if (
+        name == "sum"
+        and is_integer(type_of(part))
+        and str(function.evalContext().evalMode().toString()) != "ANSI"
+    ):
+        raise UnsupportedQuery(
+            f"`{text_of(node)}` is to survive overflow; only ANSI sums are answered.",
+            "Use sum, with spark.sql.ansi.enabled=true.",
+        )
+    argument, guard = _unguarded(translate(part))
+    return Aggregate(name, argument, conjunction(filters + guard), type_of(function))
+
+
+def _check_type(node: JavaObject, name: str, kind: str) -> None:
+    if is_number(kind) or (name in ("min", "max") and kind in _TIMES):
+        return
+    cure = (
+        "Cast it to double."
+        if kind.startswith("decimal")
+        else f"This version answers {_ANSWERED} of numbers."
+    )
+    raise UnsupportedQuery(
+        f"`{text_of(node)}` is the {name} of a {kind}, which is planned, not answered yet.", cure
+    )
+
+
+def _count(
+    catalyst: Catalyst, function: JavaObject, filters: list[Expression], translate: Translator
+) -> Aggregate:
+    """`count(a, b)` counts rows where neither is NULL; a constant counts every row."""
+    arguments: list[Expression] = []
+    for part in children(function):
+        if type_of(part) not in KEY_TYPES:
+            filters = [*filters, translate(catalyst.not_null(part))]
+            continue
+        argument, guard = _unguarded(translate(part))
+        filters = filters + guard
+        if not (isinstance(argument, Literal) and argument.text is not None):
+            arguments.append(argument)
+    if len(arguments) == 1:
+        return Aggregate("count", arguments[0], conjunction(filters), "bigint")
+    filters = filters + [call("isnotnull", (argument,), "boolean") for argument in arguments]
+    return Aggregate("count", None, conjunction(filters), "bigint")
+
+
+def _unguarded(argument: Expression) -> tuple[Expression, list[Expression]]:
+    """`CASE WHEN p THEN x END` as x and the filter p: every aggregate here skips NULL."""
+    if not isinstance(argument, Call) or argument.op != "case":
+        return argument, []
+    condition, value = argument.args[:2]
+    rest = argument.args[2:]
+    if not rest or (len(rest) == 1 and _is_null(rest[0])):
+        return value, [condition]
+    # count_if(p) arrives as count(CASE WHEN p = false THEN NULL ELSE p END)
+    if (
+        _is_null(value)
+        and rest[1:] == ()
+        and condition == call("eq", (rest[0], literal(False, "boolean")), "boolean")
+    ):
+        return literal(1, "int"), [rest[0]]
+    return argument, []
+
+
+def _is_null(expression: Expression) -> bool:
+    return isinstance(expression, Literal) and expression.text is None

@@ -1,0 +1,168 @@
+"""What an analysed plan has below its aggregation: one stream, filters, derived columns, one window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.model.windows import Sliding
+from millpond.spark.catalyst import Catalyst, JavaObject, children, id_of, items, kind_of, window_mark
+from millpond.spark.windows import recovered
+
+_STATEFUL = {
+    "Join": "A join",
+    "Union": "A union",
+    "Aggregate": "An aggregation below the window (a chain of queries)",
+    "Deduplicate": "dropDuplicates or DISTINCT",
+    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
+    "Distinct": "SELECT DISTINCT",
+    "Generate": "explode",
+    "Window": "An OVER (…) window",
+    "GlobalLimit": "LIMIT",
+    "Sort": "ORDER BY",
+    "Expand": "CUBE, ROLLUP or GROUPING SETS",
+    "Sample": "A sample",
+}
+_STREAMS = ("StreamingRelation", "StreamingRelationV2")
+_FIELDS = ("start", "end")
+
+
+class WindowColumn(NamedTuple):
+    """A window that the analyser made: the attribute of its time, and its size, slide and offset."""
+
+    time: JavaObject
+    sliding: Sliding
+
+
+class WindowPart(NamedTuple):
+    """A window, or its `start` or `end`."""
+
+    window: WindowColumn
+    field: str | None
+
+
+@dataclass(frozen=True)
+class Below:
+    """What feeds an aggregation: conditions, the lowest first, and layers of aliases, the highest first."""
+
+    leaf: JavaObject
+    conditions: list[JavaObject] = field(default_factory=list)
+    layers: list[list[JavaObject]] = field(default_factory=list)
+    definitions: dict[int, JavaObject] = field(default_factory=dict)
+    windows: dict[int, WindowColumn] = field(default_factory=dict)
+
+    def window_part(self, expression: JavaObject) -> WindowPart | None:
+        """The window that a grouping key is, if it is one."""
+        kind = kind_of(expression)
+        if kind == "AttributeReference":
+            identity = id_of(expression)
+            if identity in self.windows:
+                return WindowPart(self.windows[identity], None)
+            return self.window_part(self.definitions[identity]) if identity in self.definitions else None
+        if kind == "Alias":
+            return self.window_part(expression.child())
+        if kind == "GetStructField":
+            whole = self.window_part(expression.child())
+            if whole is not None and whole.field is None:
+                return WindowPart(whole.window, _FIELDS[expression.ordinal()])
+        return None
+
+
+def read_below(catalyst: Catalyst, node: JavaObject) -> Below:
+    """Read down to the streaming source.
+
+    Raises:
+        UnsupportedQuery: a join, a union, another aggregation, … stands below.
+        QueryTypeError: what is read is no stream.
+    """
+    conditions: list[JavaObject] = []
+    layers: list[list[JavaObject]] = []
+    definitions: dict[int, JavaObject] = {}
+    windows: dict[int, WindowColumn] = {}
+    while (kind := kind_of(node)) not in _STREAMS:
+        found: dict[int, WindowColumn] = {}
+        if kind == "Project":
+            aliases = [column for column in items(node.projectList()) if kind_of(column) == "Alias"]
+            found = _projected_windows(catalyst, aliases)
+            layer = [alias for alias in aliases if id_of(alias) not in found]
+            layers.append(layer)
+            definitions.update((id_of(alias), alias) for alias in layer)
+        elif kind == "Expand":
+            found = _expanded_window(catalyst, node)
+        elif kind == "Filter":
+            # directly above the panes of a hopping window the analyser put its own condition
+            if not (kind_of(node.child()) == "Expand" and _marked(node.child())):
+                conditions.append(node.condition())
+        elif kind not in ("EventTimeWatermark", "SubqueryAlias"):
+            raise _refused(node, kind)
+        windows.update(found)
+        node = node.child()
+        if found and kind == "Project":
+            node = _without_time_filter(node, found)
+    attributes = items(node.output())
+    layers.append([catalyst.alias(catalyst.unqualified(a), str(a.name()), a) for a in attributes])
+    return Below(node, conditions[::-1], layers, definitions, windows)
+
+
+def _projected_windows(catalyst: Catalyst, aliases: list[JavaObject]) -> dict[int, WindowColumn]:
+    found = {}
+    for alias in aliases:
+        mark = window_mark(alias)
+        # an alias of a window column carries the mark too
+        if mark is None or kind_of(alias.child()) in ("AttributeReference", "GetStructField"):
+            continue
+        if mark == "session":
+            raise _session()
+        found[id_of(alias)] = WindowColumn(*recovered(catalyst, alias, [alias]))
+    return found
+
+
+def _expanded_window(catalyst: Catalyst, node: JavaObject) -> dict[int, WindowColumn]:
+    marked = _marked(node)
+    if not marked:
+        raise _refused(node, "Expand")
+    position = marked[0]
+    panes = node.projections()
+    rows = [panes.apply(i).apply(position) for i in range(min(2, panes.size()))]
+    column = node.output().apply(position)
+    return {id_of(column): WindowColumn(*recovered(catalyst, column, rows))}
+
+
+def _marked(node: JavaObject) -> list[int]:
+    """Positions of the columns of an Expand that are windows it makes."""
+    first = node.projections().apply(0)
+    marked = [i for i, column in enumerate(items(node.output())) if window_mark(column)]
+    return [i for i in marked if kind_of(first.apply(i)) != "AttributeReference"]
+
+
+def _without_time_filter(node: JavaObject, found: dict[int, WindowColumn]) -> JavaObject:
+    """What stands below the `time IS NOT NULL` that the analyser puts under a tumbling window."""
+    times = {id_of(window.time) for window in found.values()}
+    if kind_of(node) == "Filter" and kind_of(node.condition()) == "IsNotNull":
+        tested = node.condition().child()
+        if kind_of(tested) == "AttributeReference" and id_of(tested) in times:
+            return node.child()
+    return node
+
+
+def _session() -> UnsupportedQuery:
+    return UnsupportedQuery(
+        "A session window is planned, not answered yet.", "Use window(time, size, slide)."
+    )
+
+
+def _refused(node: JavaObject, kind: str) -> UnsupportedQuery | QueryTypeError:
+    if kind in _STATEFUL:
+        return UnsupportedQuery(
+            f"{_STATEFUL[kind]} below the window ({kind}) is planned, not answered yet.",
+            "Query one stream with filters, derived columns and one windowed aggregation.",
+        )
+    if not children(node) and not node.isStreaming():
+        return QueryTypeError(
+            f"What the query reads is no stream ({kind}).", "Use spark.readStream, or a declared stream."
+        )
+    return UnsupportedQuery(
+        f"The plan has {kind} below the window, which is not answered.",
+        "Query one stream with filters, derived columns and one windowed aggregation.",
+    )

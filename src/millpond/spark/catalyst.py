@@ -1,0 +1,314 @@
+"""Spark's private names: every one that Millpond leans on, and nothing else, stands in this file.
+
+`Catalyst` wraps one classic session. Plans and expressions are objects of the JVM (`JavaObject`); the small
+functions below read them, the methods build or rewrite them. `self_check` exercises each name once, so that
+a Spark that renamed one is refused at the start, with its version, and not in the middle of a query.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import pyspark
+from py4j.java_gateway import get_field, is_instance_of
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.classic.column import Column as ClassicColumn
+from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+
+from millpond.errors import MillpondError, SetupError
+
+JavaObject: TypeAlias = Any
+"""A plan, an expression or another object of the JVM."""
+
+_PACKAGE = "org.apache.spark.sql.catalyst."
+_EXPRESSION = _PACKAGE + "expressions.Expression"
+_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+_WATERMARK = "spark.watermarkDelayMs"
+_WINDOW = "spark.timeWindow"
+_SESSION = "spark.sessionWindow"
+
+
+class Place(NamedTuple):
+    """A piece of SQL text: `text[start:stop]`."""
+
+    text: str
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        """`line:column` (from 1) and the piece itself."""
+        line = self.text.count("\n", 0, self.start) + 1
+        column = self.start - (self.text.rfind("\n", 0, self.start) + 1) + 1
+        return f"{line}:{column} `{self.piece}`"
+
+    @property
+    def piece(self) -> str:
+        """The text itself."""
+        return self.text[self.start : self.stop]
+
+
+def kind_of(node: JavaObject) -> str:
+    """The simple class name of a node: `Aggregate`, `EqualTo`, …"""
+    return str(node.getClass().getSimpleName()).rstrip("$")
+
+
+def items(sequence: JavaObject) -> list[JavaObject]:
+    """The elements of a Scala sequence."""
+    return [sequence.apply(i) for i in range(sequence.size())]
+
+
+def pairs(mapping: JavaObject) -> Iterator[tuple[str, str]]:
+    """The entries of a Scala map of strings."""
+    entries = mapping.iterator()
+    while entries.hasNext():
+        entry = entries.next()
+        yield str(entry._1()), str(entry._2())
+
+
+def optional(option: JavaObject) -> JavaObject | None:
+    """The value of a Scala option, or None."""
+    return option.get() if option.isDefined() else None
+
+
+def children(node: JavaObject) -> list[JavaObject]:
+    """The children of a plan or an expression."""
+    return items(node.children())
+
+
+def type_of(expression: JavaObject) -> str:
+    """The SQL type of a resolved expression; `simpleString` would cut long structs."""
+    return str(expression.dataType().catalogString())
+
+
+def place_of(node: JavaObject) -> Place | None:
+    """Where the node stands in the SQL text it was parsed from, if it was."""
+    origin = node.origin()
+    start, stop, text = (
+        optional(origin.startIndex()),
+        optional(origin.stopIndex()),
+        optional(origin.sqlText()),
+    )
+    return None if start is None or stop is None or text is None else Place(text, start, stop + 1)
+
+
+def text_of(expression: JavaObject) -> str:
+    """The expression as its user wrote it, or as Spark prints it."""
+    place = place_of(expression)
+    return str(expression.sql()) if place is None else place.piece
+
+
+def id_of(attribute: JavaObject) -> int:
+    """The expression id of an attribute or alias; unique within a JVM."""
+    return int(attribute.exprId().id())
+
+
+def delay_ms(attribute: JavaObject) -> int | None:
+    """The watermark delay an attribute carries, if any."""
+    metadata = attribute.metadata()
+    return int(metadata.getLong(_WATERMARK)) if metadata.contains(_WATERMARK) else None
+
+
+def window_mark(attribute: JavaObject) -> str | None:
+    """`time` or `session` for the column of a window, else None."""
+    metadata = attribute.metadata()
+    return "time" if metadata.contains(_WINDOW) else "session" if metadata.contains(_SESSION) else None
+
+
+def eval_mode(expression: JavaObject) -> str:
+    """`ANSI`, `TRY` or `LEGACY`: how arithmetic, casts and aggregates meet overflow and zero."""
+    return str(expression.evalMode().toString())
+
+
+def analysed(frame: DataFrame) -> JavaObject:
+    """The analysed plan of a classic DataFrame."""
+    return frame._jdf.queryExecution().analyzed()
+
+
+class Catalyst:
+    """The private doors of one classic Spark session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self._jvm: JavaObject = spark._jvm
+        self._session: JavaObject = spark._jsparkSession
+        self._modules: dict[str, JavaObject] = {}
+
+    def analysis_session(self) -> SparkSession:
+        """A clone of the session in which streams need no names: analysing there leaves the user's alone."""
+        clone = self.clone()
+        clone.conf.set(_EVOLUTION, "false")
+        clone.conf.set("spark.sql.variable.substitute", "false")  # ${env:...} would be read while parsing
+        return clone
+
+    def clone(self) -> SparkSession:
+        """A session with the same views and settings, whose own changes stay its own."""
+        return SparkSession(self.spark.sparkContext, self._session.cloneSession())
+
+    def parse(self, text: str) -> JavaObject:
+        """The unresolved plan of a statement; resolves, reads and runs nothing.
+
+        Raises:
+            ParseException: it is no Spark SQL.
+        """
+        return self._session.sessionState().sqlParser().parsePlan(text)
+
+    def clean(self, plan: JavaObject) -> JavaObject:
+        """The analysed plan without CTEs, views, aliases of relations and replaceable expressions."""
+        inline = self._jvm.java.lang.Class.forName(_PACKAGE + "optimizer.InlineCTE").getConstructors()[0]
+        flags = [True] + [False] * (inline.getParameterCount() - 1)
+        plan = self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(*flags).apply(plan)
+        for rule in (
+            "analysis.EliminateSubqueryAliases",
+            "analysis.EliminateView",
+            "optimizer.ReplaceExpressions",
+            "optimizer.RewriteWithExpression",
+        ):
+            plan = self._module(rule).apply(plan)
+        return plan
+
+    def aggregation(self, plan: JavaObject) -> tuple[list[JavaObject], list[JavaObject], list[JavaObject]]:
+        """Keys, distinct aggregates and result columns of an `Aggregate`, as Spark's planner splits it."""
+        found = self._module("planning.PhysicalAggregation").unapply(plan).get()
+        return items(found._1()), items(found._2()), items(found._3())
+
+    def substitute(self, expression: JavaObject, definitions: Sequence[JavaObject]) -> JavaObject:
+        """The expression with attributes replaced by the aliases that define them."""
+        if not definitions:
+            return expression
+        collapse = self._module("optimizer.CollapseProject")
+        replaced = collapse.buildCleanedProjectList(
+            self._seq([self.alias(expression, "e")]), self._seq(definitions)
+        )
+        return replaced.apply(0).child()
+
+    def alias(self, expression: JavaObject, name: str, like: JavaObject | None = None) -> JavaObject:
+        """`expression AS name`, with the expression id of the attribute `like` or a new one."""
+        package = self._jvm.org.apache.spark.sql.catalyst.expressions
+        identity = package.NamedExpression.newExprId() if like is None else like.exprId()
+        none = getattr(self._jvm.scala, "None$").__getattr__("MODULE$")
+        return package.Alias(expression, name, identity, self._seq([]), none, self._seq([]))
+
+    def unqualified(self, attribute: JavaObject) -> JavaObject:
+        """The attribute without the name of its relation."""
+        return attribute.withQualifier(self._seq([]))
+
+    def probe(self, expression: JavaObject, attribute: JavaObject, value: int) -> int:
+        """The integer an expression over one column has for a value above 2^31 (else py4j sends an int)."""
+        row = self._jvm.org.apache.spark.sql.catalyst.InternalRow.fromSeq(
+            self._seq([self._jvm.java.lang.Long.valueOf(value)])
+        )
+        package = self._jvm.org.apache.spark.sql.catalyst.expressions
+        attributes = getattr(package, "package$AttributeSeq")(self._seq([attribute]))
+        bound = self._module("expressions.BindReferences").bindReference(expression, attributes, False)
+        return int(bound.eval(row))
+
+    def constant(self, expression: JavaObject) -> bool | int | float | str | None:
+        """The value of a foldable expression of a simple type; days for dates, µs for timestamps."""
+        value = expression.eval(None)
+        if isinstance(value, float) and type_of(expression) == "float":
+            # py4j sends a float as its short decimal text
+            return float(struct.unpack("f", struct.pack("f", value))[0])
+        return value if value is None or isinstance(value, bool | int | float) else str(value.toString())
+
+    def interval_us(self, text: str) -> tuple[int, int]:
+        """Months and microseconds of an interval in any of Spark's spellings."""
+        string = self._jvm.org.apache.spark.unsafe.types.UTF8String.fromString(text)
+        return calendar_us(self._module("util.IntervalUtils").stringToInterval(string))
+
+    def is_expression(self, value: JavaObject) -> bool:
+        """Whether an object of the JVM is a Catalyst expression."""
+        return bool(is_instance_of(self.spark.sparkContext._gateway, value, _EXPRESSION))
+
+    def is_iterable(self, value: JavaObject) -> bool:
+        """Whether an object of the JVM is a Scala collection or option."""
+        return bool(is_instance_of(self.spark.sparkContext._gateway, value, "scala.collection.IterableOnce"))
+
+    def not_null(self, expression: JavaObject) -> JavaObject:
+        """`expression IS NOT NULL`."""
+        return self._jvm.org.apache.spark.sql.catalyst.expressions.IsNotNull(expression)
+
+    def attempt(self, expression: JavaObject) -> Column:
+        """`{v: expression}`, or NULL where evaluating it raises."""
+        package = self._jvm.org.apache.spark.sql.catalyst.expressions
+        name = package.Literal.create("v", self._jvm.org.apache.spark.sql.types.DataTypes.StringType)
+        pair = package.CreateNamedStruct(self._seq([name, expression]))
+        return self.column(package.TryEval(pair))
+
+    def column(self, expression: JavaObject) -> Column:
+        """A `Column` of PySpark for an expression."""
+        return ClassicColumn(self._jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+
+    def frame(self, plan: JavaObject) -> DataFrame:
+        """A DataFrame for a plan."""
+        return ClassicFrame(
+            self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session, plan), self.spark
+        )
+
+    def _module(self, name: str) -> JavaObject:
+        if name not in self._modules:
+            found = self._jvm.java.lang.Class.forName(f"{_PACKAGE}{name}$")
+            self._modules[name] = found.getField("MODULE$").get(None)
+        return self._modules[name]
+
+    def _seq(self, values: Iterable[JavaObject]) -> JavaObject:
+        return self._jvm.PythonUtils.toSeq(list(values))
+
+
+def calendar_us(interval: JavaObject) -> tuple[int, int]:
+    """Months and microseconds of a `CalendarInterval`; a day is 24 hours, as in Spark's windows."""
+    days, rest = int(get_field(interval, "days")), int(get_field(interval, "microseconds"))
+    return int(get_field(interval, "months")), days * 86_400_000_000 + rest
+
+
+def self_check(spark: SparkSession) -> None:
+    """Use every private name once.
+
+    Raises:
+        SetupError: this Spark has no such name, or it is not a classic session.
+    """
+    if getattr(spark, "_jsparkSession", None) is None:
+        raise SetupError(
+            "Millpond needs a classic Spark session; this one is Spark Connect.", "Drop `.remote(…)`."
+        )
+    doors = Catalyst(spark)
+    frame = spark.range(1).selectExpr("id", "cast(id AS timestamp) AS ts")
+    # a window over a batch frame meets every name that a streaming one does
+    plan = doors.clean(analysed(frame.groupBy("ts").agg({"id": "sum"})))
+    attribute = analysed(frame).output().apply(0)
+    steps: dict[str, Callable[[], object]] = {
+        "SessionState.sqlParser": lambda: place_of(doors.parse("SELECT a FROM b").projectList().apply(0)),
+        "SparkSession.cloneSession": doors.analysis_session,
+        "PhysicalAggregation": lambda: doors.aggregation(plan)[1][0].resultAttribute(),
+        "CollapseProject.buildCleanedProjectList": lambda: doors.substitute(
+            attribute, [doors.alias(doors.unqualified(attribute), "id", attribute)]
+        ),
+        "BindReferences": lambda: doors.probe(attribute, attribute, 1 << 40),
+        "IntervalUtils.stringToInterval": lambda: doors.interval_us("1 day 2 seconds"),
+        "Attribute.metadata": lambda: (delay_ms(attribute), window_mark(attribute), id_of(attribute)),
+        "evalMode": lambda: eval_mode(
+            analysed(frame.selectExpr("cast(id AS int)")).projectList().apply(0).child()
+        ),
+        "Expression.eval": lambda: doors.constant(_literal(doors)),
+        "TryEval": lambda: frame.select(doors.attempt(doors.not_null(attribute))),
+        "Dataset.ofRows": lambda: doors.frame(analysed(frame)),
+        "Expression": lambda: (doors.is_expression(attribute), doors.is_iterable(attribute.qualifier())),
+    }
+    for name, step in steps.items():
+        try:
+            step()
+        except MillpondError:
+            raise
+        except (Py4JError, PySparkException, TypeError, AttributeError) as error:
+            reason = str(error).splitlines()[0]
+            raise SetupError(
+                f"Spark {pyspark.__version__} has no `{name}` as Millpond uses it: {reason}.",
+                "Install pyspark 4.3.",
+            ) from error
+
+
+def _literal(doors: Catalyst) -> JavaObject:
+    return analysed(doors.spark.range(1).selectExpr("1 + 1 AS a")).projectList().apply(0).child()

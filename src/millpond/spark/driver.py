@@ -1,0 +1,146 @@
+"""The driver: one streaming query over all streams of a pond; each of its batches becomes a record of the log.
+
+Begin, gather, one shuffle, fold, commit; followers go on from there. What must be decided is decided in
+`log.protocol`; what must be computed, in `runtime`. Here both meet Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from millpond.clock import now_us
+from millpond.errors import MillpondError, from_text
+from millpond.log.manifest import Manifests
+from millpond.log.port import Log
+from millpond.log.protocol import AlreadyTrue, Committed, Run, Steps, Writer, perform
+from millpond.log.records import EpochRecord
+from millpond.runtime.layout import ReadLayout
+from millpond.runtime.epoch import Batch, Setting, assemble, fold_task, gather_task
+from millpond.spark.checkpoint import query_id, read_offsets
+from millpond.spark.tasks import PACKETS, deltas_of, packets_of
+
+T = TypeVar("T")
+
+
+class Epoch(NamedTuple):
+    """What one committed epoch did, for progress and metrics; times in µs."""
+
+    record: EpochRecord
+    seconds: float
+
+
+class Driver:
+    """Runs one pond. Made by `control.wiring`, used from one thread besides Spark's own.
+
+    `announce(n)` tells followers that record n is true; `followed()` is the record they all have applied;
+    `on_epoch` is told of every commit.
+    """
+
+    def __init__(
+        self, spark: SparkSession, setting: Setting, log: Log, manifests: Manifests, writer: Writer,
+        announce: Callable[[int], None], followed: Callable[[], int], on_epoch: Callable[[Epoch], None],
+    ) -> None:  # fmt: skip
+        self._spark = spark
+        self._setting = setting
+        self._log, self._manifests, self._writer = log, manifests, writer
+        self._announce, self._followed, self._on_epoch = announce, followed, on_epoch
+        self._checkpoint = Path(setting.folder) / "spark"
+        self._failure: MillpondError | None = None
+        self._query: StreamingQuery | None = None
+        self._stopping = False
+
+    def take_over(self, version: str, spec: str) -> int:
+        """Claim the log; every older driver is fenced from here on. Returns the claim's number."""
+        done = self._perform(
+            self._writer.take_over(now_us(), socket.gethostname(), os.getpid(), version, spec)
+        )
+        return done.n
+
+    def lay_out(self, layout: ReadLayout) -> None:
+        """Say where the columns of the frame to be run stand."""
+        self._setting = self._setting._replace(layout=layout)
+
+    def run(self, frame: DataFrame, *, once: bool) -> None:
+        """Run epochs until all input there is has been taken (`once`) or `stop` is called.
+
+        Raises:
+            MillpondError: whatever ended the query, with its code; other failures pass through.
+        """
+        self._failure, self._stopping = None, False
+        writer = frame.writeStream.foreachBatch(self._epoch).option(
+            "checkpointLocation", str(self._checkpoint)
+        )
+        writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")
+        self._query = writer.start()
+        try:
+            while not self._query.awaitTermination(1):
+                if self._stopping:
+                    self._query.stop()
+        except PySparkException as error:
+            raise self._explained(error) from error
+        finally:
+            self._query = None
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Stop at the end of the epoch that runs; nothing is lost either way."""
+        self._stopping = True
+
+    def drain(self) -> None:
+        """Close every open window, in an epoch that reads nothing."""
+        run = self._perform(self._writer.drain())
+        offsets = dict(run.manifest.offsets)
+        batch = Batch(run.manifest.spark_query, run.manifest.batch, offsets, offsets)
+        try:
+            self._run_batch(run, batch, self._spark.createDataFrame([], PACKETS), drain=True)
+        except (PySparkException, Py4JError) as error:
+            raise self._explained(error) from error
+
+    def _epoch(self, frame: DataFrame, number: int) -> None:
+        """Spark's callback: an exception that leaves it ends the streaming query, so it is kept for `run`."""
+        if self._stopping:
+            return
+        try:
+            self._begin(frame, number)
+        except MillpondError as error:
+            self._failure = error
+            raise
+        except (PySparkException, Py4JError) as error:
+            explained = self._explained(error)
+            self._failure = explained if isinstance(explained, MillpondError) else None
+            raise
+
+    def _begin(self, frame: DataFrame, number: int) -> None:
+        start, end = read_offsets(self._checkpoint, number - 1), read_offsets(self._checkpoint, number)
+        batch = Batch(query_id(self._checkpoint), number, start, end)
+        run = self._perform(self._writer.begin(number, start, end, batch.spark_query))
+        if isinstance(run, AlreadyTrue) or run.idle:
+            return
+        packets = packets_of(frame, gather_task(self._setting, run))
+        self._run_batch(run, batch, packets)
+
+    def _run_batch(self, run: Run, batch: Batch, packets: DataFrame, drain: bool = False) -> None:
+        began = now_us()
+        task = fold_task(self._setting, run, self._writer.token, drain)
+        deltas = deltas_of(packets, task, self._setting.instances)
+        record, body = assemble(self._setting, run, task, batch, deltas, now_us(), self._followed())
+        done = self._perform(self._writer.commit(record, body))
+        if isinstance(done, Committed):
+            self._on_epoch(Epoch(record, (now_us() - began) / 1e6))
+
+    def _perform(self, steps: Steps[T]) -> T:
+        return perform(steps, self._log, self._manifests, self._announce)
+
+    def _explained(self, error: Exception) -> Exception:
+        """The error of ours that Spark flattened to text, or the error itself."""
+        return self._failure or from_text(str(error)) or error

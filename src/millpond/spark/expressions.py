@@ -1,0 +1,265 @@
+"""Analysed Catalyst expressions in the words of `millpond.model.expressions`.
+
+Foldable subtrees are evaluated here, operators that the model has become calls, and the smallest subtree
+that it has no word for is handed to `foreign`: below the aggregation Spark projects it, above it is refused.
+Only what the runtime repeats exactly is translated: ANSI modes, integer and floating types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from millpond.errors import UnsupportedQuery
+from millpond.model.expressions import Call, Expression, Literal, call, literal, may_raise
+from millpond.model.types import FLOATS, INTEGERS, KEY_TYPES, is_float, is_integer, is_number
+from millpond.spark.catalyst import (
+    Catalyst,
+    JavaObject,
+    children,
+    eval_mode,
+    kind_of,
+    text_of,
+    type_of,
+)
+from millpond.spark.foreign import check_node, check_stable
+
+Resolve: TypeAlias = Callable[[JavaObject], Expression]
+"""The meaning of an attribute."""
+
+_SIMPLE = {
+    "And": "and",
+    "Or": "or",
+    "Not": "not",
+    "IsNull": "isnull",
+    "IsNotNull": "isnotnull",
+    "EqualTo": "eq",
+    "EqualNullSafe": "same",
+    "Coalesce": "coalesce",
+    "If": "case",
+    "CaseWhen": "case",
+}
+_ORDER = {"LessThan": "lt", "LessThanOrEqual": "le", "GreaterThan": "gt", "GreaterThanOrEqual": "ge"}
+_FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+_NUMERIC = {"Greatest": "greatest", "Least": "least"}
+_DOUBLE = {"Sqrt": "sqrt", "Exp": "exp", "Log": "ln", "Log10": "log10", "Pow": "pow", "IsNaN": "isnan"}
+_ARITHMETIC = {
+    "Add": "add",
+    "Subtract": "subtract",
+    "Multiply": "multiply",
+    "Divide": "divide",
+    "Remainder": "remainder",
+}
+_STRICT = {"UnaryMinus": "negate", "Abs": "abs"}
+_WHOLE = {"Floor": "floor", "Ceil": "ceil"}
+_TEXT = {
+    "Upper": "upper",
+    "Lower": "lower",
+    "Length": "length",
+    "StartsWith": "startswith",
+    "EndsWith": "endswith",
+    "Contains": "contains",
+    "Concat": "concat",
+}
+_WRAPPERS = frozenset(
+    {"NormalizeNaNAndZero", "KnownFloatingPointNormalized", "KnownNullable", "KnownNotNull", "Alias"}
+)
+
+
+class Translator:
+    """Translates expressions over one set of attributes.
+
+    `resolve` gives the meaning of an attribute, `foreign` that of a subtree the model has no word for;
+    either may raise; `field` gives that of a field of a window. `rounding` admits
+    `round`, which only the side above the aggregation evaluates.
+    """
+
+    def __init__(
+        self,
+        catalyst: Catalyst,
+        resolve: Resolve,
+        foreign: Resolve,
+        field: Callable[[JavaObject], Expression | None] | None = None,
+        *,
+        rounding: bool = False,
+    ) -> None:
+        self._catalyst = catalyst
+        self._field = field
+        self._resolve = resolve
+        self._foreign = foreign
+        self._rounding = rounding
+
+    def __call__(self, node: JavaObject) -> Expression:
+        """The meaning of an expression; its type is one of the model's.
+
+        Raises:
+            UnsupportedQuery: it is not deterministic, or what `resolve` and `foreign` raise.
+        """
+        kind = kind_of(node)
+        while kind in _WRAPPERS:
+            node = node.child()
+            kind = kind_of(node)
+        check_node(node, kind)
+        if kind == "AttributeReference":
+            return self._resolve(node)
+        if kind == "GetStructField":
+            return (self._field(node) if self._field else None) or self._foreign(node)
+        if node.foldable():
+            constant = self._constant(node, kind)
+            if constant is not None:
+                return constant
+        result = self._operator(node, kind)
+        return self._foreign(node) if result is None else result
+
+    def _constant(self, node: JavaObject, kind: str) -> Literal | None:
+        type_ = type_of(node)
+        if type_ not in KEY_TYPES:
+            return None
+        if kind != "Literal":
+            check_stable(node)
+            if not node.deterministic():
+                return None
+        try:
+            return literal(self._catalyst.constant(node), type_)
+        except (Py4JJavaError, PySparkException):
+            return None  # it raises: once per row, as in Spark
+
+    def _operator(self, node: JavaObject, kind: str) -> Expression | None:
+        """The call for a node that the model has a word for, else None."""
+        if type_of(node) not in KEY_TYPES:
+            return None
+        parts = children(node)
+        types = [type_of(part) for part in parts]
+        if not parts or any(type_ not in KEY_TYPES for type_ in types):
+            return None
+        op = _word(node, kind, types)
+        if op is None:
+            return self._special(node, kind, parts, types)
+        args = tuple(self(part) for part in parts)
+        return compared(op, *args) if kind in _ORDER else call(op, args, type_of(node))
+
+    def _special(
+        self, node: JavaObject, kind: str, parts: list[JavaObject], types: list[str]
+    ) -> Expression | None:
+        if kind == "In":
+            return self._member(parts)
+        if kind == "Cast":
+            return self._cast(node, parts[0], types[0])
+        if kind == "Logarithm" and kind_of(parts[0]) == "EulerNumber":
+            return call("ln", (self(parts[1]),), "double")
+        if kind == "Like":
+            return self._like(node, parts)
+        if kind == "Round" and self._rounding and is_number(types[0]):
+            scale = self(parts[1])
+            return (
+                call("round", (self(parts[0]), scale), type_of(node)) if isinstance(scale, Literal) else None
+            )
+        return None
+
+    def _member(self, parts: list[JavaObject]) -> Expression | None:
+        value, *options = (self(part) for part in parts)
+        if all(isinstance(option, Literal) for option in options):
+            options = sorted(set(options), key=msgspec.json.encode)
+        if len(options) == 1:
+            return call("eq", (value, options[0]), "boolean")
+        return call("in", (value, *options), "boolean")
+
+    def _cast(self, node: JavaObject, part: JavaObject, source: str) -> Expression | None:
+        target = type_of(node)
+        if source == target:
+            return self(part)
+        numeric = is_number(target) and (is_number(source) or source == "boolean")
+        if not (numeric or (target == "string" and is_integer(source))):
+            return None
+        # only a cast that loses something differs between the modes
+        if eval_mode(node) != "ANSI" and not _widening(source, target):
+            return None
+        return call("cast", (self(part),), target)
+
+    def _like(self, node: JavaObject, parts: list[JavaObject]) -> Expression | None:
+        pattern = self(parts[1])
+        if not isinstance(pattern, Literal) or pattern.text is None:
+            return None
+        text = pattern.text
+        word = text.strip("%")
+        if not word or any(character in word for character in ("%", "_", str(node.escapeChar()))):
+            return None
+        left, right = len(text) - len(text.lstrip("%")), len(text) - len(text.rstrip("%"))
+        op = "contains" if left and right else "endswith" if left else "startswith" if right else "eq"
+        return call(op, (self(parts[0]), literal(word, "string")), "boolean")
+
+
+def _word(node: JavaObject, kind: str, types: list[str]) -> str | None:
+    """The model's operator for a node over these types, where it is exactly Spark's."""
+    if kind in _SIMPLE or kind in _ORDER:
+        return _SIMPLE.get(kind) or _ORDER[kind]
+    if kind in _NUMERIC:
+        return _NUMERIC[kind] if all(is_number(type_) for type_ in types) else None
+    if kind in _DOUBLE:
+        return _DOUBLE[kind] if all(is_float(type_) for type_ in types) else None
+    if kind in _TEXT:
+        return _TEXT[kind] if all(type_ == "string" for type_ in types) else None
+    if kind in _WHOLE:
+        return _WHOLE[kind] if types[0] in ("double", "bigint") else None
+    if kind in _STRICT and is_number(types[0]):
+        return _STRICT[kind] if is_float(types[0]) or node.failOnError() else None
+    if kind in _ARITHMETIC and types[0] == types[1] and is_number(types[0]):
+        harmless = is_float(types[0]) and kind not in ("Divide", "Remainder")
+        return _ARITHMETIC[kind] if harmless or eval_mode(node) == "ANSI" else None
+    return None
+
+
+def compared(op: str, left: Expression, right: Expression) -> Expression:
+    """A comparison with its constant on the right, so that `10 < a` and `a > 10` are one."""
+    swap = isinstance(left, Literal) or (not isinstance(right, Literal) and _encoded(right) < _encoded(left))
+    # a NULL left side hides an error of the right one, so sides that may raise stay where they are
+    if swap and not (may_raise(left) or may_raise(right)):
+        return call(_FLIPPED[op], (right, left), "boolean")
+    return call(op, (left, right), "boolean")
+
+
+_encoded = msgspec.json.encode
+_WIDTHS = (*INTEGERS, *FLOATS)
+
+
+def _widening(source: str, target: str) -> bool:
+    if target == "string" or source == "boolean":
+        return True
+    return _WIDTHS.index(source) <= _WIDTHS.index(target)
+
+
+def conditions(expression: Expression | None) -> tuple[Expression, ...]:
+    """The conjuncts of a condition, in order."""
+    if expression is None:
+        return ()
+    return expression.args if isinstance(expression, Call) and expression.op == "and" else (expression,)
+
+
+def conjunction(parts: list[Expression]) -> Expression | None:
+    """`a AND b AND …` without repeated and constant TRUE parts, or None for nothing."""
+    kept = list(dict.fromkeys(part for part in parts if part != literal(True, "boolean")))
+    if not kept:
+        return None
+    return kept[0] if len(kept) == 1 else call("and", tuple(kept), "boolean")
+
+
+def refused_above(node: JavaObject) -> Expression:
+    """Refuse an expression over keys and aggregates that the model has no word for.
+
+    Raises:
+        UnsupportedQuery: always.
+    """
+    kind, type_ = kind_of(node), type_of(node)
+    cure = (
+        "Cast it to double."
+        if "decimal" in type_
+        else "Compute it below the aggregation, or where rows are read."
+    )
+    parts = ", ".join(sorted({type_of(part) for part in children(node)}))
+    raise UnsupportedQuery(
+        f"`{text_of(node)}` ({kind} of {parts}) is not answered above an aggregation.", cure
+    )

@@ -1,0 +1,325 @@
+"""An analysed Spark plan -> our frozen `Query`, `Stream` and the expressions that Spark must project.
+
+The plan is read from the top: HAVING and output columns, one `Aggregate`, one window, filters and derived
+columns, one streaming source. Spark has settled names, types and casts; anything else is refused by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+from pyspark.sql import DataFrame
+
+from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.model.aggregates import Aggregate
+from millpond.model.endpoints import Sink, Source
+from millpond.model.expressions import Column, Expression, Foreign, Literal
+from millpond.model.query import Named, Query
+from millpond.model.stream import Field, Stream
+from millpond.model.types import KEY_TYPES, WINDOW
+from millpond.model.windows import Sliding
+from millpond.spark.aggregates import aggregate_of
+from millpond.spark.below import Below, read_below
+from millpond.spark.catalyst import (
+    Catalyst,
+    JavaObject,
+    analysed,
+    delay_ms,
+    id_of,
+    items,
+    kind_of,
+    pairs,
+    text_of,
+    type_of,
+)
+from millpond.spark.expressions import Translator, conjunction, refused_above
+from millpond.spark.foreign import Projected, project
+
+_ABOVE = {
+    "Sort": "ORDER BY",
+    "GlobalLimit": "LIMIT",
+    "LocalLimit": "LIMIT",
+    "Limit": "LIMIT",
+    "Offset": "OFFSET",
+    "Distinct": "SELECT DISTINCT",
+    "Deduplicate": "dropDuplicates",
+    "Window": "an OVER (…) window",
+    "Join": "a join",
+    "Union": "a union",
+    "Generate": "explode",
+}
+_FIELDS = ("start", "end")
+
+
+class Extraction(NamedTuple):
+    """A query, the stream it reads, and the Catalyst expressions behind its `Foreign` parts, by key."""
+
+    query: Query
+    stream: Stream
+    foreigns: dict[str, Projected]
+
+
+class Terms(NamedTuple):
+    """What a query is called and where it goes; `window` overrides the one that the plan shows."""
+
+    name: str
+    window: Sliding | None = None
+    sink: Sink = Sink()
+    serve: bool = False
+    text: str = ""
+
+
+def extract_query(
+    catalyst: Catalyst,
+    frame: DataFrame,
+    terms: Terms,
+    streams: Sequence[Stream] = (),
+    relation: str | None = None,
+) -> Extraction:
+    """Read a streaming DataFrame that was not started.
+
+    The stream is called `relation`, or as the one of `streams` that equals it by value, or by its digest.
+
+    Raises:
+        UnsupportedQuery: its shape, or an expression, is none that this version answers.
+        QueryTypeError: it has no watermark, or something is no stream or has a wrong type.
+    """
+    plan = catalyst.clean(analysed(frame))
+    above: list[JavaObject] = []
+    while kind_of(plan) in ("Project", "Filter", "SubqueryAlias"):
+        above.append(plan)
+        plan = plan.child()
+    if kind_of(plan) != "Aggregate":
+        raise _no_aggregation(plan)
+    below = read_below(catalyst, plan.child())
+    stream = _named(stream_of(below.leaf), streams, relation)
+    return _Reader(catalyst, terms, stream, below).read(plan, above)
+
+
+def stream_of(leaf: JavaObject) -> Stream:
+    """The stream that a streaming relation reads, without a name."""
+    if kind_of(leaf) == "StreamingRelation":
+        source = leaf.dataSource()
+        format_, options = str(source.className()), dict(pairs(source.options()))
+    else:
+        format_, given = str(leaf.sourceName()), leaf.extraOptions()
+        options = {str(key): str(given.get(key)) for key in given.keySet()}
+    columns = tuple(Field(str(column.name()), type_of(column)) for column in items(leaf.output()))
+    return Stream("", columns, Source(format_.lower(), tuple(sorted(options.items()))))
+
+
+def same_source(left: Stream, right: Stream) -> bool:
+    """Whether two streams are one, whatever they are called; option names ignore case, as Spark does."""
+    if left.source is None or right.source is None or left.columns != right.columns:
+        return False
+    return left.source.format == right.source.format and _options(left.source) == _options(right.source)
+
+
+def _options(source: Source) -> dict[str, str]:
+    return {key.lower(): value for key, value in source.options}
+
+
+def _named(stream: Stream, streams: Sequence[Stream], relation: str | None) -> Stream:
+    known = next((other for other in streams if other.name == relation), None)
+    known = known or next((other for other in streams if same_source(other, stream)), None)
+    if known is not None:
+        return known
+    digest = hashlib.sha256(msgspec.json.encode([stream.source, stream.columns])).hexdigest()[:8]
+    return msgspec.structs.replace(stream, name=relation or f"stream_{digest}")
+
+
+def _no_aggregation(plan: JavaObject) -> UnsupportedQuery:
+    kind = kind_of(plan)
+    if kind in _ABOVE:
+        return UnsupportedQuery(f"The query ends in {_ABOVE[kind]}, which is not answered.", "Leave it out.")
+    return UnsupportedQuery(
+        f"The query has no aggregation at its top, but {kind}.", "Group by window(time, size) and aggregate."
+    )
+
+
+class _Reader:
+    """Reads one plan; `above` and `below` are the two sides of its aggregation."""
+
+    def __init__(self, catalyst: Catalyst, terms: Terms, stream: Stream, below: Below) -> None:
+        self._catalyst = catalyst
+        self._terms = terms
+        self._stream = stream
+        self._below = below
+        self._foreigns: dict[str, Projected] = {}
+        self._scope: dict[int, Expression] = {}
+        self._defined: dict[int, JavaObject] = {}
+        self._down = Translator(catalyst, self._column, self._projected)
+        self._up = Translator(catalyst, self._result, refused_above, self._field, rounding=True)
+
+    def read(self, plan: JavaObject, above: list[JavaObject]) -> Extraction:
+        groups, calls, results = self._catalyst.aggregation(plan)
+        time, window = self._window(groups)
+        keys = self._keys(groups)
+        aggregates = self._aggregates(calls)
+        delay = delay_ms(time)
+        if delay is None:
+            raise QueryTypeError(
+                f"The event time {time.name()} has no watermark, so no window would ever end.",
+                f"Write FROM STREAM {self._stream.name} WATERMARK {time.name()} "
+                f"DELAY OF INTERVAL 10 SECONDS, "
+                f"or .withWatermark('{time.name()}', '10 seconds') before groupBy.",
+            )
+        event_time = self._column(time)
+        if not isinstance(event_time, Column):
+            raise UnsupportedQuery(
+                f"The event time {time.name()} is computed, which is planned, not answered yet.",
+                "Window over a column of the stream.",
+            )
+        having, output = self._finish(results, above)
+        terms = self._terms
+        query = Query(
+            name=terms.name,
+            stream=self._stream.name,
+            event_time=event_time.name,
+            delay_us=delay * 1000,
+            window=terms.window or window,
+            keys=keys,
+            aggregates=aggregates,
+            output=output,
+            where=conjunction([self._down(condition) for condition in self._below.conditions]),
+            having=having,
+            sink=terms.sink,
+            serve=terms.serve,
+            text=terms.text,
+        )
+        used = {node.key for node in _foreign_nodes(query)}
+        return Extraction(query, self._stream, {key: self._foreigns[key] for key in sorted(used)})
+
+    def _window(self, groups: list[JavaObject]) -> tuple[JavaObject, Sliding]:
+        for group in groups:
+            found = self._below.window_part(group)
+            if found is not None:
+                return found.window.time, found.window.sliding
+        raise UnsupportedQuery(
+            "The query does not group by a window, so its answer would never be final.",
+            "Add window(time, size) to GROUP BY.",
+        )
+
+    def _keys(self, groups: list[JavaObject]) -> tuple[Expression, ...]:
+        keys: list[Expression] = []
+        for group in groups:
+            identity = id_of(group)
+            part = self._below.window_part(group)
+            if part is not None:
+                kind = WINDOW if part.field is None else "timestamp"
+                self._scope[identity] = Column(
+                    "window" if part.field is None else f"window.{part.field}", kind
+                )
+                continue
+            if type_of(group) not in KEY_TYPES:
+                raise UnsupportedQuery(
+                    f"The key `{text_of(group)}` is a {type_of(group)}, which is planned, not answered yet.",
+                    f"Cast it to one of {', '.join(sorted(KEY_TYPES))}.",
+                )
+            key = self._down(group)
+            if isinstance(key, Literal):
+                self._scope[identity] = key
+                continue
+            if key not in keys:
+                keys.append(key)
+            self._scope[identity] = Column(f"key:{keys.index(key)}", type_of(group))
+        return tuple(keys)
+
+    def _aggregates(self, calls: list[JavaObject]) -> tuple[Aggregate, ...]:
+        found: list[Aggregate] = []
+        for call in calls:
+            aggregate = aggregate_of(self._catalyst, call, self._down)
+            if aggregate not in found:
+                found.append(aggregate)
+            self._scope[id_of(call.resultAttribute())] = Column(
+                f"agg:{found.index(aggregate)}", aggregate.type
+            )
+        return tuple(found)
+
+    def _finish(
+        self, results: list[JavaObject], above: list[JavaObject]
+    ) -> tuple[Expression | None, tuple[Named, ...]]:
+        """HAVING and output, from the aggregation's own columns up."""
+        having: list[Expression] = []
+        outputs = results
+        self._define(results)
+        for node in reversed(above):
+            if kind_of(node) == "Filter":
+                having.append(self._up(node.condition()))
+            elif kind_of(node) == "Project":
+                outputs = items(node.projectList())
+                self._define(outputs)
+        named = tuple(Named(str(output.name()), self._result(output)) for output in outputs)
+        names = [column.name for column in named]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise QueryTypeError(
+                f"Two columns of the query are called {twice[0]}.", "Give one another name with AS."
+            )
+        return conjunction(having), named
+
+    def _define(self, columns: list[JavaObject]) -> None:
+        for column in columns:
+            if kind_of(column) == "Alias":
+                self._defined[id_of(column)] = column.child()
+
+    def _result(self, attribute: JavaObject) -> Expression:
+        """The meaning of a column above the aggregation."""
+        identity = id_of(attribute)
+        if identity not in self._scope:
+            self._scope[identity] = self._up(self._defined[identity])
+        return self._scope[identity]
+
+    def _field(self, node: JavaObject) -> Expression | None:
+        """`window.start` and `window.end` above the aggregation."""
+        if kind_of(node.child()) != "AttributeReference":
+            return None
+        whole = self._result(node.child())
+        if not isinstance(whole, Column) or whole.type != WINDOW:
+            return None
+        return Column(f"window.{_FIELDS[node.ordinal()]}", "timestamp")
+
+    def _column(self, attribute: JavaObject) -> Expression:
+        """The meaning of a column below the aggregation."""
+        identity = id_of(attribute)
+        if identity in self._below.windows:
+            raise UnsupportedQuery(
+                f"The window {attribute.name()} is used inside an expression below the aggregation.",
+                "Use it as a grouping key only.",
+            )
+        alias = self._below.definitions.get(identity)
+        if alias is not None:
+            return self._down(alias.child())
+        if type_of(attribute) not in KEY_TYPES:
+            return self._projected(attribute)
+        return Column(str(attribute.name()), type_of(attribute))
+
+    def _projected(self, expression: JavaObject) -> Expression:
+        """A `Foreign`, over the stream's own columns."""
+        if type_of(expression) not in KEY_TYPES:
+            raise UnsupportedQuery(
+                f"`{text_of(expression)}` is a {type_of(expression)}, which is planned, not answered yet.",
+                "Cast it to double, bigint or string.",
+            )
+        for layer in self._below.layers:
+            expression = self._catalyst.substitute(expression, layer)
+        projected = project(self._catalyst, expression)
+        self._foreigns.setdefault(projected.value.key, projected)
+        return projected.value
+
+
+def _foreign_nodes(query: Query) -> list[Foreign]:
+    found: list[Foreign] = []
+    stack: list[Expression | None] = [query.where, *query.keys]
+    for aggregate in query.aggregates:
+        stack += [aggregate.argument, aggregate.filter]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Foreign):
+            found.append(node)
+        elif node is not None and not isinstance(node, Column | Literal):
+            stack.extend(node.args)
+    return found

@@ -1,0 +1,118 @@
+"""Expressions that only Spark evaluates: what identifies one, and where its Catalyst tree is kept.
+
+The key is a hash of the tree itself (classes, parameters, types, evaluation modes; no ids, no positions),
+of the session's time zone and of Spark's version, so that equal expressions of different queries are one
+column and a stored query still means the same after a restart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import NamedTuple
+
+import pyspark
+
+from millpond.errors import UnsupportedQuery
+from millpond.model.expressions import Foreign
+from millpond.spark.catalyst import Catalyst, JavaObject, children, items, kind_of, text_of, type_of
+from millpond.spark.vocabulary import OPAQUE, UNSTABLE
+
+_IDENTITY = re.compile(r"@[0-9a-f]{5,}")
+_DROPPED = frozenset({"exprId", "qualifier", "metadata", "nullable", "value"})
+
+
+class Projected(NamedTuple):
+    """A `Foreign` and the Catalyst expression Spark projects for it, over columns named like the stream's."""
+
+    value: Foreign
+    expression: JavaObject
+
+
+def check_stable(expression: JavaObject) -> None:
+    """Refuse a tree whose answer depends on more than the row, or that runs a user's code.
+
+    Raises:
+        UnsupportedQuery: see above.
+    """
+    stack = [expression]
+    while stack:
+        node = stack.pop()
+        check_node(node, kind_of(node))
+        stack.extend(children(node))
+
+
+def check_node(node: JavaObject, kind: str) -> None:
+    """Refuse one node, whose class is `kind`, for the reasons of `check_stable`.
+
+    Raises:
+        UnsupportedQuery: see above.
+    """
+    if kind in UNSTABLE:
+        raise UnsupportedQuery(
+            f"`{text_of(node)}` changes from run to run, so a repeated epoch would answer differently.",
+            "Use the event's own columns.",
+        )
+    if kind in OPAQUE:
+        raise UnsupportedQuery(
+            f"`{text_of(node)}` runs user code; functions of yours are planned, not answered yet.",
+            "Use Spark's own functions.",
+        )
+    if kind.endswith("Subquery") or kind in ("Exists", "ListQuery", "OuterReference"):
+        raise UnsupportedQuery(
+            f"The query has a subquery inside an expression ({kind}).", "Write it without one."
+        )
+
+
+def project(catalyst: Catalyst, expression: JavaObject) -> Projected:
+    """The `Foreign` of an expression over the stream's own, unqualified attributes.
+
+    Raises:
+        UnsupportedQuery: the expression is not deterministic, runs user code or cannot be identified.
+    """
+    check_stable(expression)
+    if not expression.deterministic():
+        raise UnsupportedQuery(
+            f"`{text_of(expression)}` is not deterministic, so a repeated epoch would answer differently.",
+            "Use the event's own columns.",
+        )
+    zone = catalyst.spark.conf.get("spark.sql.session.timeZone")
+    tree = json.dumps([_tree(catalyst, expression), zone, pyspark.__version__])
+    if _IDENTITY.search(tree):
+        raise UnsupportedQuery(
+            f"`{text_of(expression)}` holds an object without a stable identity.",
+            "Use Spark's own functions.",
+        )
+    key = hashlib.sha256(tree.encode()).hexdigest()[:16]
+    columns = tuple(sorted({str(name.name()) for name in items(expression.references().toSeq())}))
+    # Spark prints `try_divide(a, b)` as `a / b`
+    sql = f"try({expression.sql()})" if "(TRY," in tree else str(expression.sql())
+    return Projected(Foreign(key, sql, type_of(expression), columns), expression)
+
+
+def _tree(catalyst: Catalyst, node: JavaObject) -> list[object]:
+    kind = kind_of(node)
+    if kind == "AttributeReference":
+        return ["column", str(node.name()), str(node.dataType().catalogString())]
+    if kind == "Literal":
+        return ["literal", str(node.sql()), str(node.dataType().catalogString())]
+    tree: list[object] = [kind, str(node.dataType().catalogString())]
+    for i in range(node.productArity()):
+        if node.productElementName(i) not in _DROPPED:
+            tree.append(_part(catalyst, node.productElement(i)))
+    return tree
+
+
+def _part(catalyst: Catalyst, part: JavaObject) -> object:
+    if part is None or isinstance(part, bool | int | float | str):
+        return repr(part)
+    if catalyst.is_expression(part):
+        return _tree(catalyst, part)
+    if catalyst.is_iterable(part):
+        found: list[object] = []
+        entries = part.iterator()
+        while entries.hasNext():
+            found.append(_part(catalyst, entries.next()))
+        return found
+    return str(part.toString())

@@ -1,0 +1,162 @@
+"""The gate: every part of a query text, as Spark parses it, must stand on an allow-list before analysis.
+
+Spark SQL can read files, settings and static Java methods from inside a SELECT. Parsing resolves and runs
+nothing, so the unresolved tree is judged: it is the same parser that the analysis uses.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+from typing import NamedTuple
+
+from pyspark.errors import ParseException
+from pyspark.sql import SparkSession
+
+from millpond.errors import QueryRefused, QuerySyntaxError, QueryTypeError
+from millpond.spark.catalyst import Catalyst, JavaObject, children, items, kind_of, place_of
+from millpond.spark.vocabulary import EXPRESSIONS, FUNCTIONS, PLANS
+
+MAX_CHARACTERS = 20_000
+MAX_NESTING = 100
+MAX_NODES = 3_000
+
+
+class _Visit(NamedTuple):
+    node: JavaObject
+    depth: int
+    is_plan: bool
+    relations: frozenset[str]
+
+
+def gate(spark: SparkSession, text: str, relations: Collection[str]) -> JavaObject:
+    """Parse a query and judge every node of it; returns Spark's unresolved plan.
+
+    `relations` are the names of streams that the text may read.
+
+    Raises:
+        QuerySyntaxError: it does not parse.
+        QueryRefused: it is too large, or uses something query text may not use.
+        QueryTypeError: it reads a stream that nobody declared.
+    """
+    check_size(text)
+    plan = parse(Catalyst(spark), text)
+    judge(plan, relations)
+    return plan
+
+
+def check_size(text: str) -> None:
+    """Refuse text that could read settings or exhaust the parser.
+
+    Raises:
+        QueryRefused: see above.
+    """
+    if "${" in text:
+        start = text.index("${")
+        raise QueryRefused(
+            f"At character {start + 1} the text has `${{`, which would read a setting of the server.",
+            "Write the value itself.",
+        )
+    if len(text) > MAX_CHARACTERS:
+        raise QueryRefused(
+            f"The text has {len(text)} characters; {MAX_CHARACTERS} are allowed.",
+            "Split the query into several.",
+        )
+    depth = deepest = 0
+    for character in text:
+        if character in "([":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in ")]":
+            depth -= 1
+    if deepest > MAX_NESTING:
+        raise QueryRefused(
+            f"Parentheses nest {deepest} deep; {MAX_NESTING} are allowed.", "Simplify the expression."
+        )
+
+
+def parse(catalyst: Catalyst, text: str) -> JavaObject:
+    """Spark's unresolved plan of a statement.
+
+    Raises:
+        QuerySyntaxError: it does not parse; the message is Spark's, with its line and column.
+    """
+    try:
+        return catalyst.parse(text)
+    except ParseException as error:
+        lines = [line for line in str(error).strip().splitlines() if line.strip()]
+        what = lines[0] if lines else "The text does not parse."
+        raise QuerySyntaxError(f"Spark cannot parse the query: {what}", "Correct the text there.") from error
+
+
+def judge(plan: JavaObject, relations: Collection[str]) -> None:
+    """Refuse a parsed query with a node, function or relation outside the allow-lists.
+
+    Raises:
+        QueryRefused: see above.
+        QueryTypeError: it reads a stream that nobody declared.
+    """
+    known = frozenset(name.lower() for name in relations)
+    stack = [_Visit(plan, 0, True, known)]
+    count = 0
+    while stack:
+        visit = stack.pop()
+        count += 1
+        if count > MAX_NODES or visit.depth > MAX_NESTING * 2:
+            raise QueryRefused(f"The query has more than {MAX_NODES} parts.", "Split it into several.")
+        stack.extend(_judge_plan(visit) if visit.is_plan else _judge_expression(visit))
+
+
+def _judge_plan(visit: _Visit) -> list[_Visit]:
+    node, depth, relations = visit.node, visit.depth + 1, visit.relations
+    kind = kind_of(node)
+    if kind not in PLANS:
+        raise _refused(
+            node, f"the statement or clause {kind}", "Use SELECT … FROM … WHERE … GROUP BY … HAVING."
+        )
+    if kind == "UnresolvedRelation":
+        _judge_relation(node, relations)
+    found: list[_Visit] = []
+    if kind == "UnresolvedWith":
+        # a CTE sees those before it; the query sees them all
+        for entry in items(node.cteRelations()):
+            found.append(_Visit(entry._2(), depth, True, relations))
+            relations = relations | {str(entry._1()).lower()}
+    found.extend(_Visit(child, depth, True, relations) for child in children(node))
+    found.extend(_Visit(part, depth, False, relations) for part in items(node.expressions()))
+    return found
+
+
+def _judge_relation(node: JavaObject, relations: frozenset[str]) -> None:
+    parts = [str(part) for part in items(node.multipartIdentifier())]
+    if len(parts) != 1:
+        raise _refused(node, f"the relation {'.'.join(parts)}", "Read a declared stream by its plain name.")
+    if parts[0].lower() not in relations:
+        near = difflib.get_close_matches(parts[0].lower(), sorted(relations), 3, 0.5)
+        names = " or ".join(near) if near else ", ".join(sorted(relations)[:10]) or "none is declared"
+        raise QueryTypeError(f"There is no stream {parts[0]} {_where(node)}.", f"Did you mean: {names}?")
+    if node.options().asCaseSensitiveMap().size():
+        raise _refused(node, "options of a relation", "Drop WITH (…) after the stream.")
+
+
+def _judge_expression(visit: _Visit) -> list[_Visit]:
+    node = visit.node
+    kind = kind_of(node)
+    if kind not in EXPRESSIONS:
+        raise _refused(node, f"the expression {kind}", "Say it with the functions that queries may call.")
+    if kind == "UnresolvedFunction":
+        parts = [str(part) for part in items(node.nameParts())]
+        if len(parts) != 1 or parts[0].lower() not in FUNCTIONS:
+            near = difflib.get_close_matches(parts[-1].lower(), sorted(FUNCTIONS), 3, 0.7)
+            cure = f"Did you mean: {' or '.join(near)}?" if near else "Use a function that queries may call."
+            raise _refused(node, f"the function {'.'.join(parts)}", cure)
+    return [_Visit(child, visit.depth + 1, False, visit.relations) for child in children(node)]
+
+
+def _refused(node: JavaObject, what: str, cure: str) -> QueryRefused:
+    return QueryRefused(f"Query text may not use {what} {_where(node)}.", cure)
+
+
+def _where(node: JavaObject) -> str:
+    place = place_of(node)
+    return "here" if place is None else f"at {place}"

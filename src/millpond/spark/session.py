@@ -1,0 +1,175 @@
+"""Every Spark setting that Millpond makes, with its reason; a session of its own, or checks for yours."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import DataFrame, SparkSession
+
+from millpond.errors import SetupError
+from millpond.spark.catalyst import Catalyst
+from millpond.spark.java import Gateway, find_java, handed_over, start_gateway
+
+Session: TypeAlias = SparkSession
+"""A classic Spark session, for modules that do not import pyspark."""
+
+Frame: TypeAlias = DataFrame
+"""A Spark DataFrame, likewise."""
+
+LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
+
+
+LOCAL_CHECKPOINTS = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+
+class When(Enum):
+    """When a setting can still be made, and what its absence means."""
+
+    NEEDED = "made in the clone of a session that reads; Millpond does not run without it"
+    WANTED = "settable at run time; only speed or tidiness suffers without it"
+    LAUNCH = "fixed when the session starts"
+
+
+class Setting(NamedTuple):
+    """One Spark setting: name, value, when it can be made, and why it is made."""
+
+    name: str
+    value: str
+    when: When
+    reason: str
+
+
+SETTINGS = (
+    Setting("spark.sql.variable.substitute", "false", When.NEEDED, "query text must not read ${env:...}"),
+    Setting(
+        "spark.sql.streaming.queryEvolution.enableSourceEvolution",
+        "true",
+        When.NEEDED,
+        "offsets are kept by the name of the stream, not by its place in the plan",
+    ),
+    Setting("spark.sql.ansi.enabled", "true", When.NEEDED, "overflow and bad casts raise, never wrap"),
+    Setting("spark.sql.session.timeZone", "UTC", When.WANTED, "windows start at the same instant everywhere"),
+    Setting("spark.sql.adaptive.enabled", "false", When.WANTED, "one job per epoch; nothing to adapt"),
+    Setting("spark.sql.shuffle.partitions", "4", When.WANTED, "200 tasks are slower than any epoch"),
+    Setting(
+        "spark.sql.execution.arrow.maxRecordsPerBatch",
+        "262144",
+        When.WANTED,
+        "a fixed cost of NumPy calls is paid per batch",
+    ),
+    Setting("spark.sql.execution.arrow.pyspark.enabled", "true", When.WANTED, "rows travel as Arrow"),
+    Setting("spark.ui.enabled", "false", When.LAUNCH, "no open port that nobody asked for"),
+    Setting("spark.ui.showConsoleProgress", "false", When.LAUNCH, "the terminal is ours"),
+    Setting("spark.python.worker.reuse", "true", When.LAUNCH, "a fork per task is dear"),
+)
+
+LOOPBACK = (
+    Setting("spark.driver.host", "127.0.0.1", When.LAUNCH, "reachable from this machine only"),
+    Setting("spark.driver.bindAddress", "127.0.0.1", When.LAUNCH, "reachable from this machine only"),
+)
+
+# A query that is stopped within foreachBatch matches Python's traceback against a regular expression of
+# Spark's that recurses per character: with the usual stack of 1 MB its thread dies of StackOverflowError.
+JVM_OPTIONS = f"-Xss8m -Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}"
+
+_gateways: list[Gateway] = []
+
+
+def spark_session(
+    master: str = "local[*]",
+    *,
+    app_name: str = "millpond",
+    driver_memory: str = "2g",
+    extra: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start Spark with the settings above (`extra` wins), or return the session that runs already.
+
+    Raises `JavaError` without a usable Java, `SetupError` when a running session lacks what is needed.
+    `driver_memory` is the heap of the driver's JVM in Spark's notation: `2g`, `900m`.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        check_session(active)
+        return active
+    conf = launch_conf(master, app_name, driver_memory, extra or {})
+    if _jvm_is_there():
+        return _build(conf)
+    gateway = start_gateway(find_java(), conf)
+    # Held for the life of this process: when the pipe inside is collected, the JVM ends.
+    _gateways.append(gateway)
+    with handed_over(gateway):
+        return _build(conf)
+
+
+def launch_conf(master: str, app_name: str, driver_memory: str, extra: Mapping[str, str]) -> dict[str, str]:
+    """Return every setting of a new session, by name."""
+    local = master.startswith("local")
+    folder = os.path.join(tempfile.gettempdir(), f"millpond-{os.getuid()}")
+    settings = [setting for setting in SETTINGS if setting.when is not When.NEEDED]
+    conf = {setting.name: setting.value for setting in [*settings, *(LOOPBACK if local else ())]}
+    conf |= {
+        "spark.master": master,
+        "spark.app.name": app_name,
+        "spark.driver.memory": driver_memory,
+        "spark.pyspark.python": sys.executable,
+        # Tables, if a query makes any, must not appear in whatever folder the program was started from.
+        "spark.sql.warehouse.dir": os.path.join(folder, "warehouse"),
+    }
+    # Of two equal flags the JVM takes the last one: yours.
+    options = f"{JVM_OPTIONS} {extra.get('spark.driver.extraJavaOptions', '')}".rstrip()
+    return conf | dict(extra) | {"spark.driver.extraJavaOptions": options}
+
+
+def reading_session(spark: SparkSession) -> SparkSession:
+    """A clone of your session with the settings that reading needs; yours stays as it is.
+
+    A wish of yours goes before a wish of ours. Checkpoints are kept by java.io alone, so they are local.
+    """
+    yours = spark.conf.getAll
+    clone = Catalyst(spark).clone()
+    for setting in SETTINGS:
+        wanted = setting.when is When.WANTED and setting.name not in yours
+        if setting.when is When.NEEDED or wanted:
+            clone.conf.set(setting.name, setting.value)
+    # Spark's default manager forks `readlink` for each file it touches: half of the time of a small epoch.
+    clone.conf.set("spark.sql.streaming.checkpointFileManagerClass", LOCAL_CHECKPOINTS)
+    return clone
+
+
+def check_session(spark: SparkSession) -> None:
+    """Raise `SetupError` with the cure when `spark` is not classic Spark 4.3 ."""
+    if not isinstance(getattr(spark, "_sc", None), SparkContext):
+        raise SetupError(
+            "This session is Spark Connect; foreachBatch and the analyzed plan need the driver's own JVM.",
+            "Start the program with a classic session: unset SPARK_REMOTE, or let millpond start Spark.",
+        )
+    if spark.version.split(".")[:2] != ["4", "3"]:
+        raise SetupError(f"This is Spark {spark.version}.", "Run `pip install 'pyspark==4.3.*'`.")
+
+
+def default_instances(spark: SparkSession) -> int:
+    """How many parallel folds a new pond gets: Spark's parallelism."""
+    return max(1, int(spark.sparkContext.defaultParallelism))
+
+
+def _jvm_is_there() -> bool:
+    # spark-submit hands over a gateway of its own; a stopped session leaves its JVM for the next one.
+    return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _build(conf: Mapping[str, str]) -> SparkSession:
+    settings = SparkConf(loadDefaults=True).setAll(list(conf.items()))
+    # PySpark reads the worker's interpreter from the environment only.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = SparkSession.builder.config(conf=settings).getOrCreate()
+    check_session(spark)
+    return spark

@@ -1,0 +1,259 @@
+"""Pond files: `CREATE TABLE` makes a stream, `CREATE STREAMING TABLE … AS SELECT` a query; Spark parses both.
+
+Nothing in a file is executed as a statement: the parsed tree is read. A relative path is relative to the
+current directory, as in Spark.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import NamedTuple
+
+from pyspark.sql import SparkSession
+
+from millpond.errors import QueryError, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
+from millpond.model.endpoints import SINKS, Sink, Source
+from millpond.model.stream import Field, Stream
+from millpond.spark.catalyst import Catalyst, JavaObject, items, kind_of, optional, pairs
+from millpond.spark.gate import check_size, parse
+
+_FILES = (
+    "path maxFilesPerTrigger maxBytesPerTrigger latestFirst fileNameOnly maxFileAge cleanSource "
+    "sourceArchiveDir pathGlobFilter recursiveFileLookup maxCachedFiles"
+)
+_TEXTS = (
+    "mode columnNameOfCorruptRecord dateFormat timestampFormat timestampNTZFormat multiLine encoding lineSep "
+    "locale timeZone"
+)
+PROVIDERS = {
+    "parquet": f"{_FILES} mergeSchema datetimeRebaseMode int96RebaseMode",
+    "json": f"{_FILES} {_TEXTS} primitivesAsString prefersDecimal allowComments allowUnquotedFieldNames "
+    "allowSingleQuotes allowNumericLeadingZeros allowBackslashEscapingAnyCharacter allowUnquotedControlChars "
+    "allowNonNumericNumbers",
+    "csv": f"{_FILES} {_TEXTS} sep delimiter quote escape comment header enforceSchema "
+    "ignoreLeadingWhiteSpace ignoreTrailingWhiteSpace nullValue nanValue positiveInf negativeInf maxColumns "
+    "maxCharsPerColumn charToEscapeQuoteEscaping emptyValue unescapedQuoteHandling",
+    "rate": "rowsPerSecond rampUpTime numPartitions",
+}
+"""Sources that a file may declare, and their options."""
+
+_RATE = (Field("timestamp", "timestamp"), Field("value", "bigint"))
+_FOLDERS = ("parquet", "json", "csv")
+_FILE_SINKS = tuple(sink for sink in SINKS if sink != "memory")
+_PROPERTIES = ("path", "serve")
+_TOKEN = re.compile(
+    r"""--(?:\\\n|[^\r\n])*          # a comment to the end of the line
+      | /\*                          # a bracketed one, which may nest
+      | (?<![A-Za-z0-9_])[rR](?:'[^']*'|"[^"]*")   # raw strings: no escapes
+      | '(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | `[^`]*`
+      | \$(?P<tag>[A-Za-z_]\w*|)\$.*?\$(?P=tag)\$
+      | (?P<end>;) | (?P<open>['"`])""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class Statement(NamedTuple):
+    """One statement of a file and the line (from 1) its text starts on."""
+
+    text: str
+    line: int
+
+
+class QueryStatement(NamedTuple):
+    """A `CREATE STREAMING TABLE`: `text` is its SELECT, exactly as written."""
+
+    name: str
+    text: str
+    sink: Sink
+    serve: bool
+    line: int
+
+
+class PondFile(NamedTuple):
+    """The streams and queries of a file, in its order."""
+
+    streams: tuple[Stream, ...]
+    queries: tuple[QueryStatement, ...]
+
+
+def parse_file(spark: SparkSession, text: str) -> PondFile:
+    """Read a pond file.
+
+    Raises:
+        QuerySyntaxError: a statement does not parse, or a quote is never closed.
+        QueryRefused: a statement of another kind.
+        QueryTypeError: a name twice, an unknown option, a missing path.
+        UnsupportedQuery: a source or sink that this version does not have.
+    """
+    catalyst = Catalyst(spark)
+    streams: dict[str, Stream] = {}
+    queries: dict[str, QueryStatement] = {}
+    for statement in split(text):
+        try:
+            made = _read(catalyst, statement)
+            name = made.name.lower()
+            if name in streams or name in queries:
+                raise QueryTypeError(f"{made.name} is created twice.", "Give one of them another name.")
+        except QueryError as error:
+            raise type(error)(f"In the statement on line {statement.line}: {error.what}", error.cure) from error
+        if isinstance(made, Stream):
+            streams[name] = made
+        else:
+            queries[name] = made
+    return PondFile(tuple(streams.values()), tuple(queries.values()))
+
+
+def split(text: str) -> list[Statement]:
+    """The statements of a file: `;` ends one, except in strings, backticks and comments.
+
+    Raises:
+        QuerySyntaxError: a quote or a comment is never closed.
+    """
+    found: list[Statement] = []
+    start = position = 0
+    empty = True  # whether the statement holds nothing but comments so far
+    while True:
+        token = _TOKEN.search(text, position)
+        stop = len(text) if token is None else token.start()
+        empty = empty and not text[position:stop].strip()
+        if token is None or token.group("end"):
+            if not empty:
+                lead = len(text[start:stop]) - len(text[start:stop].lstrip())
+                found.append(Statement(text[start:stop].strip(), text.count("\n", 0, start + lead) + 1))
+            if token is None:
+                return found
+            start = position = token.end()
+            empty = True
+        elif token.group("open"):
+            raise _unclosed(text, stop, "quote")
+        elif token.group() == "/*":
+            position = _comment_end(text, stop)
+        else:
+            empty = empty and token.group().startswith("--")
+            position = token.end()
+
+
+def _comment_end(text: str, start: int) -> int:
+    depth = 0
+    for mark in re.compile(r"/\*|\*/").finditer(text, start):
+        depth += 1 if mark.group() == "/*" else -1
+        if depth == 0:
+            return mark.end()
+    raise _unclosed(text, start, "comment")
+
+
+def _unclosed(text: str, position: int, what: str) -> QuerySyntaxError:
+    return QuerySyntaxError(
+        f"The {what} opened on line {text.count(chr(10), 0, position) + 1} is never closed.", "Close it."
+    )
+
+
+def _read(catalyst: Catalyst, statement: Statement) -> Stream | QueryStatement:
+    check_size(statement.text)
+    plan = parse(catalyst, statement.text)
+    kind = kind_of(plan)
+    if kind == "CreateTable":
+        return _stream(plan)
+    if kind == "CreateStreamingTableAsSelect":
+        return _query(plan, statement.line)
+    what = "a streaming table without AS SELECT" if kind == "CreateStreamingTable" else f"the statement {kind}"
+    raise QueryRefused(
+        f"A pond file may not have {what}.",
+        "Use CREATE TABLE name (…) USING source OPTIONS (…) and CREATE STREAMING TABLE name AS SELECT ….",
+    )
+
+
+def _name(plan: JavaObject, node: JavaObject) -> str:
+    parts = [str(part) for part in items(node.nameParts())]
+    if len(parts) != 1:
+        raise QueryRefused(f"The name {'.'.join(parts)} has several parts.", "Use one plain name.")
+    if plan.partitioning().size():
+        raise QueryRefused(f"{parts[0]} has PARTITIONED BY or CLUSTER BY, which is not read here.", "Leave it out.")
+    return parts[0]
+
+
+def _stream(plan: JavaObject) -> Stream:
+    name = _name(plan, plan.name())
+    spec = plan.tableSpec()
+    provider = str(optional(spec.provider()) or "").lower()
+    if provider not in PROVIDERS:
+        what = f"the source {provider}" if provider else "no USING clause"
+        raise UnsupportedQuery(f"The stream {name} has {what}.", f"Use one of {', '.join(PROVIDERS)}.")
+    if spec.properties().size():
+        raise QueryTypeError(f"The stream {name} has TBLPROPERTIES, which say nothing of a source.", "Use OPTIONS.")
+    options = {str(entry._1()): _text(name, entry) for entry in items(spec.optionExpression().options())}
+    location = optional(spec.location())
+    if location is not None:
+        options["path"] = _plain_path(str(location))
+    known = {option.lower(): option for option in PROVIDERS[provider].split()}
+    for option in options:
+        _known(option, known, f"an option of {provider}")
+    columns = tuple(
+        Field(str(column.name()), str(column.dataType().catalogString())) for column in items(plan.columns())
+    )
+    return Stream(name, _columns(name, provider, columns, options), _source(provider, options, known))
+
+
+def _source(provider: str, options: dict[str, str], known: dict[str, str]) -> Source:
+    return Source(provider, tuple(sorted((known[option.lower()], value) for option, value in options.items())))
+
+
+def _columns(name: str, provider: str, columns: tuple[Field, ...], options: dict[str, str]) -> tuple[Field, ...]:
+    if provider == "rate":
+        if columns and columns != _RATE:
+            raise QueryTypeError(f"The stream {name} has other columns than rate makes.", "Drop the list of columns.")
+        return _RATE
+    if not columns:
+        raise QueryTypeError(f"The stream {name} declares no columns.", "List them: CREATE TABLE name (a INT, …).")
+    if not any(option.lower() == "path" for option in options):
+        raise QueryTypeError(f"The stream {name} has no path.", "Add OPTIONS (path '…').")
+    return columns
+
+
+def _query(plan: JavaObject, line: int) -> QueryStatement:
+    name = _name(plan, plan.name())
+    spec = plan.tableSpec()
+    if plan.columns().size():
+        raise QueryRefused(f"{name} lists columns; they follow from its SELECT.", "Leave the list out.")
+    if spec.options().size():
+        raise QueryTypeError(f"{name} has OPTIONS.", "Use TBLPROPERTIES ('path' = '…').")
+    provider = str(optional(spec.provider()) or "noop").lower()
+    if provider not in _FILE_SINKS:
+        raise UnsupportedQuery(f"{name} is to be written as {provider}.", f"Use one of {', '.join(_FILE_SINKS)}.")
+    properties = dict(pairs(spec.properties()))
+    for key in properties:
+        _known(key, {key: key for key in _PROPERTIES}, "a property of a query")
+    path = properties.get("path")
+    if provider in _FOLDERS and not path:
+        raise QueryTypeError(f"{name} is written as {provider}, but has no path.", "Add TBLPROPERTIES ('path' = '…').")
+    if provider not in _FOLDERS and path:
+        raise QueryTypeError(f"{name} has a path, but {provider} is no folder.", f"Use one of {', '.join(_FOLDERS)}.")
+    serve = properties.get("serve", "false").lower()
+    if serve not in ("true", "false"):
+        raise QueryTypeError(f"'serve' of {name} is {serve}.", "Write 'true' or 'false'.")
+    return QueryStatement(name, str(plan.originalText()), Sink(provider, path), serve == "true", line)
+
+
+def _known(name: str, known: dict[str, str], what: str) -> None:
+    if name.lower() not in known:
+        near = difflib.get_close_matches(name.lower(), known, 3, 0.5)
+        names = " or ".join(known[key] for key in near) if near else ", ".join(known.values())
+        raise QueryTypeError(f"`{name}` is not {what}.", f"Did you mean: {names}?")
+
+
+def _text(name: str, entry: JavaObject) -> str:
+    value = entry._2()
+    if kind_of(value) != "Literal":
+        raise QueryTypeError(f"The option {entry._1()} of {name} is no literal.", "Write the value itself.")
+    plain = value.eval(None)
+    return str(plain).lower() if isinstance(plain, bool | int | float) else str(plain.toString())
+
+
+def _plain_path(location: str) -> str:
+    # Spark hands a path back as a URI
+    return (
+        location.removeprefix("file:")
+        if location.startswith("file:/") and not location.startswith("file://")
+        else location
+    )

@@ -1,0 +1,76 @@
+"""The two functions that Spark's Python workers run: Arrow in, Arrow out; everything else is in `runtime`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from millpond.errors import CorruptError
+from millpond.log.records import Receipt
+from millpond.runtime.fold import fold
+from millpond.runtime.gather import gather
+from millpond.runtime.tasks import FoldTask, GatherTask
+
+PACKETS = "instance int, packet binary"
+DELTAS = "receipt binary, body binary"
+
+
+class _Gather:
+    """Events of one source partition to packets."""
+
+    def __init__(self, task: GatherTask) -> None:
+        self._task = task
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for instance, packet in gather(self._task, batches, _context().partitionId()):
+            columns = [pa.array([instance], pa.int32()), pa.array([packet], pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, names=["instance", "packet"])
+
+
+class _Fold:
+    """Packets of one instance to its receipt."""
+
+    def __init__(self, task: FoldTask) -> None:
+        self._task = task
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        packets = [packet.as_buffer() for batch in batches for packet in batch.column(1)]
+        context = _context()
+        # the application-wide id: a batch that is run again by the same driver counts its attempts anew
+        attempt = f"{self._task.writer}-{context.taskAttemptId()}"
+        receipt, body = fold(self._task, context.partitionId(), packets, attempt)
+        columns = [pa.array([msgspec.json.encode(receipt)], pa.binary()), pa.array([body], pa.binary())]
+        yield pa.RecordBatch.from_arrays(columns, names=["receipt", "body"])
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise CorruptError("A task runs outside Spark.", "Use millpond.testing.local_pond instead.")
+    return context
+
+
+def packets_of(frame: DataFrame, task: GatherTask) -> DataFrame:
+    """The frame of events as packets."""
+    return frame.mapInArrow(_Gather(task), PACKETS)
+
+
+def deltas_of(packets: DataFrame, task: FoldTask, instances: int) -> list[tuple[Receipt, bytes]]:
+    """Run the epoch's one job: move packets to their instances, fold them, collect what the fold returns.
+
+    Raises:
+        CorruptError: an instance did not answer, or answered twice.
+    """
+    moved = packets.repartitionById(instances, "instance")
+    table = moved.mapInArrow(_Fold(task), DELTAS).toArrow()
+    deltas = [
+        (msgspec.json.decode(receipt, type=Receipt), body)
+        for receipt, body in zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True)
+    ]
+    if sorted(receipt.instance for receipt, _ in deltas) != list(range(instances)):
+        raise CorruptError("An epoch's job did not return one receipt per instance.", "Run the batch again.")
+    return deltas

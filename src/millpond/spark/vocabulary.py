@@ -1,0 +1,80 @@
+"""What query text may be made of: the gate's allow-lists of plan nodes, expressions and functions.
+
+A name is here because it reads nothing but its arguments, always answers the same for the same arguments
+and cannot make much out of little (`repeat`, `sequence`, `space`, `lpad` are absent for that reason).
+"""
+
+from __future__ import annotations
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+PLANS = _words(
+    """Project Filter Aggregate UnresolvedHaving SubqueryAlias UnresolvedRelation NamedStreamingRelation
+    UnresolvedEventTimeWatermark Join Union UnresolvedWith UnresolvedSubqueryColumnAliases PipeOperator
+    Distinct"""
+)
+"""Logical plan nodes of a parsed query; joins and unions pass here and are refused by name when read."""
+
+EXPRESSIONS = _words(
+    """UnresolvedAttribute Literal Alias UnresolvedAlias UnresolvedStar UnresolvedFunction
+    UnresolvedOrdinal UnresolvedExtractValue SemiStructuredExtract NamedArgumentExpression MultiAlias
+    EqualTo EqualNullSafe GreaterThan GreaterThanOrEqual LessThan LessThanOrEqual And Or Not IsNull
+    IsNotNull In Like RLike Between LikeAll LikeAny NotLikeAll NotLikeAny ILike Add Subtract Multiply
+    Divide IntegralDivide Remainder UnaryMinus UnaryPositive BitwiseAnd BitwiseOr BitwiseXor BitwiseNot
+    ShiftLeft ShiftRight Concat Cast CaseWhen If Coalesce AggregateExpression First Last AnyValue
+    LambdaFunction UnresolvedNamedLambdaVariable PipeExpression CreateNamedStruct StringTrim
+    StringTrimLeft StringTrimRight Substring StringLocate StringTranslate Overlay Extract TryEval"""
+)
+"""Expression nodes of a parsed query."""
+
+WINDOWS = frozenset({"window", "session_window", "window_time"})
+"""Functions that make windows; those this version does not answer are refused by name when read."""
+
+AGGREGATES = _words(
+    """count sum avg mean min max min_by max_by first first_value last last_value any_value count_if
+    bool_and bool_or every some any bit_and bit_or bit_xor stddev std stddev_pop stddev_samp variance
+    var_pop var_samp skewness kurtosis corr covar_pop covar_samp approx_count_distinct percentile
+    percentile_cont percentile_disc percentile_approx approx_percentile median mode collect_set
+    collect_list array_agg listagg string_agg try_sum try_avg product regr_slope regr_intercept regr_r2
+    regr_count"""
+)
+"""Aggregate functions; those this version does not answer are refused by name when read."""
+
+SCALARS = _words(
+    """abs acos asin atan atan2 bround cbrt ceil ceiling cos degrees div e exp expm1 floor hypot ln log
+    log10 log1p log2 mod negative pi pmod positive pow power radians rint round sign signum sin sqrt tan
+    try_add try_divide try_multiply try_subtract width_bucket greatest least coalesce if ifnull isnan
+    isnull isnotnull nanvl nullif nullifzero nvl nvl2 zeroifnull between ascii bit_length btrim
+    char_length character_length concat concat_ws contains endswith startswith initcap instr lcase
+    length left like ilike rlike regexp_like locate lower ltrim md5 octet_length overlay position
+    replace reverse right rtrim sha sha1 sha2 soundex split split_part substr substring substring_index
+    translate trim ucase upper hash xxhash64 crc32 regexp_extract regexp_replace add_months date_add
+    date_diff datediff date_format date_part date_sub date_trunc dateadd day dayofmonth dayofweek
+    dayofyear extract from_unixtime hour last_day make_date make_interval make_timestamp minute month
+    months_between next_day quarter second timestamp_micros timestamp_millis timestamp_seconds to_date
+    to_timestamp trunc try_to_timestamp unix_micros unix_millis unix_seconds weekday weekofyear year
+    cast try_cast bigint binary boolean date decimal double float int smallint string timestamp tinyint
+    bit_count bit_get shiftleft shiftright named_struct struct element_at try_element_at get
+    get_json_object from_json array array_contains array_max array_min size cardinality exists filter
+    forall transform aggregate reduce map map_keys map_values"""
+)
+"""Functions of one row."""
+
+FUNCTIONS = WINDOWS | AGGREGATES | SCALARS
+"""Everything query text may call, in lower case."""
+
+UNSTABLE = _words(
+    """CurrentTimestamp CurrentTimestampLike Now LocalTimestamp CurrentDate CurrentTime CurrentTimeZone
+    CurrentUser SessionUser CurrentDatabase CurrentCatalog CurrentPath SparkVersion AesEncrypt
+    UnixTimestampNow Uuid Rand Randn RandStr Uniform Shuffle MonotonicallyIncreasingID SparkPartitionID
+    InputFileName InputFileBlockStart InputFileBlockLength CallMethodViaReflection Sleep"""
+)
+"""Resolved expressions whose answer depends on more than their arguments, whatever Spark says of them."""
+
+OPAQUE = frozenset(
+    {"PythonUDF", "PythonUDAF", "PythonUDTF", "ScalaUDF", "ScalaAggregator", "ScalaUDAF", "HiveSimpleUDF"}
+)
+"""Resolved expressions that run a user's code."""

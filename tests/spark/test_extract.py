@@ -1,0 +1,448 @@
+"""SQL texts and DataFrames become the queries they mean; what is not answered is refused by name."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millpond.errors import MillpondError, QueryTypeError, UnsupportedQuery
+from millpond.model.aggregates import Aggregate
+from millpond.model.endpoints import Sink, Source
+from millpond.model.expressions import Column, Expression, Foreign, Literal, call, literal, render
+from millpond.model.query import Named, Query
+from millpond.model.stream import Field, Stream
+from millpond.model.types import WINDOW
+from millpond.model.windows import Sliding
+from millpond.spark.frontend import FrontEnd
+from millpond.spark.read import Watermark
+
+SCHEMA = (
+    "id BIGINT, customer STRING, kind STRING, amount DOUBLE, ts TIMESTAMP, i INT, f FLOAT, b BOOLEAN, "
+    "dt DATE, d DECIMAL(10,2), items ARRAY<STRUCT<price:DOUBLE>>, raw STRING, n TIMESTAMP_NTZ"
+)
+HOUR = 3_600_000_000
+W = "window(ts, '1 hour')"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tx")
+
+
+@pytest.fixture(scope="module")
+def front(spark: SparkSession, folder: Path) -> FrontEnd:
+    door = FrontEnd(spark)
+    columns = tuple(
+        Field(field.name, field.dataType.simpleString()) for field in spark.createDataFrame([], SCHEMA).schema.fields
+    )
+    door.declare(Stream("tx", columns, Source("parquet", (("path", str(folder)),))), Watermark("ts", "10 seconds"))
+    return door
+
+
+def frame(spark: SparkSession, folder: Path) -> DataFrame:
+    reader = spark.readStream.name("mine").schema(SCHEMA)
+    return reader.parquet(str(folder)).withWatermark("ts", "10 seconds")
+
+
+def column(name: str) -> Expression:
+    kinds = {"amount": "double", "i": "int", "kind": "string", "ts": "timestamp", "f": "float", "id": "bigint"}
+    return Column(name, kinds.get(name, "string"))
+
+
+CUSTOMER, AMOUNT, KIND, INT = column("customer"), column("amount"), column("kind"), column("i")
+COUNT = Aggregate("count", None, None, "bigint")
+SUM = Aggregate("sum", AMOUNT, None, "double")
+POS = call("eq", (KIND, literal("pos", "string")), "boolean")
+ONE = literal(1.0, "double")
+
+
+def test_a_whole_query(front: FrontEnd) -> None:
+    text = (
+        "SELECT customer AS c, window(ts, '1 hour', '10 minutes') AS w, sum(amount) AS total "
+        "FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 30 SECONDS WHERE kind = 'pos' GROUP BY ALL HAVING count(*) > 3"
+    )
+    query = front.query_from_sql("q", text, sink=Sink("console"), serve=True)
+    assert query == Query(
+        name="q",
+        stream="tx",
+        event_time="ts",
+        delay_us=30_000_000,
+        window=Sliding(HOUR, HOUR // 6),
+        keys=(CUSTOMER,),
+        aggregates=(SUM, COUNT),
+        output=(
+            Named("c", Column("key:0", "string")),
+            Named("w", Column("window", WINDOW)),
+            Named("total", Column("agg:0", "double")),
+        ),
+        where=POS,
+        having=call("gt", (Column("agg:1", "bigint"), literal(3, "bigint")), "boolean"),
+        sink=Sink("console"),
+        serve=True,
+        text=text,
+    )
+
+
+WINDOWS = [
+    ("window(ts, '1 hour')", Sliding(HOUR, HOUR)),
+    ("window(ts, '7 days', '1 second')", Sliding(168 * HOUR, 1_000_000)),
+    ("window(ts, '1 week')", Sliding(168 * HOUR, 168 * HOUR)),
+    ("window(ts, INTERVAL 1 HOUR, INTERVAL '10' MINUTE)", Sliding(HOUR, HOUR // 6)),
+    ("window(ts, INTERVAL '1' DAY, '3600 seconds', '5 minutes')", Sliding(24 * HOUR, HOUR, HOUR // 12)),
+    ("window(ts, '1 hour 30 minutes')", Sliding(HOUR * 3 // 2, HOUR * 3 // 2)),
+    ("window(ts, INTERVAL '1:30' HOUR TO MINUTE)", Sliding(HOUR * 3 // 2, HOUR * 3 // 2)),
+    ("window(ts, '1 hour', '1 hour', '-5 minutes')", Sliding(HOUR, HOUR, HOUR * 11 // 12)),
+    ("window(ts, '10 seconds', '4 seconds')", Sliding(10_000_000, 4_000_000)),
+    (
+        "window(timeColumn => ts, slideDuration => '1 second', windowDuration => '2 seconds')",
+        Sliding(2_000_000, 1_000_000),
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "window"), WINDOWS)
+def test_windows_from_text(front: FrontEnd, text: str, window: Sliding) -> None:
+    query = front.query_from_sql("q", f"SELECT count(*) AS n FROM tx GROUP BY {text}")
+    assert (query.window, query.keys, query.aggregates) == (window, (), (COUNT,))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "window"),
+    [
+        (("1 hour",), Sliding(HOUR, HOUR)),
+        (("1 hour", "10 minutes"), Sliding(HOUR, HOUR // 6)),
+        (("1 hour", "10 minutes", "2 minutes"), Sliding(HOUR, HOUR // 6, HOUR // 30)),
+        (("10 seconds", "4 seconds"), Sliding(10_000_000, 4_000_000)),
+    ],
+)
+def test_windows_from_frames(
+    spark: SparkSession, front: FrontEnd, folder: Path, arguments: tuple[str, ...], window: Sliding
+) -> None:
+    source = frame(spark, folder).groupBy(F.window("ts", *arguments), "customer").count()
+    query = front.query_from_dataframe("q", source)
+    assert (query.window, query.stream, query.where, query.keys) == (window, "tx", None, (CUSTOMER,))
+
+
+def test_a_long_hop_is_never_expanded(front: FrontEnd) -> None:
+    started = time.monotonic()
+    front.query_from_sql("q", "SELECT customer, count(*) FROM tx GROUP BY customer, window(ts, '7 days', '1 second')")
+    assert time.monotonic() - started < 2  # 0.2 s when the machine is idle; expanded it would end in OutOfMemory
+
+
+AGGREGATES = [
+    ("count(*)", COUNT),
+    ("count(1)", COUNT),
+    ("count(amount)", Aggregate("count", AMOUNT, None, "bigint")),
+    (
+        "count(amount, kind)",
+        Aggregate(
+            "count",
+            None,
+            call("and", tuple(call("isnotnull", (c,), "boolean") for c in (AMOUNT, KIND)), "boolean"),
+            "bigint",
+        ),
+    ),
+    ("count_if(kind = 'pos')", Aggregate("count", None, POS, "bigint")),
+    ("count(*) FILTER (WHERE kind = 'pos')", Aggregate("count", None, POS, "bigint")),
+    ("count(CASE WHEN kind = 'pos' THEN 1 END)", Aggregate("count", None, POS, "bigint")),
+    ("sum(amount)", SUM),
+    ("sum(i)", Aggregate("sum", INT, None, "bigint")),
+    ("sum(f)", Aggregate("sum", column("f"), None, "double")),
+    ("sum(amount) FILTER (WHERE kind = 'pos')", Aggregate("sum", AMOUNT, POS, "double")),
+    ("sum(CASE WHEN kind = 'pos' THEN amount END)", Aggregate("sum", AMOUNT, POS, "double")),
+    ("sum(if(kind = 'pos', amount, NULL))", Aggregate("sum", AMOUNT, POS, "double")),
+    ("avg(i)", Aggregate("avg", INT, None, "double")),
+    ("mean(amount)", Aggregate("avg", AMOUNT, None, "double")),
+    ("min(i)", Aggregate("min", INT, None, "int")),
+    ("max(DISTINCT i)", Aggregate("max", INT, None, "int")),
+    ("max(ts)", Aggregate("max", column("ts"), None, "timestamp")),
+    ("min(dt)", Aggregate("min", Column("dt", "date"), None, "date")),
+    ("std(amount)", Aggregate("stddev_samp", AMOUNT, None, "double")),
+    ("stddev_pop(amount)", Aggregate("stddev_pop", AMOUNT, None, "double")),
+    ("variance(i)", Aggregate("var_samp", call("cast", (INT,), "double"), None, "double")),
+    ("var_pop(amount)", Aggregate("var_pop", AMOUNT, None, "double")),
+    ("sum(amount * 2)", Aggregate("sum", call("multiply", (AMOUNT, literal(2.0, "double")), "double"), None, "double")),
+]
+
+
+@pytest.mark.parametrize(("text", "aggregate"), AGGREGATES)
+def test_aggregates(front: FrontEnd, text: str, aggregate: Aggregate) -> None:
+    assert front.query_from_sql("q", f"SELECT {text} AS a FROM tx GROUP BY {W}").aggregates == (aggregate,)
+
+
+CONDITIONS = [
+    ("kind = 'pos'", "(kind = 'pos')"),
+    ("'pos' = kind", "(kind = 'pos')"),
+    ("amount > 10", "(amount > 10.0)"),
+    ("10 < amount", "(amount > 10.0)"),
+    ("amount > 1 + 1", "(amount > 2.0)"),
+    ("amount BETWEEN 1 AND 2.5", "((amount >= 1.0) and (amount <= 2.5))"),
+    ("kind IN ('b', 'a', 'b')", "in(kind, 'a', 'b')"),
+    ("kind IN ('a')", "(kind = 'a')"),
+    ("kind LIKE 'a%'", "startswith(kind, 'a')"),
+    ("kind LIKE '%a'", "endswith(kind, 'a')"),
+    ("kind LIKE '%a%'", "contains(kind, 'a')"),
+    ("kind LIKE 'a'", "(kind = 'a')"),
+    ("NOT (kind <=> NULL)", "not((kind <=> none))"),
+    ("nvl(kind, 'x') = 'x'", "(coalesce(kind, 'x') = 'x')"),
+    ("nullif(i, 3) = 4", "(case((i = 3), none, i) = 4)"),
+    ("i % 2 = 1", "((i % 2) = 1)"),
+    ("i / 2 > 1", "((cast(i as double) / 2.0) > 1.0)"),
+    ("abs(-i) = 1", "(abs(negate(i)) = 1)"),
+    ("cast(i AS string) = '1'", "(cast(i as string) = '1')"),
+    ("i = 1.5", "FOREIGN"),
+    ("upper(kind) = 'POS'", "(upper(kind) = 'POS')"),
+    ("concat(kind, customer) = 'ab'", "(concat(kind, customer) = 'ab')"),
+    ("floor(amount) = 1", "(floor(amount) = 1)"),
+    ("ln(amount) > 1 AND log10(amount) > 1", "((ln(amount) > 1.0) and (log10(amount) > 1.0))"),
+    ("sqrt(amount) > 1 OR isnan(amount)", "((sqrt(amount) > 1.0) or isnan(amount))"),
+    ("greatest(i, 2) = 2", "(greatest(i, 2) = 2)"),
+    ("ts > TIMESTAMP '1970-01-01 00:00:01'", "(ts > 1000000)"),
+    ("dt > DATE '1970-01-02'", "(dt > 1)"),
+    ("b", "b"),
+    ("CASE kind WHEN 'a' THEN b ELSE false END", "case((kind = 'a'), b, false)"),
+    ("f > 0.5", "(cast(f as double) > 0.5)"),
+    ("d > 1.5", "FOREIGN"),
+    ("cast(d AS double) > 1.5", "(FOREIGN > 1.5)"),
+    ("kind RLIKE 'a.c'", "FOREIGN"),
+    ("hour(ts) = 3", "(FOREIGN = 3)"),
+    ("try_divide(amount, i) > 1", "(FOREIGN > 1.0)"),
+    ("exists(items, x -> x.price > 1)", "FOREIGN"),
+    ("from_json(raw, 'a INT').a = 1", "(FOREIGN = 1)"),
+    ("round(amount, 1) = 1", "(FOREIGN = 1.0)"),
+    ("items[0].price > 1", "(FOREIGN > 1.0)"),
+    ("kind = 'pos' AND hour(ts) = 3", "((kind = 'pos') and (FOREIGN = 3))"),
+]
+
+
+def without_foreign(expression: Expression | None) -> str:
+    assert expression is not None
+    text = render(expression)
+    stack = [expression]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Foreign):
+            text = text.replace(node.sql, "FOREIGN")
+        elif not isinstance(node, Column | Literal):
+            stack.extend(node.args)
+    return text
+
+
+@pytest.mark.parametrize(("text", "expected"), CONDITIONS)
+def test_conditions(front: FrontEnd, text: str, expected: str) -> None:
+    query = front.query_from_sql("q", f"SELECT count(*) FROM tx WHERE {text} GROUP BY {W}")
+    assert without_foreign(query.where) == expected
+
+
+EQUAL = [
+    ("SELECT {} FROM tx WHERE kind = 'pos' AND amount > 1 GROUP BY {w}", "count(*)"),
+    ("SELECT {} FROM (SELECT * FROM tx WHERE amount > 1) WHERE kind = 'pos' GROUP BY {w}", "count(*)"),
+    ("WITH p AS (SELECT * FROM tx WHERE 'pos' = kind) SELECT {} FROM p WHERE p.amount > 1 GROUP BY {w}", "count(*)"),
+    (
+        "SELECT {} FROM (SELECT *, amount + 0 AS a FROM tx) t WHERE kind = 'pos' AND 1 < t.amount GROUP BY {w}",
+        "count(1)",
+    ),
+]
+
+
+def test_the_same_question_is_the_same_value(front: FrontEnd) -> None:
+    found = {front.query_from_sql("q", text.format(what + " AS n", w=W)).where for text, what in EQUAL}
+    assert len(found) == 1
+
+
+def test_foreign_keys_follow_meaning(front: FrontEnd) -> None:
+    def key(text: str, source: str = "tx") -> str:
+        query = front.query_from_sql("q", f"SELECT max({text}) FROM {source} GROUP BY {W}")
+        node = query.aggregates[0].argument
+        assert isinstance(node, Foreign)
+        return node.key
+
+    inner = "(SELECT ts, hour(ts) AS h, i AS j, amount FROM tx)"
+    assert key("hour(ts)") == key("HOUR(tx.ts)") == key("h", inner) != key("minute(ts)")
+    assert key("try_divide(i, 2)") == key("try_divide(j, 2)", inner) != key("try_divide(i, 3)")
+    assert key("pmod(i, 2)") != key("pmod(id, 2)")
+
+
+def test_keys_windows_and_outputs(front: FrontEnd) -> None:
+    query = front.query_from_sql(
+        "q",
+        f"SELECT upper(kind) AS k, {W}.start, sum(amount) / count(*) AS r, round(avg(amount), 2) AS a, 'x' AS c, "
+        f"customer FROM tx GROUP BY 1, {W}, customer",
+    )
+    assert [render(key) for key in query.keys] == ["upper(kind)", "customer"]
+    assert [(output.name, render(output.expression)) for output in query.output] == [
+        ("k", "key:0"),
+        ("window.start", "window.start"),
+        ("r", "(agg:0 / cast(agg:1 as double))"),
+        ("a", "round(agg:2, 2)"),
+        ("c", "'x'"),
+        ("customer", "key:1"),
+    ]
+
+
+def test_a_window_may_come_from_a_subquery(front: FrontEnd) -> None:
+    text = f"SELECT w.end AS e, count(*) AS n FROM (SELECT {W} AS w, kind FROM tx) GROUP BY w"
+    query = front.query_from_sql("q", text)
+    assert query.output[0] == Named("e", Column("window.end", "timestamp"))
+    assert query.window == Sliding(HOUR, HOUR)
+
+
+def test_a_null_time_filter_of_the_users_stays(front: FrontEnd) -> None:
+    query = front.query_from_sql("q", f"SELECT count(*) FROM tx WHERE id IS NOT NULL GROUP BY {W}")
+    assert query.where == call("isnotnull", (column("id"),), "boolean")
+
+
+def test_equal_aggregates_are_one(front: FrontEnd) -> None:
+    text = f"SELECT count(*) AS a, count(1) AS b, sum(amount) AS c, sum(amount) + 1 AS d FROM tx GROUP BY {W}"
+    assert front.query_from_sql("q", text).aggregates == (COUNT, SUM)
+
+
+def test_sample_tumble(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
+    source = frame(spark, folder).where("kind = 'pos'").groupBy(F.window("ts", "1 hour"), "customer")
+    query = front.query_from_dataframe(
+        "q", source.agg(F.count("*").alias("n"), F.sum("amount").alias("total")).where("n > 3")
+    )
+    assert query == Query(
+        name="q",
+        stream="tx",
+        event_time="ts",
+        delay_us=10_000_000,
+        window=Sliding(HOUR, HOUR),
+        keys=(CUSTOMER,),
+        aggregates=(COUNT, SUM),
+        output=(
+            Named("window", Column("window", WINDOW)),
+            Named("customer", Column("key:0", "string")),
+            Named("n", Column("agg:0", "bigint")),
+            Named("total", Column("agg:1", "double")),
+        ),
+        where=POS,
+        having=call("gt", (Column("agg:0", "bigint"), literal(3, "bigint")), "boolean"),
+    )
+
+
+def test_sample_hop(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
+    big = F.sum(F.when(F.col("amount") > 10, F.col("amount")).otherwise(0)).alias("big")
+    atm = F.expr("count(*) FILTER (WHERE kind = 'atm')").alias("atm")
+    source = frame(spark, folder).groupBy("customer", F.window(F.col("ts"), "1 hour", "10 minutes"))
+    shaped = source.agg(big, atm, F.avg("amount").alias("a")).select(
+        "customer", F.col("window.start").alias("ws"), (F.col("big") / F.col("a")).alias("r")
+    )
+    query = front.query_from_dataframe("q", shaped)
+    assert [(n.name, render(n.expression)) for n in query.output] == [
+        ("customer", "key:0"),
+        ("ws", "window.start"),
+        ("r", "(agg:0 / agg:2)"),
+    ]
+    assert render(query.aggregates[0].argument or ONE) == "case((amount > 10.0), amount, 0.0)"
+
+
+def test_a_new_frame_declares_its_stream(spark: SparkSession, front: FrontEnd, tmp_path: Path) -> None:
+    reader = spark.readStream.name("fresh").format("json").schema("a INT, at TIMESTAMP").option("maxFilesPerTrigger", 2)
+    source = reader.load(str(tmp_path)).withColumnRenamed("at", "t").withWatermark("t", "1 minute")
+    query = front.query_from_dataframe("q", source.groupBy(F.window("t", "1 hour")).agg(F.max("a")))
+    stream = front.streams[query.stream]
+    assert stream.source == Source("json", (("maxFilesPerTrigger", "2"), ("path", str(tmp_path))))
+    assert (query.event_time, query.delay_us) == ("at", 60_000_000)
+    assert (
+        front.query_from_sql(
+            "again",
+            f"SELECT max(a) FROM {query.stream} WATERMARK at DELAY OF INTERVAL 1 MINUTE GROUP BY window(at, '1 hour')",
+        ).aggregates
+        == query.aggregates
+    )
+
+
+REFUSED = [
+    (f"SELECT count(DISTINCT kind) FROM tx GROUP BY {W}", UnsupportedQuery, "count DISTINCT"),
+    (f"SELECT first(kind) FROM tx GROUP BY {W}", UnsupportedQuery, "first"),
+    (f"SELECT approx_count_distinct(kind) FROM tx GROUP BY {W}", UnsupportedQuery, "approx_count_distinct"),
+    (f"SELECT percentile_approx(amount, 0.5) FROM tx GROUP BY {W}", UnsupportedQuery, "percentile_approx"),
+    (f"SELECT sum(d) FROM tx GROUP BY {W}", UnsupportedQuery, r"decimal\(10,2\)"),
+    (f"SELECT max(kind) FROM tx GROUP BY {W}", UnsupportedQuery, "max of a string"),
+    (f"SELECT try_sum(i) FROM tx GROUP BY {W}", UnsupportedQuery, "try_sum|overflow"),
+    (f"SELECT count(*) FROM tx GROUP BY items, {W}", UnsupportedQuery, "array<struct"),
+    (f"SELECT d, count(*) FROM tx GROUP BY d, {W}", UnsupportedQuery, r"decimal\(10,2\)"),
+    ("SELECT count(*) FROM tx GROUP BY session_window(ts, '5 minutes')", UnsupportedQuery, "session window"),
+    ("SELECT count(*) FROM tx", UnsupportedQuery, "does not group by a window"),
+    ("SELECT kind FROM tx", UnsupportedQuery, "no aggregation"),
+    (f"SELECT DISTINCT count(*) FROM tx GROUP BY {W}", UnsupportedQuery, "DISTINCT"),
+    ("SELECT count(*) FROM tx a JOIN tx b ON a.id = b.id GROUP BY window(a.ts, '1 hour')", UnsupportedQuery, "join"),
+    (f"SELECT count(*) FROM (SELECT * FROM tx UNION ALL SELECT * FROM tx) GROUP BY {W}", UnsupportedQuery, "union"),
+    (f"SELECT count(*) FROM (SELECT DISTINCT * FROM tx) GROUP BY {W}", UnsupportedQuery, "DISTINCT"),
+    (f"SELECT max(c) FROM (SELECT {W} AS w, count(*) AS c FROM tx GROUP BY {W}) GROUP BY w", UnsupportedQuery, "chain"),
+    (f"SELECT hash(count(*)) FROM tx GROUP BY {W}", UnsupportedQuery, "above an aggregation"),
+    (f"SELECT date_format({W}.start, 'HH') FROM tx GROUP BY {W}", UnsupportedQuery, "above an aggregation"),
+    (f"SELECT cast(sum(amount) AS decimal(10,2)) FROM tx GROUP BY {W}", UnsupportedQuery, "above an aggregation"),
+    (f"SELECT count(*) AS a, sum(i) AS a FROM tx GROUP BY {W}", QueryTypeError, "Two columns"),
+    (f"SELECT nosuch, count(*) FROM tx GROUP BY nosuch, {W}", QueryTypeError, "nosuch"),
+    (f"SELECT sum(kind) + items FROM tx GROUP BY {W}", QueryTypeError, "cannot resolve"),
+    ("SELECT count(*) FROM tx GROUP BY window(ts, '1 month')", QueryTypeError, "months"),
+    ("SELECT count(*) FROM tx GROUP BY window(ts, INTERVAL 1 YEAR)", QueryTypeError, "months"),
+    ("SELECT count(*) FROM tx GROUP BY window(ts, '0 seconds')", QueryTypeError, "empty"),
+    ("SELECT count(*) FROM tx GROUP BY window(ts, '1 hour', '2 hours')", QueryTypeError, "gaps"),
+    ("SELECT count(*) FROM tx GROUP BY window(ts, '1 hour', '1 hour', '2 hours')", QueryTypeError, "one slide"),
+    ("SELECT count(*) FROM tx GROUP BY window(ts, kind)", QueryTypeError, "no literal"),
+    ("SELECT count(*) FROM tx GROUP BY window(ts, 'an hour')", QueryTypeError, "no interval"),
+    ("SELECT count(*) FROM tx GROUP BY window(n, '1 hour')", MillpondError, "timestamp_ntz|watermark"),
+    (f"SELECT window(ts, '1 hour', '1 minute') AS w, count(*) FROM tx GROUP BY {W}", UnsupportedQuery, "two different"),
+    (f"SELECT kind, count(*) FROM tx GROUP BY CUBE (kind), {W}", MillpondError, "CUBE|BaseGroupingSets|Cube"),
+]
+
+
+@pytest.mark.parametrize(("text", "error", "what"), REFUSED)
+def test_refusals(front: FrontEnd, text: str, error: type[MillpondError], what: str) -> None:
+    with pytest.raises(error, match=what) as caught:
+        front.query_from_sql("q", text)
+    assert caught.value.cure
+
+
+def test_a_window_needs_a_watermark(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
+    source = spark.readStream.name("bare").schema(SCHEMA).parquet(str(folder))
+    with pytest.raises(QueryTypeError, match=r"no watermark.*withWatermark\('ts', '10 seconds'\)"):
+        front.query_from_dataframe("q", source.groupBy(F.window("ts", "1 hour")).count())
+
+
+def _frames(source: DataFrame) -> dict[str, DataFrame]:
+    hour = F.window("ts", "1 hour")
+    bare = source.sparkSession.readStream.name("computed").schema(SCHEMA).parquet("/tmp")
+    computed = bare.withColumn("at", F.timestamp_seconds("id")).withWatermark("at", "1 second")
+    minutes = source.groupBy(F.window("ts", "5 minutes")).count()
+    shout = F.udf(lambda text: text.upper(), "string")
+    return {
+        "session": source.groupBy(F.session_window("ts", "5 minutes")).count(),
+        "rand|not deterministic|run to run": source.where(F.rand() < 0.1).groupBy(hour).count(),
+        "run to run": source.where(F.col("ts") < F.current_timestamp()).groupBy(hour).count(),
+        "uuid": source.groupBy(F.expr("uuid()"), hour).count(),
+        "user code": source.groupBy(shout("kind"), hour).count(),
+        "dropDuplicatesWithinWatermark": source.dropDuplicatesWithinWatermark(["id"]).groupBy(hour).count(),
+        "dropDuplicates": source.dropDuplicates(["id", "ts"]).groupBy(hour).count(),
+        "union": source.union(source).groupBy(hour).count(),
+        "join": source.join(source.sparkSession.range(3), "id").groupBy(hour).count(),
+        "is computed": computed.groupBy(F.window("at", "1 hour")).count(),
+        "chain": minutes.groupBy(F.window(F.window_time("window"), "1 hour")).count(),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("what", [
+    "session", "rand|not deterministic|run to run", "run to run", "uuid", "user code",
+    "dropDuplicatesWithinWatermark", "dropDuplicates", "union", "join", "is computed", "chain",
+])  # fmt: skip
+def test_frames_refused(spark: SparkSession, front: FrontEnd, folder: Path, what: str) -> None:
+    with pytest.raises(UnsupportedQuery, match=what):
+        front.query_from_dataframe("q", _frames(frame(spark, folder))[what])
+
+
+def test_a_batch_frame_is_no_stream(spark: SparkSession, front: FrontEnd) -> None:
+    with pytest.raises(QueryTypeError, match="no stream"):
+        front.query_from_dataframe("q", spark.range(3).groupBy().count())
+
+
+def test_the_users_session_is_left_alone(spark: SparkSession, front: FrontEnd) -> None:
+    assert front.streams["tx"].name == "tx"
+    assert not spark.catalog.tableExists("tx")
+    assert spark.conf.get("spark.sql.streaming.queryEvolution.enableSourceEvolution") == "true"

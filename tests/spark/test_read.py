@@ -1,0 +1,160 @@
+"""The read: one streaming frame over all streams, pruned, with what only Spark evaluates beside it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from millpond.errors import QueryTypeError, SourceError
+from millpond.log.protocol import TICK as TICK_NAME
+from millpond.model.endpoints import Source
+from millpond.model.stream import Field, Stream
+from millpond.runtime.layout import TICK, ReadLayout
+from millpond.spark.frontend import FrontEnd
+from millpond.spark.read import Wanted, read
+
+ROWS = 20
+POND = """
+CREATE TABLE tx (id BIGINT, customer STRING, amount DOUBLE, unused STRING, ts TIMESTAMP, d DECIMAL(10,2))
+USING parquet OPTIONS (path '{folder}/tx', maxFilesPerTrigger 1);
+CREATE TABLE pings (at TIMESTAMP, host STRING, unused INT) USING json OPTIONS (path '{folder}/pings');
+CREATE TABLE beat USING rate OPTIONS (rowsPerSecond 3);
+CREATE STREAMING TABLE a AS SELECT customer, window(ts, '1 hour', '1 minute') AS w, sum(amount) AS s
+  FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND WHERE cast(d AS double) > 2 GROUP BY ALL;
+CREATE STREAMING TABLE b AS SELECT id % 3 AS r, window(ts, '1 hour') AS w, max(cast(d / (id - 5) AS double)) AS s
+  FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND GROUP BY ALL;
+CREATE STREAMING TABLE c AS SELECT host, window(at, '1 hour') AS w, count(*) AS n
+  FROM STREAM pings WATERMARK at DELAY OF INTERVAL 1 SECOND GROUP BY ALL;
+CREATE STREAMING TABLE e AS SELECT window(timestamp, '1 hour') AS w, count(*) AS n
+  FROM STREAM beat WATERMARK timestamp DELAY OF INTERVAL 1 SECOND GROUP BY ALL;
+"""
+
+
+class Ran:
+    """What one run of a read gave: its rows, its layout, its physical plan."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.front = FrontEnd(spark)
+        queries = self.front.load_file(POND.format(folder=folder))
+        self.frame, self.layout = read(spark, self.front.wanted(queries))
+        self.rows: list[Row] = []
+        self.plans: list[str] = []
+        self.sources = ""
+        stream = self.frame.writeStream.foreachBatch(self._take)
+        running = stream.option("checkpointLocation", str(folder / "checkpoint")).start()
+        try:
+            while not (self.of("tx") and self.of("pings") and self.of("beat") and self.ticks()):
+                assert running.exception() is None
+                running.awaitTermination(0.2)
+        finally:
+            running.stop()
+        self.sources = (folder / "checkpoint" / "offsets" / "0").read_text()
+
+    def _take(self, batch: DataFrame, number: int) -> None:
+        self.rows += batch.collect()
+        [running] = self.spark.streams.active
+        last = running._jsq.streamingQuery().lastExecution()
+        self.plans.append(str(last.executedPlan().toString()))
+
+    def of(self, name: str) -> list[dict[str, object]]:
+        """The rows of a stream, by the names its expressions use."""
+        names = [stream.name for stream in self.layout.streams]
+        columns = self.layout.streams[names.index(name)].columns
+        mine = [row for row in self.rows if row[0] == names.index(name)]
+        return [{column.name: row[column.position] for column in columns} for row in mine]
+
+    def ticks(self) -> list[Row]:
+        return [row for row in self.rows if row[0] == TICK]
+
+
+@pytest.fixture(scope="module")
+def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+    folder = tmp_path_factory.mktemp("streams")
+    events = spark.range(ROWS).selectExpr(
+        "id", "concat('c', id % 3) AS customer", "id * 0.5D AS amount", "'x' AS unused",
+        "timestamp_seconds(id) AS ts", "cast(id AS decimal(10,2)) AS d",
+    )  # fmt: skip
+    events.coalesce(1).write.parquet(str(folder / "tx"))
+    pings = spark.range(3).selectExpr("timestamp_seconds(id) AS at", "concat('h', id) AS host", "1 AS unused")
+    pings.coalesce(1).write.json(str(folder / "pings"))
+    yield Ran(spark, folder)
+
+
+def test_every_stream_comes_with_its_own_columns(ran: Ran) -> None:
+    assert [stream.name for stream in ran.layout.streams] == ["tx", "pings", "beat"]
+    assert sorted(str(row["host"]) for row in ran.of("pings")) == ["h0", "h1", "h2"]
+    assert len(ran.of("tx")) == ROWS
+    assert {row["timestamp"] is None for row in ran.of("beat")} == {False}
+
+
+def test_columns_of_other_streams_are_null(ran: Ran) -> None:
+    for row in ran.rows:
+        for index, stream in enumerate(ran.layout.streams):
+            if index != row[0]:
+                assert all(row[column.position] is None for column in stream.columns)
+
+
+def test_a_tick_carries_nothing(ran: Ran) -> None:
+    assert ran.ticks()
+    assert all(value is None for value in ran.ticks()[0][1:])
+
+
+def test_what_raises_is_null_and_nothing_else(ran: Ran) -> None:
+    by_sql = {projected.value.sql: projected.value.name for projected in ran.front.foreigns.values()}
+    name = next(column for sql, column in by_sql.items() if " / " in sql)
+    values = {int(float(str(row["ts"])[-2:])): row[name] for row in ran.of("tx")}
+    assert values[5] is None
+    others = [value for second, value in values.items() if second != 5]
+    assert all(isinstance(value, Row) and math.isfinite(value["v"]) for value in others)
+
+
+def test_layout_tells_names_positions_and_types(ran: Ran) -> None:
+    tx = ran.layout.streams[0].columns
+    assert [(column.name, column.type) for column in tx if not column.foreign] == [
+        ("id", "bigint"),
+        ("customer", "string"),
+        ("amount", "double"),
+        ("ts", "timestamp"),
+    ]
+    assert all(re.fullmatch("x_[0-9a-f]{16}", column.name) for column in tx if column.foreign)
+    assert [column.type for column in tx if column.foreign] == ["double", "double"]
+    positions = [column.position for stream in ran.layout.streams for column in stream.columns]
+    assert positions == list(range(1, len(ran.frame.columns)))
+
+
+def test_the_scan_reads_only_needed_columns(ran: Ran) -> None:
+    """In the plan that ran: pruning must happen before `writeStream`."""
+    scans = [line for line in ran.plans[0].splitlines() if "FileScan" in line]
+    columns = [re.sub(r"#\d+L?", "", line.split("[")[1].split("]")[0]).split(",") for line in scans]
+    assert columns == [["id", "customer", "amount", "ts", "d"], ["at", "host"]]
+
+
+def test_sources_are_known_by_name(ran: Ran) -> None:
+    for name in ("tx", "pings", "beat", TICK_NAME):
+        assert f"\n{name}:" in ran.sources
+
+
+def test_a_read_without_streams_or_tick(spark: SparkSession) -> None:
+    frame, layout = read(spark, ())
+    assert frame.columns == ["stream"]
+    assert layout == ReadLayout(())
+    with pytest.raises(QueryTypeError, match="nothing to read"):
+        read(spark, (), tick=False)
+
+
+def test_what_cannot_be_read_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    columns = (Field("a", "int"),)
+    nowhere = Stream("nowhere", columns, Source("parquet", (("path", str(tmp_path / "no")),)))
+    with pytest.raises(SourceError, match="nowhere"):
+        read(spark, [Wanted(nowhere, ("a",))])
+    with pytest.raises(QueryTypeError, match="no source"):
+        read(spark, [Wanted(Stream("bare", columns), ("a",))])
+    empty = Stream("empty", columns, Source("parquet", (("path", str(tmp_path)),)))
+    with pytest.raises(QueryTypeError, match="no column b"):
+        read(spark, [Wanted(empty, ("b",))])

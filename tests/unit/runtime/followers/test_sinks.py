@@ -1,0 +1,73 @@
+"""Console, noop and memory sinks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond.errors import QueryError
+from millpond.runtime.followers.sinks import ConsoleSink, MemorySink, MemoryTables, NoopSink
+
+
+@pytest.fixture
+def filled(pond: Any, make_row: Any) -> Any:
+    pond.claim()
+    pond.epoch({"q": [make_row("a", 1.5), make_row("long name", None)]})
+    pond.epoch()
+    pond.epoch({"q": [make_row("c", 2.0)]})
+    return pond
+
+
+def test_noop_keeps_only_a_cursor(filled: Any, tmp_path: Path) -> None:
+    sink = NoopSink("a/b", tmp_path / "cursors")
+    filled.feed(sink)
+    assert NoopSink("a/b", tmp_path / "cursors").cursor() == 3
+    assert NoopSink("a", tmp_path / "cursors", since=1).cursor() == 1
+    assert filled.reads == 0
+
+
+def test_console_prints_small_tables(filled: Any, tmp_path: Path) -> None:
+    printed: list[str] = []
+    sink = ConsoleSink("q", tmp_path, filled.rows, shown=1, write=printed.append)
+    filled.feed(sink)
+    assert printed[0].splitlines() == [
+        "q @ 1 (2 rows)",
+        "customer  w                                                       total",
+        "a         {1970-01-01 00:00:00+00:00, 1970-01-01 00:01:00+00:00}  1.5",
+        "… and 1 more",
+        "",
+    ]
+    assert printed[1].startswith("q @ 3 (1 row)\n")
+    filled.feed(ConsoleSink("q", tmp_path, filled.rows, write=printed.append), 0)
+    assert len(printed) == 2
+
+
+def test_console_says_null_and_uses_standard_output(
+    filled: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled.feed(ConsoleSink("q", tmp_path, filled.rows))
+    assert "NULL" in capsys.readouterr().out
+
+
+def test_memory_keeps_tables(filled: Any) -> None:
+    tables = MemoryTables()
+    sink = MemorySink("q", filled.rows)
+    tables.add("q", sink)
+    assert tables.table("q").num_rows == 0
+    filled.feed(sink)
+    filled.feed(sink, 0)
+    assert tables.table("q")["customer"].to_pylist() == ["a", "long name", "c"]
+    assert [(n, table.num_rows) for n, table in sink.epochs()] == [(1, 2), (3, 1)]
+    with pytest.raises(QueryError):
+        tables.table("other")
+
+
+def test_memory_and_console_pass_over_pruned_rows(filled: Any, tmp_path: Path) -> None:
+    next(filled.path.glob(f"delta/{1:020d}/*")).unlink()
+    memory, printed = MemorySink("q", filled.rows), []
+    filled.feed(memory)
+    filled.feed(ConsoleSink("q", tmp_path, filled.rows, write=printed.append))
+    assert [n for n, _ in memory.epochs()] == [3]
+    assert len(printed) == 1

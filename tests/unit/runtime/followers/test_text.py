@@ -1,0 +1,132 @@
+"""Text of Arrow columns: what Spark writes, and what every reader reads back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from millpond.errors import UnsupportedQuery
+from millpond.runtime.followers.text import as_lines, csv_header, csv_lines, json_objects
+
+UTC = pa.timestamp("us", "UTC")
+NASTY = ["", " pad ", 'a"b', "x,y", "nl\nx", "cr\rx", "back\\slash", 'q\\"r', "ends\\", "e,\\", "a,b\\c", "#c\u00e9\x01/\u2028", "\x00\x1f\x7f"]  # fmt: skip
+
+
+def objects(table: pa.Table, omit_nulls: bool = True) -> list[str]:
+    texts: list[str] = json_objects(table, omit_nulls=omit_nulls).to_pylist()
+    return texts
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (pa.int64(), -(2**63), "-9223372036854775808"),
+        (pa.bool_(), True, "true"),
+        (pa.float64(), 3.0, "3.0"),
+        (pa.float64(), -0.0, "-0.0"),
+        (pa.float64(), 0.1, "0.1"),
+        (pa.float64(), 1e22, "1e+22"),
+        (pa.float64(), float("nan"), '"NaN"'),
+        (pa.float64(), float("inf"), '"Infinity"'),
+        (pa.float64(), float("-inf"), '"-Infinity"'),
+        (UTC, 1356998400_000000, '"2013-01-01T00:00:00.000Z"'),
+        (UTC, 1356998400_120000, '"2013-01-01T00:00:00.120Z"'),
+        (UTC, 1356998400_123456, '"2013-01-01T00:00:00.123456Z"'),
+        (UTC, -1, '"1969-12-31T23:59:59.999999Z"'),
+        (UTC, -1000, '"1969-12-31T23:59:59.999Z"'),
+        (pa.timestamp("us"), 0, '"1970-01-01T00:00:00.000"'),
+        (pa.date32(), 0, '"1970-01-01"'),
+        (pa.string(), 'a"b\\\n\t\x01é', '"a\\"b\\\\\\n\\t\\u0001é"'),
+    ],
+)
+def test_json_of_one_value(kind: pa.DataType, value: Any, text: str) -> None:
+    assert objects(pa.table({"v": pa.array([value], kind)})) == [f'{{"v":{text}}}']
+
+
+def test_mixed_timestamps_keep_their_own_precision() -> None:
+    times = pa.array([0, 1, None, 5000], UTC)
+    assert [json.loads(text).get("t") for text in objects(pa.table({"t": times}))] == [
+        "1970-01-01T00:00:00.000Z",
+        "1970-01-01T00:00:00.000001Z",
+        None,
+        "1970-01-01T00:00:00.005Z",
+    ]
+
+
+def test_nulls_are_left_out_or_named() -> None:
+    window = pa.array(
+        [{"start": 0, "end": 1000}, None, {"start": None, "end": 1000}, {"start": None, "end": None}],
+        pa.struct([("start", UTC), ("end", UTC)]),
+    )
+    table = pa.table({"w": window, 'q"': pa.array([1, 2, None, None]), "s": pa.array([None] * 4, pa.string())})
+    assert objects(table) == [
+        '{"w":{"start":"1970-01-01T00:00:00.000Z","end":"1970-01-01T00:00:00.001Z"},"q\\"":1}',
+        '{"q\\"":2}',
+        '{"w":{"end":"1970-01-01T00:00:00.001Z"}}',
+        '{"w":{}}',
+    ]
+    assert json.loads(objects(table, omit_nulls=False)[1]) == {"w": None, 'q"': 2, "s": None}
+    assert objects(pa.table({"v": pa.array([None, 1], pa.int64())})) == ["{}", '{"v":1}']
+
+
+def test_json_reads_back_whatever_the_text() -> None:
+    table = pa.table({"s": NASTY, "long": pa.array(NASTY, pa.large_string())})
+    assert [json.loads(text)["s"] for text in objects(table)] == NASTY
+    assert [json.loads(text)["long"] for text in objects(table)] == NASTY
+
+
+def test_slices_and_chunks_are_written_whole() -> None:
+    table = pa.concat_tables([pa.table({"v": [1, 2, 3]}), pa.table({"v": [4, 5]})]).slice(1, 3)
+    assert bytes(as_lines(json_objects(table, omit_nulls=True))) == b'{"v":2}\n{"v":3}\n{"v":4}\n'
+    assert bytes(as_lines(json_objects(table.slice(0, 0), omit_nulls=True))) == b""
+    assert bytes(as_lines(csv_lines(table).slice(1))) == b"3\n4\n"
+    assert bytes(as_lines(csv_lines(table.slice(0, 0)))) == b""
+
+
+def test_csv_as_spark_writes_it() -> None:
+    table = pa.table(
+        {
+            "s": ['a"b', "x,y", "", "back\\slash", 'q\\"r', "ends,\\", "#c", None],
+            "d": [1.0, float("nan"), None, -0.0, float("inf"), 0.001, 2.5, 3.0],
+            "t": pa.array([0] * 7 + [None], UTC),
+        }
+    )
+    time = "1970-01-01T00:00:00.000Z"
+    assert csv_lines(table).to_pylist() == [
+        f'"a\\"b",1.0,{time}',
+        f'"x,y",NaN,{time}',
+        f'"",,{time}',
+        f"back\\slash,-0.0,{time}",
+        f'"q\\\\\\"r",Infinity,{time}',
+        f'"ends,\\\\",0.001,{time}',
+        f'"#c",2.5,{time}',
+        ",3.0,",
+    ]
+    assert csv_header(["s", "sum(a, b)"], ";") == "s;sum(a, b)"
+
+
+@pytest.mark.parametrize("separator", [",", ";", "|", "\t", "]", "^"])
+def test_csv_reads_back_whatever_the_text(separator: str, tmp_path: Path) -> None:
+    texts = [*NASTY[1:], separator, separator * 2 + "\\"]
+    table = pa.table({"a": texts, "b": texts[::-1]})
+    (tmp_path / "x.csv").write_bytes(as_lines(csv_lines(table, separator)))
+    read = duckdb.execute(
+        "select * from read_csv(?, delim = ?, quote = '\"', escape = '\\', header = false, all_varchar = true,"
+        " new_line = '\\n', columns = {'a': 'varchar', 'b': 'varchar'}, auto_detect = false)",
+        [str(tmp_path / "x.csv"), separator],
+    ).fetchall()
+    assert read == list(zip(texts, texts[::-1], strict=True))
+
+
+def test_types_without_text_are_named() -> None:
+    with pytest.raises(UnsupportedQuery, match="column v of type list"):
+        json_objects(pa.table({"v": [[1]]}), omit_nulls=True)
+    with pytest.raises(UnsupportedQuery, match=r"column w\.x"):
+        json_objects(pa.table({"w": [{"x": b"1"}]}), omit_nulls=True)
+    with pytest.raises(UnsupportedQuery, match="column w of type struct"):
+        csv_lines(pa.table({"w": [{"x": 1}]}))

