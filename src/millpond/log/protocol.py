@@ -20,6 +20,7 @@ from typing import TypeVar
 import msgspec
 
 from millpond.errors import FencedError, OffsetGapError, PlaceError
+from millpond.faults import reached
 from millpond.log.manifest import Manifest, Manifests, fold
 from millpond.log.port import Log, Lost, Won
 from millpond.log.records import ChangeRecord, ClaimRecord, Entry, EpochRecord, Offsets, decode, encode
@@ -244,7 +245,7 @@ class Writer:
         raise OffsetGapError(
             f"{what} reads from {_shown(start)} to {_shown(end)}, but the log, at record {self.manifest.n},"
             f" ends at {_shown(known)}.",
-            "Spark's checkpoint was lost, restored or moved: run `millpond repair` to set it to the log.",
+            "Spark's checkpoint was restored or moved: run `millpond repair` to set it to the log.",
         )
 
 
@@ -282,7 +283,10 @@ def perform_effect(effect: Effect, log: Log, manifests: Manifests, announce: Cal
         case Read(n):
             return log.read(n)
         case Append(n, record):
-            return log.append(n, record)
+            reached("commit.before_append")
+            answer = log.append(n, record)
+            reached("commit.after_append")
+            return answer
         case WriteHint(n):
             with suppress(PlaceError):  # derived: the next reader only probes further
                 log.write_hint(n)
@@ -291,6 +295,7 @@ def perform_effect(effect: Effect, log: Log, manifests: Manifests, announce: Cal
                 manifests.save(manifest)
         case Announce(n):
             announce(n)
+            reached("commit.after_announce")
     return None
 
 

@@ -14,9 +14,28 @@ class Field(msgspec.Struct, frozen=True):
     type: str
 
 
+class Order(msgspec.Struct, frozen=True):
+    """Says that events come in order within source partitions: columns that hold partition and offset.
+
+    `partitions` are the names of all source partitions, where they are known: the watermark waits for each of
+    them. `idle_after_us`: a partition without events for so long (by the driver's clock) is waited for no more.
+    """
+
+    partition: str
+    offset: str
+    partitions: tuple[str, ...] = ()
+    idle_after_us: int = 60_000_000
+
+
 class Stream(msgspec.Struct, frozen=True):
-    """A named source of events with its columns; `source` None means that a DataFrame provides it."""
+    """A named source of events with its columns.
+
+    `order` None: the source has no order (files, rate), and what is late depends on how it was cut into epochs.
+    `max_ahead_us`: an event later than the driver's clock by more than this is dead (None: none is).
+    """
 
     name: str
     columns: tuple[Field, ...]
     source: Source | None = None
+    order: Order | None = None
+    max_ahead_us: int | None = 3_600_000_000

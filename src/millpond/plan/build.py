@@ -128,7 +128,7 @@ def conjunction(parts: list[Expression]) -> Expression | None:
 
 
 def needed_columns(plan: Plan, stream: str) -> tuple[str, ...]:
-    """Names of the columns of `stream` that the read must keep, projected ones included, sorted."""
+    """Names of the columns of `stream` that its queries read, projected ones included, sorted."""
     needed: set[str] = set()
     for expression, event_time in _expressions(plan, stream):
         needed.add(event_time)

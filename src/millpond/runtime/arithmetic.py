@@ -160,7 +160,7 @@ def _round(node: Call, args: list[Values]) -> Values:
         return _joined(args[:1], round_half_up(data, scale))
     if scale >= 0:
         return _joined(args[:1], data)
-    step = 10 ** min(-scale, 19)
+    step = 10 ** min(-scale, 20)  # beyond, every integer is nearer to 0
     exact = [
         (abs(int(x)) * 2 + step) // (2 * step) * step * (1 if x >= 0 else -1) for x in np.atleast_1d(data)
     ]
@@ -179,18 +179,18 @@ def round_half_up(data: Array, scale: int) -> Array:
     [2.68, -2.5, 1.01]
     """
     wide = np.atleast_1d(data).astype(np.float64)
+    scale = max(-350, min(350, scale))  # the digits of doubles lie between
     with np.errstate(all="ignore"):
-        power = 10.0 ** abs(scale) if abs(scale) <= 22 else np.inf
+        power = 10.0 ** abs(scale)  # exact up to 10**22
         magnified = np.abs(wide) * power if scale >= 0 else np.abs(wide) / power
         whole = np.floor(magnified + 0.5)
         rounded = np.copysign(whole / power if scale >= 0 else whole * power, wide)
-        near = np.abs(magnified - np.floor(magnified) - 0.5) < 1e-6
-    unsure = np.flatnonzero(np.isfinite(wide) & (near | ~(magnified < 2.0**46)))
+        near = np.abs(magnified - np.floor(magnified) - 0.5) < np.maximum(1e-6, magnified * 2.0**-50)
+    unsure = np.flatnonzero(np.isfinite(wide) & (near | ~(magnified < 2.0**46) | (abs(scale) > 22)))
     quantum = Decimal(1).scaleb(-scale)
     context = Context(prec=800)
     for i in unsure:  # ties are rare; text is the only exact witness of what the user sees
-        text = repr(float(wide[i])) if data.dtype != np.float32 else str(np.float32(wide[i]))
-        rounded[i] = float(Decimal(text).quantize(quantum, ROUND_HALF_UP, context))
+        rounded[i] = float(Decimal(repr(float(wide[i]))).quantize(quantum, ROUND_HALF_UP, context))
     result = np.where(np.isfinite(wide), rounded, wide).astype(data.dtype) + data.dtype.type(0)
     return np.asarray(result.reshape(data.shape))
 
@@ -204,9 +204,12 @@ def _real(function: Callable[..., Any]) -> Callable[[Call, list[Values]], Values
 
 
 def _power(base: Array, exponent: Array) -> Array:
-    """Java's pow: unlike C's, 1 to the NaN and ±1 to the ±infinity are NaN."""
+    """Java's pow: unlike C's, 1 to the NaN and ±1 to the ±infinity are NaN.
+
+    `float_power`, because `power` by a constant 0.5 is a square root, which differs at -infinity and -0.0.
+    """
     odd = (np.abs(base) == 1) & (np.isinf(exponent) | np.isnan(exponent))
-    return np.where(odd, np.nan, np.power(base, exponent))
+    return np.where(odd, np.nan, np.float_power(base, exponent))
 
 
 def _logarithm(function: Callable[..., Any]) -> Callable[[Call, list[Values]], Values]:

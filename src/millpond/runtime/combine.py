@@ -14,6 +14,7 @@ import numpy as np
 
 from millpond.arrays import Ints
 from millpond.runtime.closing import Closing
+from millpond.runtime.tiles import cover
 from millpond.state.cells import Cells, identity, merge_rule, word_names, words_of
 from millpond.state.exact import normalise
 
@@ -52,14 +53,13 @@ def edges_of(run: Sequence[Closing]) -> list[int]:
 
 
 def blocks(
-    run: Sequence[Closing], parts: Sequence[Cells], measures: Collection[str], late_class: int, keys: int
+    edges: list[int], ranges: Sequence[Range], measures: Collection[str], keys: int
 ) -> Iterator[Block]:
-    """The run's panes filled from all cells of slice classes 0 … `late_class`, block by block of slots.
+    """The panes between `edges` filled from `ranges`, block by block of slots.
 
     `measures` are the ids of those wanted. Blocks are small enough that their dense arrays fit in 64 MB.
     """
-    edges = edges_of(run)
-    ranges = [found for cells in parts for found in _ranges(cells, edges, late_class)]
+    parts = {id(part.cells): part.cells for part in ranges}.values()
     names = sorted({name for cells in parts for name in cells.columns if name.partition(":")[0] in measures})
     step = max(512, min(_BLOCK_SLOTS, _BLOCK_CELLS // max(1, len(names) * len(edges))))
     for first in range(0, keys, step):
@@ -89,7 +89,7 @@ def _prefix_sums(filled: Ints) -> Ints:
     return np.cumsum(np.concatenate([np.zeros((1, filled.shape[1]), np.int64), filled]), axis=0)
 
 
-class _Range(NamedTuple):
+class Range(NamedTuple):
     """Rows begin … end of some cells, all of one slice, that lies in one pane."""
 
     cells: Cells
@@ -97,24 +97,27 @@ class _Range(NamedTuple):
     end: int
     pane: int
 
-    def cut(self, first: int, end: int) -> _Range:
+    def cut(self, first: int, end: int) -> Range:
         slots = self.cells.slots[self.begin : self.end]
         low, high = np.searchsorted(slots, [first, end])
         return self._replace(begin=self.begin + int(low), end=self.begin + int(high))
 
 
-def _ranges(cells: Cells, edges: list[int], late_class: int) -> Iterator[_Range]:
-    slices = cells.slices
-    pane = np.searchsorted(edges, slices.start_us, "right") - 1
-    for i in np.flatnonzero((pane >= 0) & (pane < len(edges) - 1) & (slices.late_class <= late_class)):
-        if slices.end_us[i] <= edges[pane[i] + 1]:
-            yield _Range(cells, int(cells.offsets[i]), int(cells.offsets[i + 1]), int(pane[i]))
+def ranges_of(parts: Sequence[Cells], edges: list[int], late_class: int) -> list[Range]:
+    """Rows to be read so that each cell of slice classes 0 … `late_class` between the edges is read once."""
+    ranges = []
+    borders = np.array(edges, np.int64)
+    for cells, chosen in zip(parts, cover([cells.slices for cells in parts], borders), strict=True):
+        panes = np.searchsorted(borders, cells.slices.start_us, "right") - 1
+        for i in np.flatnonzero(chosen & (cells.slices.late_class <= late_class)):
+            ranges.append(Range(cells, int(cells.offsets[i]), int(cells.offsets[i + 1]), int(panes[i])))
+    return ranges
 
 
 class _Dense(NamedTuple):
     """Fills dense (pane, slot) arrays from rows of cells."""
 
-    parts: list[_Range]
+    parts: list[Range]
     panes: int
     first: int
     size: int

@@ -11,14 +11,16 @@ from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.port import numbered_name
 from millpond.log.protocol import Run
 from millpond.log.records import EpochRecord, Offsets, Receipt
+from millpond.model.stream import Stream
 from millpond.placement.slots import even_owners
 from millpond.plan.plan import GroupPlan, Plan
 from millpond.runtime.fold import needed_from
+from millpond.runtime.lateness import ANY_PARTITION, advanced
 from millpond.runtime.layout import ReadLayout
-from millpond.runtime.tasks import FoldTask, GatherTask, GroupState, SectionPlace, Watermark
+from millpond.runtime.tasks import FoldTask, GatherTask, GroupState, SectionPlace, TimeLine, Watermark
 
-ANY_PARTITION = "*"
-"""Stands for all source partitions of a stream without order (files, rate)."""
+Idle = Mapping[str, frozenset[str]]
+"""Stream -> source partitions that its watermark does not wait for."""
 
 
 class Setting(NamedTuple):
@@ -27,6 +29,7 @@ class Setting(NamedTuple):
     pond: str
     folder: str
     cache: str
+    streams: tuple[Stream, ...]
     plan: Plan
     layout: ReadLayout | None
     instances: int
@@ -47,30 +50,46 @@ def watermarks(manifest: Manifest) -> dict[str, Watermark]:
     streams = {*manifest.max_time, *manifest.watermark_floor}
     return {
         stream: Watermark(
-            max(manifest.max_time.get(stream, {}).values(), default=None),
-            manifest.watermark_floor.get(stream),
+            manifest.max_time.get(stream, {}).get(ANY_PARTITION), manifest.watermark_floor.get(stream)
         )
         for stream in streams
     }
 
 
-def gather_task(setting: Setting, run: Run) -> GatherTask:
-    """The gather of the epoch; the setting has a layout by now."""
+def time_lines(setting: Setting, manifest: Manifest, idle: Idle) -> dict[str, TimeLine]:
+    """Where event time of each stream stands before the next epoch."""
+    marks = watermarks(manifest)
+    lines = {}
+    for stream in setting.streams:
+        order, seen = stream.order, manifest.max_time.get(stream.name, {})
+        lines[stream.name] = TimeLine(
+            marks.get(stream.name, Watermark()),
+            order is not None,
+            {name: time for name, time in seen.items() if name != ANY_PARTITION},
+            () if order is None else order.partitions,
+            idle.get(stream.name, frozenset()),
+            stream.max_ahead_us,
+        )
+    return lines
+
+
+def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> GatherTask:
+    """The gather of the epoch; the setting has a layout by now. `now_us` bounds how far ahead an event may be."""
     assert setting.layout is not None
     return GatherTask(
         setting.plan,
         setting.layout,
-        watermarks(run.manifest),
+        time_lines(setting, run.manifest, {}),
         even_owners(setting.buckets, setting.instances),
         setting.instances,
+        now_us,
         frozenset(run.manifest.quarantined),
     )
 
 
-def fold_task(setting: Setting, run: Run, writer: str, drain: bool = False) -> FoldTask:
-    """The fold of the epoch; `drain` closes every open window."""
-    marks = watermarks(run.manifest)
-    floors = drain_floors(setting.plan, marks) if drain else {}
+def fold_task(setting: Setting, run: Run, writer: str, drain: bool = False, idle: Idle | None = None) -> FoldTask:
+    """The fold of the epoch; `drain` closes every open window, `idle` partitions are not waited for."""
+    floors = drain_floors(setting.plan, run.manifest) if drain else {}
     state = {
         instance: {group.id: group_state(run.manifest, instance, group) for group in setting.plan.groups}
         for instance in range(setting.instances)
@@ -81,7 +100,7 @@ def fold_task(setting: Setting, run: Run, writer: str, drain: bool = False) -> F
         setting.cache,
         run.n,
         setting.plan,
-        marks,
+        time_lines(setting, run.manifest, idle or {}),
         floors,
         state,
         setting.buckets,
@@ -111,11 +130,11 @@ def _level(section: LiveSection) -> int:
     return level if isinstance(level, int) else 0
 
 
-def drain_floors(plan: Plan, marks: Mapping[str, Watermark]) -> dict[str, int]:
+def drain_floors(plan: Plan, manifest: Manifest) -> dict[str, int]:
     """For each stream the end of the last window that holds an event seen so far."""
     floors: dict[str, int] = {}
     for group in plan.groups:
-        newest = marks.get(group.stream, Watermark()).max_time_us
+        newest = max(manifest.max_time.get(group.stream, {}).values(), default=None)
         if newest is None:
             continue
         ends = [window.assign(newest)[-1].end_us for window in group.windows]
@@ -137,10 +156,11 @@ def assemble(
         bodies.append(body)
         size += len(body)
     newest = _newest(receipts)
-    after = {
-        stream: task.watermarks.get(stream, Watermark()).advanced(newest.get(stream))
-        for stream in {*task.watermarks, *newest}
-    }
+    after = {stream: advanced(line, newest.get(stream, {})) for stream, line in task.lines.items()}
+    times = {stream: dict(newest.get(stream, {})) for stream in task.lines}
+    for stream, mark in after.items():
+        if mark.max_time_us is not None:
+            times[stream][ANY_PARTITION] = mark.max_time_us
     for stream, floor in task.drain_floor_us.items():
         after[stream] = Watermark(after[stream].max_time_us, floor)
     record = EpochRecord(
@@ -152,7 +172,8 @@ def assemble(
         batch=batch.number,
         start=batch.start,
         end=batch.end,
-        max_time={stream: {ANY_PARTITION: time} for stream, time in newest.items()},
+        max_time={stream: found for stream, found in times.items() if found},
+        idle={stream: sorted(line.idle) for stream, line in task.lines.items() if line.idle},
         watermark_floor=task.drain_floor_us,
         drained=task.drained,
         receipts=tuple(receipts),
@@ -163,13 +184,15 @@ def assemble(
     return record, b"".join(bodies)
 
 
-def _newest(receipts: Sequence[Receipt]) -> dict[str, int]:
-    newest: dict[str, int] = {}
+def _newest(receipts: Sequence[Receipt]) -> dict[str, dict[str, int]]:
+    """Stream -> source partition -> largest event time of the epoch; every instance saw the same."""
+    newest: dict[str, dict[str, int]] = {}
     for receipt in receipts:
         for name, value in receipt.counts.items():
-            kind, _, stream = name.partition(":")
+            kind, _, place = name.partition(":")
             if kind == "max_time":
-                newest[stream] = max(value, newest.get(stream, value))
+                stream, _, partition = place.partition(":")
+                newest.setdefault(stream, {})[partition] = value
     return newest
 
 
@@ -203,7 +226,7 @@ def retired(plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], foll
 
     Rows of served queries stay, so that a lost view can be made again.
     """
-    horizons = {group.id: needed_from(group, after.get(group.stream, Watermark())) for group in plan.groups}
+    horizons = {group.id: needed_from(group.queries, after.get(group.stream, Watermark())) for group in plan.groups}
     served = {query.query.name for group in plan.groups for query in group.queries if query.query.serve}
     gone = []
     for section in manifest.sections.values():

@@ -6,21 +6,24 @@ that is run again, anywhere, on packets in any order of arrival, gives the same 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from millpond.errors import OverflowedError
+from millpond.faults import reached
 from millpond.log.records import Receipt
-from millpond.plan.plan import GroupPlan
+from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.closing import Closing, batches, closing_windows
 from millpond.runtime.columns import ARROW_TYPES
-from millpond.runtime.combine import blocks
+from millpond.runtime.combine import blocks, edges_of, ranges_of
+from millpond.runtime.lateness import advanced
 from millpond.runtime.packet import GroupCells, decode_packet
 from millpond.runtime.rows import rows_of_block
-from millpond.runtime.tasks import FoldTask, GroupState, SectionPlace, Watermark
+from millpond.runtime.tasks import WHOLE_POND, FoldTask, GroupState, SectionPlace, TimeLine, Watermark
+from millpond.runtime.tiles import new_tiles
 from millpond.state.cells import Cells, Piece, merge, piece_of
 from millpond.state.delta import DeltaWriter, Files
 from millpond.state.dictionary import KeyDictionary
@@ -31,6 +34,8 @@ FAN_IN = 8
 
 WINDOWS_AT_ONCE = 64
 
+_SLICES_READ = f"slices_read:{WHOLE_POND}"
+
 
 def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: str) -> tuple[Receipt, bytes]:
     """The receipt of an instance's epoch, and its delta if that is small enough to travel with it.
@@ -40,27 +45,31 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
     """
     arrived = [decode_packet(packet) for packet in packets]
     arrived.sort(key=lambda packet: (packet[0].stream, packet[0].partition, packet[0].sequence))
-    counts: dict[str, int] = {}
-    newest: dict[str, int] = {}
+    counts = {f"bytes_moved:{WHOLE_POND}": sum(packet.size for packet in packets)}
+    newest: dict[str, dict[str, int]] = {}
     parts: dict[str, list[GroupCells]] = {}
     for header, groups in arrived:
         for query, found in header.counts.items():
             for name, value in found.items():
                 counts[f"{name}:{query}"] = counts.get(f"{name}:{query}", 0) + value
-        if header.max_time_us is not None:
-            newest[header.stream] = max(newest.get(header.stream, header.max_time_us), header.max_time_us)
+        reached_so_far = newest.setdefault(header.stream, {})
+        for name, time in header.newest_us.items():
+            reached_so_far[name] = max(time, reached_so_far.get(name, time))
         for part in groups:
             parts.setdefault(part.group, []).append(part)
-    counts |= {f"max_time:{stream}": time for stream, time in newest.items()}
+    counts |= {f"max_time:{stream}:{name}": time for stream, times in newest.items() for name, time in times.items()}
     delta = DeltaWriter()
     files = Files(Path(task.folder))
     for group in task.plan.groups:
-        mark = task.watermarks.get(group.stream, Watermark())
-        after = mark.advanced(newest.get(group.stream))
+        line = task.lines.get(group.stream, TimeLine())
+        mark, after = line.mark, advanced(line, newest.get(group.stream, {}))
         if group.stream in task.drain_floor_us:
             after = Watermark(after.max_time_us, task.drain_floor_us[group.stream])
         _GroupFold(task, instance, group, files, delta, counts).run(parts.get(group.id, []), mark, after)
-    return delta.finish(Path(task.folder), task.number, instance, attempt, counts)
+    reached("fold.before_delta")
+    finished = delta.finish(Path(task.folder), task.number, instance, attempt, counts)
+    reached("fold.after_delta")
+    return finished
 
 
 class _GroupFold:
@@ -83,8 +92,7 @@ class _GroupFold:
         self._keys = KeyDictionary(types, batches_of_keys, cache)
 
     def _read(self, place: SectionPlace) -> pa.RecordBatch:
-        read = self._files.read_inline if place.inline else self._files.read
-        return from_bytes(read(place.file, place.offset, place.size))
+        return read_section(self._files, place)
 
     def run(self, parts: Sequence[GroupCells], before: Watermark, after: Watermark) -> None:
         """Append what arrived, close windows, merge old segments."""
@@ -95,7 +103,12 @@ class _GroupFold:
         if new := len(self._keys) - self._keys.committed:
             data = to_bytes(self._keys.batch(self._keys.committed))
             self._delta.add("keys", self._group.id, data, new, {"base": self._keys.committed})
-        self._close([*old, fresh], before, after)
+        known = [cells for cells in [*old, fresh] if cells.rows]
+        tiles = None if self._task.drained else new_tiles(self._group, known, before, after, len(self._keys))
+        if tiles is not None:
+            self._write_segment(tiles, 0, ())
+            known.append(tiles)
+        self._close(known, before, after)
         self._snapshot(old, after)
 
     def _append(self, parts: Sequence[GroupCells]) -> Cells:
@@ -118,7 +131,6 @@ class _GroupFold:
         )
 
     def _close(self, parts: Sequence[Cells], before: Watermark, after: Watermark) -> None:
-        parts = [cells for cells in parts if cells.rows]
         if not parts:
             return
         table = np.unique(np.concatenate([np.stack(cells.slices[:2], axis=1) for cells in parts]), axis=0)
@@ -152,7 +164,10 @@ class _GroupFold:
             for places in ((plan.presence,), *plan.measures)
             for i in places
         }
-        for block in blocks(run, parts, wanted, delay, len(self._keys)):
+        edges = edges_of(run)
+        ranges = ranges_of(parts, edges, delay)
+        self._counts[_SLICES_READ] = self._counts.get(_SLICES_READ, 0) + len(ranges)
+        for block in blocks(edges, ranges, wanted, len(self._keys)):
             for plan in asked:
                 name = plan.query.name
                 if f"raised:{name}" in self._counts:
@@ -187,7 +202,7 @@ class _GroupFold:
         if level is None:
             return
         chosen = [i for i, place in enumerate(self._state.segments) if place.level == level]
-        horizon = needed_from(self._group, after)
+        horizon = needed_from(self._group.queries, after)
         pieces = [
             piece_of(old[i], None if horizon is None else old[i].slices.end_us > horizon) for i in chosen
         ]
@@ -202,10 +217,20 @@ def _full_level(state: GroupState) -> int | None:
     return full[0] if full else None
 
 
-def needed_from(group: GroupPlan, mark: Watermark) -> int | None:
-    """Slices that end at or before this time are in no window that is still open; None: all are needed."""
+def read_section(files: Files, place: SectionPlace) -> pa.RecordBatch:
+    """The batch of a section of keys or cells.
+
+    Raises:
+        CorruptError: it does not read.
+    """
+    read = files.read_inline if place.inline else files.read
+    return from_bytes(read(place.file, place.offset, place.size))
+
+
+def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
+    """Slices that end at or before this time are in no open window of `queries`; None: all are needed."""
     times = []
-    for plan in group.queries:
+    for plan in queries:
         at = mark.at(plan.query.delay_us)
         if at is None:
             return None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints, Mask
+from millpond.arrays import Ints
 from millpond.model.expressions import Expression
 from millpond.model.types import is_integer
 from millpond.placement.slots import buckets_of, slots_of
@@ -20,10 +20,11 @@ from millpond.plan.plan import GroupPlan
 from millpond.runtime.columns import Values, from_arrow, to_arrow
 from millpond.runtime.counting import count_rows
 from millpond.runtime.evaluate import Evaluator
+from millpond.runtime.lateness import Judge, Judged, late_classes
 from millpond.runtime.layout import TICK, StreamLayout
 from millpond.runtime.packet import GroupCells, Header, encode_packet
 from millpond.runtime.partials import Partials, Rows
-from millpond.runtime.tasks import GatherTask, Watermark
+from millpond.runtime.tasks import WHOLE_POND, GatherTask, TimeLine
 from millpond.state.cells import Piece, Slices
 from millpond.state.keys import canonical, texts_of
 
@@ -38,16 +39,21 @@ def gather(
     them see the same largest event time.
     """
     sequence = 0
+    judge: Judge | None = None
     for table in _chunks(batches):
         position = int(table.column(0)[0].as_py())
         if position == TICK:
             continue
         stream = task.layout.streams[position]
-        yield from _gather_chunk(task, stream, table, partition, sequence)
+        if judge is None:  # all rows of a source partition are of one stream
+            line = task.lines.get(stream.name, TimeLine())
+            ahead = None if task.now_us is None or line.max_ahead_us is None else task.now_us + line.max_ahead_us
+            judge = Judge(line, ahead)
+        yield from _gather_chunk(task, stream, table, judge, partition, sequence)
         sequence += 1
     if not sequence:
         for instance in range(task.instances):
-            yield instance, encode_packet(Header("", partition, 0, None, {}), [])
+            yield instance, encode_packet(Header("", partition, 0, {}, {}), [])
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -92,43 +98,38 @@ class _Columns(dict[str, Values]):
 
 
 def _gather_chunk(
-    task: GatherTask, stream: StreamLayout, table: pa.RecordBatch, partition: int, sequence: int
+    task: GatherTask, stream: StreamLayout, table: pa.RecordBatch, judge: Judge, partition: int, sequence: int
 ) -> Iterator[tuple[int, bytes]]:
     columns = _Columns(stream, table)
     evaluator = Evaluator(columns, table.num_rows)
-    mark = task.watermarks.get(stream.name, Watermark())
+    floor = task.lines.get(stream.name, TimeLine()).mark.floor_us
     parts: list[list[GroupCells]] = [[] for _ in range(task.instances)]
-    counts: dict[str, dict[str, int]] = {}
-    latest: int | None = None
+    counts = {WHOLE_POND: {"events": table.num_rows, "bytes_read": table.nbytes}}
+    newest: dict[str, int] = {}
+    judged: Judged | None = None
     for group in task.plan.groups:
         if group.stream != stream.name:
             continue
         times = columns[group.event_time]
-        timed = np.broadcast_to(~times.null, (table.num_rows,))
-        if timed.any():
-            newest = int(times.data[timed].max())
-            latest = newest if latest is None else max(latest, newest)
-        late = late_classes(times.data, timed, mark, group.delays_us)
-        chosen = Rows(evaluator, timed & (late < len(group.delays_us)))
+        if judged is None:  # a stream has one event-time column
+            judged = judge.judge(times.data, times.null, *_order(stream, columns))
+            newest = judged.newest_us
+        late = late_classes(times.data, judged, floor, group.delays_us)
+        chosen = Rows(evaluator, judged.timed & (late < len(group.delays_us)))
         _gather_group(task, group, chosen, times.data, late, parts)
-        counts.update(count_rows(group, evaluator, timed, late))
+        counts.update(count_rows(group, evaluator, judged.timed, late))
     for instance in range(task.instances):
-        header = Header(stream.name, partition, sequence, latest, counts if instance == 0 else {})
+        header = Header(stream.name, partition, sequence, newest, counts if instance == 0 else {})
         yield instance, encode_packet(header, parts[instance])
 
 
-def late_classes(times_us: Ints, timed: Mask, mark: Watermark, delays_us: tuple[int, ...]) -> Ints:
-    """For each event the number of delays for which it is late: all of them means that nobody takes it."""
-    late = np.zeros(len(times_us), np.int8)
-    for delay in delays_us:
-        at = mark.at(delay)
-        if at is None:
-            break
-        missed = times_us <= at
-        if not missed.any():
-            break  # longer delays have lower watermarks
-        late += missed
-    return np.where(timed, late, 0).astype(np.int64)
+def _order(stream: StreamLayout, columns: _Columns) -> tuple[pa.Array | None, Ints | None]:
+    """Source partition (as text) and offset of each event, for a stream with an order."""
+    if stream.partition is None or stream.offset is None:
+        return None, None
+    partition = columns[stream.partition].data
+    text = partition if isinstance(partition, pa.Array) else pa.array(partition).cast(pa.string())
+    return text, columns[stream.offset].data
 
 
 def _gather_group(

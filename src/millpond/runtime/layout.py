@@ -22,10 +22,12 @@ class ReadColumn(NamedTuple):
 
 
 class StreamLayout(NamedTuple):
-    """A stream and its columns."""
+    """A stream and its columns; `partition` and `offset` name those that give its events an order, if any do."""
 
     name: str
     columns: tuple[ReadColumn, ...]
+    partition: str | None = None
+    offset: str | None = None
 
 
 @dataclass(frozen=True)

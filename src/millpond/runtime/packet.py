@@ -34,12 +34,15 @@ class GroupPart(msgspec.Struct):
 
 
 class Header(msgspec.Struct):
-    """Where a packet comes from and what its source partition saw; `counts` travel to one instance only."""
+    """Where a packet comes from and what its task saw: `newest_us` is the largest event time per source partition.
+
+    `counts` travel to one instance only.
+    """
 
     stream: str
     partition: int
     sequence: int
-    max_time_us: int | None
+    newest_us: dict[str, int]
     counts: dict[str, dict[str, int]]
     groups: list[GroupPart] = []
 

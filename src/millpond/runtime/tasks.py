@@ -7,6 +7,10 @@ import msgspec
 from millpond.plan.plan import GroupPlan, Plan
 from millpond.runtime.layout import ReadLayout
 
+WHOLE_POND = "*"
+"""Where counts stand that are of no one query: `events` and `bytes_read` (Arrow), `bytes_moved` (packets),
+`slices_read` (slices and tiles that closing windows were put together from)."""
+
 
 class Watermark(msgspec.Struct, frozen=True):
     """How far a stream's event time has come: the largest time seen before this epoch, and a floor set by a drain."""
@@ -28,14 +32,33 @@ class Watermark(msgspec.Struct, frozen=True):
         return Watermark(max_time_us, self.floor_us)
 
 
+class TimeLine(msgspec.Struct, frozen=True):
+    """Where event time of a stream stands when an epoch begins.
+
+    `mark.max_time_us` is the watermark base of the whole stream; `partitions` the largest time of each source
+    partition of a stream with an order, `expected` those that must have spoken, `idle` those not waited for.
+    """
+
+    mark: Watermark = Watermark()
+    ordered: bool = False
+    partitions: dict[str, int] = {}
+    expected: tuple[str, ...] = ()
+    idle: frozenset[str] = frozenset()
+    max_ahead_us: int | None = None
+
+
 class GatherTask(msgspec.Struct, frozen=True):
-    """Everything a gather needs besides its events; `owners[bucket]` is the bucket's instance."""
+    """Everything a gather needs besides its events; `owners[bucket]` is the bucket's instance.
+
+    `now_us`: the driver's clock when the epoch began; None: no event is too far ahead.
+    """
 
     plan: Plan
     layout: ReadLayout
-    watermarks: dict[str, Watermark]
+    lines: dict[str, TimeLine]
     owners: tuple[int, ...]
     instances: int
+    now_us: int | None = None
     quarantined: frozenset[str] = frozenset()
 
 
@@ -66,7 +89,7 @@ class FoldTask(msgspec.Struct, frozen=True):
     cache: str
     number: int
     plan: Plan
-    watermarks: dict[str, Watermark]
+    lines: dict[str, TimeLine]
     drain_floor_us: dict[str, int]
     state: dict[int, dict[str, GroupState]]
     buckets: int

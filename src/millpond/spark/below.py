@@ -100,8 +100,6 @@ def read_below(catalyst: Catalyst, node: JavaObject) -> Below:
         node = node.child()
         if found and kind == "Project":
             node = _without_time_filter(node, found)
-    attributes = items(node.output())
-    layers.append([catalyst.alias(catalyst.unqualified(a), str(a.name()), a) for a in attributes])
     return Below(node, conditions[::-1], layers, definitions, windows)
 
 
@@ -147,9 +145,7 @@ def _without_time_filter(node: JavaObject, found: dict[int, WindowColumn]) -> Ja
 
 
 def _session() -> UnsupportedQuery:
-    return UnsupportedQuery(
-        "A session window is planned, not answered yet.", "Use window(time, size, slide)."
-    )
+    return UnsupportedQuery("A session window is planned, not answered yet.", "Use window(time, size, slide).")
 
 
 def _refused(node: JavaObject, kind: str) -> UnsupportedQuery | QueryTypeError:

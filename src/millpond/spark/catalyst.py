@@ -28,6 +28,7 @@ _PACKAGE = "org.apache.spark.sql.catalyst."
 _EXPRESSION = _PACKAGE + "expressions.Expression"
 _EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 _WATERMARK = "spark.watermarkDelayMs"
+_HIDDEN = "__metadata_col"
 _WINDOW = "spark.timeWindow"
 _SESSION = "spark.sessionWindow"
 
@@ -118,6 +119,11 @@ def window_mark(attribute: JavaObject) -> str | None:
     return "time" if metadata.contains(_WINDOW) else "session" if metadata.contains(_SESSION) else None
 
 
+def is_hidden(attribute: JavaObject) -> bool:
+    """Whether an attribute is no column of its source, but told by it when asked (`_metadata`)."""
+    return bool(attribute.metadata().contains(_HIDDEN))
+
+
 def eval_mode(expression: JavaObject) -> str:
     """`ANSI`, `TRY` or `LEGACY`: how arithmetic, casts and aggregates meet overflow and zero."""
     return str(expression.evalMode().toString())
@@ -141,6 +147,7 @@ class Catalyst:
         """A clone of the session in which streams need no names: analysing there leaves the user's alone."""
         clone = self.clone()
         clone.conf.set(_EVOLUTION, "false")
+        clone.conf.set("spark.sql.ansi.enabled", "true")  # the only arithmetic that the runtime repeats
         clone.conf.set("spark.sql.variable.substitute", "false")  # ${env:...} would be read while parsing
         return clone
 
@@ -180,9 +187,7 @@ class Catalyst:
         if not definitions:
             return expression
         collapse = self._module("optimizer.CollapseProject")
-        replaced = collapse.buildCleanedProjectList(
-            self._seq([self.alias(expression, "e")]), self._seq(definitions)
-        )
+        replaced = collapse.buildCleanedProjectList(self._seq([self.alias(expression, "e")]), self._seq(definitions))
         return replaced.apply(0).child()
 
     def alias(self, expression: JavaObject, name: str, like: JavaObject | None = None) -> JavaObject:
@@ -244,9 +249,7 @@ class Catalyst:
 
     def frame(self, plan: JavaObject) -> DataFrame:
         """A DataFrame for a plan."""
-        return ClassicFrame(
-            self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session, plan), self.spark
-        )
+        return ClassicFrame(self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session, plan), self.spark)
 
     def _module(self, name: str) -> JavaObject:
         if name not in self._modules:
@@ -271,9 +274,7 @@ def self_check(spark: SparkSession) -> None:
         SetupError: this Spark has no such name, or it is not a classic session.
     """
     if getattr(spark, "_jsparkSession", None) is None:
-        raise SetupError(
-            "Millpond needs a classic Spark session; this one is Spark Connect.", "Drop `.remote(…)`."
-        )
+        raise SetupError("Millpond needs a classic Spark session; this one is Spark Connect.", "Drop `.remote(…)`.")
     doors = Catalyst(spark)
     frame = spark.range(1).selectExpr("id", "cast(id AS timestamp) AS ts")
     # a window over a batch frame meets every name that a streaming one does
@@ -288,10 +289,13 @@ def self_check(spark: SparkSession) -> None:
         ),
         "BindReferences": lambda: doors.probe(attribute, attribute, 1 << 40),
         "IntervalUtils.stringToInterval": lambda: doors.interval_us("1 day 2 seconds"),
-        "Attribute.metadata": lambda: (delay_ms(attribute), window_mark(attribute), id_of(attribute)),
-        "evalMode": lambda: eval_mode(
-            analysed(frame.selectExpr("cast(id AS int)")).projectList().apply(0).child()
+        "Attribute.metadata": lambda: (
+            delay_ms(attribute),
+            window_mark(attribute),
+            is_hidden(attribute),
+            id_of(attribute),
         ),
+        "evalMode": lambda: eval_mode(analysed(frame.selectExpr("cast(id AS int)")).projectList().apply(0).child()),
         "Expression.eval": lambda: doors.constant(_literal(doors)),
         "TryEval": lambda: frame.select(doors.attempt(doors.not_null(attribute))),
         "Dataset.ofRows": lambda: doors.frame(analysed(frame)),

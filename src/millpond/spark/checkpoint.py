@@ -1,16 +1,86 @@
-"""What Spark's own checkpoint says of a batch: `foreachBatch` is told a number, the offsets stand in a file.
+"""Spark's own checkpoints: one per driver, what they say of a batch, whether they continue the log, their repair.
 
-With source evolution on, `offsets/<batch>` is "v2", a line of metadata, then `name:offset` per source. The file
-of a batch exists before its callback runs. Read through java.io or Hadoop alike: the folder may be anywhere.
+`foreachBatch` is told a number; the offsets stand in a file that exists before the callback runs. With source
+evolution on, `offsets/<batch>` is "v2", a line of metadata, then `name:offset` per source.
+
+    <pond>/spark/<n>/                    of the driver whose claim is record n, made from its predecessor's
+        metadata, offsets/<batch>, commits/<batch>, sources/<name>/
+
+A driver that was overtaken goes on writing for a moment: Spark plans the next batch before it asks us. In a folder
+of its own that harms nobody; in a shared one it would end its successor's query, or decide that one's next batch.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
-from millpond.errors import CorruptError
+from millpond.errors import CorruptError, OffsetGapError
+from millpond.faults import reached
+from millpond.ids import writer_token
+from millpond.log.manifest import Manifest
+from millpond.log.port import numbered_name
+from millpond.log.protocol import TICK
 from millpond.log.records import Offsets
+
+KEPT = 2
+"""The checkpoint in use and the one before it: whoever is overtaken may still be at work there."""
+
+_IN_ORDER = ("commits", "offsets", "sources")
+"""Spark writes them in the opposite order, so a copy made while it does never names what it lacks."""
+
+_NO_METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{},"sourceMetadataInfo":{}}'
+
+
+def own_checkpoint(root: Path, claim: int) -> Path:
+    """The checkpoint of the driver whose claim is record `claim`: a copy of the newest older one, or empty."""
+    mine = root / numbered_name(claim)
+    root.mkdir(parents=True, exist_ok=True)
+    older = [folder for folder in _checkpoints(root) if folder.name < mine.name]
+    copy = root / f".{mine.name}-{writer_token()}"
+    copy.mkdir()
+    if older:
+        _copy(older[-1], copy)
+    reached("claim.after")
+    copy.rename(mine)
+    for folder in older[: 1 - KEPT]:
+        shutil.rmtree(folder, ignore_errors=True)
+    for left in root.glob(".*-*"):
+        if left.name[1:] <= mine.name:
+            shutil.rmtree(left, ignore_errors=True)
+    return mine
+
+
+def _checkpoints(root: Path) -> list[Path]:
+    return sorted(folder for folder in root.iterdir() if folder.name.isdecimal())
+
+
+def _copy(source: Path, target: Path) -> None:
+    for name in _IN_ORDER:
+        for file in _files(source / name):
+            place = target / file.relative_to(source)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            _copy_file(file, place)
+    _copy_file(source / "metadata", target / "metadata")
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Files without Spark's checksums (it does without) and temporary files."""
+    for place, _, names in os.walk(folder):
+        yield from (Path(place, name) for name in names if not name.startswith("."))
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    try:
+        # Spark never writes into a file that has its name already
+        os.link(source, target)
+    except FileNotFoundError:
+        return  # an old one that Spark has just removed
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def read_offsets(checkpoint: Path, batch: int) -> Offsets:
@@ -44,3 +114,115 @@ def query_id(checkpoint: Path) -> str:
         return str(json.loads((checkpoint / "metadata").read_text())["id"])
     except (OSError, ValueError, KeyError):
         return ""
+
+
+def check_continues(checkpoint: Path, manifest: Manifest) -> None:
+    """Make sure that Spark will go on where the log ends; offsets alone cannot tell.
+
+    A file source calls its batches 0, 1, …, and what a number means stands in its own list of files. An older
+    checkpoint may give the number in which the log ends to files that were never read.
+
+    Raises:
+        OffsetGapError: the checkpoint was lost, restored or replaced, in whole or in part.
+    """
+    if manifest.batch < 0:
+        return
+    known = query_id(checkpoint)
+    if known != manifest.spark_query:
+        _gap(f"it is {f'of query {known}' if known else 'gone'}, the log is of {manifest.spark_query}", manifest)
+    newest = max(_batches(checkpoint / "offsets"), default=-1)
+    if newest < manifest.batch:
+        _gap(f"its last batch is {newest}, the log's is {manifest.batch}", manifest)
+    lacking = _lacking_sources(checkpoint, manifest.offsets)
+    if lacking:
+        _gap(f"it lacks what {', '.join(lacking)} had read", manifest)
+
+
+def repair(checkpoint: Path, manifest: Manifest) -> None:
+    """Make the log's last epoch Spark's last committed batch.
+
+    Raises:
+        OffsetGapError: a source keeps a list of what it has read, and the list is lost.
+    """
+    if manifest.batch < 0:
+        for name in ("offsets", "commits", "sources"):
+            shutil.rmtree(checkpoint / name, ignore_errors=True)
+        return
+    listed = [name for name, offset in manifest.offsets.items() if name != TICK and _needs_list(offset)]
+    lacking = _lacking_sources(checkpoint, manifest.offsets)
+    if query_id(checkpoint) != manifest.spark_query:
+        lacking = listed
+    if lacking:
+        raise OffsetGapError(
+            f"Spark's checkpoint cannot be repaired: which files {', '.join(sorted(lacking))} had read stands only there.",
+            "Restore the folder `spark` from a copy as new as the log, or begin a new pond.",
+        )
+    _write(checkpoint / "metadata", json.dumps({"id": manifest.spark_query}))
+    metadata = _any_metadata(checkpoint)
+    for name in ("offsets", "commits"):
+        shutil.rmtree(checkpoint / name, ignore_errors=True)
+    offsets = {name: offset for name, offset in manifest.offsets.items() if name != TICK}
+    lines = ["v2", metadata, *(f"{name}:{offset}" for name, offset in offsets.items())]
+    _write(checkpoint / "offsets" / str(manifest.batch), "\n".join(lines))
+    _write(checkpoint / "commits" / str(manifest.batch), 'v1\n{"nextBatchWatermarkMs":0}')
+    # without an offset, the tick begins anew
+    shutil.rmtree(checkpoint / "sources" / TICK, ignore_errors=True)
+
+
+def _gap(what: str, manifest: Manifest) -> None:
+    raise OffsetGapError(
+        f"Spark's checkpoint does not continue the log, which ends at record {manifest.n}: {what}.",
+        "Restore the folder `spark`, or run `millpond repair` to set it to the log.",
+    )
+
+
+def _batches(folder: Path) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(folder) if name.isdecimal()]
+    except FileNotFoundError:
+        return []
+
+
+def _needs_list(offset: str) -> bool:
+    """Whether the offset means something only together with what its source keeps: files and `rate` do so.
+
+    >>> _needs_list('{"logOffset":3}'), _needs_list("17"), _needs_list('{"topic":{"0":5}}')
+    (True, True, False)
+    """
+    try:
+        value = json.loads(offset)
+    except ValueError:
+        return True
+    return not isinstance(value, dict) or "logOffset" in value
+
+
+def _lacking_sources(checkpoint: Path, offsets: Offsets) -> list[str]:
+    """Sources whose own list does not reach the offset."""
+    lacking = []
+    for name, offset in offsets.items():
+        if name == TICK or not _needs_list(offset):
+            continue
+        names = [file.name for file in _files(checkpoint / "sources" / name)]
+        numbers = [int(name.removesuffix(".compact")) for name in names if name.removesuffix(".compact").isdecimal()]
+        value = json.loads(offset) if offset[:1] == "{" else {}
+        if max(numbers, default=-1) < value.get("logOffset", 0):
+            lacking.append(name)
+    return lacking
+
+
+def _any_metadata(checkpoint: Path) -> str:
+    """The second line of the newest offsets that are there: it holds settings that Spark keeps to."""
+    for batch in sorted(_batches(checkpoint / "offsets"), reverse=True):
+        lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
+        if lines[:1] == ["v2"] and len(lines) > 1:
+            return lines[1]
+    return _NO_METADATA
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    # Not in place: the file may be linked from another driver's checkpoint.
+    temporary = path.with_name(f".{path.name}-{writer_token()}")
+    temporary.write_text(text)
+    temporary.replace(path)

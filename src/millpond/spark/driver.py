@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -18,14 +19,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millpond.clock import now_us
-from millpond.errors import MillpondError, from_text
+from millpond.errors import FencedError, MillpondError, from_text
+from millpond.faults import reached
 from millpond.log.manifest import Manifests
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Committed, Run, Steps, Writer, perform
 from millpond.log.records import EpochRecord
+from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.layout import ReadLayout
-from millpond.runtime.epoch import Batch, Setting, assemble, fold_task, gather_task
-from millpond.spark.checkpoint import query_id, read_offsets
+from millpond.runtime.epoch import Batch, Idle, Setting, assemble, fold_task, gather_task
+from millpond.spark.checkpoint import check_continues, own_checkpoint, query_id, read_offsets, repair
 from millpond.spark.tasks import PACKETS, deltas_of, packets_of
 
 T = TypeVar("T")
@@ -36,6 +39,10 @@ class Epoch(NamedTuple):
 
     record: EpochRecord
     seconds: float
+
+
+class _Stopped(Exception):
+    """Leaves Spark's callback so that the batch it was called for stays unread, to be run by the next driver."""
 
 
 class Driver:
@@ -53,29 +60,42 @@ class Driver:
         self._setting = setting
         self._log, self._manifests, self._writer = log, manifests, writer
         self._announce, self._followed, self._on_epoch = announce, followed, on_epoch
-        self._checkpoint = Path(setting.folder) / "spark"
+        self._checkpoint = Path()
         self._failure: MillpondError | None = None
         self._query: StreamingQuery | None = None
-        self._stopping = False
+        self._stopping = self._busy = False
+        self._gate = threading.Lock()
+        self._watch = IdleWatch(setting.streams, now_us())
 
     def take_over(self, version: str, spec: str) -> int:
         """Claim the log; every older driver is fenced from here on. Returns the claim's number."""
+        reached("claim.before")
         done = self._perform(
             self._writer.take_over(now_us(), socket.gethostname(), os.getpid(), version, spec)
         )
+        self._checkpoint = own_checkpoint(Path(self._setting.folder) / "spark", done.n)
         return done.n
+
+    def repair(self) -> None:
+        """Set Spark's checkpoint to the log, after it was lost or restored.
+
+        Raises:
+            OffsetGapError: what was lost stood only there.
+        """
+        repair(self._checkpoint, self._writer.manifest)
 
     def lay_out(self, layout: ReadLayout) -> None:
         """Say where the columns of the frame to be run stand."""
         self._setting = self._setting._replace(layout=layout)
 
-    def run(self, frame: DataFrame, *, once: bool) -> None:
-        """Run epochs until all input there is has been taken (`once`) or `stop` is called.
+    def run(self, frame: DataFrame, *, once: bool) -> bool:
+        """Run epochs until all input there is has been taken (`once`) or `stop` is called; tells whether it was not.
 
         Raises:
             MillpondError: whatever ended the query, with its code; other failures pass through.
         """
-        self._failure, self._stopping = None, False
+        self._failure = None
+        check_continues(self._checkpoint, self._writer.manifest)
         writer = frame.writeStream.foreachBatch(self._epoch).option(
             "checkpointLocation", str(self._checkpoint)
         )
@@ -83,21 +103,30 @@ class Driver:
         self._query = writer.start()
         try:
             while not self._query.awaitTermination(1):
-                if self._stopping:
+                # Spark's stop would cancel the epoch at hand, so it waits for a moment between two
+                if self._may_stop():
                     self._query.stop()
         except PySparkException as error:
-            raise self._explained(error) from error
+            if self._failure is not None or not self._stopping:
+                raise self._explained(error) from error
         finally:
             self._query = None
+            stopped, self._stopping = self._stopping, False
         if self._failure is not None:
             raise self._failure
+        return not stopped
 
     def stop(self) -> None:
-        """Stop at the end of the epoch that runs; nothing is lost either way."""
+        """Let `run` return at the end of the epoch at hand; only sets a flag, so a signal handler may call it."""
         self._stopping = True
+
+    def _may_stop(self) -> bool:
+        with self._gate:
+            return self._stopping and not self._busy
 
     def drain(self) -> None:
         """Close every open window, in an epoch that reads nothing."""
+        reached("drain.before")
         run = self._perform(self._writer.drain())
         offsets = dict(run.manifest.offsets)
         batch = Batch(run.manifest.spark_query, run.manifest.batch, offsets, offsets)
@@ -108,8 +137,10 @@ class Driver:
 
     def _epoch(self, frame: DataFrame, number: int) -> None:
         """Spark's callback: an exception that leaves it ends the streaming query, so it is kept for `run`."""
-        if self._stopping:
-            return
+        with self._gate:
+            if self._stopping:
+                raise _Stopped
+            self._busy = True
         try:
             self._begin(frame, number)
         except MillpondError as error:
@@ -119,28 +150,48 @@ class Driver:
             explained = self._explained(error)
             self._failure = explained if isinstance(explained, MillpondError) else None
             raise
+        finally:
+            self._busy = False
+        reached("batch.return")
 
     def _begin(self, frame: DataFrame, number: int) -> None:
+        reached("begin.start")
         start, end = read_offsets(self._checkpoint, number - 1), read_offsets(self._checkpoint, number)
         batch = Batch(query_id(self._checkpoint), number, start, end)
         run = self._perform(self._writer.begin(number, start, end, batch.spark_query))
-        if isinstance(run, AlreadyTrue) or run.idle:
+        reached("begin.decided")
+        if isinstance(run, AlreadyTrue):
             return
-        packets = packets_of(frame, gather_task(self._setting, run))
-        self._run_batch(run, batch, packets)
+        idle = self._watch.idle(run.manifest.max_time, now_us())
+        if run.idle and not self._watch.is_news(idle):
+            return
+        packets = packets_of(frame, gather_task(self._setting, run, now_us()))
+        self._run_batch(run, batch, packets, idle=idle)
 
-    def _run_batch(self, run: Run, batch: Batch, packets: DataFrame, drain: bool = False) -> None:
+    def _run_batch(
+        self, run: Run, batch: Batch, packets: DataFrame, drain: bool = False, idle: Idle | None = None
+    ) -> None:
         began = now_us()
-        task = fold_task(self._setting, run, self._writer.token, drain)
+        task = fold_task(self._setting, run, self._writer.token, drain, idle)
+        reached("epoch.before_job")
         deltas = deltas_of(packets, task, self._setting.instances)
+        reached("epoch.after_job")
         record, body = assemble(self._setting, run, task, batch, deltas, now_us(), self._followed())
         done = self._perform(self._writer.commit(record, body))
         if isinstance(done, Committed):
+            self._watch.committed(record, now_us())
             self._on_epoch(Epoch(record, (now_us() - began) / 1e6))
 
     def _perform(self, steps: Steps[T]) -> T:
         return perform(steps, self._log, self._manifests, self._announce)
 
     def _explained(self, error: Exception) -> Exception:
-        """The error of ours that Spark flattened to text, or the error itself."""
-        return self._failure or from_text(str(error)) or error
+        """The error of ours that Spark flattened to text, or why Spark may have failed, or the error itself."""
+        found = self._failure or from_text(str(error))
+        if found is not None:
+            return found
+        try:
+            self._perform(self._writer.drain())  # reads the log, no more
+        except FencedError as fenced:
+            return fenced
+        return error

@@ -65,9 +65,10 @@ _TEXT = {
     "Contains": "contains",
     "Concat": "concat",
 }
-_WRAPPERS = frozenset(
-    {"NormalizeNaNAndZero", "KnownFloatingPointNormalized", "KnownNullable", "KnownNotNull", "Alias"}
-)
+_PATTERNS = frozenset({"startswith", "endswith", "contains"})
+"""Operators that search for a constant only."""
+
+_WRAPPERS = frozenset({"NormalizeNaNAndZero", "KnownFloatingPointNormalized", "KnownNullable", "KnownNotNull", "Alias"})
 
 
 class Translator:
@@ -140,11 +141,11 @@ class Translator:
         if op is None:
             return self._special(node, kind, parts, types)
         args = tuple(self(part) for part in parts)
+        if op in _PATTERNS and not isinstance(args[1], Literal):
+            return None
         return compared(op, *args) if kind in _ORDER else call(op, args, type_of(node))
 
-    def _special(
-        self, node: JavaObject, kind: str, parts: list[JavaObject], types: list[str]
-    ) -> Expression | None:
+    def _special(self, node: JavaObject, kind: str, parts: list[JavaObject], types: list[str]) -> Expression | None:
         if kind == "In":
             return self._member(parts)
         if kind == "Cast":
@@ -155,9 +156,7 @@ class Translator:
             return self._like(node, parts)
         if kind == "Round" and self._rounding and is_number(types[0]):
             scale = self(parts[1])
-            return (
-                call("round", (self(parts[0]), scale), type_of(node)) if isinstance(scale, Literal) else None
-            )
+            return call("round", (self(parts[0]), scale), type_of(node)) if isinstance(scale, Literal) else None
         return None
 
     def _member(self, parts: list[JavaObject]) -> Expression | None:
@@ -254,12 +253,6 @@ def refused_above(node: JavaObject) -> Expression:
         UnsupportedQuery: always.
     """
     kind, type_ = kind_of(node), type_of(node)
-    cure = (
-        "Cast it to double."
-        if "decimal" in type_
-        else "Compute it below the aggregation, or where rows are read."
-    )
+    cure = "Cast it to double." if "decimal" in type_ else "Compute it below the aggregation, or where rows are read."
     parts = ", ".join(sorted({type_of(part) for part in children(node)}))
-    raise UnsupportedQuery(
-        f"`{text_of(node)}` ({kind} of {parts}) is not answered above an aggregation.", cure
-    )
+    raise UnsupportedQuery(f"`{text_of(node)}` ({kind} of {parts}) is not answered above an aggregation.", cure)

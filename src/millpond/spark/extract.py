@@ -2,6 +2,9 @@
 
 The plan is read from the top: HAVING and output columns, one `Aggregate`, one window, filters and derived
 columns, one streaming source. Spark has settled names, types and casts; anything else is refused by name.
+
+A watermark belongs to the stream: one that stands above a filter is taken as if it stood below, so events
+that the filter drops move it too.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from millpond.spark.catalyst import (
     analysed,
     delay_ms,
     id_of,
+    is_hidden,
     items,
     kind_of,
     pairs,
@@ -95,7 +99,9 @@ def extract_query(
     if kind_of(plan) != "Aggregate":
         raise _no_aggregation(plan)
     below = read_below(catalyst, plan.child())
-    stream = _named(stream_of(below.leaf), streams, relation)
+    stream = next((known for known in streams if known.name == relation), None)
+    if stream is None:
+        stream = _named(stream_of(below.leaf), streams)
     return _Reader(catalyst, terms, stream, below).read(plan, above)
 
 
@@ -107,7 +113,8 @@ def stream_of(leaf: JavaObject) -> Stream:
     else:
         format_, given = str(leaf.sourceName()), leaf.extraOptions()
         options = {str(key): str(given.get(key)) for key in given.keySet()}
-    columns = tuple(Field(str(column.name()), type_of(column)) for column in items(leaf.output()))
+    shown = [column for column in items(leaf.output()) if not is_hidden(column)]
+    columns = tuple(Field(str(column.name()), type_of(column)) for column in shown)
     return Stream("", columns, Source(format_.lower(), tuple(sorted(options.items()))))
 
 
@@ -122,13 +129,12 @@ def _options(source: Source) -> dict[str, str]:
     return {key.lower(): value for key, value in source.options}
 
 
-def _named(stream: Stream, streams: Sequence[Stream], relation: str | None) -> Stream:
-    known = next((other for other in streams if other.name == relation), None)
-    known = known or next((other for other in streams if same_source(other, stream)), None)
+def _named(stream: Stream, streams: Sequence[Stream]) -> Stream:
+    known = next((other for other in streams if same_source(other, stream)), None)
     if known is not None:
         return known
     digest = hashlib.sha256(msgspec.json.encode([stream.source, stream.columns])).hexdigest()[:8]
-    return msgspec.structs.replace(stream, name=relation or f"stream_{digest}")
+    return msgspec.structs.replace(stream, name=f"stream_{digest}")
 
 
 def _no_aggregation(plan: JavaObject) -> UnsupportedQuery:
@@ -151,6 +157,7 @@ class _Reader:
         self._foreigns: dict[str, Projected] = {}
         self._scope: dict[int, Expression] = {}
         self._defined: dict[int, JavaObject] = {}
+        self._unqualified: list[JavaObject] = []
         self._down = Translator(catalyst, self._column, self._projected)
         self._up = Translator(catalyst, self._result, refused_above, self._field, rounding=True)
 
@@ -210,9 +217,7 @@ class _Reader:
             part = self._below.window_part(group)
             if part is not None:
                 kind = WINDOW if part.field is None else "timestamp"
-                self._scope[identity] = Column(
-                    "window" if part.field is None else f"window.{part.field}", kind
-                )
+                self._scope[identity] = Column("window" if part.field is None else f"window.{part.field}", kind)
                 continue
             if type_of(group) not in KEY_TYPES:
                 raise UnsupportedQuery(
@@ -234,9 +239,7 @@ class _Reader:
             aggregate = aggregate_of(self._catalyst, call, self._down)
             if aggregate not in found:
                 found.append(aggregate)
-            self._scope[id_of(call.resultAttribute())] = Column(
-                f"agg:{found.index(aggregate)}", aggregate.type
-            )
+            self._scope[id_of(call.resultAttribute())] = Column(f"agg:{found.index(aggregate)}", aggregate.type)
         return tuple(found)
 
     def _finish(
@@ -256,9 +259,7 @@ class _Reader:
         names = [column.name for column in named]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise QueryTypeError(
-                f"Two columns of the query are called {twice[0]}.", "Give one another name with AS."
-            )
+            raise QueryTypeError(f"Two columns of the query are called {twice[0]}.", "Give one another name with AS.")
         return conjunction(having), named
 
     def _define(self, columns: list[JavaObject]) -> None:
@@ -295,7 +296,26 @@ class _Reader:
             return self._down(alias.child())
         if type_of(attribute) not in KEY_TYPES:
             return self._projected(attribute)
+        self._check_declared((str(attribute.name()),))
         return Column(str(attribute.name()), type_of(attribute))
+
+    def _check_declared(self, names: Sequence[str]) -> None:
+        declared = {field.name for field in self._stream.columns}
+        for name in names:
+            if name not in declared:
+                raise UnsupportedQuery(
+                    f"{name} is no column of {self._stream.name}, but a hidden one of its source.",
+                    "Use the columns of the stream.",
+                )
+
+    def _own_columns(self) -> list[JavaObject]:
+        """The stream's columns without its name, which would make equal expressions print differently."""
+        if not self._unqualified:
+            self._unqualified = [
+                self._catalyst.alias(self._catalyst.unqualified(column), str(column.name()), column)
+                for column in items(self._below.leaf.output())
+            ]
+        return self._unqualified
 
     def _projected(self, expression: JavaObject) -> Expression:
         """A `Foreign`, over the stream's own columns."""
@@ -304,9 +324,10 @@ class _Reader:
                 f"`{text_of(expression)}` is a {type_of(expression)}, which is planned, not answered yet.",
                 "Cast it to double, bigint or string.",
             )
-        for layer in self._below.layers:
+        for layer in [*self._below.layers, self._own_columns()]:
             expression = self._catalyst.substitute(expression, layer)
         projected = project(self._catalyst, expression)
+        self._check_declared(projected.value.columns)
         self._foreigns.setdefault(projected.value.key, projected)
         return projected.value
 

@@ -13,7 +13,7 @@ from millpond.model.endpoints import Sink
 from millpond.model.expressions import columns_of
 from millpond.model.query import Query
 from millpond.model.stream import Stream
-from millpond.spark.catalyst import Catalyst, JavaObject, children, items, kind_of, self_check
+from millpond.spark.catalyst import Catalyst, self_check
 from millpond.spark.extract import Extraction, Terms, extract_query
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
@@ -25,8 +25,8 @@ from millpond.spark.windows import tumbling_twin
 class FrontEnd:
     """Declares streams and turns what users have into queries; keeps what only Spark can evaluate.
 
-    Texts are analysed in a clone of the session: no view of ours appears in the user's, and settings that
-    decide meanings (time zone, ANSI) stay as they were when the front end was made.
+    Texts are analysed in a clone of the session, under ANSI rules: no view or setting of ours appears in the
+    user's, and the time zone stays as it was when the front end was made.
 
     Raises:
         SetupError: this Spark lacks a private name that Millpond needs.
@@ -57,9 +57,7 @@ class FrontEnd:
             SourceError: Spark cannot open it.
         """
         if not (stream.name.isidentifier() and stream.name.isascii()):
-            raise QueryTypeError(
-                f"`{stream.name}` cannot name a stream.", "Use letters, digits and underscores."
-            )
+            raise QueryTypeError(f"`{stream.name}` cannot name a stream.", "Use letters, digits and underscores.")
         known = self._known(stream.name)
         if known is not None and known != stream:
             raise QueryTypeError(
@@ -76,14 +74,18 @@ class FrontEnd:
         """
         check_size(text)
         plan = parse(self._catalyst, text)
-        judge(plan, self._streams)
-        twin = tumbling_twin(self._catalyst, text, plan)
+        judged = judge(plan, self._streams)
+        twin = tumbling_twin(self._catalyst, text, judged.windows)
+        if twin.text != text:
+            judge(parse(self._catalyst, twin.text), self._streams)  # only judged text is analysed
         try:
             frame = self._spark.sql(twin.text)
         except AnalysisException as error:
             raise _type_error(error) from error
         terms = Terms(name, twin.window, sink or Sink(), serve, text)
-        return self._kept(extract_query(self._catalyst, frame, terms, self._all(), self._relation(plan)))
+        read = [stream for name in judged.relations if (stream := self._known(name))]
+        relation = read[0].name if len(read) == 1 else None
+        return self._kept(extract_query(self._catalyst, frame, terms, self._all(), relation))
 
     def query_from_dataframe(
         self, name: str, frame: DataFrame, *, sink: Sink | None = None, serve: bool = False
@@ -116,9 +118,7 @@ class FrontEnd:
         for statement in pond.queries:
             try:
                 queries.append(
-                    self.query_from_sql(
-                        statement.name, statement.text, sink=statement.sink, serve=statement.serve
-                    )
+                    self.query_from_sql(statement.name, statement.text, sink=statement.sink, serve=statement.serve)
                 )
             except QueryError as error:
                 what = f"In {statement.name} (line {statement.line} of the file): {error.what}"
@@ -141,6 +141,9 @@ class FrontEnd:
             for part in parts:
                 if part is not None:
                     names |= columns_of(part)
+        for name, columns in needed.items():
+            if order := self._streams[name].order:
+                columns |= {order.partition, order.offset}
         by_name = {projected.value.name: projected for projected in self._foreigns.values()}
         found = []
         for name, stream in self._streams.items():
@@ -161,24 +164,7 @@ class FrontEnd:
         return list(self._streams.values())
 
     def _known(self, name: str) -> Stream | None:
-        return next(
-            (stream for stream in self._streams.values() if stream.name.lower() == name.lower()), None
-        )
-
-    def _relation(self, plan: JavaObject) -> str | None:
-        """The name of the one stream that a parsed query reads; None where it reads several, or none."""
-        found: set[str] = set()
-        stack = [plan]
-        while stack:
-            node = stack.pop()
-            stack.extend(children(node))
-            if kind_of(node) == "UnresolvedWith":
-                stack.extend(entry._2() for entry in items(node.cteRelations()))
-            if kind_of(node) == "UnresolvedRelation":
-                known = self._known(str(node.multipartIdentifier().apply(0)))
-                if known is not None:
-                    found.add(known.name)
-        return found.pop() if len(found) == 1 else None
+        return next((stream for stream in self._streams.values() if stream.name.lower() == name.lower()), None)
 
 
 def _type_error(error: PySparkException) -> QueryError:

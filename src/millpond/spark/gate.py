@@ -15,11 +15,18 @@ from pyspark.sql import SparkSession
 
 from millpond.errors import QueryRefused, QuerySyntaxError, QueryTypeError
 from millpond.spark.catalyst import Catalyst, JavaObject, children, items, kind_of, place_of
-from millpond.spark.vocabulary import EXPRESSIONS, FUNCTIONS, PLANS
+from millpond.spark.vocabulary import EXPRESSIONS, FUNCTIONS, PLANS, WINDOWS
 
 MAX_CHARACTERS = 20_000
 MAX_NESTING = 100
 MAX_NODES = 3_000
+
+
+class Judged(NamedTuple):
+    """What a query that passed is made of: its calls of window functions, and the relations it reads."""
+
+    windows: list[JavaObject]
+    relations: set[str]
 
 
 class _Visit(NamedTuple):
@@ -70,9 +77,7 @@ def check_size(text: str) -> None:
         elif character in ")]":
             depth -= 1
     if deepest > MAX_NESTING:
-        raise QueryRefused(
-            f"Parentheses nest {deepest} deep; {MAX_NESTING} are allowed.", "Simplify the expression."
-        )
+        raise QueryRefused(f"Parentheses nest {deepest} deep; {MAX_NESTING} are allowed.", "Simplify the expression.")
 
 
 def parse(catalyst: Catalyst, text: str) -> JavaObject:
@@ -89,14 +94,15 @@ def parse(catalyst: Catalyst, text: str) -> JavaObject:
         raise QuerySyntaxError(f"Spark cannot parse the query: {what}", "Correct the text there.") from error
 
 
-def judge(plan: JavaObject, relations: Collection[str]) -> None:
-    """Refuse a parsed query with a node, function or relation outside the allow-lists.
+def judge(plan: JavaObject, relations: Collection[str]) -> Judged:
+    """Refuse a parsed query with a node, function or relation outside the allow-lists; names are in lower case.
 
     Raises:
         QueryRefused: see above.
         QueryTypeError: it reads a stream that nobody declared.
     """
     known = frozenset(name.lower() for name in relations)
+    judged = Judged([], set())
     stack = [_Visit(plan, 0, True, known)]
     count = 0
     while stack:
@@ -104,18 +110,17 @@ def judge(plan: JavaObject, relations: Collection[str]) -> None:
         count += 1
         if count > MAX_NODES or visit.depth > MAX_NESTING * 2:
             raise QueryRefused(f"The query has more than {MAX_NODES} parts.", "Split it into several.")
-        stack.extend(_judge_plan(visit) if visit.is_plan else _judge_expression(visit))
+        stack.extend(_judge_plan(visit, judged) if visit.is_plan else _judge_expression(visit, judged))
+    return judged
 
 
-def _judge_plan(visit: _Visit) -> list[_Visit]:
+def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
     node, depth, relations = visit.node, visit.depth + 1, visit.relations
     kind = kind_of(node)
     if kind not in PLANS:
-        raise _refused(
-            node, f"the statement or clause {kind}", "Use SELECT … FROM … WHERE … GROUP BY … HAVING."
-        )
+        raise _refused(node, f"the statement or clause {kind}", "Use SELECT … FROM … WHERE … GROUP BY … HAVING.")
     if kind == "UnresolvedRelation":
-        _judge_relation(node, relations)
+        judged.relations.add(_judge_relation(node, relations))
     found: list[_Visit] = []
     if kind == "UnresolvedWith":
         # a CTE sees those before it; the query sees them all
@@ -127,7 +132,7 @@ def _judge_plan(visit: _Visit) -> list[_Visit]:
     return found
 
 
-def _judge_relation(node: JavaObject, relations: frozenset[str]) -> None:
+def _judge_relation(node: JavaObject, relations: frozenset[str]) -> str:
     parts = [str(part) for part in items(node.multipartIdentifier())]
     if len(parts) != 1:
         raise _refused(node, f"the relation {'.'.join(parts)}", "Read a declared stream by its plain name.")
@@ -137,9 +142,10 @@ def _judge_relation(node: JavaObject, relations: frozenset[str]) -> None:
         raise QueryTypeError(f"There is no stream {parts[0]} {_where(node)}.", f"Did you mean: {names}?")
     if node.options().asCaseSensitiveMap().size():
         raise _refused(node, "options of a relation", "Drop WITH (…) after the stream.")
+    return parts[0].lower()
 
 
-def _judge_expression(visit: _Visit) -> list[_Visit]:
+def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
     node = visit.node
     kind = kind_of(node)
     if kind not in EXPRESSIONS:
@@ -150,6 +156,8 @@ def _judge_expression(visit: _Visit) -> list[_Visit]:
             near = difflib.get_close_matches(parts[-1].lower(), sorted(FUNCTIONS), 3, 0.7)
             cure = f"Did you mean: {' or '.join(near)}?" if near else "Use a function that queries may call."
             raise _refused(node, f"the function {'.'.join(parts)}", cure)
+        if parts[0].lower() in WINDOWS:
+            judged.windows.append(node)
     return [_Visit(child, visit.depth + 1, False, visit.relations) for child in children(node)]
 
 

@@ -15,7 +15,7 @@ from millpond.ids import writer_token
 
 def check_one_host(spark: SparkSession, folder: Path) -> None:
     """Raise PlaceError unless every executor sees the pond's folder."""
-    if spark.sparkContext.master.startswith("local"):
+    if str(spark.sparkContext.master).startswith("local"):
         return
     probe = folder / f".probe-{writer_token()}"
     probe.touch()

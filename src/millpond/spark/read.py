@@ -50,9 +50,7 @@ def load(spark: SparkSession, stream: Stream, *, named: bool = True) -> DataFram
     """
     source = stream.source
     if source is None:
-        raise QueryTypeError(
-            f"The stream {stream.name} has no source.", "Declare it with a format and options."
-        )
+        raise QueryTypeError(f"The stream {stream.name} has no source.", "Declare it with a format and options.")
     reader = spark.readStream.format(source.format).options(**dict(source.options))
     if named:
         reader = reader.name(stream.name)
@@ -84,6 +82,8 @@ def register(spark: SparkSession, stream: Stream, watermark: Watermark | None = 
 def read(spark: SparkSession, wanted: Sequence[Wanted], *, tick: bool = True) -> tuple[DataFrame, ReadLayout]:
     """One streaming frame over all streams and, with `tick`, one row a second; columns as in `ReadLayout`.
 
+    `spark` is a session for reading alone: see `session.reading_session`.
+
     Raises:
         QueryTypeError: nothing is to be read, a column is unknown, or as `load`.
         SourceError: as `load`.
@@ -96,12 +96,7 @@ def read(spark: SparkSession, wanted: Sequence[Wanted], *, tick: bool = True) ->
         position += len(part.columns)
     frames = [_padded(part.frame, index, index, parts) for index, part in enumerate(parts)]
     if tick:
-        rate = (
-            spark.readStream.name(TICK_STREAM)
-            .format("rate")
-            .option("rowsPerSecond", 1)
-            .option("numPartitions", 1)
-        )
+        rate = spark.readStream.name(TICK_STREAM).format("rate").option("rowsPerSecond", 1).option("numPartitions", 1)
         frames.append(_padded(rate.load(), TICK, None, parts))
     if not frames:
         raise QueryTypeError("There is nothing to read: no stream and no tick.", "Declare a stream.")
@@ -110,11 +105,15 @@ def read(spark: SparkSession, wanted: Sequence[Wanted], *, tick: bool = True) ->
         frame = frame.union(other)
     layout = ReadLayout(
         tuple(
-            StreamLayout(want.stream.name, tuple(part.columns))
+            StreamLayout(want.stream.name, tuple(part.columns), *_order(want.stream))
             for want, part in zip(wanted, parts, strict=True)
         )
     )
     return frame, layout
+
+
+def _order(stream: Stream) -> tuple[str | None, str | None]:
+    return (None, None) if stream.order is None else (stream.order.partition, stream.order.offset)
 
 
 def _project(spark: SparkSession, want: Wanted, index: int, position: int) -> _Part:
@@ -127,9 +126,7 @@ def _project(spark: SparkSession, want: Wanted, index: int, position: int) -> _P
     selected: list[Column] = []
     for name in want.columns:
         if name not in attributes:
-            raise QueryTypeError(
-                f"The stream {want.stream.name} has no column {name}.", "Check its declaration."
-            )
+            raise QueryTypeError(f"The stream {want.stream.name} has no column {name}.", "Check its declaration.")
         columns.append(ReadColumn(name, position + len(columns), types[name]))
         selected.append(F.col(quoted(name)))
     for value, expression in want.foreigns:

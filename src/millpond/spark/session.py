@@ -56,6 +56,12 @@ SETTINGS = (
         When.NEEDED,
         "offsets are kept by the name of the stream, not by its place in the plan",
     ),
+    Setting(
+        "spark.sql.subexpressionElimination.enabled",
+        "false",
+        When.NEEDED,
+        "a shared part of two expressions would be computed outside the TryEval of both",
+    ),
     Setting("spark.sql.ansi.enabled", "true", When.NEEDED, "overflow and bad casts raise, never wrap"),
     Setting("spark.sql.session.timeZone", "UTC", When.WANTED, "windows start at the same instant everywhere"),
     Setting("spark.sql.adaptive.enabled", "false", When.WANTED, "one job per epoch; nothing to adapt"),
@@ -108,6 +114,12 @@ def spark_session(
     _gateways.append(gateway)
     with handed_over(gateway):
         return _build(conf)
+
+
+def end_java() -> None:
+    """Kill the JVMs that this process started, with their Python workers; for an end without cleaning up."""
+    for gateway in _gateways:
+        gateway.process.kill()
 
 
 def launch_conf(master: str, app_name: str, driver_memory: str, extra: Mapping[str, str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from millpond.errors import CorruptError
+from millpond.faults import reached
 from millpond.log.records import Receipt
 from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
@@ -26,8 +27,10 @@ class _Gather:
         self._task = task
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reached("gather.start")
         for instance, packet in gather(self._task, batches, _context().partitionId()):
             columns = [pa.array([instance], pa.int32()), pa.array([packet], pa.binary())]
+            reached("gather.packet")
             yield pa.RecordBatch.from_arrays(columns, names=["instance", "packet"])
 
 
@@ -38,12 +41,14 @@ class _Fold:
         self._task = task
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reached("fold.start")
         packets = [packet.as_buffer() for batch in batches for packet in batch.column(1)]
         context = _context()
         # the application-wide id: a batch that is run again by the same driver counts its attempts anew
         attempt = f"{self._task.writer}-{context.taskAttemptId()}"
         receipt, body = fold(self._task, context.partitionId(), packets, attempt)
         columns = [pa.array([msgspec.json.encode(receipt)], pa.binary()), pa.array([body], pa.binary())]
+        reached("fold.return")
         yield pa.RecordBatch.from_arrays(columns, names=["receipt", "body"])
 
 

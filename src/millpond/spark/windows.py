@@ -7,7 +7,8 @@ twin at the parser's own positions, and the size, slide and offset are kept besi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 from py4j.protocol import Py4JJavaError
@@ -34,14 +35,14 @@ _PROBE_US = 1_000_000_000_000_000
 class Twin(NamedTuple):
     """The text with every hopping window made tumbling, and the window it stood for, if the text has one.
 
-    Tumbling windows are spliced too: Spark takes fewer spellings of a duration than the parse tree shows."""
+    Of tumbling windows only those are rewritten whose duration Spark would not take in that spelling."""
 
     text: str
     window: Sliding | None
 
 
-def tumbling_twin(catalyst: Catalyst, text: str, plan: JavaObject) -> Twin:
-    """The twin of `text`, whose unresolved plan is `plan`.
+def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) -> Twin:
+    """The twin of `text`, in whose unresolved plan `calls` are all calls of window functions.
 
     Raises:
         QueryTypeError: a duration is no literal, counts months, or makes no window.
@@ -49,27 +50,30 @@ def tumbling_twin(catalyst: Catalyst, text: str, plan: JavaObject) -> Twin:
     """
     found: dict[Sliding, Place | None] = {}
     cuts: list[tuple[int, int, str]] = []
-    for call in _calls(plan):
+    places: list[Place] = []
+    for call in calls:
         name = str(items(call.nameParts())[-1]).lower()
         place = place_of(call)
         if name != "window":
             kind = "A session window" if name == "session_window" else "window_time (a chain of windows)"
-            raise UnsupportedQuery(
-                f"{kind} at {place} is planned, not answered yet.", "Use window(time, size, slide)."
-            )
+            raise UnsupportedQuery(f"{kind} at {place} is planned, not answered yet.", "Use window(time, size, slide).")
         arguments = _arguments(call)
         if not {"timecolumn", "windowduration"} <= arguments.keys():
-            raise QueryTypeError(
-                f"The window at {place} lacks a time or a size.", "Write window(ts, '1 hour')."
-            )
+            raise QueryTypeError(f"The window at {place} lacks a time or a size.", "Write window(ts, '1 hour').")
         window = _sliding(catalyst, arguments)
         found[window] = place
+        places += [] if place is None else [place]
         column = place_of(arguments["timecolumn"])
-        if place is not None and column is not None:
+        plain = len(arguments) == 2 and type_of(arguments["windowduration"]) == "string"
+        if place is not None and column is not None and not plain:
             cuts.append((place.start, place.stop, f"window({column.piece}, '{window.size_us} microseconds')"))
     if len(found) > 1:
-        places = " and ".join(str(place) for place in found.values())
-        raise UnsupportedQuery(f"The query has two different windows, {places}.", "Make them two queries.")
+        both = " and ".join(str(place) for place in found.values())
+        raise UnsupportedQuery(f"The query has two different windows, {both}.", "Make them two queries.")
+    spans = sorted((place.start, place.stop) for place in places)
+    for (_, stop), (start, _) in pairwise(spans):
+        if start < stop:
+            raise UnsupportedQuery("The query has a window inside a window.", "Window over a column.")
     for start, stop, replacement in sorted(cuts, reverse=True):
         text = text[:start] + replacement + text[stop:]
     return Twin(text, next(iter(found), None))
@@ -99,25 +103,6 @@ def recovered(catalyst: Catalyst, column: JavaObject, panes: list[JavaObject]) -
     return references[0], Sliding(size, slide, bounds[0][0] % slide)
 
 
-def _calls(plan: JavaObject) -> Iterator[JavaObject]:
-    """Every call of a window function in an unresolved plan, CTEs included."""
-    plans = [plan]
-    while plans:
-        node = plans.pop()
-        plans.extend(children(node))
-        if kind_of(node) == "UnresolvedWith":
-            plans.extend(entry._2() for entry in items(node.cteRelations()))
-        expressions = items(node.expressions())
-        while expressions:
-            expression = expressions.pop()
-            if kind_of(expression) == "UnresolvedFunction" and (
-                str(items(expression.nameParts())[-1]).lower() in ("window", "session_window", "window_time")
-            ):
-                yield expression
-            else:
-                expressions.extend(children(expression))
-
-
 def _arguments(call: JavaObject) -> dict[str, JavaObject]:
     found: dict[str, JavaObject] = {}
     for name, argument in zip(_ARGUMENTS, items(call.arguments()), strict=False):
@@ -134,9 +119,7 @@ def _sliding(catalyst: Catalyst, arguments: dict[str, JavaObject]) -> Sliding:
     offset = _microseconds(catalyst, arguments["starttime"]) if "starttime" in arguments else 0
     if slide > 0 and abs(offset) >= slide:
         place = place_of(arguments["starttime"])
-        raise QueryTypeError(
-            f"The window offset at {place} is not within one slide.", "Use offset modulo slide."
-        )
+        raise QueryTypeError(f"The window offset at {place} is not within one slide.", "Use offset modulo slide.")
     return Sliding(size, slide, offset % slide if slide > 0 else 0)
 
 
@@ -153,13 +136,9 @@ def _microseconds(catalyst: Catalyst, argument: JavaObject) -> int:
         elif kind == "interval":
             months, micros = calendar_us(value)
         else:
-            months, micros = (
-                (1, 0) if kind.startswith("interval year") or kind == "interval month" else (0, int(value))
-            )
+            months, micros = (1, 0) if kind.startswith("interval year") or kind == "interval month" else (0, int(value))
     except (Py4JJavaError, PySparkException, ValueError, TypeError) as error:
-        raise QueryTypeError(
-            f"The duration at {place} is no interval.", "Write it as '10 minutes'."
-        ) from error
+        raise QueryTypeError(f"The duration at {place} is no interval.", "Write it as '10 minutes'.") from error
     if months:
         raise QueryTypeError(f"The duration at {place} counts months, which differ in length.", "Use days.")
     return micros

@@ -26,6 +26,8 @@ SMALLEST = np.iinfo(np.int64).min
 
 _DENSE_FACTOR = 8
 
+_AT_ONCE = 1024  # words are below 2**51: there is room to add 2**11 of them
+
 
 class Slices(NamedTuple):
     """Slices of event time, [start, end) in µs, with the number of delays their events had missed."""
@@ -75,6 +77,9 @@ def piece_of(cells: Cells, keep: npt.NDArray[np.bool_] | None = None) -> Piece:
 def merge(pieces: Sequence[Piece], keys: int) -> Cells:
     """All pieces as one: equal (slice, slot) become one cell. `keys`: slots are below it."""
     pieces = [piece for piece in pieces if len(piece.slots)]
+    while len(pieces) > _AT_ONCE:
+        runs = [pieces[start : start + _AT_ONCE] for start in range(0, len(pieces), _AT_ONCE)]
+        pieces = [piece_of(merge(run, keys)) for run in runs]
     if not pieces:
         none = np.zeros(0, np.int64)
         return Cells(Slices(none, none, none), np.zeros(1, np.int64), none, {})

@@ -11,17 +11,21 @@ import mmap
 import os
 import struct
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 
 from millpond.errors import CorruptError
-from millpond.log.records import MAGIC, Receipt, Section, SectionKind
+from millpond.log.manifest import Manifest
+from millpond.log.port import Log
+from millpond.log.records import MAGIC, Receipt, Section, SectionKind, decode
 
 INLINE_BYTES = 256 * 1024
 """A delta below this size travels in its receipt, so that a tiny epoch is one file in all."""
 
 _ALIGNMENT = 64
+_CHUNK_BYTES = 1 << 20
 _LENGTH = struct.Struct("<I")
 
 
@@ -64,6 +68,36 @@ class DeltaWriter:
             file.flush()
             os.fsync(file.fileno())
         return Receipt(instance, attempt, self._size, digest.hexdigest(), name, 0, sections, counts), b""
+
+
+def check_deltas(folder: Path, log: Log, manifest: Manifest) -> None:
+    """Compare everything that `manifest` still names with its digests: once per driver, at about 1 GB a second.
+
+    Raises:
+        CorruptError: a file is missing or damaged.
+    """
+    files = {section.file: section.delta_digest for section in manifest.sections.values() if section.file is not None}
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        list(pool.map(lambda named: check_delta(folder / named[0], named[1]), files.items()))
+    for n in sorted({section.n for section in manifest.sections.values() if section.file is None}):
+        decode(log.read(n) or b"")
+
+
+def check_delta(path: Path, digest: str) -> None:
+    """Compare a delta's file with its digest.
+
+    Raises:
+        CorruptError: it is missing or damaged.
+    """
+    found = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                found.update(chunk)
+    except OSError as error:
+        raise CorruptError(f"{path} cannot be read: {error}.", "Restore the file from a copy.") from error
+    if found.hexdigest() != digest:
+        raise CorruptError(f"{path} fails its digest.", "Restore the file from a copy.")
 
 
 class Files:

@@ -167,13 +167,33 @@ class KeyDictionary:
             )
         )
         path = cache.with_name(f"{cache.name}-{wanted}-{mark:016x}.npy")
-        try:
-            return _Table(np.load(path, mmap_mode="r")), wanted
-        except (OSError, ValueError):
-            table = _Table.sized(wanted)
-            table.insert(self._hashes[:wanted], np.arange(wanted))
-            _save(path, table.entries)
-            return table, wanted
+        table = _Table.sized(wanted)
+        stored = _stored(path)
+        if stored is not None and _is_whole(stored, wanted, len(table.entries)):
+            return _Table(stored), wanted
+        table.insert(self._hashes[:wanted], np.arange(wanted))
+        _save(path, table.entries)
+        return table, wanted
+
+
+def _stored(path: Path) -> npt.NDArray[np.int32] | None:
+    try:
+        entries: npt.NDArray[np.int32] = np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError):
+        return None
+    return entries
+
+
+def _is_whole(entries: npt.NDArray[np.int32], keys: int, size: int) -> bool:
+    """Whether a file that a crash may have emptied or torn still holds every slot; one pass over it."""
+    return (
+        entries.dtype == np.int32
+        and entries.shape == (size,)
+        and int(entries.min()) == 0
+        and int(entries.max()) == keys
+        and int(np.count_nonzero(entries)) == keys
+        and int(entries.sum(dtype=np.int64)) == keys * (keys + 1) // 2
+    )
 
 
 def _save(path: Path, entries: npt.NDArray[np.int32]) -> None:

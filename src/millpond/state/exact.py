@@ -25,6 +25,7 @@ SHIFT = {"integer": 0, "double": 12, "squares": 24}
 WORD_BITS = 52
 _HALF_BITS = 26
 _FAR = 2.0**480
+_LEAST_EXPONENT = -1074  # of the smallest double
 _BAND_BITS = 598  # scaling by 2**-598 moves a square by 23 whole words
 
 
@@ -61,7 +62,7 @@ def sums_of_squares(cells: Ints, values: Doubles, size: int) -> Words:
         return _shifted({0: _counted(cells, whole * whole, size)}, SHIFT["squares"])
     digits: dict[int, Ints] = {}
     magnitude = np.abs(values)
-    if len(values) and 1 / _FAR <= float(magnitude.min()) and float(magnitude.max()) <= _FAR:
+    if len(values) and float(magnitude.min()) >= 1 / _FAR and float(magnitude.max()) <= _FAR:
         _add_squares(digits, cells, values, size, 0)
         return _words(digits)
     near = (magnitude <= _FAR) & (magnitude >= 1 / _FAR)
@@ -167,7 +168,7 @@ def normalise(words: Words) -> Words:
 def to_doubles(words: Words, shift: int) -> Doubles:
     """The correctly rounded doubles nearest to normalised sums (round half to even); beyond range, infinity."""
     places = sorted(words)
-    if places[-1] - places[0] < 2:
+    if places[-1] - places[0] < 2 and WORD_BITS * places[0] - shift >= _LEAST_EXPONENT:
         total = words[places[0]].astype(np.float64)
         if len(places) == 2:  # both words are exact doubles, so this sum rounds once
             total = total + words[places[1]] * 2.0**WORD_BITS
@@ -203,10 +204,21 @@ def _rounded(words: list[Ints], lowest: int, shift: int) -> Doubles:
         short, (middle & ((np.int64(1) << down) - 1)) | low, low & ((np.int64(1) << (WORD_BITS - more)) - 1)
     )
     leading = lead_bits | from_middle | from_low | ((lost != 0) | sticky)
-    exponent = WORD_BITS * (place + lowest) - shift - up
+    exponent = np.where(high > 0, WORD_BITS * (place + lowest) - shift - up, 0)
+    cut = _LEAST_EXPONENT - exponent  # bits below the last one that a subnormal double has
+    small = cut > 9
+    leading = np.where(small, _halved(leading, np.clip(cut, 1, 63)), leading)
+    exponent = np.where(small, _LEAST_EXPONENT, exponent)
     with np.errstate(over="ignore"):
-        result = np.ldexp(leading.astype(np.float64), np.where(high > 0, exponent, 0).astype(np.int32))
+        result = np.ldexp(leading.astype(np.float64), exponent.astype(np.int32))
     return np.asarray(np.where(negative, -result, result))
+
+
+def _halved(leading: Ints, cut: Ints) -> Ints:
+    """`leading / 2**cut` (cut > 0), rounded half to even."""
+    kept, half = leading >> cut, np.int64(1) << (cut - 1)
+    rest = leading - (kept << cut)
+    return kept + ((rest > half) | ((rest == half) & (kept & 1 == 1)))
 
 
 def _any_below(words: list[Ints], end: int, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:

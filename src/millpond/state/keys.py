@@ -82,10 +82,8 @@ def equal_keys(left: KeyColumns, right: KeyColumns, rows: int) -> Mask:
     """Row by row, whether two sets of canonical key columns are the same key."""
     same = np.ones(rows, bool)
     for a, b in zip(left, right, strict=True):
-        if pa.types.is_string(a.type):
-            equal = np.asarray(pc.fill_null(pc.equal(a, b), False))
-        else:
-            equal = _bits(a) == _bits(b)
+        text = pa.types.is_string(a.type)
+        equal = np.asarray(pc.fill_null(pc.equal(a, b), False)) if text else _bits(a) == _bits(b)
         if a.null_count or b.null_count:
             a_null, b_null = np.asarray(pc.is_null(a)), np.asarray(pc.is_null(b))
             equal = (equal & ~a_null & ~b_null) | (a_null & b_null)

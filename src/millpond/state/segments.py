@@ -71,7 +71,7 @@ def decode_cells(batch: pa.RecordBatch) -> Cells:
     """The cells in a batch of `encode_cells`; arrays are views of its buffers.
 
     Raises:
-        CorruptError: the header is missing or of another version.
+        CorruptError: the header is missing, of another version, or does not fit the columns.
     """
     metadata = batch.schema.metadata or {}
     try:
@@ -81,9 +81,18 @@ def decode_cells(batch: pa.RecordBatch) -> Cells:
     if header.version != 1:
         raise CorruptError(f"A segment has version {header.version}.", "Read it with a newer Millpond.")
     columns = {name: np.asarray(batch.column(name)) for name in batch.schema.names[1:]}
-    columns.update({name: columns[other] for name, other in header.same.items()})
     slices = Slices(_ints(header.start_us), _ints(header.end_us), _ints(header.late_class))
-    return Cells(slices, _ints(header.offsets), np.asarray(batch.column(0)), columns)
+    offsets = _ints(header.offsets)
+    fits = (
+        len({len(offsets) - 1, *map(len, slices)}) == 1
+        and (offsets[0], offsets[-1]) == (0, batch.num_rows)
+        and bool((np.diff(offsets) >= 0).all())
+        and columns.keys() >= set(header.same.values())
+    )
+    if not fits:
+        raise CorruptError("The header of a segment does not fit its columns.", "Restore the file.")
+    columns.update({name: columns[other] for name, other in header.same.items()})
+    return Cells(slices, offsets, np.asarray(batch.column(0)), columns)
 
 
 def _ints(values: list[int]) -> Ints:

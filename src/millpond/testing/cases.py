@@ -145,8 +145,8 @@ def condition(dice: Dice, menu: Menu, depth: int = 2) -> Expression:
         parts = tuple(condition(dice, menu, depth - 1) for _ in range(dice.randint(2, 3)))
         return call(dice.choice(("and", "or")), parts, "boolean")
     shape = dice.randint(0, 9)
-    if shape == 0:
-        return Call("not", (condition(dice, menu, 0),), "boolean")
+    if shape == 0 and depth:
+        return Call("not", (condition(dice, menu, depth - 1),), "boolean")
     if shape == 1:
         inner = number(dice, menu, _COLUMNS["v"]) if _chance(dice, 2) else _COLUMNS["g"]
         return Call(dice.choice(("isnull", "isnotnull", "ran")), (inner,), "boolean")

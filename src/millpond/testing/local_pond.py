@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from millpond.log.follower import Follower, Pump, pump
 from millpond.log.local import LocalFolder
-from millpond.log.manifest import Manifests, load
+from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Run, Steps, Writer, perform
 from millpond.log.records import Offsets
@@ -47,14 +47,17 @@ class LocalPond:
         layout, at = [], 1
         for stream in streams:
             types = {column.name: column.type for column in stream.columns}
-            names = needed_columns(self.plan, stream.name)
+            ordering = {stream.order.partition, stream.order.offset} if stream.order else set()
+            names = sorted({*needed_columns(self.plan, stream.name), *ordering})
             columns = tuple(ReadColumn(name, at + i, types[name]) for i, name in enumerate(names))
             at += len(names)
-            layout.append(StreamLayout(stream.name, columns))
+            order = (stream.order.partition, stream.order.offset) if stream.order else (None, None)
+            layout.append(StreamLayout(stream.name, columns, *order))
         self.setting = Setting(
             "local",
             str(folder),
             str(folder / "cache"),
+            tuple(streams),
             self.plan,
             ReadLayout(tuple(layout)),
             instances,
@@ -69,6 +72,11 @@ class LocalPond:
     def offsets(self) -> Offsets:
         """Where the log ends, per stream."""
         return self._writer.manifest.offsets
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the log amounts to."""
+        return self._writer.manifest
 
     def _perform(self, steps: Steps[T]) -> T:
         return perform(steps, self.log, self.manifests, self._announce)
@@ -107,6 +115,7 @@ class LocalPond:
         self._perform(self._writer.commit(record, body))
 
     def _frames(self, events: Mapping[str, Sequence[pa.Table]]) -> Iterable[pa.RecordBatch]:
+        assert self.setting.layout is not None
         for position, stream in enumerate(self.setting.layout.streams):
             for table in events.get(stream.name, ()):
                 yield self._frame(position, stream, table)

@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from millpond.errors import CorruptError, ForeignPondError, PlaceError
+from millpond.faults import reached
 from millpond.ids import writer_token
 from millpond.log.follower import NOTHING_APPLIED
 from millpond.log.manifest import Manifest
@@ -87,12 +88,16 @@ class FolderSink:
         table = self._table(record)
         if table is not None:
             with explained(self._path):
+                reached("sink.before_tmp")
                 temporary = self._write_temporary(n, table)
                 try:
+                    reached("sink.after_tmp")
                     self._make_visible(temporary, n)
+                    reached("sink.after_link")
                 finally:
                     temporary.unlink(missing_ok=True)
         self._save_cursor(n)
+        reached("sink.after_cursor")
         self._reached = n
 
     def _cursor(self) -> int:
@@ -109,6 +114,7 @@ class FolderSink:
             ) from error
 
     def _write_temporary(self, n: int, table: pa.Table) -> Path:
+        # Without the suffix, for some readers' `*.parquet` takes hidden names as well.
         temporary = self._path / f".part-{numbered_name(n)}-{writer_token()}"
         try:
             with temporary.open("xb") as file:

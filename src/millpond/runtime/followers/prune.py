@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from millpond.clock import Clock, now_us
+from millpond.faults import reached
 from millpond.log.follower import NOTHING_APPLIED
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
@@ -107,6 +108,7 @@ class PruneFollower:
     def _delete(self, entry: os.DirEntry[str]) -> int:
         try:
             size = entry.stat().st_size
+            reached("prune.before_delete")
             os.unlink(entry.path)
         except FileNotFoundError:
             return 0

@@ -101,9 +101,10 @@ class RowsReader:
 def _index_of(entry: Entry) -> _Index:
     record = entry.record
     index: _Index = {}
+    # An empty reason in `quarantined` ends a quarantine, so rows beside it count.
     if isinstance(record, EpochRecord):
         for receipt in sorted(record.receipts, key=lambda receipt: receipt.instance):
             for section in receipt.sections:
-                if section.kind == "rows" and section.rows and section.group not in record.quarantined:
+                if section.kind == "rows" and section.rows and not record.quarantined.get(section.group):
                     index.setdefault(section.group, []).append((receipt, section))
     return index

@@ -132,9 +132,12 @@ class Runner:
             return self._changed.wait_for(lambda: self._lowest() >= n, timeout)
 
     def cursors(self) -> dict[str, int]:
-        """The cursor of each follower, -1 for one that had no turn yet; what retirement and pruning go by."""
+        """The cursor of each follower, -1 where it is not known for sure; what retirement and pruning go by.
+
+        It is not known before the first turn and after a failure, which may have cost the follower its effect.
+        """
         with self._changed:
-            return {name: driven.cursor for name, driven in self._driven.items()}
+            return {name: _sure_cursor(driven) for name, driven in self._driven.items()}
 
     def status(self) -> tuple[FollowerStatus, ...]:
         """How each follower fares."""
@@ -227,9 +230,11 @@ class Runner:
             return min(waits, default=None)
 
     def _lowest(self) -> int:
-        # One that was not asked yet, or must be asked again, may stand anywhere.
-        at = [NOTHING_APPLIED if d.manifest is None else d.cursor for d in self._driven.values()]
-        return min(at, default=self._head)
+        return min(map(_sure_cursor, self._driven.values()), default=self._head)
+
+
+def _sure_cursor(driven: _Driven) -> int:
+    return NOTHING_APPLIED if driven.manifest is None else driven.cursor
 
 
 class _Records:

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import CorruptError, StoreError
+from millpond.faults import reached
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.runtime.followers.rows import PRIVATE, RowsGone, RowsReader
@@ -107,7 +108,10 @@ class ViewFollower:
             self._start_over(n)
             return
         steps = [Apply(bucket, n, n - 1, writes.get(bucket, ())) for bucket in self._buckets]
-        if self._expect_applied(steps):
+        reached("view.before_apply")
+        news = self._expect_applied(steps)
+        reached("view.after_apply")
+        if news:
             self._drop_unserved(frozenset(served))
 
     def _collect(self, n: int, query: str, size_us: int, record: Entry, writes: dict[int, list[TableWrite]]) -> None:

@@ -50,6 +50,9 @@ VERSION = b"1"
 DEFAULT_MAP_BYTES = 1 << 30
 """Address space first set aside; the file itself grows only as it is used."""
 
+LOCK_SECONDS = 10.0
+"""How long opening waits for another process that is writing."""
+
 _MAX_TABLE_BYTES = 400
 _MAX_READERS = 512
 _U16, _U32, _U64 = struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">Q")
@@ -157,9 +160,40 @@ class LmdbStore(BucketStore):
             max_dbs=2,
             max_readers=_MAX_READERS,
         )
-        create = not self._read_only
-        self._meta = self._env.open_db(b"meta", create=create)
-        self._rows = self._env.open_db(b"rows", create=create)
+        if self._read_only:
+            self._meta = self._env.open_db(b"meta", create=False)
+            self._rows = self._env.open_db(b"rows", create=False)
+        else:
+            self._open_tables()
+
+    def _open_tables(self) -> None:
+        # Waiting for the writer's lock has no time limit in LMDB, and open_db would wait with the GIL held.
+        env, opened, abandoned = self._env, threading.Event(), threading.Event()
+        done: list[tuple[Any, Any]] = []
+        failed: list[Exception] = []
+
+        def work() -> None:
+            try:
+                with env.begin(write=True) as transaction:
+                    done.append((env.open_db(b"meta", txn=transaction), env.open_db(b"rows", txn=transaction)))
+            except Exception as error:
+                failed.append(error)
+            opened.set()
+            if abandoned.is_set():
+                env.close()
+                _forget(self._registered)
+
+        threading.Thread(target=work, name="millpond-lmdb-open", daemon=True).start()
+        if not opened.wait(LOCK_SECONDS):
+            abandoned.set()
+            self._closed = True  # the thread closes it when it gets the lock
+            raise StoreError(
+                f"Another process holds the writer's lock of the store {self._path}, and may be stopped.",
+                "Continue or kill that process: it is a driver that ran before.",
+            )
+        if failed:
+            raise failed[0]
+        self._meta, self._rows = done[0]
 
     def _check_identity(self, owner: str) -> None:
         version, stored = self._read(lambda draft: draft.identity())

@@ -28,7 +28,8 @@ def test_inline_rows_need_no_file(pond: Any, make_row: Any) -> None:
 
 
 def test_quarantined_rows_are_dropped(pond: Any, make_row: Any) -> None:
-    n = pond.epoch({"q": [make_row("a", 1.0)], "r": [make_row("b", 1.0)]}, quarantined={"q": "overflow"})
+    ended_and_begun = {"q": "overflow", "r": ""}
+    n = pond.epoch({"q": [make_row("a", 1.0)], "r": [make_row("b", 1.0)]}, quarantined=ended_and_begun)
     assert pond.rows.table(pond.entries[n], "q") is None
     assert pond.rows.queries(pond.entries[n]) == ["r"]
 

@@ -136,6 +136,7 @@ def test_failing_follower_waits_twice_as_long_each_time(start: Any, head: int, c
         assert (status.failures, status.error) == (len(delays), "no luck with 0")
         assert status.retry_at_us == clock.us + seconds * 1_000_000
         assert runner.turn() == seconds, "not before its time"
+        assert runner.cursors()["bad"] == -1, "what it needs is not known now, so nothing may be pruned"
         clock.us += round(seconds * 1_000_000)
     assert delays == [1, 2, 4, 8, 8, 8]
     assert good.applied == bad.applied == [0, 1, 2]

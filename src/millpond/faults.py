@@ -1,0 +1,134 @@
+"""Named steps at which a test may kill, stop or fail a process of a real pond; in production a step is one `if`.
+
+    MILLPOND_FAULT      = fault {"," fault}          read once, when this module is imported
+    fault               = step ":" occurrence ":" action        such as commit.before_append:2:kill
+    action              = "kill" | "stop" | "raise"             SIGKILL or SIGSTOP to this process, or FaultError
+    MILLPOND_FAULT_DIR  = a folder, the same for all processes and restarts of one test
+
+There a file per step grows by a byte whenever the step is reached, so occurrences are counted over all processes;
+`<step>.<occurrence>.<action>` is created when a fault happens, so it happens once and can be proved to have.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+DRIVER_STEPS = (
+    "claim.before",
+    "claim.after",
+    "begin.start",
+    "begin.decided",
+    "epoch.before_job",
+    "epoch.after_job",
+    "commit.before_append",
+    "commit.after_append",
+    "commit.after_announce",
+    "batch.return",
+    "drain.before",
+)
+WORKER_STEPS = (
+    "gather.start",
+    "gather.packet",
+    "fold.start",
+    "fold.before_delta",
+    "fold.after_delta",
+    "fold.return",
+)
+FOLLOWER_STEPS = (
+    "sink.before_tmp",
+    "sink.after_tmp",
+    "sink.after_link",
+    "sink.after_cursor",
+    "view.before_apply",
+    "view.after_apply",
+    "prune.before_delete",
+)
+STEPS = (*DRIVER_STEPS, *WORKER_STEPS, *FOLLOWER_STEPS)
+"""Every step there is, in the order in which an epoch meets them; a test enumerates it."""
+
+ACTIONS = ("kill", "stop", "raise")
+
+
+class FaultError(Exception):
+    """What the action `raise` raises: an error that no code expects."""
+
+
+class Fault(NamedTuple):
+    """What is to happen at which time that a step is reached."""
+
+    step: str
+    occurrence: int
+    action: str
+
+    @property
+    def marker(self) -> str:
+        """Name of the file that says that it happened."""
+        return f"{self.step}.{self.occurrence}.{self.action}"
+
+
+class Faults:
+    """The faults that are planned, and the folder in which steps are counted."""
+
+    def __init__(self, planned: str, folder: Path) -> None:
+        self._planned = [_parsed(text) for text in planned.split(",") if text]
+        self._folder = folder
+
+    def reached(self, step: str) -> None:
+        """Count the step, and let happen what is planned for it."""
+        if step not in STEPS:
+            raise ValueError(f"there is no step {step!r} in millpond.faults.STEPS")
+        count = self._counted(step)
+        for fault in self._planned:
+            # two processes may count at once, and both see the higher number
+            if fault.step == step and count >= fault.occurrence and self._is_first(fault):
+                _happen(fault)
+
+    def _counted(self, step: str) -> int:
+        descriptor = os.open(self._folder / step, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(descriptor, b".")
+            return os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+
+    def _is_first(self, fault: Fault) -> bool:
+        try:
+            descriptor = os.open(self._folder / fault.marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            return False
+        os.write(descriptor, b"%d" % os.getpid())
+        os.close(descriptor)
+        return True
+
+
+def _parsed(text: str) -> Fault:
+    step, occurrence, action = text.split(":")
+    if step not in STEPS or not occurrence.isdecimal() or action not in ACTIONS:
+        raise ValueError(f"MILLPOND_FAULT has {text!r}, not STEP:OCCURRENCE:ACTION")
+    return Fault(step, int(occurrence), action)
+
+
+def _happen(fault: Fault) -> None:
+    if fault.action == "raise":
+        raise FaultError(f"planned at {fault.step}")
+    os.kill(os.getpid(), signal.SIGKILL if fault.action == "kill" else signal.SIGSTOP)
+
+
+def from_environment(environment: Mapping[str, str]) -> Faults | None:
+    """The faults that the environment plans; None: no variable is set, so nothing is counted either."""
+    if "MILLPOND_FAULT" not in environment:
+        return None
+    return Faults(environment["MILLPOND_FAULT"], Path(environment["MILLPOND_FAULT_DIR"]))
+
+
+_faults = from_environment(os.environ)
+
+
+def reached(step: str) -> None:
+    """Note that this process is at `step`; does nothing unless a test has planned faults."""
+    if _faults is not None:
+        _faults.reached(step)

@@ -1,0 +1,42 @@
+"""Which source partitions a watermark no longer waits for: decided by the driver's clock, recorded in the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millpond.log.records import EpochRecord
+from millpond.model.stream import Stream
+from millpond.runtime.lateness import ANY_PARTITION
+
+
+class IdleWatch:
+    """Watches when each source partition of the ordered streams last had events; begins anew with each driver."""
+
+    def __init__(self, streams: Sequence[Stream], now_us: int) -> None:
+        self._orders = {stream.name: stream.order for stream in streams if stream.order is not None}
+        self._began_us = now_us
+        self._active_us: dict[tuple[str, str], int] = {}
+        self._recorded: dict[str, frozenset[str]] = {}
+
+    def idle(self, known: dict[str, dict[str, int]], now_us: int) -> dict[str, frozenset[str]]:
+        """Idle partitions per stream; `known`: the largest time per partition that the log holds."""
+        found = {}
+        for name, order in self._orders.items():
+            partitions = {*known.get(name, {}), *order.partitions} - {ANY_PARTITION}
+            found[name] = frozenset(
+                partition
+                for partition in partitions
+                if now_us - self._active_us.get((name, partition), self._began_us) > order.idle_after_us
+            )
+        return found
+
+    def is_news(self, idle: dict[str, frozenset[str]]) -> bool:
+        """Whether the decision differs from the one recorded last, so that an epoch is due without events."""
+        return any(partitions != self._recorded.get(name, frozenset()) for name, partitions in idle.items())
+
+    def committed(self, record: EpochRecord, now_us: int) -> None:
+        """Note which partitions had events in a committed epoch."""
+        self._recorded = {name: frozenset(partitions) for name, partitions in record.idle.items()}
+        for name in self._orders:
+            for partition in record.max_time.get(name, {}):
+                self._active_us[name, partition] = now_us

@@ -1,0 +1,112 @@
+"""What is late: each event against the largest time before it in its own source partition, and against the stream.
+
+For delay d an event is late iff its time is at or below
+
+    max(largest time before it in its own source partition, W) - d
+
+where W is the stream's watermark base when the epoch begins: the minimum over source partitions of their largest
+times (idle ones and those of streams without order apart). An accepted event can then meet no closed window, and
+for a stream with an order the answer does not depend on how its input was cut into epochs.
+A stream without order (files, rate) is one partition whose largest time moves only between epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints, Mask
+from millpond.runtime.tasks import TimeLine, Watermark
+
+ANY_PARTITION = "*"
+"""The stream as a whole: under this name its watermark base is recorded."""
+
+_LONG_AGO = np.iinfo(np.int64).min
+
+
+class Judged(NamedTuple):
+    """`timed`: events that have a time, not too far ahead; `base_us`: what each is late against (see module),
+    INT64_MIN where nothing came before; `newest_us`: the largest time per source partition of this chunk.
+    """
+
+    timed: Mask
+    base_us: Ints
+    newest_us: dict[str, int]
+
+
+class Judge:
+    """Judges the chunks of one source task in order; carries largest times from chunk to chunk."""
+
+    def __init__(self, line: TimeLine, latest_us: int | None) -> None:
+        """`latest_us`: events later than this are no events (a broken clock)."""
+        self._line = line
+        self._latest_us = latest_us
+        self._newest = dict(line.partitions)
+        self._base = _LONG_AGO if line.mark.max_time_us is None else line.mark.max_time_us
+
+    def judge(self, times_us: Ints, null: Mask, partitions: pa.Array | None, offsets: Ints | None) -> Judged:
+        """Judge a chunk; `partitions` (text) and `offsets` are given for a stream with an order."""
+        timed = np.broadcast_to(~null, times_us.shape)
+        if self._latest_us is not None:
+            timed = timed & (times_us <= self._latest_us)
+        if partitions is None or offsets is None:
+            newest = {ANY_PARTITION: int(times_us[timed].max())} if timed.any() else {}
+            return Judged(timed, np.asarray(self._base), newest)
+        base = np.full(len(times_us), self._base, np.int64)
+        newest = {}
+        for name, rows in _in_order(partitions, offsets):
+            before = self._running(name, np.where(timed[rows], times_us[rows], _LONG_AGO))
+            base[rows] = np.maximum(before, self._base)
+            if self._newest.get(name, _LONG_AGO) > _LONG_AGO and timed[rows].any():
+                newest[name] = self._newest[name]
+        return Judged(timed, base, newest)
+
+    def _running(self, name: str, times_us: Ints) -> Ints:
+        """The largest time before each event of a partition, in its order."""
+        seen = np.maximum.accumulate(np.concatenate([[self._newest.get(name, _LONG_AGO)], times_us]))
+        self._newest[name] = int(seen[-1])
+        before: Ints = seen[:-1]
+        return before
+
+
+def _in_order(partitions: pa.Array, offsets: Ints) -> Iterable[tuple[str, Ints]]:
+    """Rows of each source partition in the order of their offsets."""
+    encoded = partitions.dictionary_encode()
+    codes = np.asarray(encoded.indices)
+    for code, name in enumerate(encoded.dictionary.to_pylist()):
+        rows = np.flatnonzero(codes == code)
+        if len(rows) > 1 and not bool((np.diff(offsets[rows]) > 0).all()):
+            rows = rows[np.argsort(offsets[rows], kind="stable")]
+        yield str(name), rows
+
+
+def late_classes(times_us: Ints, judged: Judged, floor_us: int | None, delays_us: tuple[int, ...]) -> Ints:
+    """For each event the number of delays for which it is late: all of them means that nobody takes it."""
+    late = np.zeros(len(times_us), np.int64)
+    judgeable = judged.base_us > _LONG_AGO
+    for delay in delays_us:
+        limit = np.where(judgeable, judged.base_us - np.where(judgeable, delay, 0), _LONG_AGO)
+        if floor_us is not None:
+            limit = np.maximum(limit, floor_us)
+        missed = (times_us <= limit) & judged.timed & (limit > _LONG_AGO)
+        if not missed.any():
+            break  # longer delays have lower limits
+        late += missed
+    return late
+
+
+def advanced(line: TimeLine, newest_us: Mapping[str, int]) -> Watermark:
+    """The watermark after an epoch whose events reached `newest_us` per source partition; it never goes back."""
+    if not line.ordered:
+        return line.mark.advanced(newest_us.get(ANY_PARTITION))
+    times = dict(line.partitions)
+    for name, time in newest_us.items():
+        times[name] = max(time, times.get(name, time))
+    awaited = {*times, *line.expected} - line.idle
+    if not awaited or not awaited <= times.keys():
+        return line.mark
+    return line.mark.advanced(min(times[name] for name in awaited))
+

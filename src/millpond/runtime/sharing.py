@@ -1,0 +1,132 @@
+"""What sharing saves, counted from the segments that are live: shared state against one copy per query.
+
+Two numbers are given for what is shared. `stored` is what lies on disk: every live section of segments and keys,
+in narrow columns, slices included that no window needs any more. `shared` and `apart` are comparable with each
+other: cells that some open window still needs, each with its key's slot and its columns at eight bytes, and the
+keys of those cells at the bytes that a key takes in the dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from millpond.arrays import Ints
+from millpond.log.manifest import Manifest
+from millpond.plan.edges import edges_between, slice_of
+from millpond.plan.plan import GroupPlan, Plan, QueryPlan
+from millpond.runtime.epoch import group_state, watermarks
+from millpond.runtime.fold import needed_from, read_section
+from millpond.runtime.tasks import GroupState, Watermark
+from millpond.runtime.tiles import is_tile
+from millpond.state.cells import Cells, merge, piece_of
+from millpond.state.delta import Files
+from millpond.state.segments import decode_cells
+
+WORD_BYTES = 8
+
+
+class StateSize(NamedTuple):
+    """An amount of state: cells, the keys they belong to, and bytes at eight per column and slot."""
+
+    cells: int = 0
+    keys: int = 0
+    bytes: int = 0
+
+    def plus(self, other: StateSize) -> StateSize:
+        """Both together."""
+        return StateSize(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Sharing(NamedTuple):
+    """State as of record `n`: `stored` bytes, what is `shared`, and what each query would keep `alone`."""
+
+    n: int
+    stored: int
+    shared: StateSize
+    alone: Mapping[str, StateSize]
+
+    @property
+    def apart(self) -> StateSize:
+        """The sum over one copy per query."""
+        total = StateSize()
+        for size in self.alone.values():
+            total = total.plus(size)
+        return total
+
+
+def sharing(plan: Plan, manifest: Manifest, folder: Path, instances: int) -> Sharing:
+    """Count what the live segments of a pond in `folder` hold.
+
+    Raises:
+        CorruptError: a section does not read.
+    """
+    marks, files = watermarks(manifest), Files(folder)
+    stored, shared = 0, StateSize()
+    alone = {query.query.name: StateSize() for group in plan.groups for query in group.queries}
+    for group in plan.groups:
+        mark = marks.get(group.stream, Watermark())
+        for instance in range(instances):
+            state = group_state(manifest, instance, group)
+            stored += sum(place.size for place in (*state.keys, *state.segments))
+            cells = _needed_cells(group, state, files, needed_from(group.queries, mark))
+            if not cells.rows:
+                continue
+            key_bytes = _bytes_per_key(state)
+            shared = shared.plus(_size(cells.rows, cells.slots, _columns(cells, None), key_bytes))
+            for query in group.queries:
+                found = _alone(group, query, cells, mark, key_bytes)
+                alone[query.query.name] = alone[query.query.name].plus(found)
+    return Sharing(manifest.n, stored, shared, alone)
+
+
+def _needed_cells(group: GroupPlan, state: GroupState, files: Files, horizon: int | None) -> Cells:
+    """Cells that some open window needs, each once: tiles only repeat them."""
+    pieces = []
+    for place in state.segments:
+        cells = decode_cells(read_section(files, place))
+        keep = ~is_tile(group, cells.slices)
+        pieces.append(piece_of(cells, keep if horizon is None else keep & (cells.slices.end_us > horizon)))
+    slots = max((int(piece.slots.max()) for piece in pieces if len(piece.slots)), default=0)
+    return merge(pieces, slots + 1)
+
+
+def _alone(
+    group: GroupPlan, query: QueryPlan, cells: Cells, mark: Watermark, key_bytes: float
+) -> StateSize:
+    """What the query would keep by itself: its cells between its own edges, while its own windows need them."""
+    starts = np.repeat(cells.slices.start_us, np.diff(cells.offsets))
+    classes = np.repeat(cells.slices.late_class, np.diff(cells.offsets))
+    kept = (cells.columns[f"{group.measures[query.presence].id}:n"] > 0) & (classes <= query.delay)
+    if not kept.any():
+        return StateSize()
+    edges = edges_between([query.query.window], int(starts.min()), int(starts.max()))
+    slices = slice_of(starts, edges)
+    horizon = needed_from((query,), mark)
+    if horizon is not None:
+        kept &= edges[slices + 1] > horizon
+    slots = cells.slots[kept]
+    distinct = np.unique(np.stack([slots.astype(np.int64), slices[kept]]), axis=1)
+    places = {query.presence, *(place for places in query.measures for place in places)}
+    wanted = {group.measures[place].id for place in places}
+    return _size(distinct.shape[1], slots, _columns(cells, wanted), key_bytes)
+
+
+def _size(cells: int, slots: npt.NDArray[np.integer] | Ints, columns: int, key_bytes: float) -> StateSize:
+    keys = len(np.unique(slots))
+    return StateSize(cells, keys, cells * (columns + 1) * WORD_BYTES + round(keys * key_bytes))
+
+
+def _columns(cells: Cells, measures: set[str] | None) -> int:
+    """Number of distinct columns; one that is always equal to another is kept once, here as there."""
+    wanted = (c for name, c in cells.columns.items() if measures is None or name.partition(":")[0] in measures)
+    return len({id(column) for column in wanted})
+
+
+def _bytes_per_key(state: GroupState) -> float:
+    keys = sum(place.rows for place in state.keys)
+    return sum(place.size for place in state.keys) / keys if keys else 0.0

@@ -1,0 +1,144 @@
+"""What a `LocalPond` answers on a case: every query's rows, counts and quarantine, to be held against a judge."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from millpond.log.follower import Follower
+from millpond.log.manifest import Manifest
+from millpond.log.records import Entry, EpochRecord, Receipt, Section
+from millpond.model.endpoints import Sink
+from millpond.model.query import Query
+from millpond.model.stream import Stream
+from millpond.runtime.columns import ARROW_TYPES
+from millpond.runtime.followers.rows import RowsReader
+from millpond.runtime.followers.sinks import MemorySink
+from millpond.testing.cases import STREAM
+from millpond.testing.compare import rows_of
+from millpond.testing.local_pond import LocalPond
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+class Answers(NamedTuple):
+    """By query: its rows, what became of the events it read, and why it was quarantined."""
+
+    rows: dict[str, list[dict[str, Any]]]
+    counts: dict[str, dict[str, int]]
+    quarantined: dict[str, str]
+
+
+class Ledger:
+    """A follower that adds up the counts of all epochs, and notes how many sections were live after each."""
+
+    name = "ledger"
+
+    def __init__(self) -> None:
+        self.counts: dict[str, dict[str, int]] = {}
+        self.live: list[dict[str, int]] = []
+        self.cell_bytes: list[int] = []
+        self._cursor = -1
+
+    def cursor(self) -> int:
+        """See `Follower.cursor`."""
+        return self._cursor
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+        """See `Follower.apply`."""
+        if n <= self._cursor:
+            return
+        self._cursor = n
+        if isinstance(record.record, EpochRecord):
+            for query, found in record.record.counts.items():
+                total = self.counts.setdefault(query, {})
+                for name, value in found.items():
+                    total[name] = total.get(name, 0) + value
+        kinds: dict[str, int] = {}
+        for section in manifest.sections.values():
+            kinds[section.kind] = kinds.get(section.kind, 0) + 1
+        self.live.append(kinds)
+        self.cell_bytes.append(sum(s.size for s in manifest.sections.values() if s.kind == "segment"))
+
+
+def table_of(rows: Rows, stream: Stream = STREAM) -> pa.Table:
+    """Events as an Arrow table with the stream's columns; timestamps are int microseconds."""
+    columns = {}
+    for field in stream.columns:
+        kind, values = ARROW_TYPES[field.type], [row.get(field.name) for row in rows]
+        timed = field.type.startswith("timestamp")
+        columns[field.name] = pa.array(values, pa.int64()).view(kind) if timed else pa.array(values, kind)
+    return pa.table(columns)
+
+
+class Run:
+    """A local pond over `STREAM` whose rows are kept in memory."""
+
+    def __init__(
+        self, folder: Path, queries: Sequence[Query], instances: int = 1, buckets: int = 64,
+        followers: Sequence[Follower] = (),
+    ) -> None:  # fmt: skip
+        remembered = [msgspec.structs.replace(query, sink=Sink("memory")) for query in queries]
+        reader = RowsReader(lambda n, receipt, section: _section(folder, receipt, section))
+        self.sinks = {query.name: MemorySink(query.name, reader) for query in remembered}
+        self.ledger = Ledger()
+        everybody = [*self.sinks.values(), self.ledger, *followers]
+        self.pond = LocalPond(folder, [STREAM], remembered, instances, buckets, everybody)
+
+    def epoch(self, partitions: Sequence[Rows]) -> None:
+        """One epoch with the events of each source partition."""
+        self.pond.epoch({STREAM.name: [table_of(rows) for rows in partitions]})
+
+    def answers(self) -> Answers:
+        """What came out so far."""
+        fates = {
+            query: {name: value for name, value in found.items() if name != "rows"}
+            for query, found in self.ledger.counts.items()
+        }
+        rows = {name: rows_of(sink.table()) for name, sink in self.sinks.items()}
+        return Answers(rows, fates, dict(self.pond.manifest.quarantined))
+
+
+def _section(folder: Path, receipt: Receipt, section: Section) -> pa.Buffer:
+    data = (folder / (receipt.file or "")).read_bytes()
+    return pa.py_buffer(data).slice(section.offset, section.size)
+
+
+Partition = Callable[[Rows], Sequence[Rows]]
+"""Deals the events of a batch out to source partitions."""
+
+
+def dealt(seed: int, most: int = 3) -> Partition:
+    """Deals events out at random to one to `most` source partitions, some of them empty."""
+    dice = random.Random(seed)
+
+    def deal(rows: Rows) -> Sequence[Rows]:
+        parts: list[list[Mapping[str, Any]]] = [[] for _ in range(dice.randint(1, most))]
+        for row in rows:
+            dice.choice(parts).append(row)
+        return parts
+
+    return deal
+
+
+def whole(rows: Rows) -> Sequence[Rows]:
+    """One source partition."""
+    return [rows]
+
+
+def answers(
+    folder: Path, queries: Sequence[Query], epochs: Sequence[Rows], instances: int = 1, buckets: int = 64,
+    deal: Partition = whole, drained: bool = True,
+) -> Answers:  # fmt: skip
+    """What a new pond in `folder` answers on these epochs."""
+    run = Run(folder, queries, instances, buckets)
+    for rows in epochs:
+        run.epoch(deal(rows))
+    if drained:
+        run.pond.drain()
+    return run.answers()

@@ -1,0 +1,162 @@
+"""Streams with an order: what is late is a property of the event, so no cut of the input changes an answer."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from millpond.log.manifest import Manifest
+from millpond.log.records import Entry, EpochRecord
+from millpond.model.aggregates import Aggregate
+from millpond.model.endpoints import Sink
+from millpond.model.expressions import Column
+from millpond.model.query import Named, Query
+from millpond.model.stream import Field, Order, Stream
+from millpond.model.types import WINDOW
+from millpond.model.windows import Sliding
+from millpond.testing.local_pond import LocalPond
+
+SECOND = 1_000_000
+PARTITIONS = ("0", "1", "2")
+STREAM = Stream(
+    "tx",
+    (Field("ts", "timestamp"), Field("k", "string"), Field("v", "double"), Field("p", "int"), Field("o", "bigint")),
+    order=Order("p", "o", PARTITIONS),
+)
+Event = dict[str, Any]
+
+
+def query(name: str, size: int, slide: int, delay: int) -> Query:
+    outputs = (
+        Named("w", Column("window", WINDOW)), Named("k", Column("key:0", "string")),
+        Named("n", Column("agg:0", "bigint")), Named("s", Column("agg:1", "double")),
+    )  # fmt: skip
+    aggregates = (Aggregate("count", None, None, "bigint"), Aggregate("sum", Column("v", "double"), None, "double"))
+    return Query(
+        name, "tx", "ts", delay * SECOND, Sliding(size * SECOND, slide * SECOND), (Column("k", "string"),),
+        aggregates, outputs, sink=Sink("memory"),
+    )  # fmt: skip
+
+
+QUERIES = [query("short", 20, 10, 3), query("patient", 20, 10, 15), query("odd", 7, 7, 3)]
+
+
+class Rows:
+    """A follower that keeps the rows of every query, and what became of events."""
+
+    name = "rows"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._cursor = folder, -1
+        self.rows: dict[str, list[tuple[Any, ...]]] = {query.name: [] for query in QUERIES}
+        self.counts: dict[str, dict[str, int]] = {query.name: {} for query in QUERIES}
+
+    def cursor(self) -> int:
+        return self._cursor
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+        found = record.record
+        if isinstance(found, EpochRecord):
+            for receipt in found.receipts:
+                file = receipt.file
+                data = bytes(record.inline(receipt)) if file is None else (self._folder / file).read_bytes()
+                for section in receipt.sections:
+                    if section.kind == "rows":
+                        piece = data[section.offset : section.offset + section.size]
+                        table = pa.ipc.open_stream(piece).read_all()
+                        self.rows[section.group] += [tuple(map(str, row.values())) for row in table.to_pylist()]
+            for name, counts in found.counts.items():
+                for fate, count in counts.items():
+                    if name in self.counts:
+                        self.counts[name][fate] = self.counts[name].get(fate, 0) + count
+        self._cursor = n
+
+
+def events(seed: int, count: int = 80) -> list[list[Event]]:
+    """Three partitions of disordered events, one of them far behind the others."""
+    dice = random.Random(seed)
+    streams = []
+    for number, behind in enumerate((0, 2, 25)):
+        clock, partition = 0, []
+        for offset in range(count):
+            clock += dice.choice((0, 0, 1, 2, 5)) * SECOND
+            time = clock - (behind + dice.choice((0, 0, 0, 1, 4, 12, 40))) * SECOND
+            partition.append(
+                {"ts": time, "k": dice.choice("ab"), "v": dice.random(), "p": number, "o": offset}
+            )
+        streams.append(partition)
+    return streams
+
+
+def table(rows: list[Event]) -> pa.Table:
+    columns = {field.name: [row[field.name] for row in rows] for field in STREAM.columns}
+    types = {"ts": pa.int64(), "k": pa.string(), "v": pa.float64(), "p": pa.int32(), "o": pa.int64()}
+    return pa.table({name: pa.array(values, types[name]) for name, values in columns.items()})
+
+
+def run(folder: Path, streams: list[list[Event]], dice: random.Random) -> Rows:
+    """Any cut: each epoch takes some more events of some partitions, in one source task or several."""
+    kept = Rows(folder)
+    pond = LocalPond(folder, [STREAM], QUERIES, instances=dice.randint(1, 3), followers=[kept])
+    taken = [0] * len(streams)
+    while any(at < len(stream) for at, stream in zip(taken, streams, strict=True)):
+        tables = []
+        for number, stream in enumerate(streams):
+            more = dice.choice((0, 1, 7, 40))
+            if rows := stream[taken[number] : taken[number] + more]:
+                tables.append(table(rows))
+            taken[number] += more
+        if tables and dice.random() < 0.3:
+            tables = [pa.concat_tables(tables)]
+        pond.epoch({"tx": tables})
+    pond.drain()
+    return kept
+
+
+def expected_late(query: Query, streams: list[list[Event]]) -> int:
+    """The naive rule: at or below the largest time before it in its own partition, minus the delay."""
+    late = 0
+    for stream in streams:
+        newest: int | None = None
+        for event in stream:
+            late += newest is not None and event["ts"] <= newest - query.delay_us
+            newest = event["ts"] if newest is None else max(newest, event["ts"])
+    return late
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_cut_changes_an_answer(seed: int, tmp_path: Path) -> None:
+    streams = events(seed)
+    first = run(tmp_path / "first", streams, random.Random(seed))
+    for other in range(1, 4):
+        again = run(tmp_path / str(other), streams, random.Random(1000 * other + seed))
+        for name in first.rows:
+            assert sorted(first.rows[name]) == sorted(again.rows[name])
+            assert len(first.rows[name]) == len(set(first.rows[name])), "a window was emitted twice"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_lateness_is_judged_in_the_events_own_partition(seed: int, tmp_path: Path) -> None:
+    streams = events(seed)
+    kept = run(tmp_path, streams, random.Random(seed))
+    for each in QUERIES:
+        counts = kept.counts[each.name]
+        assert counts["late"] == expected_late(each, streams)
+        assert counts["read"] == sum(counts[fate] for fate in ("applied", "late", "dead", "filtered"))
+        assert counts["read"] == sum(map(len, streams))
+
+
+def test_the_watermark_waits_for_every_partition_that_is_expected(tmp_path: Path) -> None:
+    #  partition 0: 0 ─────────── 100     partitions 1, 2: silent, so no window may close
+    kept = Rows(tmp_path)
+    pond = LocalPond(tmp_path, [STREAM], QUERIES, followers=[kept])
+    rows = [{"ts": t * SECOND, "k": "a", "v": 1.0, "p": 0, "o": t} for t in range(100)]
+    pond.epoch({"tx": [table(rows)]})
+    assert not any(kept.rows.values())
+    for number in (1, 2):
+        pond.epoch({"tx": [table([{"ts": 60 * SECOND, "k": "a", "v": 1.0, "p": number, "o": 0}])]})
+    assert len(kept.rows["short"]) == 5  # windows that end at 10, 20, … 50: the watermark is 57 s

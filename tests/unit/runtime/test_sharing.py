@@ -1,0 +1,71 @@
+"""What sharing saves, counted on a pond without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from millpond.log.manifest import load
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Column, Expression, call, literal
+from millpond.model.query import Named, Query
+from millpond.model.stream import Field, Stream
+from millpond.model.windows import Sliding
+from millpond.runtime.sharing import Sharing, StateSize, sharing
+from millpond.testing.local_pond import LocalPond
+
+SECOND = 1_000_000
+TX = Stream("tx", (Field("ts", "timestamp"), Field("c", "string"), Field("v", "bigint")))
+LARGE = call("gt", (Column("v", "bigint"), literal(5, "bigint")), "boolean")
+
+
+def query(name: str, seconds: int, where: Expression | None = None, slide: int | None = None) -> Query:
+    window = Sliding(seconds * SECOND, (slide or seconds) * SECOND)
+    count = Aggregate("count", None, None, "bigint")
+    output = (Named("n", Column("agg:0", "bigint")),)
+    return Query(name, "tx", "ts", 0, window, (Column("c", "string"),), (count,), output, where)
+
+
+def measured(folder: Path, queries: list[Query], instances: int = 1) -> Sharing:
+    pond = LocalPond(folder, [TX], queries, instances)
+    # keys a and b in each second of 0 … 9, v = the second
+    times = [second * SECOND for second in range(10) for _ in "ab"]
+    rows = {
+        "ts": pa.array(times, pa.int64()),
+        "c": pa.array(["a", "b"] * 10),
+        "v": pa.array([second for second in range(10) for _ in "ab"], pa.int64()),
+    }
+    pond.epoch({"tx": [pa.table(rows)]})
+    return sharing(pond.plan, load(pond.log, pond.manifests), folder, instances)
+
+
+@pytest.mark.parametrize("instances", [1, 3])
+def test_alone_a_query_keeps_what_the_pond_keeps_for_it(tmp_path: Path, instances: int) -> None:
+    found = measured(tmp_path, [query("q", 20, slide=1)], instances)
+    assert found.alone == {"q": found.shared}
+    # 20 cells of a slot and a count
+    assert (found.shared.cells, found.shared.keys) == (20, 2)
+    assert found.shared.bytes >= 20 * 2 * 8
+    assert found.stored > 0
+
+
+def test_equal_queries_cost_one_copy(tmp_path: Path) -> None:
+    found = measured(tmp_path, [query(name, 20, slide=1) for name in "abc"])
+    assert found.apart == StateSize(*(3 * part for part in found.shared))
+
+
+def test_alone_a_query_has_its_own_slices_filter_and_horizon(tmp_path: Path) -> None:
+    queries = [query("fine", 20, slide=1), query("coarse", 20), query("large", 20, LARGE, 1), query("short", 3)]
+    found = measured(tmp_path, queries)
+    cells = {name: size.cells for name, size in found.alone.items()}
+    # the watermark is 9 s: windows [0, 20) are open, and of 3 s only [9, 12)
+    assert cells == {"fine": 20, "coarse": 2, "large": 2 * 4, "short": 2}
+    assert found.shared.cells == 20
+
+
+def test_nothing_yet(tmp_path: Path) -> None:
+    pond = LocalPond(tmp_path, [TX], [query("q", 20)])
+    found = sharing(pond.plan, load(pond.log, pond.manifests), tmp_path, 1)
+    assert (found.stored, found.shared, found.apart) == (0, StateSize(), StateSize())
