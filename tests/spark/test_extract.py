@@ -19,6 +19,7 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.read import Watermark
+from millpond.spark.session import reading_session
 
 SCHEMA = (
     "id BIGINT, customer STRING, kind STRING, amount DOUBLE, ts TIMESTAMP, i INT, f FLOAT, b BOOLEAN, "
@@ -44,7 +45,7 @@ def front(spark: SparkSession, folder: Path) -> FrontEnd:
 
 
 def frame(spark: SparkSession, folder: Path) -> DataFrame:
-    reader = spark.readStream.name("mine").schema(SCHEMA)
+    reader = spark.readStream.schema(SCHEMA)
     return reader.parquet(str(folder)).withWatermark("ts", "10 seconds")
 
 
@@ -209,6 +210,7 @@ CONDITIONS = [
     ("d > 1.5", "FOREIGN"),
     ("cast(d AS double) > 1.5", "(FOREIGN > 1.5)"),
     ("kind RLIKE 'a.c'", "FOREIGN"),
+    ("contains(kind, customer)", "FOREIGN"),
     ("hour(ts) = 3", "(FOREIGN = 3)"),
     ("try_divide(amount, i) > 1", "(FOREIGN > 1.0)"),
     ("exists(items, x -> x.price > 1)", "FOREIGN"),
@@ -342,7 +344,7 @@ def test_sample_hop(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
 
 
 def test_a_new_frame_declares_its_stream(spark: SparkSession, front: FrontEnd, tmp_path: Path) -> None:
-    reader = spark.readStream.name("fresh").format("json").schema("a INT, at TIMESTAMP").option("maxFilesPerTrigger", 2)
+    reader = spark.readStream.format("json").schema("a INT, at TIMESTAMP").option("maxFilesPerTrigger", 2)
     source = reader.load(str(tmp_path)).withColumnRenamed("at", "t").withWatermark("t", "1 minute")
     query = front.query_from_dataframe("q", source.groupBy(F.window("t", "1 hour")).agg(F.max("a")))
     stream = front.streams[query.stream]
@@ -387,6 +389,13 @@ REFUSED = [
     ("SELECT count(*) FROM tx GROUP BY window(ts, '1 hour', '2 hours')", QueryTypeError, "gaps"),
     ("SELECT count(*) FROM tx GROUP BY window(ts, '1 hour', '1 hour', '2 hours')", QueryTypeError, "one slide"),
     ("SELECT count(*) FROM tx GROUP BY window(ts, kind)", QueryTypeError, "no literal"),
+    (f"SELECT _metadata.file_path, count(*) FROM tx GROUP BY 1, {W}", QueryTypeError, "_metadata"),
+    (
+        "SELECT count(*) FROM tx GROUP BY window(window(ts, '1 hour', '1 minute').start, '1 hour', '1 minute')",
+        UnsupportedQuery,
+        "inside a window",
+    ),
+    ("SELECT count(*) FROM tx GROUP BY window(window(ts, '1 hour'), '1 hour')", UnsupportedQuery, "inside a window"),
     ("SELECT count(*) FROM tx GROUP BY window(ts, 'an hour')", QueryTypeError, "no interval"),
     ("SELECT count(*) FROM tx GROUP BY window(n, '1 hour')", MillpondError, "timestamp_ntz|watermark"),
     (f"SELECT window(ts, '1 hour', '1 minute') AS w, count(*) FROM tx GROUP BY {W}", UnsupportedQuery, "two different"),
@@ -402,14 +411,14 @@ def test_refusals(front: FrontEnd, text: str, error: type[MillpondError], what: 
 
 
 def test_a_window_needs_a_watermark(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
-    source = spark.readStream.name("bare").schema(SCHEMA).parquet(str(folder))
+    source = spark.readStream.schema(SCHEMA).parquet(str(folder))
     with pytest.raises(QueryTypeError, match=r"no watermark.*withWatermark\('ts', '10 seconds'\)"):
         front.query_from_dataframe("q", source.groupBy(F.window("ts", "1 hour")).count())
 
 
 def _frames(source: DataFrame) -> dict[str, DataFrame]:
     hour = F.window("ts", "1 hour")
-    bare = source.sparkSession.readStream.name("computed").schema(SCHEMA).parquet("/tmp")
+    bare = source.sparkSession.readStream.schema(SCHEMA).parquet("/tmp")
     computed = bare.withColumn("at", F.timestamp_seconds("id")).withWatermark("at", "1 second")
     minutes = source.groupBy(F.window("ts", "5 minutes")).count()
     shout = F.udf(lambda text: text.upper(), "string")
@@ -418,6 +427,7 @@ def _frames(source: DataFrame) -> dict[str, DataFrame]:
         "rand|not deterministic|run to run": source.where(F.rand() < 0.1).groupBy(hour).count(),
         "run to run": source.where(F.col("ts") < F.current_timestamp()).groupBy(hour).count(),
         "uuid": source.groupBy(F.expr("uuid()"), hour).count(),
+        "hidden": bare.withWatermark("ts", "1 second").groupBy("_metadata.file_path", hour).count(),
         "user code": source.groupBy(shout("kind"), hour).count(),
         "dropDuplicatesWithinWatermark": source.dropDuplicatesWithinWatermark(["id"]).groupBy(hour).count(),
         "dropDuplicates": source.dropDuplicates(["id", "ts"]).groupBy(hour).count(),
@@ -429,7 +439,7 @@ def _frames(source: DataFrame) -> dict[str, DataFrame]:
 
 
 @pytest.mark.parametrize("what", [
-    "session", "rand|not deterministic|run to run", "run to run", "uuid", "user code",
+    "session", "rand|not deterministic|run to run", "run to run", "uuid", "user code", "hidden",
     "dropDuplicatesWithinWatermark", "dropDuplicates", "union", "join", "is computed", "chain",
 ])  # fmt: skip
 def test_frames_refused(spark: SparkSession, front: FrontEnd, folder: Path, what: str) -> None:
@@ -442,7 +452,17 @@ def test_a_batch_frame_is_no_stream(spark: SparkSession, front: FrontEnd) -> Non
         front.query_from_dataframe("q", spark.range(3).groupBy().count())
 
 
-def test_the_users_session_is_left_alone(spark: SparkSession, front: FrontEnd) -> None:
-    assert front.streams["tx"].name == "tx"
-    assert not spark.catalog.tableExists("tx")
-    assert spark.conf.get("spark.sql.streaming.queryEvolution.enableSourceEvolution") == "true"
+def test_the_users_session_is_left_alone(spark: SparkSession, folder: Path) -> None:
+    before = spark.conf.getAll
+    FrontEnd(spark).declare(Stream("mine", (Field("a", "int"),), Source("csv", (("path", str(folder)),))))
+    assert spark.conf.getAll == before
+    assert not spark.catalog.tableExists("mine")
+
+
+def test_frames_of_a_session_that_names_its_sources(spark: SparkSession, folder: Path) -> None:
+    named = reading_session(spark).readStream.name("mine").schema(SCHEMA).parquet(str(folder))
+    door = FrontEnd(spark)
+    source = named.withWatermark("ts", "1 second").groupBy(F.window("ts", "1 hour")).count()
+    query = door.query_from_dataframe("q", source)
+    assert door.query_from_dataframe("q", source) == query
+    assert list(door.streams) == [query.stream]

@@ -17,16 +17,17 @@ from millpond.spark.session import (
     SETTINGS,
     Setting,
     When,
-    apply_runtime_settings,
     check_session,
+    reading_session,
     spark_session,
-    use_local_checkpoints,
 )
 
 NEEDED = [setting for setting in SETTINGS if setting.when is When.NEEDED]
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+@pytest.mark.parametrize(
+    "setting", [s for s in SETTINGS if s.when is not When.NEEDED], ids=lambda setting: setting.name
+)
 def test_settings_hold(spark: SparkSession, setting: Setting) -> None:
     name, value = setting.name, setting.value
     held = spark.conf.get(name) if name.startswith("spark.sql") else spark.sparkContext.getConf().get(name)
@@ -48,34 +49,30 @@ def test_a_child_does_not_inherit_the_gateway(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("setting", NEEDED, ids=lambda setting: setting.name)
-def test_a_borrowed_session_is_refused_and_can_be_cured(spark: SparkSession, setting: Setting) -> None:
+def test_a_reading_session_has_what_is_needed_and_leaves_yours_alone(spark: SparkSession, setting: Setting) -> None:
+    other = "false" if setting.value == "true" else "true"
     yours = spark.newSession()
-    yours.conf.set(setting.name, "false" if setting.value == "true" else "true")
-    with pytest.raises(SetupError, match=setting.name):
-        check_session(yours)
-    apply_runtime_settings(yours)
-    check_session(yours)
+    yours.conf.set(setting.name, other)
+    assert reading_session(yours).conf.get(setting.name) == setting.value
+    assert yours.conf.get(setting.name) == other
 
 
 def test_your_wishes_go_before_ours(spark: SparkSession) -> None:
     yours = spark.newSession()
     yours.conf.set("spark.sql.session.timeZone", "Europe/Vienna")
-    apply_runtime_settings(yours)
-    assert yours.conf.get("spark.sql.session.timeZone") == "Europe/Vienna"
+    assert reading_session(yours).conf.get("spark.sql.session.timeZone") == "Europe/Vienna"
 
 
 def test_local_checkpoints_can_be_started_and_started_again(spark: SparkSession, tmp_path: Path) -> None:
-    yours = spark.newSession()
-    apply_runtime_settings(yours)
-    use_local_checkpoints(yours)
-    yours.range(5).coalesce(1).write.parquet(str(tmp_path / "in"))
+    ours = reading_session(spark)
+    ours.range(5).coalesce(1).write.parquet(str(tmp_path / "in"))
     counts: list[int] = []
 
     def count(rows: DataFrame, batch: int) -> None:
         counts.append(rows.count())
 
     for _ in range(2):
-        reader = yours.readStream.schema("id long").format("parquet").name("numbers")
+        reader = ours.readStream.schema("id long").format("parquet").name("numbers")
         writer = reader.load(str(tmp_path / "in")).writeStream.foreachBatch(count)
         query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
         assert query.awaitTermination(60)
@@ -89,13 +86,14 @@ def test_something_else_than_a_classic_session_is_refused() -> None:
 
 def test_offsets_are_kept_by_the_name_of_the_stream(spark: SparkSession, tmp_path: Path) -> None:
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
-    spark.range(5).coalesce(1).write.parquet(str(source))
+    ours = reading_session(spark)
+    ours.range(5).coalesce(1).write.parquet(str(source))
     counts: list[int] = []
 
     def count(rows: DataFrame, batch: int) -> None:
         counts.append(rows.count())
 
-    stream = spark.readStream.schema("id long").format("parquet").name("numbers").load(str(source))
+    stream = ours.readStream.schema("id long").format("parquet").name("numbers").load(str(source))
     writer = stream.writeStream.foreachBatch(count).option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
     assert query.awaitTermination(60)
@@ -108,7 +106,7 @@ def test_a_query_stopped_inside_a_batch_ends_quietly(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """With the usual thread stack Spark's own pattern overflows on the traceback: see JVM_OPTIONS."""
-    stream = spark.readStream.format("rate").option("rowsPerSecond", 5).name("rate").load()
+    stream = reading_session(spark).readStream.format("rate").option("rowsPerSecond", 5).name("rate").load()
 
     def slow(rows: DataFrame, batch: int) -> None:
         rows.selectExpr("java_method('java.lang.Thread', 'sleep', 3000L)").collect()
@@ -123,9 +121,9 @@ def test_a_query_stopped_inside_a_batch_ends_quietly(
 
 WITHOUT_JAVA = """
     import sys
-    from millpond.spark.session import spark_session
+    from millpond.spark.session import reading_session, spark_session
 
-    spark = spark_session("local[1]", driver_memory="600m")
+    spark = reading_session(spark_session("local[1]", driver_memory="600m"))
     print("sql", spark.sql("SELECT sum(id) FROM range(10)").first()[0])
     spark.range(4).coalesce(1).write.parquet(sys.argv[1] + "/in")
     seen = []

@@ -101,7 +101,7 @@ REFUSED = [
     ("CREATE TABLE a (b INT)", UnsupportedQuery, "no USING clause"),
     ("CREATE TABLE a (b INT) USING parquet", QueryTypeError, "has no path"),
     ("CREATE TABLE a USING parquet OPTIONS (path 'x')", QueryTypeError, "declares no columns"),
-    ("CREATE TABLE a (b INT) USING parquet OPTIONS (pth 'x')", QueryTypeError, "`pth` is not an option of parquet.*path"),
+    ("CREATE TABLE a (b INT) USING parquet OPTIONS (pth 'x')", QueryTypeError, "`pth` is not an option.*path"),
     ("CREATE TABLE a (b INT) USING json OPTIONS (path 'x', sep ',')", QueryTypeError, "`sep` is not an option"),
     ("CREATE TABLE a (b INT) USING rate", QueryTypeError, "other columns"),
     ("CREATE TABLE a (b INT) USING csv OPTIONS (path 'x') PARTITIONED BY (b)", QueryRefused, "PARTITIONED BY"),

@@ -25,10 +25,12 @@ from millpond.runtime.epoch import Setting
 from millpond.runtime.followers.runner import FollowerStatus
 from millpond.runtime.followers.view import Served, lookup
 from millpond.runtime.rows import served_key
+from millpond.runtime.sharing import Sharing, sharing
 from millpond.spark.driver import Driver, Epoch
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.hosts import check_one_host
 from millpond.spark.read import read
+from millpond.state.delta import check_deltas
 from millpond.spark.session import (
     Frame,
     Session,
@@ -40,6 +42,7 @@ from millpond.spark.session import (
 from millpond.version import VERSION
 
 _MEMORY = Sink("memory")
+_WAITS = "at work or waiting; a stopped process that holds the lock of its store must be continued or killed"
 
 
 class Pond:
@@ -129,10 +132,11 @@ class Pond:
         """How the queries are answered together."""
         return build_plan(self._queries.values())
 
-    def run(self, *, once: bool = True, drain: bool = False) -> None:
+    def run(self, *, once: bool = True, drain: bool = False) -> bool:
         """Run epochs: with `once` until all input there is has been taken, else until `stop`.
 
-        `drain` then closes every window that is still open. Returns when all sinks have all rows.
+        `drain` then closes every window that is still open, unless `stop` came first. Returns when all sinks
+        have all rows, and whether it ended by itself.
 
         Raises:
             FencedError, OffsetGapError, CorruptError, PlaceError, …: see `errors`; what was committed stands.
@@ -143,10 +147,11 @@ class Pond:
         # with the tick, which cannot say where it will end, Spark takes a bounded input as one batch
         frame, layout = read(self._reading, wanted, tick=not once)
         self._driver.lay_out(layout)
-        self._driver.run(frame, once=once)
-        if drain:
+        finished = self._driver.run(frame, once=once)
+        if finished and drain:
             self._driver.drain()
         self.settle()
+        return finished
 
     def open(self) -> None:
         """Claim the pond and start its followers; `run` does it by itself.
@@ -162,12 +167,17 @@ class Pond:
         spec = self._agreed_spec(truth.manifest)
         check_one_host(self.spark, self.path)
         followers = follow(truth, self.queries, spec.buckets, self._store)
-        setting = Setting(truth.pond, str(self.path), str(self._cache), self.plan, None, spec.instances, spec.buckets)
+        setting = Setting(truth.pond, str(self.path), str(self._cache), spec.streams, self.plan, None, spec.instances, spec.buckets)
         driver = Driver(
             self._reading, setting, truth.log, truth.manifests, new_writer(truth),
             followers.runner.notify, followers.followed, self._on_epoch,
         )  # fmt: skip
-        head = driver.take_over(VERSION, to_json(spec))
+        try:
+            check_deltas(self.path, truth.log, truth.manifest)
+            head = driver.take_over(VERSION, to_json(spec))
+        except BaseException:
+            followers.close()
+            raise
         followers.runner.start()
         followers.runner.notify(head)
         self._truth, self._driver, self._followers, self._spec = truth, driver, followers, spec
@@ -191,6 +201,16 @@ class Pond:
         if self._driver is not None:
             self._driver.stop()
 
+    def repair(self) -> None:
+        """Set Spark's checkpoint to the log, after it was lost or restored from an older copy.
+
+        Raises:
+            OffsetGapError: what was lost stood nowhere else; the message says what is left to do.
+        """
+        self.open()
+        assert self._driver is not None
+        self._driver.repair()
+
     def settle(self, timeout: float = 60.0) -> None:
         """Wait until every sink and the view have every committed row.
 
@@ -200,8 +220,10 @@ class Pond:
         if self._followers is None or self._truth is None:
             return
         head = self.manifest().n
+        # it may be another driver's, which has taken over
+        self._followers.runner.notify(head)
         if not self._followers.runner.wait(head, timeout):
-            late = [f"{status.name}: {status.error or 'behind'}" for status in self.status() if status.behind]
+            late = [f"{status.name}: {status.error or _WAITS}" for status in self.status() if status.behind]
             raise StoreError(f"Not every sink has all rows ({'; '.join(late)}).", "Mend it and run again.")
 
     def table(self, name: str) -> pa.Table:
@@ -241,6 +263,15 @@ class Pond:
             raise KeyError("the pond is not open")
         return load(self._truth.log, self._truth.manifests)
 
+    def sharing(self) -> Sharing:
+        """How much state the queries share now, against one copy per query; see `runtime.sharing`.
+
+        Raises:
+            KeyError: the pond was not opened.
+        """
+        instances = self._spec.instances if self._spec is not None else 0
+        return sharing(self.plan, self.manifest(), self.path, instances)
+
     def status(self) -> Sequence[FollowerStatus]:
         """How sinks, view and pruning fare."""
         return self._followers.runner.status() if self._followers is not None else ()
@@ -248,9 +279,7 @@ class Pond:
     def close(self) -> None:
         """Stop the followers and close the store; the Spark session stays as it was."""
         if self._followers is not None:
-            self._followers.runner.stop(30.0)
-            if self._followers.store is not None:
-                self._followers.store.close()
+            self._followers.close()
         self._driver = self._followers = self._truth = None
 
     def __enter__(self) -> Pond:

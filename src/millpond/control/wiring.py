@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import mmap
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from millpond.errors import ForeignPondError, PlaceError, StoreError
+from millpond.errors import CorruptError, ForeignPondError, PlaceError, StoreError
 from millpond.ids import writer_token
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
@@ -32,6 +34,8 @@ IDENTITY = "pond.id"
 
 GRACE_SECONDS = 3600.0
 
+_REMEMBERED_FILES = 1024
+
 
 class Truth(NamedTuple):
     """The log of a pond and what was found in it."""
@@ -50,6 +54,11 @@ class Followers(NamedTuple):
     tables: MemoryTables
     store: BucketStore | None
     prune: PruneFollower
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Stop the thread and close the store; one that hangs in a store is left behind with it."""
+        if self.runner.stop(timeout) and self.store is not None:
+            self.store.close()
 
     def followed(self) -> int:
         """The record that every follower whose rows may not go yet has applied."""
@@ -92,11 +101,19 @@ def new_writer(truth: Truth) -> Writer:
 
 
 def section_reader(folder: Path) -> Callable[[int, Receipt, Section], pa.Buffer]:
-    """Reads sections of delta files, for followers."""
+    """Reads sections of delta files, for followers; a file is compared with its digest when it is first read."""
+    checked: OrderedDict[str, None] = OrderedDict()
 
     def read(n: int, receipt: Receipt, section: Section) -> pa.Buffer:
-        with open(folder / str(receipt.file), "rb") as file:
+        path = folder / str(receipt.file)
+        with open(path, "rb") as file:
             mapped = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        if path.name not in checked:
+            if hashlib.sha256(mapped).hexdigest() != receipt.digest:
+                raise CorruptError(f"{path} fails its digest.", "Restore the file from a copy.")
+            checked[path.name] = None
+            if len(checked) > _REMEMBERED_FILES:
+                checked.popitem(last=False)
         return mapped.slice(section.offset, section.size)
 
     return read

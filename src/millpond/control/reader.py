@@ -1,0 +1,84 @@
+"""Reads a pond from another process, without Spark: what it was asked, how far it is, rows that it serves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from millpond.control.wiring import IDENTITY, Truth, open_store
+from millpond.errors import ForeignPondError, QueryTypeError, StoreError
+from millpond.log.local import LocalFolder
+from millpond.log.manifest import Manifests, load
+from millpond.log.port import Log
+from millpond.model.query import Query
+from millpond.model.spec import PondSpec, from_json
+from millpond.runtime.columns import ARROW_TYPES
+from millpond.runtime.followers.view import Served, lookup
+from millpond.runtime.rows import served_key
+
+
+def read_truth(folder: Path) -> tuple[Truth, PondSpec]:
+    """The pond in `folder` and what it was last asked; nothing is written.
+
+    Raises:
+        ForeignPondError: there is no pond.
+        CorruptError: its log does not read.
+    """
+    folder = Path(os.path.abspath(folder))
+    cure = "Name the folder that `millpond run` used, with --checkpoint."
+    if not (folder / IDENTITY).is_file() or not (folder / "log").is_dir():
+        raise ForeignPondError(f"{folder} holds no pond.", cure)
+    pond = (folder / IDENTITY).read_text()
+    log, manifests = Log(LocalFolder(folder / "log")), Manifests(LocalFolder(folder / "manifest"))
+    manifest = load(log, manifests)
+    if not manifest.spec:
+        raise ForeignPondError(f"The pond in {folder} was never run.", cure)
+    return Truth(folder, pond, log, manifests, manifest), from_json(manifest.spec)
+
+
+def look_up(folder: Path, query: str, key: Sequence[str], store: str = "lmdb") -> Served:
+    """The latest row of a served query for a key whose values are given as text, in the order of the key.
+
+    Raises:
+        ForeignPondError: there is no pond.
+        QueryTypeError: no such query, or the key does not fit it.
+        StoreError: the query is not served, or the store cannot be read.
+    """
+    truth, spec = read_truth(folder)
+    asked = _query(spec, query)
+    columns = _key_columns(asked, key)
+    if store == "memory":
+        raise StoreError("The store `memory` is not seen from another process.", "Run the pond with `lmdb`.")
+    opened = open_store(store, truth, read_only=True)
+    try:
+        text, bucket = served_key(columns, 1, spec.buckets)
+        return lookup(opened, query, text[0].as_py(), bucket[0].as_py())
+    finally:
+        opened.close()
+
+
+def _query(spec: PondSpec, name: str) -> Query:
+    found = next((query for query in spec.queries if query.name == name), None)
+    served = ", ".join(query.name for query in spec.queries if query.serve) or "none"
+    if found is None:
+        raise QueryTypeError(f"The pond has no query {name!r}.", f"Those that are served: {served}.")
+    if not found.serve:
+        raise StoreError(f"The query {name!r} is not served.", f"Those that are: {served}.")
+    return found
+
+
+def _key_columns(query: Query, key: Sequence[str]) -> list[pa.Array]:
+    if len(key) != len(query.keys):
+        raise QueryTypeError(
+            f"The key of {query.name} has {len(query.keys)} values, not {len(key)}.", "Give them in order."
+        )
+    columns = []
+    for text, expression in zip(key, query.keys, strict=True):
+        try:
+            columns.append(pa.array([text]).cast(ARROW_TYPES[expression.type]))
+        except pa.ArrowInvalid as error:
+            raise QueryTypeError(f"{text!r} is no {expression.type}.", "Write it as Spark would.") from error
+    return columns

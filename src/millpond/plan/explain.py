@@ -1,0 +1,174 @@
+"""The plan in words: what queries share, what each has for itself, and what the last one added costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+from millpond.model.expressions import Expression, columns_of, render
+from millpond.model.query import Query
+from millpond.model.windows import Sliding
+from millpond.plan.build import build_plan, needed_columns
+from millpond.plan.edges import edges_between
+from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan
+
+_HOUR_US = 3_600_000_000
+_UNITS = (
+    ("day", 24 * _HOUR_US), ("hour", _HOUR_US), ("minute", 60_000_000), ("second", 1_000_000),
+    ("millisecond", 1_000), ("microsecond", 1),
+)  # fmt: skip
+_COUNTED_EDGES = 1 << 20
+"""Beyond so many edges in one common period of all windows, they are added up instead of counted."""
+
+
+def explain(plan: Plan) -> str:
+    """The plan as text for people: equal plans give equal text."""
+    streams = sorted({group.stream for group in plan.groups})
+    lines = [
+        f"plan {plan.id}: {_count(sum(len(group.queries) for group in plan.groups), 'query')} in "
+        f"{_count(len(plan.groups), 'group')} over {_count(len(streams), 'stream')}"
+    ]
+    for stream in streams:
+        lines.append(f"  {stream} is read once: {', '.join(needed_columns(plan, stream))}")
+    for group in plan.groups:
+        lines += ["", *_group(plan, group)]
+    return "\n".join(lines) + "\n"
+
+
+def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
+    keys = ", ".join(render(key) for key in group.keys) or "nothing"
+    filters = list(dict.fromkeys(measure.filter for measure in group.measures if measure.filter is not None))
+    askers = _askers(group)
+    asked = sum(sum(by.values()) for by in askers)
+    yield f"group {group.id}: {group.stream} by {keys}, event time {group.event_time}"
+    yield f"  windows   {', '.join(map(window_text, group.windows))}"
+    yield f"  edges     {edges_text(group.windows)}"
+    yield f"  delays    {', '.join(map(duration, group.delays_us))}"
+    yield f"  filters   {_count(len(filters), 'predicate')}, each evaluated once per event" if filters else "  filters   none"
+    for filter_ in filters:
+        yield f"    {_predicate(filter_)}"
+    yield f"  measures  {len(group.measures)}, asked {_times(asked)}, kept once"
+    for measure, by in zip(group.measures, askers, strict=True):
+        names = ", ".join(name if times == 1 else f"{name} ({times} times)" for name, times in by.items())
+        yield f"    {_measure(measure)}  <- {names}"
+    yield "  queries"
+    for query in group.queries:
+        yield from _query(plan, group, query)
+
+
+def _query(plan: Plan, group: GroupPlan, query: QueryPlan) -> Iterator[str]:
+    mine = _places(query)
+    others = [other for other in group.queries if other is not query]
+    theirs = {place for other in others for place in _places(other)}
+    private = mine - theirs
+    yield f"    {query.query.name}: {window_text(query.query.window)}, delay {duration(query.query.delay_us)}"
+    yield f"      measures  {len(mine)}: {len(mine) - len(private)} shared, {len(private)} private"
+    yield f"      if added last  {', '.join(_marginal(plan, group, query.query, len(private)))}"
+
+
+def _marginal(plan: Plan, group: GroupPlan, query: Query, measures: int) -> Iterator[str]:
+    """What the query costs given all others."""
+    rest = [member.query for one in plan.groups for member in one.queries if member.query != query]
+    same_group = [member.query.window for member in group.queries if member.query != query]
+    before = edges_per_hour(same_group) if same_group else (Fraction(0), True)
+    after = edges_per_hour(group.windows)
+    more = after[0] - before[0]
+    if not same_group:
+        yield "a group of its own"
+    yield f"{measures or 'no'} more {'measure' if measures == 1 else 'measures'}"
+    yield f"{_rate(more)} more {'edge' if more == 1 else 'edges'} per hour" if more > 0 else "no more edges"
+    columns = set(needed_columns(plan, query.stream)) - set(needed_columns(build_plan(rest), query.stream))
+    if columns:
+        yield f"reads {', '.join(sorted(columns))} for itself"
+
+
+def _places(query: QueryPlan) -> set[int]:
+    return {query.presence, *(place for places in query.measures for place in places)}
+
+
+def _askers(group: GroupPlan) -> list[dict[str, int]]:
+    """For each measure, which queries ask for it and how often."""
+    askers: list[dict[str, int]] = [{} for _ in group.measures]
+    for query in group.queries:
+        asked = [query.presence, *(place for places in query.measures for place in places)]
+        for place in asked:
+            by = askers[place]
+            by[query.query.name] = by.get(query.query.name, 0) + 1
+    return askers
+
+
+def edges_per_hour(windows: Sequence[Sliding]) -> tuple[Fraction, bool]:
+    """How many edges the windows cut into an hour of event time, and whether that is exact or an upper bound.
+
+    >>> edges_per_hour([Sliding(3_600_000_000, 900_000_000)])
+    (Fraction(4, 1), True)
+    """
+    grids = {
+        (edge % window.slide_us, window.slide_us)
+        for window in windows
+        for edge in (window.offset_us, window.offset_us + window.size_us)
+    }
+    period = math.lcm(*(step for _, step in grids))
+    summed = sum((Fraction(_HOUR_US, step) for _, step in grids), Fraction(0))
+    if summed * period > _COUNTED_EDGES * _HOUR_US:
+        return summed, False
+    # from an edge to the same edge one period later
+    start = min(phase for phase, _ in grids)
+    edges = edges_between(windows, start, start + period - 1)
+    return Fraction((len(edges) - 1) * _HOUR_US, period), True
+
+
+def edges_text(windows: Sequence[Sliding]) -> str:
+    """How finely the windows cut event time, for people."""
+    rate, exact = edges_per_hour(windows)
+    return f"{'' if exact else 'at most '}{_rate(rate)} per hour: so many slices per key that has events"
+
+
+def window_text(window: Sliding) -> str:
+    """A window for people.
+
+    >>> window_text(Sliding(3_600_000_000, 60_000_000)), window_text(Sliding(1_500_000, 1_500_000))
+    ('1 hour every 1 minute', '1500 milliseconds')
+    """
+    text = duration(window.size_us)
+    if not window.tumbling:
+        text += f" every {duration(window.slide_us)}"
+    return text + (f" from {duration(window.offset_us)}" if window.offset_us else "")
+
+
+def duration(us: int) -> str:
+    """A duration in its largest whole unit.
+
+    >>> duration(90_000_000), duration(0)
+    ('90 seconds', '0 seconds')
+    """
+    if not us:
+        return "0 seconds"
+    name, unit = next((name, unit) for name, unit in _UNITS if us % unit == 0)
+    return _count(us // unit, name)
+
+
+def _measure(measure: Measure) -> str:
+    value = "*" if measure.value is None else render(measure.value)
+    where = "" if measure.filter is None else f" where {_predicate(measure.filter)}"
+    return f"{measure.kind}({value}){where}"
+
+
+def _predicate(filter_: Expression) -> str:
+    text = render(filter_)
+    return text if columns_of(filter_) else f"{text} (the same for every event)"
+
+
+def _rate(rate: Fraction) -> str:
+    return str(rate.numerator) if rate.denominator == 1 else f"{float(rate):.4g}"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def _count(number: int, word: str) -> str:
+    if number == 1:
+        return f"1 {word}"
+    return f"{number} {word[:-1] + 'ies' if word.endswith('y') and word != 'day' else word + 's'}"

@@ -1,0 +1,278 @@
+"""The command, as people run it: its own process, a terminal or none, Ctrl-C once and twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+COMMAND = [sys.executable, "-c", "from millpond.cli import main; main()"]
+SECOND = 1_000_000
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+def millpond(*words: object) -> Done:
+    done = subprocess.run(
+        [*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=180, check=False, env=_environment()
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "TERM": "xterm"}
+
+
+class Bench:
+    """A pond file with one stream of files and three queries, one per format of files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.file = folder, folder / "tx.sql"
+        (folder / "in").mkdir()
+        window = "window(ts, '10 seconds')"
+        queries = "\n".join(
+            f"CREATE STREAMING TABLE {kind}_out USING {kind} "
+            f"TBLPROPERTIES ('path' = '{folder}/{kind}', 'serve' = 'true') AS\n"
+            f"SELECT c, {window}.start AS start, count(*) AS n, sum(v) AS total "
+            f"FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND GROUP BY c, {window};"
+            for kind in ("parquet", "json", "csv")
+        )
+        self.file.write_text(
+            "CREATE TABLE tx (ts TIMESTAMP, c STRING, v BIGINT) USING parquet "
+            f"OPTIONS (path '{folder}/in', maxFilesPerTrigger 1);\n{queries}\n"
+        )
+
+    def add_file(self, number: int, rows: int = 100) -> None:
+        """Events of ten seconds; file k holds the times from 10 k s."""
+        times = [(number * 10 * SECOND) + i * 10 * SECOND // rows for i in range(rows)]
+        table = pa.table(
+            {
+                "ts": pa.array(times, pa.timestamp("us", "UTC")),
+                "c": [f"c{i % 4}" for i in range(rows)],
+                "v": pa.array(range(rows), pa.int64()),
+            }
+        )
+        draft = self.folder / "draft.parquet"
+        pq.write_table(table, draft)
+        os.utime(draft, (1_700_000_000 + number,) * 2)
+        draft.rename(self.folder / "in" / f"{number:04d}.parquet")
+
+    def counted(self) -> dict[int, int]:
+        """Events per start of a window, from the Parquet files."""
+        files = sorted((self.folder / "parquet").glob("*.parquet"))
+        found: dict[int, int] = {}
+        if files:
+            table = ds.dataset(files).to_table()
+            starts = table.column("start").cast(pa.int64()).to_pylist()
+            for start, n in zip(starts, table.column("n").to_pylist(), strict=True):
+                found[start // SECOND] = found.get(start // SECOND, 0) + n
+        return found
+
+    def run(self, *words: object) -> Done:
+        return millpond("run", self.file, "--master", "local[2]", "--memory", "1g", *words)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_once_drained_and_again(bench: Bench) -> None:
+    bench.add_file(0)
+    bench.add_file(1)
+    first = bench.run("--once")
+    assert first.status == 0, first.err
+    assert f"The pond is in {bench.folder}/tx.pond" in first.err
+    assert re.search(r"epoch \d+  200 events .* tx to 1970-01-01 00:00:18.9Z  rows: csv_out 4 .* no lag", first.err)
+    assert bench.counted() == {0: 100}
+
+    bench.add_file(2)
+    second = bench.run("--once", "--drain", "--checkpoint", bench.folder / "tx.pond")
+    assert second.status == 0, second.err
+    assert "  100 events " in second.err, "the second run went over old files"
+    assert bench.counted() == {0: 100, 10: 100, 20: 100}
+    lines = [json.loads(line) for part in (bench.folder / "json").glob("*.json") for line in part.open()]
+    assert len(lines) == 12
+    assert sum(line["total"] for line in lines) == 3 * sum(range(100))
+    assert sum(len(part.read_text().splitlines()) for part in (bench.folder / "csv").glob("*.csv")) == 12
+
+    found = millpond("lookup", "json_out", "c3", "--checkpoint", bench.folder / "tx.pond")
+    assert found.status == 0, found.err
+    assert re.search(r"total +1275\n", found.out)
+    last = found.out.splitlines()[-1]
+    assert re.fullmatch(
+        r"window 1970-01-01 00:00:20Z to 1970-01-01 00:00:30Z, written by epoch (\d+), as of epoch \1", last
+    )
+    told = millpond("lookup", "json_out", "c3", "--json", "--checkpoint", bench.folder / "tx.pond")
+    assert json.loads(told.out)["found"]["row"]["n"] == 25
+    nobody = millpond("lookup", "json_out", "c9", "--checkpoint", bench.folder / "tx.pond")
+    assert (nobody.status, "no row for c9 as of epoch" in nobody.out) == (1, True)
+
+
+def test_explain(bench: Bench) -> None:
+    done = millpond("explain", bench.file)
+    assert done.status == 0, done.err
+    assert "3 queries in 1 group over 1 stream" in done.out
+    assert "if added last  no more measures, no more edges" in done.out
+    assert not (bench.folder / "tx.pond").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("CREATE STREAMING TABLE a AS SELEKT 1;", "MP-SYNTAX"),
+        ("DROP TABLE a;", "MP-REFUSED"),
+        (None, "MP-TYPE"),
+    ],
+)
+def test_a_bad_file_is_one_line(tmp_path: Path, text: str | None, code: str) -> None:
+    file = tmp_path / "bad.sql"
+    if text is not None:
+        file.write_text(text)
+    done = millpond("explain", file)
+    assert done.status == 1
+    lines = done.err.splitlines()
+    assert len(lines) == 1, done.err
+    assert lines[0].startswith(f"[{code}] ")
+
+
+def test_verbose_shows_where(tmp_path: Path) -> None:
+    done = millpond("explain", tmp_path / "missing.sql", "-v")
+    assert "Traceback" in done.err
+    assert done.err.splitlines()[-1].startswith("[MP-TYPE]")
+
+
+def test_wrong_words() -> None:
+    assert millpond("--version").out.startswith("millpond ")
+    done = millpond("run", "x.sql", "--drain")
+    assert (done.status, "--once" in done.err) == (2, True)
+    for words in (["lookup", "q", "k", "--checkpoint", "/nonexistent/pond"],):
+        done = millpond(*words)
+        assert (done.status, done.err.startswith("[MP-FOREIGN] ")) == (1, True)
+
+
+class Terminal:
+    """A command on a terminal of its own: what it writes can be awaited, Ctrl-C can be pressed."""
+
+    def __init__(self, *words: object) -> None:
+        self.pid, self._side = pty.fork()
+        if not self.pid:
+            os.execve(COMMAND[0], [*COMMAND, *map(str, words)], _environment())
+        self.text = ""
+
+    def press_ctrl_c(self) -> None:
+        # the terminal sends SIGINT to its whole foreground process group
+        os.write(self._side, b"\x03")
+
+    def await_text(self, pattern: str, seconds: float = 90.0) -> None:
+        until = time.monotonic() + seconds
+        while not re.search(pattern, self.text):
+            assert time.monotonic() < until, f"{pattern} did not appear in:\n{self.text}"
+            self._read(0.2)
+
+    def end(self, seconds: float = 60.0) -> int:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._read(0.1)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._read(0.1)
+                self.pid = 0
+                return os.waitstatus_to_exitcode(status)
+        raise AssertionError(f"it did not end:\n{self.text}")
+
+    def _read(self, seconds: float) -> None:
+        try:
+            if select.select([self._side], [], [], seconds)[0]:
+                self.text += os.read(self._side, 65536).decode(errors="replace")
+        except OSError:  # the other side has ended
+            time.sleep(seconds)
+
+    def close(self) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self._side)
+
+
+@pytest.fixture
+def running(bench: Bench) -> Iterator[Terminal]:
+    for number in range(40):
+        bench.add_file(number, 20_000)
+    terminal = Terminal("run", bench.file, "--master", "local[2]", "--memory", "1g")
+    terminal.await_text(r"epoch +[2-9]")
+    yield terminal
+    terminal.close()
+
+
+def _complete(bench: Bench) -> None:
+    """What was interrupted goes on: every event once."""
+    done = bench.run("--once", "--drain")
+    assert done.status == 0, done.err
+    assert bench.counted() == {10 * number: 20_000 for number in range(40)}
+
+
+def test_ctrl_c_stops_at_the_end_of_the_epoch(bench: Bench, running: Terminal) -> None:
+    running.press_ctrl_c()
+    assert running.end() == 0, running.text
+    assert "Stopping at the end of this epoch." in running.text
+    assert "Traceback" not in running.text
+    assert "ERROR" not in running.text
+    assert re.search(r"All rows are out as of epoch \d+", running.text)
+    counted = bench.counted()
+    assert counted and set(counted.values()) == {20_000}
+    _complete(bench)
+
+
+def test_ctrl_c_twice_stops_at_once(bench: Bench, running: Terminal) -> None:
+    running.press_ctrl_c()
+    running.await_text("Stopping")
+    running.press_ctrl_c()
+    assert running.end(10.0) == 130, running.text
+    assert "Traceback" not in running.text
+    _complete(bench)
+
+
+def test_sigint_to_the_process_group_without_a_terminal(bench: Bench) -> None:
+    bench.add_file(0)
+    bench.add_file(1)
+    process = subprocess.Popen(
+        [*COMMAND, "run", str(bench.file), "--master", "local[2]", "--memory", "1g"],
+        stderr=subprocess.PIPE, text=True, env=_environment(), start_new_session=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    with process, process.stderr as lines:
+        seen = []
+        for line in lines:
+            seen.append(line)
+            if "200 events" in line:
+                os.killpg(process.pid, signal.SIGINT)
+                break
+        seen += lines.readlines()
+        assert process.wait(60) == 0, "".join(seen)
+    assert "Traceback" not in "".join(seen)
+    bench.add_file(2)
+    assert bench.run("--once", "--drain").status == 0
+    assert bench.counted() == {0: 100, 10: 100, 20: 100}

@@ -1,0 +1,87 @@
+"""Progress: sums, watermarks and lag as people see them, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from millpond.control.progress import Progress
+from millpond.log.records import EpochRecord
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Column
+from millpond.model.query import Named, Query
+from millpond.model.windows import Sliding
+from millpond.plan.build import build_plan
+from millpond.runtime.followers.runner import FollowerStatus
+from millpond.spark.driver import Epoch
+
+SECOND = 1_000_000
+QUERY = Query(
+    "spend", "tx", "ts", 10 * SECOND, Sliding(60 * SECOND, 60 * SECOND), (Column("c", "string"),),
+    (Aggregate("count", None, None, "bigint"),), (Named("n", Column("agg:0", "bigint")),),
+)  # fmt: skip
+
+
+class Bench:
+    """A progress with a clock, followers and a console of the test's own."""
+
+    def __init__(self, terminal: bool = False) -> None:
+        self.now = 1_000 * SECOND
+        self.statuses: Sequence[FollowerStatus] = ()
+        self.out = io.StringIO()
+        console = Console(file=self.out, force_terminal=terminal, width=200)
+        self.progress = Progress(build_plan([QUERY]), lambda: self.statuses, console, lambda: self.now)
+
+    def epoch(self, n: int, events: int, newest: int) -> None:
+        counts = {"*": {"events": events, "bytes_moved": 7}, "spend": {"rows": 2, "late": 1, "dead": 0}}
+        record = EpochRecord(
+            n=n, writer="w", prev="", at=0, spark_query="", batch=n, start={}, end={},
+            max_time={"tx": {"*": newest}}, counts=counts,
+        )  # fmt: skip
+        self.progress.epoch(Epoch(record, 0.5))
+
+
+def test_plain_lines_come_at_most_once_a_second_and_none_is_lost() -> None:
+    bench = Bench()
+    with bench.progress:
+        for n in range(1, 6):
+            bench.now += SECOND // 4
+            bench.epoch(n, 100, (70 + n) * SECOND)
+    lines = bench.out.getvalue().splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("epoch 1  100 events  200/s  tx to 1970-01-01 00:01:01Z  rows: spend 2  no lag")
+    assert lines[1].startswith("epoch 5  500 events")
+    assert (bench.progress.rows, bench.progress.late, bench.progress.bytes_moved) == ({"spend": 10}, 5, 35)
+
+
+def test_the_rate_falls_while_nothing_comes() -> None:
+    bench = Bench()
+    bench.epoch(1, 1000, SECOND)
+    before = bench.progress.events_per_second()
+    bench.now += 10 * SECOND
+    assert bench.progress.events_per_second() < before / 10
+
+
+def test_a_watermark_never_goes_back() -> None:
+    bench = Bench()
+    bench.epoch(1, 1, 100 * SECOND)
+    bench.epoch(2, 1, 50 * SECOND)
+    assert bench.progress.watermarks() == {"tx": "1970-01-01 00:01:30Z"}
+
+
+def test_lag_names_the_worst_follower() -> None:
+    bench = Bench()
+    bench.statuses = [FollowerStatus("a", 1, 1), FollowerStatus("prune", 0, 9), FollowerStatus("view", 3, 5)]
+    assert bench.progress.lag() == "view 5 behind"
+    bench.statuses = [FollowerStatus("a", 1, 2, 1, "disk full"), FollowerStatus("view", 3, 5)]
+    assert bench.progress.lag() == "a 2 behind: disk full"
+
+
+def test_a_terminal_shows_a_table() -> None:
+    bench = Bench(terminal=True)
+    with bench.progress:
+        bench.epoch(1, 1234, 100 * SECOND)
+    assert "1,234" in bench.out.getvalue()
+    assert "rows of spend" in bench.out.getvalue()

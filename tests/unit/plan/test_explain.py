@@ -1,0 +1,103 @@
+"""EXPLAIN: golden texts, and what they must say whatever their wording. MILLPOND_GOLDEN=write rewrites them."""
+
+from __future__ import annotations
+
+import os
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Column, Expression, call, literal
+from millpond.model.query import Named, Query
+from millpond.model.windows import Sliding
+from millpond.plan.build import build_plan
+from millpond.plan.explain import duration, edges_per_hour, explain
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "plans"
+HOUR = 3_600_000_000
+MINUTE = 60_000_000
+
+CUSTOMER, KIND = Column("customer", "string"), Column("kind", "string")
+AMOUNT, QUANTITY = Column("amount", "double"), Column("quantity", "int")
+POS = call("eq", (KIND, literal("pos", "string")), "boolean")
+
+
+def query(
+    name: str, window: Sliding, *aggregates: tuple[str, Expression | None],
+    keys: tuple[Expression, ...] = (CUSTOMER,), where: Expression | None = None, delay_us: int = 10_000_000,
+) -> Query:  # fmt: skip
+    made = tuple(Aggregate(function, argument, None, "double") for function, argument in aggregates)
+    output = tuple(Named(f"a{i}", Column(f"agg:{i}", "double")) for i in range(len(made)))
+    return Query(name, "tx", "ts", delay_us, window, keys, made, output, where)
+
+
+SPEND = query("spend", Sliding(HOUR, MINUTE), ("count", None), ("sum", AMOUNT), ("avg", AMOUNT))
+DAILY = query("daily", Sliding(24 * HOUR, HOUR), ("sum", AMOUNT), ("stddev_samp", AMOUNT), delay_us=HOUR)
+FINE = query("fine", Sliding(90_000_000, 90_000_000), ("count", None), ("max", AMOUNT), where=POS)
+TWIN = query("twin", Sliding(HOUR, MINUTE), ("count", None), ("sum", AMOUNT), ("avg", AMOUNT))
+KINDS = query("kinds", Sliding(HOUR, HOUR, 15 * MINUTE), ("sum", QUANTITY), keys=(KIND, CUSTOMER))
+TOTAL = query("total", Sliding(7_000_000, 7_000_000), ("count", None), keys=())
+
+PLANS = {
+    "one": [SPEND],
+    "shared": [SPEND, TWIN, DAILY, FINE],
+    "groups": [SPEND, KINDS, TOTAL],
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_golden(name: str) -> None:
+    text = explain(build_plan(PLANS[name]))
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("MILLPOND_GOLDEN") == "write":
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def test_the_order_of_queries_changes_nothing() -> None:
+    queries = PLANS["shared"]
+    assert explain(build_plan(queries)) == explain(build_plan(queries[::-1]))
+
+
+def test_a_twin_is_free() -> None:
+    lines = explain(build_plan([SPEND, TWIN])).splitlines()
+    costs = [line.strip() for line in lines if "if added last" in line]
+    assert costs == ["if added last  no more measures, no more edges"] * 2
+
+
+def test_no_queries() -> None:
+    assert explain(build_plan([])).startswith("plan ")
+
+
+@pytest.mark.parametrize(
+    ("windows", "rate"),
+    [
+        ([Sliding(HOUR, MINUTE)], 60),
+        ([Sliding(HOUR, MINUTE), Sliding(24 * HOUR, HOUR)], 60),
+        ([Sliding(24 * HOUR, 24 * HOUR)], Fraction(1, 24)),
+        # every 90 s and every 60 s: 40 + 60 edges, a third of the former also in the latter
+        ([Sliding(90_000_000, 90_000_000), Sliding(HOUR, MINUTE)], 80),
+        # starts and ends fall apart
+        ([Sliding(90_000_000, MINUTE)], 120),
+        ([Sliding(HOUR, HOUR, 15 * MINUTE), Sliding(HOUR, HOUR)], 2),
+    ],
+)
+def test_edges_per_hour(windows: list[Sliding], rate: Fraction) -> None:
+    assert edges_per_hour(windows) == (rate, True)
+
+
+def test_edges_without_a_short_common_period_are_bounded() -> None:
+    windows = [Sliding(7_000_003, 7_000_003), Sliding(11_000_017, 11_000_017), Sliding(13_000_001, 13_000_001)]
+    rate, exact = edges_per_hour(windows)
+    assert not exact
+    assert rate == sum(Fraction(HOUR, window.slide_us) for window in windows)
+    assert "at most" in explain(build_plan([query(f"q{i}", w) for i, w in enumerate(windows)]))
+
+
+@pytest.mark.parametrize(
+    ("us", "text"), [(1, "1 microsecond"), (48 * HOUR, "2 days"), (5_400_000_000, "90 minutes"), (1000, "1 millisecond")]
+)
+def test_duration(us: int, text: str) -> None:
+    assert duration(us) == text

@@ -1,0 +1,141 @@
+"""Cells merge by slice and slot: added, minimum or maximum, whatever lacks a column or a slice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from millpond.arrays import Ints
+from millpond.state.cells import (
+    LARGEST,
+    SMALLEST,
+    Cells,
+    Piece,
+    Slices,
+    from_order_codes,
+    identity,
+    merge,
+    merge_rule,
+    order_codes,
+    piece_of,
+    word_names,
+    words_of,
+)
+
+Row = tuple[tuple[int, int, int], int, dict[str, int]]
+"""A slice, a slot, and the values of its columns."""
+
+
+def ints(*values: int) -> Ints:
+    return np.array(values, np.int64)
+
+
+def piece(rows: Sequence[Row], columns: Sequence[str]) -> Piece:
+    slices = sorted({row[0] for row in rows}, reverse=True)  # in any order
+    table = np.array(slices, np.int64).reshape(-1, 3)
+    return Piece(
+        Slices(table[:, 0], table[:, 1], table[:, 2]),
+        ints(*(slices.index(row[0]) for row in rows)),
+        ints(*(row[1] for row in rows)),
+        {name: ints(*(row[2][name] for row in rows)) for name in columns},
+    )
+
+
+def listed(cells: Cells) -> dict[tuple[tuple[int, int, int], int], dict[str, int]]:
+    found = {}
+    for i, (start, end, late) in enumerate(zip(*(part.tolist() for part in cells.slices), strict=True)):
+        for row in range(int(cells.offsets[i]), int(cells.offsets[i + 1])):
+            at = ((start, end, late), int(cells.slots[row]))
+            found[at] = {name: int(column[row]) for name, column in cells.columns.items()}
+    return found
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_merging_is_what_a_dict_does(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    slots = int(dice.choice([3, 50, 10_000_000]))  # dense and sparse ways to find equal cells
+    names = ("a:n", "b:min", "c:max", "d:inf")
+    merged: dict[tuple[tuple[int, int, int], int], dict[str, int]] = {}
+    pieces = []
+    for _ in range(int(dice.integers(0, 5))):
+        has = [name for name in names if dice.random() < 0.8]
+        where = {
+            ((int(start), int(start) + 10, int(late)), int(slot))
+            for start, late, slot in zip(
+                dice.integers(-3, 3, 20) * 10, dice.integers(0, 2, 20), dice.integers(0, slots, 20), strict=True
+            )
+        }
+        rows = [(at, slot, {name: int(dice.integers(-99, 99)) for name in has}) for at, slot in where]
+        pieces.append(piece(rows, has))
+        for at, slot, values in rows:
+            cell = merged.setdefault((at, slot), {})
+            for name, value in values.items():
+                how = {"add": lambda a, b: a + b, "min": min, "max": max}[merge_rule(name)]
+                cell[name] = how(cell[name], value) if name in cell else value
+    found = merge(pieces, slots)
+    everywhere = {name for part in pieces if len(part.slots) for name in part.columns}
+    expected = {
+        at: {name: cell.get(name, identity(merge_rule(name))) for name in everywhere} for at, cell in merged.items()
+    }
+    assert listed(found) == expected
+    assert list(listed(found)) == sorted(expected)
+    assert found.rows == len(expected)
+
+
+def test_nothing_merges_to_nothing() -> None:
+    empty = merge([], 5)
+    assert (empty.rows, empty.offsets.tolist(), dict(empty.columns)) == (0, [0], {})
+    assert merge([piece_of(empty)], 5).rows == 0
+
+
+def test_columns_that_are_one_array_in_every_piece_stay_one() -> None:
+    count = ints(1, 2)
+    parts = [piece_of(Cells(Slices(ints(0), ints(10), ints(0)), ints(0, 2), ints(0, 1),
+                            {"a:n": count, "b:n": count, "c:n": count.copy()})) for _ in range(2)]  # fmt: skip
+    merged = merge(parts, 2)
+    assert merged.columns["a:n"] is merged.columns["b:n"]
+    assert merged.columns["a:n"] is not merged.columns["c:n"]
+    assert merged.columns["a:n"].tolist() == [2, 4]
+
+
+def test_only_slices_that_still_matter_are_kept() -> None:
+    cells = merge([piece([((0, 10, 0), 1, {"a:n": 1}), ((10, 20, 0), 1, {"a:n": 2})], ["a:n"])], 2)
+    kept = merge([piece_of(cells, cells.slices.end_us > 10)], 2)
+    assert listed(kept) == {((10, 20, 0), 1): {"a:n": 2}}
+
+
+def test_narrow_columns_add_up_beyond_their_type() -> None:
+    slices = Slices(ints(0), ints(10), ints(0))
+    narrow = Cells(slices, ints(0, 1), np.zeros(1, np.int8), {"a:n": np.array([127], np.int8)})
+    merged = merge([piece_of(narrow)] * 3, 1)
+    assert merged.columns["a:n"].tolist() == [381]
+
+
+@pytest.mark.parametrize("word", [-(2**51), 2**51 - 1])
+def test_thousands_of_pieces_do_not_overflow_a_word(word: int) -> None:
+    # 5000 source partitions meet one key: 5000 words of 52 bits leave int64 unless they are carried on the way
+    slices = Slices(ints(0), ints(10), ints(0))
+    one = Piece(slices, ints(0), ints(0), {"m:w0": ints(word)})
+    merged = merge([one] * 5000, 1)
+    total = sum(int(column[0]) * 2 ** (52 * k) for k, column in words_of("m", merged.columns).items())
+    assert total == 5000 * word
+
+
+def test_words_have_names_and_are_found_by_them() -> None:
+    named = word_names("m", {-1: ints(5), 0: ints(6)})
+    assert list(named) == ["m:w-1", "m:w0"]
+    found = words_of("m", {**named, "other:w1": ints(1), "m:n": ints(1)})
+    assert {k: word.tolist() for k, word in found.items()} == {-1: [5], 0: [6]}
+
+
+def test_the_order_of_codes_is_the_order_of_doubles_and_they_come_back() -> None:
+    values = [-math.inf, -1.5, -5e-324, 0.0, 5e-324, 1.0, 1.7976931348623157e308, math.inf, math.nan]
+    codes = order_codes(np.array(values))
+    assert (np.diff(codes) > 0).all()
+    assert np.array_equal(from_order_codes(codes), np.array(values), equal_nan=True)
+    assert order_codes(np.array([-0.0, -math.nan])).tolist() == order_codes(np.array([0.0, math.nan])).tolist()
+    assert order_codes(np.array([1.5], np.float32))[0] == order_codes(np.array([1.5]))[0]
+    assert SMALLEST < codes.min() < codes.max() < LARGEST

@@ -1,0 +1,187 @@
+"""The key dictionary numbers keys in order of arrival, whatever their types, and however it was put together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from millpond.state import dictionary
+from millpond.state.dictionary import KeyDictionary
+from millpond.state.keys import KeyColumns, canonical
+
+TEXT = [pa.string()]
+
+
+def texts(values: Sequence[str | None]) -> list[pa.Array]:
+    return [pa.array(values, pa.string())]
+
+
+def names(first: int, end: int) -> list[pa.Array]:
+    return texts([f"customer-{i}" for i in range(first, end)])
+
+
+def test_new_keys_get_the_next_slots_and_known_ones_keep_theirs() -> None:
+    #   asked     a b | b c a | d
+    #   slots     0 1 | 1 2 0 | 3
+    keys = KeyDictionary(TEXT, [], None)
+    assert keys.number(texts(["a", "b"])).tolist() == [0, 1]
+    assert keys.number(texts(["b", "c", "a"])).tolist() == [1, 2, 0]
+    assert keys.number(texts(["d"])).tolist() == [3]
+    assert keys.number(texts([])).tolist() == []
+    assert len(keys) == 4
+    assert keys.committed == 0
+    assert keys.take(np.array([3, 0, 3]))[0].to_pylist() == ["d", "a", "d"]
+
+
+def test_null_nan_and_both_zeros_are_one_key_each() -> None:
+    keys = KeyDictionary([pa.float64()], [], None)
+    column = canonical(pa.array([None, math.nan, -0.0, 1.5], pa.float64()))
+    assert keys.number([column]).tolist() == [0, 1, 2, 3]
+    again = canonical(pa.array([0.0, -math.nan, 1.5, None], pa.float64()))
+    assert keys.number([again]).tolist() == [2, 1, 3, 0]
+
+
+def test_an_empty_text_a_null_and_a_null_character_are_different_keys() -> None:
+    keys = KeyDictionary(TEXT, [], None)
+    assert keys.number(texts(["", None, "\0", "\0\0", "a\0", "a"])).tolist() == [0, 1, 2, 3, 4, 5]
+    assert keys.number(texts([None, "a", "a\0", "\0\0"])).tolist() == [1, 5, 4, 3]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_keys_of_several_columns_are_numbered_as_a_dict_would(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    kinds = [pa.string(), pa.float64(), pa.int32(), pa.bool_()]
+    keys, known = KeyDictionary(kinds, [], None), dict[tuple[Any, ...], int]()
+    for _ in range(6):
+        rows = {
+            (
+                None if dice.random() < 0.1 else "kü" * int(dice.integers(0, 9)) + str(dice.integers(0, 3)),
+                dice.choice([None, 0.0, 1.5]), dice.choice([None, 1, 2]), dice.choice([None, True, False]),
+            )
+            for _ in range(int(dice.integers(0, 40)))
+        }  # fmt: skip
+        listed = list(rows)
+        columns = [pa.array([row[i] for row in listed], kind) for i, kind in enumerate(kinds)]
+        for row, slot in zip(listed, keys.number(columns).tolist(), strict=True):
+            assert known.setdefault(row, slot) == slot
+    assert sorted(known.values()) == list(range(len(keys)))
+    assert list(zip(*(c.to_pylist() for c in keys.take(np.arange(len(keys)))), strict=True)) == sorted(known, key=lambda k: known[k])
+
+
+def test_without_key_columns_there_is_one_key() -> None:
+    keys = KeyDictionary([], [], None)
+    assert keys.number([], 3).tolist() == [0, 0, 0]
+    assert len(keys) == 1
+    again = KeyDictionary([], [keys.batch(0)], None)
+    assert (again.committed, again.number([]).tolist(), len(again)) == (1, [0], 1)
+
+
+def test_committed_sections_bring_back_every_slot() -> None:
+    keys = KeyDictionary(TEXT, [], None)
+    sections = []
+    for first in (0, 10, 11, 25):
+        before = len(keys)
+        keys.number(names(first, first + 15))
+        sections.append(keys.batch(before))
+    again = KeyDictionary(TEXT, sections, None)
+    assert again.committed == len(keys) == 40
+    assert again.number(names(0, 26)).tolist() == keys.number(names(0, 26)).tolist()
+    assert again.number(texts(["new"])).tolist() == [40]
+    assert again.batch(40).column("k0").to_pylist() == ["new"]
+
+
+def test_keys_with_the_same_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def colliding(columns: KeyColumns, rows: int) -> np.ndarray[Any, Any]:
+        return np.full(rows, 7, np.uint64)
+
+    monkeypatch.setattr(dictionary, "hashes_of", colliding)
+    keys = KeyDictionary(TEXT, [], None)
+    assert keys.number(names(0, 50)).tolist() == list(range(50))
+    assert keys.number(names(20, 70)).tolist() == [*range(20, 50), *range(50, 70)]
+    monkeypatch.setattr(dictionary, "_SMALLEST_BASE", 16)
+    again = KeyDictionary(TEXT, [keys.batch(0)], tmp_path / "table")
+    assert again.number(names(60, 80)).tolist() == list(range(60, 80))
+
+
+def test_a_table_grows_over_the_border_between_the_cached_part_and_the_recent_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    #   committed  0 ........ 31 | 32 ....... 47 | 48 ....      base tables at 16, 24, 32, 48, 64, 96, …
+    monkeypatch.setattr(dictionary, "_SMALLEST_BASE", 16)
+    sections: list[pa.RecordBatch] = []
+    for first in range(0, 300, 7):
+        keys = KeyDictionary(TEXT, sections, tmp_path / "cache" / "table")
+        assert keys.committed == first
+        asked = names(max(0, first - 30), first + 7)
+        assert keys.number(asked).tolist() == list(range(max(0, first - 30), first + 7))
+        assert keys.number(names(0, first + 7)).tolist() == list(range(first + 7))
+        sections.append(keys.batch(first))
+    marks = sorted(int(path.name.split("-")[1]) for path in (tmp_path / "cache").iterdir())
+    assert marks == [16, 24, 32, 48, 64, 96, 128, 192, 256]
+
+
+def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[pa.RecordBatch], Path, Path]:
+    monkeypatch.setattr(dictionary, "_SMALLEST_BASE", 16)
+    keys = KeyDictionary(TEXT, [], None)
+    keys.number(names(0, 100))
+    sections, cache = [keys.batch(0)], tmp_path / "table"
+    KeyDictionary(TEXT, sections, cache)
+    (file,) = tmp_path.iterdir()
+    return sections, cache, file
+
+
+DAMAGES: dict[str, Any] = {
+    "lost": None,
+    "empty": lambda data: b"",
+    "cut": lambda data: data[:-100],
+    "zeros": lambda data: bytes(len(data)),
+    "no entries": lambda data: data[:128] + bytes(len(data) - 128),
+    "one page lost": lambda data: data[:400] + bytes(256) + data[656:],
+    "a slot beyond all keys": lambda data: data[:128] + b"\x7f\x7f\x00\x00" + data[132:],
+    "text": lambda data: b"not an array",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_cache_is_made_anew(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sections, cache, file = filled(tmp_path, monkeypatch)
+    whole = file.read_bytes()
+    if DAMAGES[damage] is None:
+        file.unlink()
+    else:
+        file.write_bytes(DAMAGES[damage](whole))
+    keys = KeyDictionary(TEXT, sections, cache)
+    assert keys.number(names(0, 120)).tolist() == list(range(120))
+    assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize("foreign", [np.zeros(0, np.int32), np.arange(256.0), np.zeros((4, 4), np.int32),
+                                     np.ones(100, np.int32), np.arange(1, 101, dtype=np.int64)])  # fmt: skip
+def test_an_array_of_another_kind_under_the_name_of_the_cache_is_passed_over(
+    foreign: np.ndarray[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sections, cache, file = filled(tmp_path, monkeypatch)
+    np.save(file, foreign)
+    assert KeyDictionary(TEXT, sections, cache).number(names(0, 120)).tolist() == list(range(120))
+
+
+def test_the_cache_of_other_keys_is_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, cache, file = filled(tmp_path, monkeypatch)
+    others = KeyDictionary(TEXT, [], None)
+    others.number(texts([f"another-{i}" for i in range(100)]))
+    again = KeyDictionary(TEXT, [others.batch(0)], cache)
+    assert again.number(texts([f"another-{i}" for i in range(120)])).tolist() == list(range(120))
+    assert len(list(tmp_path.iterdir())) == 2
+    assert file.exists()
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sections, _, file = filled(tmp_path, monkeypatch)
+    keys = KeyDictionary(TEXT, sections, file / "below a file" / "table")
+    assert keys.number(names(0, 120)).tolist() == list(range(120))

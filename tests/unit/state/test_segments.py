@@ -1,0 +1,112 @@
+"""Segments: cells become Arrow bytes and come back the same, equal columns once, each as narrow as it can be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from millpond.arrays import Ints
+from millpond.errors import CorruptError
+from millpond.state.cells import Cells, Slices
+from millpond.state.segments import decode_cells, encode_cells, from_bytes, narrow, to_bytes
+
+
+def ints(*values: int) -> Ints:
+    return np.array(values, np.int64)
+
+
+COUNT = ints(1, 2, 300)
+CELLS = Cells(
+    Slices(ints(-20, 0), ints(-10, 10), ints(0, 1)),
+    ints(0, 1, 3),
+    ints(5, 0, 70_000),
+    {
+        "a:n": COUNT, "b:n": COUNT, "c:n": COUNT.copy(),
+        "s:w-1": ints(-(2**51), 2**51 - 1, 0), "m:min": ints(2**63 - 1, -(2**63), 0), "z:w0": ints(0, 0, 0),
+    },
+)  # fmt: skip
+
+
+def read_back(cells: Cells, compression: str | None = None) -> Cells:
+    return decode_cells(from_bytes(to_bytes(encode_cells(cells), compression)))
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_cells_come_back(compression: str | None) -> None:
+    found = read_back(CELLS, compression)
+    assert [part.tolist() for part in found.slices] == [part.tolist() for part in CELLS.slices]
+    assert found.offsets.tolist() == CELLS.offsets.tolist()
+    assert found.slots.tolist() == CELLS.slots.tolist()
+    assert {name: column.tolist() for name, column in found.columns.items()} == {
+        name: column.tolist() for name, column in CELLS.columns.items()
+    }
+
+
+def test_equal_columns_are_stored_once_and_stay_one_array() -> None:
+    batch = encode_cells(CELLS)
+    assert batch.schema.names == ["slot", "a:n", "c:n", "s:w-1", "m:min", "z:w0"]
+    found = read_back(CELLS)
+    assert found.columns["a:n"] is found.columns["b:n"]
+    assert found.columns["a:n"] is not found.columns["c:n"]
+
+
+def test_each_column_has_the_narrowest_type_that_holds_it() -> None:
+    types = dict(zip(*(lambda b: (b.schema.names, b.schema.types))(encode_cells(CELLS)), strict=True))
+    assert types == {"slot": pa.int32(), "a:n": pa.int16(), "c:n": pa.int16(), "s:w-1": pa.int64(),
+                     "m:min": pa.int64(), "z:w0": pa.int8()}  # fmt: skip
+
+
+@pytest.mark.parametrize("low, high, width", [
+    (-128, 127, np.int8), (-129, 0, np.int16), (0, 128, np.int16), (-32768, 32767, np.int16),
+    (0, 32768, np.int32), (-(2**31), 2**31 - 1, np.int32), (0, 2**31, np.int64), (-(2**63), 2**63 - 1, np.int64),
+])  # fmt: skip
+def test_narrow_at_the_borders_of_types(low: int, high: int, width: Any) -> None:
+    assert narrow(ints(low, high)).dtype == width
+    assert narrow(ints(low, high)).tolist() == [low, high]
+
+
+def test_no_cells_come_back_as_none() -> None:
+    none = ints()
+    found = read_back(Cells(Slices(none, none, none), ints(0), none, {}))
+    assert (found.rows, found.offsets.tolist(), dict(found.columns)) == (0, [0], {})
+
+
+def test_columns_are_views_of_the_bytes() -> None:
+    found = read_back(CELLS)
+    assert not found.columns["m:min"].flags.owndata
+    assert not found.columns["m:min"].flags.writeable
+
+
+def test_bytes_that_are_no_segment_are_corrupt() -> None:
+    data = to_bytes(encode_cells(CELLS)).to_pybytes()
+    for damaged in (b"", b"no arrow", data[:-8], data[:40], bytes(len(data))):
+        with pytest.raises(CorruptError):
+            from_bytes(pa.py_buffer(damaged))
+
+
+def header() -> dict[str, Any]:
+    metadata = encode_cells(CELLS).schema.metadata
+    found: dict[str, Any] = msgspec.json.decode(metadata[b"millpond"])
+    return found
+
+
+@pytest.mark.parametrize("change", [
+    {"version": 2}, {"version": None}, {"offsets": "0"}, {"same": {"b:n": "nowhere"}}, {"offsets": [0, 1]},
+    {"offsets": [0, 1, 4]}, {"offsets": [0, 2, 1]}, {"end_us": [0]}, {"late_class": []},
+])  # fmt: skip
+def test_a_damaged_header_is_corrupt(change: dict[str, Any]) -> None:
+    changed = msgspec.json.encode({**header(), **change})
+    batch = encode_cells(CELLS).replace_schema_metadata({"millpond": changed})
+    with pytest.raises(CorruptError):
+        decode_cells(batch)
+
+
+def test_a_missing_or_broken_header_is_corrupt() -> None:
+    batch = encode_cells(CELLS)
+    for metadata in (None, {"other": b"{}"}, {"millpond": b"{"}, {"millpond": b"\xff"}):
+        with pytest.raises(CorruptError):
+            decode_cells(batch.replace_schema_metadata(metadata))
