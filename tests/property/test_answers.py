@@ -7,7 +7,6 @@ import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -73,18 +72,18 @@ def same(left: Answers, right: Answers, names: set[str]) -> None:
             assert next(rows) == next(rows), name
 
 
-@pytest.mark.parametrize("first", range(0, 60, 15))
+@pytest.mark.parametrize("first", range(0, 48, 12))
 def test_seeded_cases_are_answered_as_the_naive_twin_does(first: int, folders: Iterator[Path]) -> None:
     compared = 0
-    for seed in range(first, first + 15):
+    for seed in range(first, first + 12):
         dice = random.Random(seed)
         case = random_case(seed, 60, 5)
         instances, buckets = dice.randint(1, 4), dice.choice((4, 64, 1024))
         compared += check(case, answers(next(folders), case.queries, case.epochs, instances, buckets, dealt(seed)))
-    assert compared > 1500
+    assert compared > 1000
 
 
-@settings(PROPERTY, max_examples=60)
+@settings(PROPERTY, max_examples=40)
 @given(
     case=cases_of(max_events=30, max_queries=4), instances=st.integers(1, 4), seed=st.integers(0, 3),
     drained=st.booleans(),
@@ -99,7 +98,7 @@ def test_small_nasty_streams_are_answered_as_the_naive_twin_does(
 
 def test_seeded_cases_are_answered_as_duckdb_does(folders: Iterator[Path]) -> None:
     compared = 0
-    for seed in range(500, 512):
+    for seed in range(500, 508):
         case = random_case(seed, 60, 3)
         queries = [duckdb_judge.mirrored(query)[0] for query in case.queries]
         found = answers(next(folders), queries, case.epochs, 2, deal=dealt(seed))
@@ -115,7 +114,7 @@ def test_seeded_cases_are_answered_as_duckdb_does(folders: Iterator[Path]) -> No
             assert found.counts[query.name] == counted
             assert_same_rows(expected, found.rows[query.name], about=str(query))
             compared += len(expected)
-    assert compared > 500
+    assert compared > 300
 
 
 @pytest.mark.parametrize("seed", range(900, 906))
@@ -223,9 +222,20 @@ def test_a_second_pond_on_the_folder_goes_on_where_the_first_was(folders: Iterat
     for rows in case.epochs[half:]:
         second.epoch([rows])
     second.pond.drain()
-    early, late = first.answers(), second.answers()
-    for query in case.queries:
-        expected = oracle.answer(query, case.epochs, drained=True)
-        emitted: list[Any] = early.rows[query.name] + late.rows[query.name]
-        assert query.name not in late.quarantined
-        assert_same_rows(expected, emitted, about=str(query))
+    # the second pond's sinks are new and begin with the rows that the log still holds: all of them
+    check(case, second.answers())
+
+
+def test_a_stray_event_far_away_neither_takes_memory_nor_leaves_int64(folders: Iterator[Path]) -> None:
+    #   1970 ........................................ 2023     one chunk, windows of a second
+    mine = summary("mine", Sliding(SECOND, SECOND), (aggregate_of("count", None),))
+    long = summary("long", Sliding(7 * SECOND, 3 * SECOND), (aggregate_of("count", None),), delay_us=60 * SECOND)
+    now = 1_700_000_000 * SECOND
+    edge = 1 << 62
+    times = [0, 1, now, now + SECOND, -edge, edge, -edge - 1, edge + 1, 2**63 - 1, -(2**63), None]
+    case = Case([[{"k": "a", "ts": time} for time in times], [{"k": "a", "ts": now}]], [mine, long])
+    found = answers(next(folders), case.queries, case.epochs, 2)
+    assert {(row["start"], row["a0"]) for row in found.rows["mine"]} == {
+        (0, 2), (now, 1), (now + SECOND, 1), (-edge - -edge % SECOND, 1), (edge - edge % SECOND, 1),
+    }  # fmt: skip
+    assert found.counts["mine"] == {"read": 12, "applied": 6, "late": 1, "dead": 5, "filtered": 0}

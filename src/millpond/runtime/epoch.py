@@ -111,9 +111,10 @@ def fold_task(setting: Setting, run: Run, writer: str, drain: bool = False, idle
 
 
 def group_state(manifest: Manifest, instance: int, group: GroupPlan) -> GroupState:
-    """What an instance remembers of a group, as places to read."""
+    """What an instance remembers of a group, as places to read; keys in the order of their numbers."""
+    keys = sorted(manifest.live(instance, group.id, "keys"), key=_base)
     return GroupState(
-        tuple(_place(section) for section in manifest.live(instance, group.id, "keys")),
+        tuple(_place(section) for section in keys),
         tuple(_place(section) for section in manifest.live(instance, group.id, "segment")),
     )
 
@@ -126,8 +127,16 @@ def _place(section: LiveSection) -> SectionPlace:
 
 
 def _level(section: LiveSection) -> int:
-    level = section.info.get("level", 0)
-    return level if isinstance(level, int) else 0
+    return _number(section, "level")
+
+
+def _base(section: LiveSection) -> int:
+    return _number(section, "base")
+
+
+def _number(section: LiveSection, name: str) -> int:
+    value = section.info.get(name, 0)
+    return value if isinstance(value, int) else 0
 
 
 def drain_floors(plan: Plan, manifest: Manifest) -> dict[str, int]:

@@ -20,9 +20,10 @@ from millpond.runtime.closing import Closing, batches, closing_windows
 from millpond.runtime.columns import ARROW_TYPES
 from millpond.runtime.combine import blocks, edges_of, ranges_of
 from millpond.runtime.lateness import advanced
-from millpond.runtime.packet import GroupCells, decode_packet
+from millpond.runtime.packet import GroupPart, decode_packet
+from millpond.runtime.raw import RawRows, piece_of_raw
 from millpond.runtime.rows import rows_of_block
-from millpond.runtime.tasks import WHOLE_POND, FoldTask, GroupState, SectionPlace, TimeLine, Watermark
+from millpond.runtime.tasks import WHOLE_POND, FoldTask, SectionPlace, TimeLine, Watermark
 from millpond.runtime.tiles import new_tiles
 from millpond.state.cells import Cells, Piece, merge, piece_of
 from millpond.state.delta import DeltaWriter, Files
@@ -47,7 +48,7 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
     arrived.sort(key=lambda packet: (packet[0].stream, packet[0].partition, packet[0].sequence))
     counts = {f"bytes_moved:{WHOLE_POND}": sum(packet.size for packet in packets)}
     newest: dict[str, dict[str, int]] = {}
-    parts: dict[str, list[GroupCells]] = {}
+    parts: dict[str, list[GroupPart]] = {}
     for header, groups in arrived:
         for query, found in header.counts.items():
             for name, value in found.items():
@@ -94,15 +95,15 @@ class _GroupFold:
     def _read(self, place: SectionPlace) -> pa.RecordBatch:
         return read_section(self._files, place)
 
-    def run(self, parts: Sequence[GroupCells], before: Watermark, after: Watermark) -> None:
+    def run(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
         """Append what arrived, close windows, merge old segments."""
         fresh = self._append(parts)
         old = [decode_cells(self._read(place)) for place in self._state.segments]
         if fresh.rows:
             self._write_segment(fresh, 0, ())
-        if new := len(self._keys) - self._keys.committed:
-            data = to_bytes(self._keys.batch(self._keys.committed))
-            self._delta.add("keys", self._group.id, data, new, {"base": self._keys.committed})
+        if len(self._keys) > self._keys.committed:
+            self._write_keys(self._keys.committed, len(self._keys), 0, ())
+        self._merge_keys()
         known = [cells for cells in [*old, fresh] if cells.rows]
         tiles = None if self._task.drained else new_tiles(self._group, known, before, after, len(self._keys))
         if tiles is not None:
@@ -111,24 +112,40 @@ class _GroupFold:
         self._close(known, before, after)
         self._snapshot(old, after)
 
-    def _append(self, parts: Sequence[GroupCells]) -> Cells:
+    def _append(self, parts: Sequence[GroupPart]) -> Cells:
         pieces = []
         for part in parts:
             slots = self._keys.number(part.keys, part.key_count)
-            piece = part.piece
+            body = part.body
+            piece = piece_of_raw(self._group, body, part.key_count) if isinstance(body, RawRows) else body
             pieces.append(Piece(piece.slices, piece.slice_rows, slots[piece.slots], piece.columns))
         return merge(pieces, max(len(self._keys), 1))
 
     def _write_segment(self, cells: Cells, level: int, supersedes: tuple[str, ...]) -> None:
         slices = cells.slices
         info: dict[str, int | str | list[int]] = {
-            "first": int(slices.start_us.min()) if cells.rows else 0,
-            "last": int(slices.end_us.max()) if cells.rows else 0,
+            "first": int(slices.start_us.min()),
+            "last": int(slices.end_us.max()),
             "level": level,
         }
         self._delta.add(
             "segment", self._group.id, to_bytes(encode_cells(cells)), cells.rows, info, supersedes
         )
+
+    def _write_keys(self, first: int, end: int, level: int, supersedes: tuple[str, ...]) -> None:
+        data = to_bytes(self._keys.batch(first, end))
+        self._delta.add("keys", self._group.id, data, end - first, {"base": first, "level": level}, supersedes)
+
+    def _merge_keys(self) -> None:
+        """Replace FAN_IN sections of keys of one level by one of the next; those of a level follow each other."""
+        places = self._state.keys
+        level = _full_level(places)
+        if level is None:
+            return
+        bases = np.cumsum([0, *(place.rows for place in places)]).tolist()
+        chosen = [i for i, place in enumerate(places) if place.level == level]
+        first, end = bases[chosen[0]], bases[chosen[-1] + 1]
+        self._write_keys(first, end, level + 1, tuple(places[i].id for i in chosen))
 
     def _close(self, parts: Sequence[Cells], before: Watermark, after: Watermark) -> None:
         if not parts:
@@ -197,8 +214,11 @@ class _GroupFold:
         self._delta.add("rows", query, sink.getvalue(), rows, {})
 
     def _snapshot(self, old: Sequence[Cells], after: Watermark) -> None:
-        """Replace FAN_IN segments of one level by one of the next, without slices that no window needs."""
-        level = _full_level(self._state)
+        """Replace FAN_IN segments of one level by one of the next, without slices that no window needs.
+
+        When nothing of them is needed there is no next: they are retired in this epoch.
+        """
+        level = _full_level(self._state.segments)
         if level is None:
             return
         chosen = [i for i, place in enumerate(self._state.segments) if place.level == level]
@@ -208,11 +228,12 @@ class _GroupFold:
         ]
         merged = merge(pieces, max(len(self._keys), 1))
         supersedes = tuple(self._state.segments[i].id for i in chosen)
-        self._write_segment(merged, level + 1, supersedes)
+        if merged.rows:
+            self._write_segment(merged, level + 1, supersedes)
 
 
-def _full_level(state: GroupState) -> int | None:
-    levels = [place.level for place in state.segments]
+def _full_level(places: Sequence[SectionPlace]) -> int | None:
+    levels = [place.level for place in places]
     full = [level for level in sorted(set(levels)) if levels.count(level) >= FAN_IN]
     return full[0] if full else None
 

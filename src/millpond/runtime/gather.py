@@ -6,26 +6,27 @@ codes, slices, filters and arguments (equal ones of different queries are evalua
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints
 from millpond.model.expressions import Expression
-from millpond.model.types import is_integer
 from millpond.placement.slots import buckets_of, slots_of
-from millpond.plan.edges import edges_between, slice_of
+from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.columns import Values, from_arrow, to_arrow
 from millpond.runtime.counting import count_rows
 from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.lateness import Judge, Judged, late_classes
 from millpond.runtime.layout import TICK, StreamLayout
-from millpond.runtime.packet import GroupCells, Header, encode_packet
-from millpond.runtime.partials import Partials, Rows
+from millpond.runtime.packet import GroupPart, Header, encode_packet
+from millpond.runtime.partials import Partials, Rolled, Rows, piece_of_cells, roll_up
+from millpond.runtime.raw import is_smaller_raw, raw_rows
 from millpond.runtime.tasks import WHOLE_POND, GatherTask, TimeLine
-from millpond.state.cells import Piece, Slices
+from millpond.state.cells import Slices
 from millpond.state.keys import canonical, texts_of
 
 CHUNK_ROWS = 1 << 19
@@ -39,17 +40,17 @@ def gather(
     them see the same largest event time.
     """
     sequence = 0
-    judge: Judge | None = None
+    judges: dict[str, Judge] = {}
     for table in _chunks(batches):
         position = int(table.column(0)[0].as_py())
         if position == TICK:
             continue
         stream = task.layout.streams[position]
-        if judge is None:  # all rows of a source partition are of one stream
+        if stream.name not in judges:
             line = task.lines.get(stream.name, TimeLine())
             ahead = None if task.now_us is None or line.max_ahead_us is None else task.now_us + line.max_ahead_us
-            judge = Judge(line, ahead)
-        yield from _gather_chunk(task, stream, table, judge, partition, sequence)
+            judges[stream.name] = Judge(line, ahead)
+        yield from _gather_chunk(task, stream, table, judges[stream.name], partition, sequence)
         sequence += 1
     if not sequence:
         for instance in range(task.instances):
@@ -61,15 +62,23 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     held: list[pa.RecordBatch] = []
     rows = 0
     for whole in batches:
-        for start in range(0, whole.num_rows, CHUNK_ROWS):
-            batch = whole.slice(start, CHUNK_ROWS)
-            if held and rows + batch.num_rows > CHUNK_ROWS:
+        for batch in _runs(whole):
+            if held and (rows + batch.num_rows > CHUNK_ROWS or held[0].column(0)[0] != batch.column(0)[0]):
                 yield _joined(held)
                 held, rows = [], 0
             held.append(batch)
             rows += batch.num_rows
     if held:
         yield _joined(held)
+
+
+def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Runs of at most CHUNK_ROWS rows of one stream."""
+    streams = np.asarray(batch.column(0))
+    changes = (np.flatnonzero(streams[1:] != streams[:-1]) + 1).tolist()
+    for first, end in zip([0, *changes], [*changes, len(streams)], strict=True):
+        for start in range(first, end, CHUNK_ROWS):
+            yield batch.slice(start, min(CHUNK_ROWS, end - start))
 
 
 def _joined(held: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -103,7 +112,7 @@ def _gather_chunk(
     columns = _Columns(stream, table)
     evaluator = Evaluator(columns, table.num_rows)
     floor = task.lines.get(stream.name, TimeLine()).mark.floor_us
-    parts: list[list[GroupCells]] = [[] for _ in range(task.instances)]
+    parts: list[list[GroupPart]] = [[] for _ in range(task.instances)]
     counts = {WHOLE_POND: {"events": table.num_rows, "bytes_read": table.nbytes}}
     newest: dict[str, int] = {}
     judged: Judged | None = None
@@ -133,53 +142,68 @@ def _order(stream: StreamLayout, columns: _Columns) -> tuple[pa.Array | None, In
 
 
 def _gather_group(
-    task: GatherTask, group: GroupPlan, rows: Rows, times_us: Ints, late: Ints, parts: list[list[GroupCells]]
+    task: GatherTask, group: GroupPlan, rows: Rows, times_us: Ints, late: Ints, parts: list[list[GroupPart]]
 ) -> None:
     if not rows.count:
         return
     times = rows.take(times_us)
-    edges = edges_between(group.windows, int(times.min()), int(times.max()))
+    starts_us, ends_us, slices = slices_of(group.windows, times)
     classes = rows.take(late)
-    slices = slice_of(times, edges)
     class_count = int(classes.max()) + 1
     if class_count > 1:
         slices = slices * class_count + classes
-    slice_count = (len(edges) - 1) * class_count
+    slice_count = len(starts_us) * class_count
     codes, keys, key_count = _key_codes(group, rows)
     codes, keys, bounds = _by_instance(task, codes, keys, key_count)
-    partials = Partials(rows, codes * slice_count + slices, key_count * slice_count)
-    for measure in group.measures:
-        partials.add(measure, is_integer(measure.type))
-    present = partials.present([group.measures[query.presence] for query in group.queries])
     every = Slices(
-        np.repeat(edges[:-1], class_count),
-        np.repeat(edges[1:], class_count),
-        np.tile(np.arange(class_count), len(edges) - 1),
+        np.repeat(starts_us, class_count),
+        np.repeat(ends_us, class_count),
+        np.tile(np.arange(class_count), len(starts_us)),
     )
-    cells = partials.ids[present]
-    columns = partials.columns(present)
-    starts = np.searchsorted(cells, bounds * slice_count)
-    for instance in range(task.instances):
-        low, high = int(starts[instance]), int(starts[instance + 1])
-        if low == high:
-            continue
-        first = int(bounds[instance])
-        parts[instance].append(_share(group, cells[low:high], first, int(bounds[instance + 1]), slice_count,
-                                      every, keys, columns, low, high))  # fmt: skip
+    owned = [
+        _Owned(instance, keys, int(bounds[instance]), int(bounds[instance + 1])) for instance in range(task.instances)
+    ]
+    partials = Partials(rows, codes * slice_count + slices, key_count * slice_count)
+    if is_smaller_raw(group, rows, len(partials.ids)):
+        _add_raw(group, rows, owned, codes, slices, every, parts)
+    else:
+        _add_cells(group, roll_up(group, partials), owned, every, parts)
 
 
-def _share(
-    group: GroupPlan, cells: Ints, first: int, end: int, slice_count: int, every: Slices,
-    keys: list[pa.Array], columns: dict[str, Ints], low: int, high: int,
-) -> GroupCells:  # fmt: skip
-    """The cells of one instance: keys and slices renumbered to those that occur."""
-    key_rows = cells // slice_count
-    slice_rows = cells - key_rows * slice_count
-    used, slice_rows = np.unique(slice_rows, return_inverse=True)
-    cut: dict[int, Ints] = {}
-    shares = {name: cut.setdefault(id(column), column[low:high]) for name, column in columns.items()}
-    piece = Piece(every.take(used), slice_rows, key_rows - first, shares)
-    return GroupCells(group.id, [key.slice(first, end - first) for key in keys], end - first, piece)
+class _Owned(NamedTuple):
+    """The keys of a chunk, in the order of their instances, of which one instance owns `first` … `end` - 1."""
+
+    instance: int
+    keys: list[pa.Array]
+    first: int
+    end: int
+
+    def columns(self) -> list[pa.Array]:
+        """The instance's keys."""
+        return [key.slice(self.first, self.end - self.first) for key in self.keys]
+
+
+def _add_cells(
+    group: GroupPlan, rolled: Rolled, owned: Sequence[_Owned], every: Slices, parts: list[list[GroupPart]]
+) -> None:
+    slice_count = len(every.start_us)
+    for own in owned:
+        low, high = np.searchsorted(rolled.ids, [own.first * slice_count, own.end * slice_count]).tolist()
+        if low < high:
+            piece = piece_of_cells(rolled, every, low, high, own.first)
+            parts[own.instance].append(GroupPart(group.id, own.columns(), own.end - own.first, piece))
+
+
+def _add_raw(
+    group: GroupPlan, rows: Rows, owned: Sequence[_Owned], codes: Ints, slices: Ints, every: Slices,
+    parts: list[list[GroupPart]],
+) -> None:  # fmt: skip
+    used, slice_rows = np.unique(slices, return_inverse=True)
+    for own in owned:
+        chosen = np.flatnonzero((codes >= own.first) & (codes < own.end))
+        if len(chosen):
+            raw = raw_rows(group, rows, chosen, every.take(used), slice_rows, codes - own.first)
+            parts[own.instance].append(GroupPart(group.id, own.columns(), own.end - own.first, raw))
 
 
 def _key_codes(group: GroupPlan, rows: Rows) -> tuple[Ints, list[pa.Array], int]:

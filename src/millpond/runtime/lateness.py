@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
+from millpond.model.types import FARTHEST_US
 from millpond.runtime.tasks import TimeLine, Watermark
 
 ANY_PARTITION = "*"
@@ -49,7 +50,7 @@ class Judge:
 
     def judge(self, times_us: Ints, null: Mask, partitions: pa.Array | None, offsets: Ints | None) -> Judged:
         """Judge a chunk; `partitions` (text) and `offsets` are given for a stream with an order."""
-        timed = np.broadcast_to(~null, times_us.shape)
+        timed = ~null & (times_us >= -FARTHEST_US) & (times_us <= FARTHEST_US)
         if self._latest_us is not None:
             timed = timed & (times_us <= self._latest_us)
         if partitions is None or offsets is None:

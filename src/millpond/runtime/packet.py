@@ -8,29 +8,35 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from millpond.errors import CorruptError
+from millpond.runtime.raw import RawRows, raw_batch, raw_of_batch
 from millpond.state.cells import Piece, Slices
 from millpond.state.segments import columns_batch
 
 _MAGIC = b"MPK1"
 
 
-class GroupPart(msgspec.Struct):
-    """One group's share of a packet: its slices, and the sizes in bytes of its keys and cells."""
+class PartHeader(msgspec.Struct):
+    """One group's share of a packet: its slices, and the sizes in bytes of its keys and its body.
+
+    `filters` are those of raw rows, None for cells; `same` tells which columns of cells equal another.
+    """
 
     group: str
     start_us: list[int]
     end_us: list[int]
     late_class: list[int]
     keys_size: int
-    cells_size: int
+    body_size: int
     keys: int
-    same: dict[str, str]
+    same: dict[str, str] = {}
+    filters: list[int] | None = None
 
 
 class Header(msgspec.Struct):
@@ -44,42 +50,36 @@ class Header(msgspec.Struct):
     sequence: int
     newest_us: dict[str, int]
     counts: dict[str, dict[str, int]]
-    groups: list[GroupPart] = []
+    groups: list[PartHeader] = []
 
 
-class GroupCells(msgspec.Struct):
-    """Partials of one group on their way: distinct key columns, and cells whose slot is a position among them."""
+class GroupPart(NamedTuple):
+    """What one group sends an instance: distinct key columns, and a body whose slots are positions among them."""
 
     group: str
     keys: list[pa.Array]
     key_count: int
-    piece: Piece
+    body: Piece | RawRows
 
 
-def encode_packet(header: Header, parts: Sequence[GroupCells]) -> bytes:
+def encode_packet(header: Header, parts: Sequence[GroupPart]) -> bytes:
     """The bytes of a packet; `header.groups` is filled in."""
-    body: list[bytes] = []
+    written: list[bytes] = []
     for part in parts:
         keys = _stream(pa.RecordBatch.from_arrays(part.keys, names=[f"k{i}" for i in range(len(part.keys))]))
-        piece = part.piece
-        batch, same = columns_batch({"slice": piece.slice_rows, "slot": piece.slots}, piece.columns)
-        cells = _stream(batch)
-        slices = piece.slices
-        header.groups.append(
-            GroupPart(
-                part.group,
-                slices.start_us.tolist(),
-                slices.end_us.tolist(),
-                slices.late_class.tolist(),
-                len(keys),
-                len(cells),
-                part.key_count,
-                same,
-            )
-        )
-        body += [keys, cells]
+        body, filters = part.body, None
+        same: dict[str, str] = {}
+        if isinstance(body, RawRows):
+            batch, filters = raw_batch(body), body.filters
+        else:
+            batch, same = columns_batch({"slice": body.slice_rows, "slot": body.slots}, body.columns)
+        data = _stream(batch)
+        start, end, late = (column.tolist() for column in body.slices)
+        sizes = len(keys), len(data), part.key_count
+        header.groups.append(PartHeader(part.group, start, end, late, *sizes, same, filters))
+        written += [keys, data]
     head = msgspec.json.encode(header)
-    return b"".join([_MAGIC, struct.pack("<I", len(head)), head, *body])
+    return b"".join([_MAGIC, struct.pack("<I", len(head)), head, *written])
 
 
 def _stream(batch: pa.RecordBatch) -> bytes:
@@ -92,7 +92,7 @@ def _stream(batch: pa.RecordBatch) -> bytes:
     return data
 
 
-def decode_packet(packet: pa.Buffer) -> tuple[Header, list[GroupCells]]:
+def decode_packet(packet: pa.Buffer) -> tuple[Header, list[GroupPart]]:
     """The header and groups of a packet.
 
     Raises:
@@ -101,20 +101,30 @@ def decode_packet(packet: pa.Buffer) -> tuple[Header, list[GroupCells]]:
     if packet.size < 8 or packet[:4].to_pybytes() != _MAGIC:
         raise CorruptError("A packet does not begin as one.", "Run the batch again.")
     (size,) = struct.unpack("<I", packet[4:8].to_pybytes())
-    header = msgspec.json.decode(packet[8 : 8 + size].to_pybytes(), type=Header)
-    at, parts = 8 + size, []
+    try:
+        header = msgspec.json.decode(packet[8 : 8 + size].to_pybytes(), type=Header)
+        return header, _parts(packet, 8 + size, header)
+    except (msgspec.MsgspecError, pa.ArrowException, OSError, KeyError, IndexError) as error:
+        raise CorruptError(f"A packet does not read: {error}.", "Run the batch again.") from error
+
+
+def _parts(packet: pa.Buffer, at: int, header: Header) -> list[GroupCells]:
+    parts = []
     for group in header.groups:
         keys = _read(packet, at, group.keys_size).columns if group.keys_size else []
-        cells = _read(packet, at + group.keys_size, group.cells_size)
-        at += group.keys_size + group.cells_size
-        columns = {name: np.asarray(cells.column(name)) for name in cells.schema.names[2:]}
-        columns.update({name: columns[other] for name, other in group.same.items()})
-        slices = Slices(
-            *(np.array(part, np.int64) for part in (group.start_us, group.end_us, group.late_class))
-        )
-        piece = Piece(slices, np.asarray(cells.column(0)), np.asarray(cells.column(1)), columns)
-        parts.append(GroupCells(group.group, keys, group.keys, piece))
-    return header, parts
+        batch = _read(packet, at + group.keys_size, group.body_size)
+        at += group.keys_size + group.body_size
+        parts.append(GroupPart(group.group, keys, group.keys, _body(group, batch)))
+    return parts
+
+
+def _body(group: PartHeader, batch: pa.RecordBatch) -> Piece | RawRows:
+    slices = Slices(*(np.array(part, np.int64) for part in (group.start_us, group.end_us, group.late_class)))
+    if group.filters is not None:
+        return raw_of_batch(batch, slices, group.filters)
+    columns = {name: np.asarray(batch.column(name)) for name in batch.schema.names[2:]}
+    columns.update({name: columns[other] for name, other in group.same.items()})
+    return Piece(slices, np.asarray(batch.column(0)), np.asarray(batch.column(1)), columns)
 
 
 def _read(packet: pa.Buffer, at: int, size: int) -> pa.RecordBatch:

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
 from millpond.model.expressions import Call, Expression
-from millpond.plan.plan import Measure
+from millpond.model.types import is_integer
+from millpond.plan.plan import GroupPlan, Measure
 from millpond.runtime.columns import Array
 from millpond.runtime.evaluate import Evaluator
-from millpond.state.cells import LARGEST, SMALLEST, order_codes, word_names
+from millpond.state.cells import LARGEST, SMALLEST, Piece, Slices, order_codes, word_names
 from millpond.state.exact import sums_of_doubles, sums_of_integers, sums_of_squares
 
 _DENSE_FACTOR = 4
+
+
+class Facts(Protocol):
+    """What partials are made from: which rows pass a condition, and the values of an expression."""
+
+    def filter_of(self, condition: Expression | None) -> Hashable:
+        """A name for the set of rows that pass; equal names have equal rows, and share all work."""
+
+    def passed(self, name: Hashable) -> Mask | None:
+        """The rows of a named set; None: all of them."""
+
+    def values(self, expression: Expression) -> Array:
+        """The expression's value in each row; what stands where it is NULL means nothing."""
 
 
 class Rows:
@@ -25,79 +40,91 @@ class Rows:
         self.evaluator = evaluator
         self.index: Ints | None = None if keep.all() else np.flatnonzero(keep)
         self.count = evaluator.rows if self.index is None else len(self.index)
+        self._filters: dict[Expression | None, tuple[Expression, ...]] = {}
 
     def take(self, data: Array) -> Array:
         """The group's rows of a column; constants are repeated."""
         whole = np.broadcast_to(data, (self.evaluator.rows,))
         return whole if self.index is None else whole[self.index]
 
+    def filter_of(self, condition: Expression | None) -> tuple[Expression, ...]:
+        """The parts of a conjunction that some row of this chunk fails."""
+        known = self._filters.get(condition)
+        if known is None:
+            parts = condition.args if isinstance(condition, Call) and condition.op == "and" else (condition,)
+            known = tuple(part for part in parts if part is not None and not self._always(part))
+            self._filters[condition] = known
+        return known
+
+    def _always(self, part: Expression) -> bool:
+        held = self.evaluator(part).is_true()
+        return held.ndim == 0 and bool(held)
+
+    def passed(self, name: Hashable) -> Mask | None:
+        """A conjunction is TRUE exactly where every part is: errors and NULLs elsewhere cannot change that."""
+        assert isinstance(name, tuple)
+        if not name:
+            return None
+        true: Mask = np.ones((), bool)
+        for part in name:
+            true = true & self.evaluator(part).is_true()
+        passed: Mask = self.take(true)
+        return passed
+
+    def values(self, expression: Expression) -> Array:
+        """See `Facts.values`."""
+        return self.take(self.evaluator(expression).data)
+
 
 class Partials:
     """Columns of partial results, one row per distinct cell of `ids` (ascending)."""
 
-    def __init__(self, rows: Rows, cells: Ints, size: int) -> None:
-        self._rows = rows
+    def __init__(self, facts: Facts, cells: Ints, size: int) -> None:
+        """`cells`: the cell (below `size`) of each row."""
+        self._facts = facts
         self.ids, self._cells = _compact(cells, size)
         self._columns: dict[str, Ints] = {}
-        self._masks: dict[Expression | None, tuple[Expression, ...]] = {}
-        self._chosen: dict[tuple[Expression, ...], tuple[Ints, Ints | None]] = {(): (self._cells, None)}
-        self._counts: dict[tuple[Expression, ...], Ints] = {}
+        self._chosen: dict[Hashable, tuple[Ints, Ints | None]] = {}
+        self._counts: dict[Hashable, Ints] = {}
 
-    def add(self, measure: Measure, integer: bool) -> None:
+    def add(self, measure: Measure) -> None:
         """Compute the columns of a measure."""
-        filters = self._filters(measure.filter)
+        name = self._facts.filter_of(measure.filter)
         if measure.kind == "count":
-            self._columns[f"{measure.id}:n"] = self._count(filters)
+            self._columns[f"{measure.id}:n"] = self._count(name)
             return
         assert measure.value is not None
-        cells, index = self._selected(filters)
-        values = self._rows.take(self._rows.evaluator(measure.value).data)
+        cells, index = self._selected(name)
+        values = self._facts.values(measure.value)
         if index is not None:
             values = values[index]
         size = len(self.ids)
         if measure.kind in ("min", "max"):
             self._columns[f"{measure.id}:{measure.kind}"] = _extreme(measure.kind, cells, values, size)
-        elif integer and measure.kind == "sum":
-            self._columns.update(word_names(measure.id, sums_of_integers(cells, values, size)))
+        elif is_integer(measure.type) and measure.kind == "sum":
+            whole = values.astype(np.int64, copy=False)
+            self._columns.update(word_names(measure.id, sums_of_integers(cells, whole, size)))
         else:
             self._columns.update(_inexact(measure, cells, values.astype(np.float64), size))
 
-    def _filters(self, condition: Expression | None) -> tuple[Expression, ...]:
-        """The parts of a condition that some row of this chunk fails: equal sets share all their work."""
-        known = self._masks.get(condition)
+    def _selected(self, name: Hashable) -> tuple[Ints, Ints | None]:
+        """Cells of the rows that pass, and their positions among all rows (None: all pass)."""
+        known = self._chosen.get(name)
         if known is None:
-            parts = condition.args if isinstance(condition, Call) and condition.op == "and" else (condition,)
-            known = tuple(part for part in parts if part is not None and not self._always(part))
-            self._masks[condition] = known
+            passed = self._facts.passed(name)
+            index = None if passed is None else np.flatnonzero(passed)
+            if index is None or len(index) == len(self._cells):
+                known = self._cells, None
+            else:
+                known = self._cells[index], index
+            self._chosen[name] = known
         return known
 
-    def _always(self, part: Expression) -> bool:
-        held = self._rows.evaluator(part).is_true()
-        return held.ndim == 0 and bool(held)
-
-    def _selected(self, filters: tuple[Expression, ...]) -> tuple[Ints, Ints | None]:
-        """Cells of the rows that pass, and their positions among the group's rows (None: all pass)."""
-        known = self._chosen.get(filters)
-        if known is None:
-            passed = self._passed(filters)
-            index = np.flatnonzero(passed)
-            known = (self._cells, None) if len(index) == len(passed) else (self._cells[index], index)
-            self._chosen[filters] = known
-        return known
-
-    def _passed(self, filters: tuple[Expression, ...]) -> Mask:
-        """A conjunction is TRUE exactly where every part is: errors and NULLs elsewhere cannot change that."""
-        true: Mask = np.ones((), bool)
-        for part in filters:
-            true = true & self._rows.evaluator(part).is_true()
-        passed: Mask = self._rows.take(true)
-        return passed
-
-    def _count(self, filters: tuple[Expression, ...]) -> Ints:
-        if filters not in self._counts:
-            cells, _ = self._selected(filters)
-            self._counts[filters] = np.bincount(cells, minlength=len(self.ids))
-        return self._counts[filters]
+    def _count(self, name: Hashable) -> Ints:
+        if name not in self._counts:
+            cells, _ = self._selected(name)
+            self._counts[name] = np.bincount(cells, minlength=len(self.ids))
+        return self._counts[name]
 
     def present(self, presences: Sequence[Measure]) -> Ints:
         """Positions of the cells that some query has rows in."""
@@ -112,6 +139,32 @@ class Partials:
             return self._columns
         cut: dict[int, Ints] = {}
         return {name: cut.setdefault(id(column), column[chosen]) for name, column in self._columns.items()}
+
+
+class Rolled(NamedTuple):
+    """Partials of a group: for each cell (ascending) its id, key * slice_count + slice, and the columns."""
+
+    ids: Ints
+    columns: dict[str, Ints]
+
+
+def roll_up(group: GroupPlan, partials: Partials) -> Rolled:
+    """All measures of the group, for the cells that some query has rows in."""
+    for measure in group.measures:
+        partials.add(measure)
+    present = partials.present([group.measures[query.presence] for query in group.queries])
+    return Rolled(partials.ids[present], partials.columns(present))
+
+
+def piece_of_cells(rolled: Rolled, every: Slices, low: int, high: int, first_key: int) -> Piece:
+    """Cells `low` … `high` as a piece: keys counted from `first_key`, slices renumbered to those that occur."""
+    slice_count = max(len(every.start_us), 1)
+    cells = rolled.ids[low:high]
+    key_rows = cells // slice_count
+    used, slice_rows = np.unique(cells - key_rows * slice_count, return_inverse=True)
+    cut: dict[int, Ints] = {}
+    columns = {name: cut.setdefault(id(column), column[low:high]) for name, column in rolled.columns.items()}
+    return Piece(every.take(used), slice_rows, key_rows - first_key, columns)
 
 
 def _compact(cells: Ints, size: int) -> tuple[Ints, Ints]:
