@@ -149,9 +149,20 @@ class Pond:
         self._driver.lay_out(layout)
         finished = self._driver.run(frame, once=once)
         if finished and drain:
-            self._driver.drain()
+            self.drain()
         self.settle()
         return finished
+
+    def drain(self) -> None:
+        """Close every window that is still open, while nothing runs; later events of theirs will be late.
+
+        Raises:
+            FencedError, PlaceError, …: see `errors`.
+        """
+        self.open()
+        assert self._driver is not None
+        self._driver.drain()
+        self.settle()
 
     def open(self) -> None:
         """Claim the pond and start its followers; `run` does it by itself.

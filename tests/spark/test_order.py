@@ -1,0 +1,127 @@
+"""A source with an order, through Spark: an answer does not depend on how batches cut it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from millpond import Pond
+from millpond.model.endpoints import Source
+from millpond.model.stream import Field, Order, Stream
+from millpond.runtime.tasks import WHOLE_POND
+from millpond.spark.driver import Epoch
+
+PARTITIONS = ("0", "1", "2")
+QUERY = """
+    SELECT k, window(ts, '20 seconds', '10 seconds') AS w, count(*) AS n, sum(v) AS total
+    FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 3 SECONDS GROUP BY ALL
+"""
+
+
+def ordered_source() -> type[DataSource]:
+    """Defined in a function, so that Spark ships the class itself to its workers, which cannot import a test."""
+
+    class Part(InputPartition):
+        def __init__(self, name: str, start: int, end: int) -> None:
+            super().__init__(name)
+            self.name, self.start, self.end = name, start, end
+
+    class Reader(DataSourceStreamReader):
+        def __init__(self, options: dict[str, str]) -> None:
+            self.folder, self.most = options["folder"], int(options["most"])
+            self.reached: dict[str, int] = {}
+
+        def initialOffset(self) -> dict[str, int]:
+            return dict.fromkeys(PARTITIONS, 0)
+
+        def latestOffset(self) -> dict[str, int]:
+            for name in PARTITIONS:
+                lines = len(Path(self.folder, name).read_text().splitlines())
+                self.reached[name] = min(lines, self.reached.get(name, 0) + self.most)
+            return dict(self.reached)
+
+        def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+            self.reached = dict(end)
+            return [Part(name, start[name], end[name]) for name in PARTITIONS if end[name] > start[name]]
+
+        def read(self, partition: Any) -> Iterator[tuple[Any, ...]]:
+            lines = Path(self.folder, partition.name).read_text().splitlines()
+            for offset in range(partition.start, partition.end):
+                event = json.loads(lines[offset])
+                time = datetime.fromtimestamp(event["t"], timezone.utc)
+                yield partition.name, offset, time, event["k"], event["v"]
+
+    class Ordered(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "ordered"
+
+        def schema(self) -> str:
+            return "p string, o bigint, ts timestamp, k string, v double"
+
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:
+            return Reader(dict(self.options))
+
+    return Ordered
+
+
+def write_events(folder: Path, seed: int, count: int) -> int:
+    """Three partitions of disordered events, one far behind; returns how many are late by the naive rule."""
+    dice = random.Random(seed)
+    late = 0
+    for name, behind in zip(PARTITIONS, (0, 2, 25), strict=True):
+        clock, newest, lines = 1_000, None, []
+        for _ in range(count):
+            clock += dice.choice((0, 0, 1, 2, 5))
+            time = clock - behind - dice.choice((0, 0, 0, 1, 4, 12, 40))
+            late += newest is not None and time <= newest - 3
+            newest = time if newest is None else max(newest, time)
+            lines.append(json.dumps({"t": time, "k": dice.choice("ab"), "v": dice.random()}))
+        (folder / name).write_text("\n".join(lines))
+    return late
+
+
+def answer(spark: SparkSession, folder: Path, pond: Path, most: int, events: int) -> tuple[list[str], int]:
+    """Rows, as text in order, and late events of a run whose batches take `most` events of each partition."""
+    stream = Stream(
+        "tx",
+        (Field("p", "string"), Field("o", "bigint"), Field("ts", "timestamp"), Field("k", "string"), Field("v", "double")),
+        Source("ordered", (("folder", str(folder)), ("most", str(most)))),
+        Order("p", "o", PARTITIONS),
+    )
+    seen = {"events": 0, "late": 0}
+
+    def count(epoch: Epoch) -> None:
+        seen["events"] += epoch.record.counts[WHOLE_POND].get("events", 0)
+        seen["late"] += epoch.record.counts.get("q", {}).get("late", 0)
+        if seen["events"] >= events:
+            running.stop()
+
+    with Pond(spark, pond, on_epoch=count) as running:
+        running.stream(stream)
+        running.add("q", QUERY)
+        running.run(once=False)
+        running.drain()
+        rows = sorted(str(tuple(row.values())) for row in running.table("q").to_pylist())
+    assert seen["events"] == events
+    return rows, seen["late"]
+
+
+@pytest.mark.timeout(180)
+def test_the_answer_is_the_same_for_any_cut(spark: SparkSession, tmp_path: Path) -> None:
+    spark.dataSource.register(ordered_source())
+    folder = tmp_path / "events"
+    folder.mkdir()
+    late = write_events(folder, 7, 90)
+    found = [answer(spark, folder, tmp_path / f"pond-{most}", most, 270) for most in (20, 90)]
+    assert found[0] == found[1]
+    assert found[0][1] == late > 0
+    assert len(found[0][0]) > 20

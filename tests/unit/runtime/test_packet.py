@@ -1,0 +1,83 @@
+"""Packets: what a gather says reaches the fold as it was."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from millpond.errors import CorruptError
+from millpond.runtime.packet import GroupPart, Header, decode_packet, encode_packet
+from millpond.runtime.raw import RawRows
+from millpond.state.cells import Piece, Slices
+
+
+def header() -> Header:
+    return Header("events", 3, 7, {"0": -5, "1": 2**62}, {"q": {"read": 4, "late": 1}})
+
+
+def part(group: str, keys: list[pa.Array]) -> GroupPart:
+    count = np.array([1, 2, 300])
+    piece = Piece(
+        Slices(np.array([-10, 0]), np.array([0, 10]), np.array([0, 1])), np.array([0, 1, 1]), np.array([1, 0, 1]),
+        {"a:n": count, "b:n": count, "s:w-1": np.array([2**51 - 1, -(2**51), 0])},
+    )  # fmt: skip
+    return GroupPart(group, keys, 2, piece)
+
+
+TEXTS = pa.array(["ä", None])
+TIMES = pa.array([0, 1]).view(pa.timestamp("us", "UTC"))
+
+
+def test_a_packet_comes_back() -> None:
+    sent = [part("g1", [TEXTS, TIMES]), part("g2", []), part("g3", [TEXTS.slice(1).take(pa.array([0, 0]))])]
+    found, parts = decode_packet(pa.py_buffer(encode_packet(header(), sent)))
+    assert (found.stream, found.partition, found.sequence) == ("events", 3, 7)
+    assert (found.newest_us, found.counts) == (header().newest_us, header().counts)
+    for mine, theirs in zip(parts, sent, strict=True):
+        assert (mine.group, mine.key_count) == (theirs.group, theirs.key_count)
+        assert [key.to_pylist() for key in mine.keys] == [key.to_pylist() for key in theirs.keys]
+        assert [key.type for key in mine.keys] == [key.type for key in theirs.keys]
+        assert listed(mine.body) == listed(theirs.body)
+
+
+def listed(body: Any) -> Any:
+    if isinstance(body, np.ndarray):
+        return body.tolist()
+    if isinstance(body, dict):
+        return {name: listed(value) for name, value in body.items()}
+    return [listed(value) for value in body] if isinstance(body, tuple | list) else body
+
+
+def test_raw_rows_come_back() -> None:
+    raw = RawRows(
+        Slices(np.array([-10, 0]), np.array([0, 10]), np.array([0, 1])), np.array([0, 1, 1, 0]), np.array([1, 0, 1, 1]),
+        [np.array([1.5, math.inf, -0.0, 5e-324]), np.array([1, -300, 2**40, 0]), np.array([True, False, True, True])],
+        [np.array([True, False, True, False]), np.array([False] * 4)], [-1, 0, 1, 0],
+    )  # fmt: skip
+    sent = GroupPart("g", [TEXTS], 2, raw)
+    _, (found, other) = decode_packet(pa.py_buffer(encode_packet(header(), [sent, part("h", [])])))
+    assert isinstance(found.body, RawRows)
+    assert listed(found.body) == listed(raw)
+    assert listed(other.body) == listed(part("h", []).body)
+
+
+def test_equal_columns_travel_once_and_stay_one_array() -> None:
+    _, (found,) = decode_packet(pa.py_buffer(encode_packet(header(), [part("g", [TEXTS])])))
+    assert isinstance(found.body, Piece)
+    assert found.body.columns["a:n"] is found.body.columns["b:n"]
+
+
+def test_a_packet_without_groups_still_tells_times_and_counts() -> None:
+    found, parts = decode_packet(pa.py_buffer(encode_packet(header(), [])))
+    assert (found, parts) == (header(), [])
+
+
+def test_bytes_that_are_no_packet_are_corrupt() -> None:
+    data = encode_packet(header(), [part("g", [TEXTS])])
+    for damaged in (b"", b"MPK1", b"MPK2" + data[4:], data[:40], data[:-200], data[:8] + b"x" * (len(data) - 8)):
+        with pytest.raises(CorruptError):
+            decode_packet(pa.py_buffer(damaged))
