@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -115,7 +116,8 @@ def _parsed(text: str) -> Fault:
 def _happen(fault: Fault) -> None:
     if fault.action == "raise":
         raise FaultError(f"planned at {fault.step}")
-    os.kill(os.getpid(), signal.SIGKILL if fault.action == "kill" else signal.SIGSTOP)
+    # To this thread: one to the process is taken by another thread, while this one goes on for a moment.
+    signal.pthread_kill(threading.get_ident(), signal.SIGKILL if fault.action == "kill" else signal.SIGSTOP)
 
 
 def from_environment(environment: Mapping[str, str]) -> Faults | None:

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millpond.model.expressions import OPERATORS, Call, Column, Expression, columns_of, literal, may_raise, walk
+from millpond.runtime.arithmetic import round_half_up
 from millpond.runtime.columns import ARROW_TYPES, Values, from_arrow, to_arrow
 from millpond.runtime.evaluate import Evaluator
-from millpond.runtime.arithmetic import round_half_up
 from millpond.testing import cases
 from millpond.testing.answers import table_of
 from millpond.testing.cases import BIGINTS, DOUBLES, EVERYTHING, INTS, STREAM, TEXTS, random_case

@@ -45,7 +45,9 @@ def query(name: str, size: int, slide: int, delay: int, offset: int = 0) -> Quer
     )  # fmt: skip
 
 
-QUERIES = [query("long", 600, 5, 0), query("longer", 1200, 5, 20, 3), query("uneven", 500, 7, 0), query("short", 30, 10, 20)]
+QUERIES = [
+    query("long", 600, 5, 0), query("longer", 1200, 5, 20, 3), query("uneven", 500, 7, 0), query("short", 30, 10, 20),
+]  # fmt: skip
 
 
 def epochs(seed: int, seconds: int) -> list[list[Event]]:

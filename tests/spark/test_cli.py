@@ -10,8 +10,10 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 COMMAND = [sys.executable, "-c", "from millpond.cli import main; main()"]
 SECOND = 1_000_000
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Done(NamedTuple):
@@ -180,7 +183,7 @@ class Terminal:
         self.pid, self._side = pty.fork()
         if not self.pid:
             os.execve(COMMAND[0], [*COMMAND, *map(str, words)], _environment())
-        self.text = ""
+        self._raw = self.text = ""
 
     def press_ctrl_c(self) -> None:
         # the terminal sends SIGINT to its whole foreground process group
@@ -206,7 +209,8 @@ class Terminal:
     def _read(self, seconds: float) -> None:
         try:
             if select.select([self._side], [], [], seconds)[0]:
-                self.text += os.read(self._side, 65536).decode(errors="replace")
+                self._raw += os.read(self._side, 65536).decode(errors="replace")
+                self.text = _ESCAPES.sub("", self._raw)
         except OSError:  # the other side has ended
             time.sleep(seconds)
 
@@ -222,9 +226,11 @@ def running(bench: Bench) -> Iterator[Terminal]:
     for number in range(40):
         bench.add_file(number, 20_000)
     terminal = Terminal("run", bench.file, "--master", "local[2]", "--memory", "1g")
-    terminal.await_text(r"epoch +[2-9]")
-    yield terminal
-    terminal.close()
+    try:
+        terminal.await_text(r"epoch +([2-9]|\d\d)")
+        yield terminal
+    finally:
+        terminal.close()
 
 
 def _complete(bench: Bench) -> None:
@@ -255,6 +261,18 @@ def test_ctrl_c_twice_stops_at_once(bench: Bench, running: Terminal) -> None:
     _complete(bench)
 
 
+@contextmanager
+def _killing(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Leave no process behind when a test fails."""
+    watch = threading.Timer(120, process.kill)
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
+        process.kill()
+
+
 def test_sigint_to_the_process_group_without_a_terminal(bench: Bench) -> None:
     bench.add_file(0)
     bench.add_file(1)
@@ -263,7 +281,7 @@ def test_sigint_to_the_process_group_without_a_terminal(bench: Bench) -> None:
         stderr=subprocess.PIPE, text=True, env=_environment(), start_new_session=True,
     )  # fmt: skip
     assert process.stderr is not None
-    with process, process.stderr as lines:
+    with process, _killing(process), process.stderr as lines:
         seen = []
         for line in lines:
             seen.append(line)

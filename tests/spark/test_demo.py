@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -70,7 +71,7 @@ def test_files_are_out_of_order_within_the_delay(tmp_path: Path) -> None:
     newest, disorder, back = None, 0, 0
     for file in files:
         times = pq.read_table(file).column("ts").cast(pa.int64()).to_pylist()
-        disorder += sum(later < earlier for earlier, later in zip(times, times[1:], strict=False))
+        disorder += sum(later < earlier for earlier, later in pairwise(times))
         if newest is not None:
             back = max(back, newest - min(times))
         newest = max(times) if newest is None else max(newest, *times)

@@ -26,6 +26,11 @@ QUERY = """
 """
 
 
+COLUMNS = (
+    Field("p", "string"), Field("o", "bigint"), Field("ts", "timestamp"), Field("k", "string"), Field("v", "double"),
+)  # fmt: skip
+
+
 def ordered_source() -> type[DataSource]:
     """Defined in a function, so that Spark ships the class itself to its workers, which cannot import a test."""
 
@@ -93,7 +98,7 @@ def answer(spark: SparkSession, folder: Path, pond: Path, most: int, events: int
     """Rows, as text in order, and late events of a run whose batches take `most` events of each partition."""
     stream = Stream(
         "tx",
-        (Field("p", "string"), Field("o", "bigint"), Field("ts", "timestamp"), Field("k", "string"), Field("v", "double")),
+        COLUMNS,
         Source("ordered", (("folder", str(folder)), ("most", str(most)))),
         Order("p", "o", PARTITIONS),
     )

@@ -30,7 +30,6 @@ from millpond.spark.driver import Driver, Epoch
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.hosts import check_one_host
 from millpond.spark.read import read
-from millpond.state.delta import check_deltas
 from millpond.spark.session import (
     Frame,
     Session,
@@ -39,6 +38,7 @@ from millpond.spark.session import (
     reading_session,
     spark_session,
 )
+from millpond.state.delta import check_deltas
 from millpond.version import VERSION
 
 _MEMORY = Sink("memory")
@@ -178,7 +178,9 @@ class Pond:
         spec = self._agreed_spec(truth.manifest)
         check_one_host(self.spark, self.path)
         followers = follow(truth, self.queries, spec.buckets, self._store)
-        setting = Setting(truth.pond, str(self.path), str(self._cache), spec.streams, self.plan, None, spec.instances, spec.buckets)
+        setting = Setting(
+            truth.pond, str(self.path), str(self._cache), spec.streams, self.plan, None, spec.instances, spec.buckets
+        )
         driver = Driver(
             self._reading, setting, truth.log, truth.manifests, new_writer(truth),
             followers.runner.notify, followers.followed, self._on_epoch,

@@ -17,7 +17,6 @@ from millpond.plan.plan import Plan
 from millpond.runtime.followers.prune import PruneFollower
 from millpond.runtime.followers.runner import FollowerStatus
 from millpond.runtime.lateness import ANY_PARTITION
-from millpond.runtime.lateness import ANY_PARTITION
 from millpond.runtime.tasks import WHOLE_POND, Watermark
 from millpond.spark.driver import Epoch
 
@@ -48,6 +47,8 @@ class Progress:
         self._unsaid = False
         self._lock = threading.RLock()
         self._live: Live | None = None
+        self._ended = threading.Event()
+        self._ticker: threading.Thread | None = None
 
     def epoch(self, epoch: Epoch) -> None:
         """Take note of a committed epoch."""
@@ -105,6 +106,9 @@ class Progress:
         if self._console.is_terminal:
             self._live = Live(get_renderable=self.table, console=self._console, refresh_per_second=4)
             self._live.start()
+        else:
+            self._ticker = threading.Thread(target=self._tick, name="millpond-progress", daemon=True)
+            self._ticker.start()
         return self
 
     def __exit__(
@@ -112,8 +116,18 @@ class Progress:
     ) -> None:
         if self._live is not None:
             self._live.stop()
-        elif self._unsaid:
-            self._say_line()
+        self._ended.set()
+        if self._ticker is not None:
+            self._ticker.join()
+            if self._unsaid:
+                self._say_line()
+
+    def _tick(self) -> None:
+        """Say what was held back, also when no epoch comes for long."""
+        while not self._ended.wait(_LINE_EVERY_US / 1e6):
+            with self._lock:
+                if self._unsaid:
+                    self._say_line()
 
     def _say_line(self) -> None:
         self._line_due, self._unsaid = self._clock() + _LINE_EVERY_US, False

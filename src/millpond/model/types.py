@@ -16,6 +16,9 @@ FLOATS = {"float": 32, "double": 64}
 TIMES = ("timestamp", "timestamp_ntz", "date")
 """Types held as int64 counts of microseconds or days."""
 
+FARTHEST_US = 1 << 62
+"""Event times further than this from 1970 (146 000 years) count as missing, so that no window leaves int64."""
+
 WINDOW = "struct<start:timestamp,end:timestamp>"
 """The type of a window column."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millpond.errors import QueryTypeError
+from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Call, Column, Expression, Foreign, call, columns_of, may_raise
 from millpond.model.query import Query
@@ -29,16 +29,30 @@ def build_plan(queries: Iterable[Query]) -> Plan:
 
     Raises:
         QueryTypeError: two queries have the same name.
+        UnsupportedQuery: two queries tell the time of one stream by different columns.
     """
     ordered = sorted(queries, key=lambda query: query.name)
     names = [query.name for query in ordered]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise QueryTypeError(f"The query name {min(twice)!r} is used twice.", "Give each query its own name.")
+    _check_event_times(ordered)
     groups: dict[tuple[str, str, tuple[Expression, ...]], list[Query]] = {}
     for query in ordered:
         groups.setdefault((query.stream, query.event_time, query.keys), []).append(query)
     return Plan(tuple(_group(*identity, members) for identity, members in groups.items()))
+
+
+def _check_event_times(queries: list[Query]) -> None:
+    """A stream has one watermark, so all its queries must tell time by the same column."""
+    columns: dict[str, Query] = {}
+    for query in queries:
+        first = columns.setdefault(query.stream, query)
+        if first.event_time != query.event_time:
+            raise UnsupportedQuery(
+                f"{query.name} tells the time of {query.stream} by {query.event_time}, not {first.event_time}.",
+                "Use one event-time column, or declare the stream a second time under another name.",
+            )
 
 
 def _group(stream: str, event_time: str, keys: tuple[Expression, ...], queries: list[Query]) -> GroupPlan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,36 @@ import numpy.typing as npt
 from millpond.model.windows import Sliding
 
 Times: TypeAlias = npt.NDArray[np.int64]
+
+_SPARE_EDGES = 1 << 16
+"""So many edges may be listed however few events there are."""
+
+
+class Slicing(NamedTuple):
+    """Slices [start, end) in order of time, and for each event the position of the slice that holds it."""
+
+    starts_us: Times
+    ends_us: Times
+    position: npt.NDArray[np.int64]
+
+
+def slices_of(windows: Sequence[Sliding], times_us: Times) -> Slicing:
+    """Slices that hold all of `times_us` (at least one). Bounded by the number of events, however far apart they are.
+
+    >>> slices_of([Sliding(20, 20)], np.array([21, 39, 3]))[0].tolist()
+    [0, 20]
+    """
+    first, last = int(times_us.min()), int(times_us.max())
+    many = sum((last - first) // step + 2 for _, step in _phases(windows))
+    if many <= _SPARE_EDGES + len(times_us):
+        edges = edges_between(windows, first, last)
+        return Slicing(edges[:-1], edges[1:], slice_of(times_us, edges))
+    found = [(times_us - (times_us - phase) % step, step) for phase, step in _phases(windows)]
+    starts, rows, position = np.unique(
+        np.maximum.reduce([low for low, _ in found]), return_index=True, return_inverse=True
+    )
+    ends = np.minimum.reduce([low[rows] + step for low, step in found])
+    return Slicing(starts, ends, position)
 
 
 def edges_between(windows: Sequence[Sliding], first_us: int, last_us: int) -> Times:
@@ -21,7 +51,7 @@ def edges_between(windows: Sequence[Sliding], first_us: int, last_us: int) -> Ti
     [20, 30, 40]
     """
     parts = []
-    for phase, step in {_phase(edge, w) for w in windows for edge in (w.offset_us, w.offset_us + w.size_us)}:
+    for phase, step in _phases(windows):
         low = first_us - (first_us - phase) % step
         high = last_us - (last_us - phase) % step + step
         parts.append(np.arange(low, high + 1, step, dtype=np.int64))
@@ -31,8 +61,10 @@ def edges_between(windows: Sequence[Sliding], first_us: int, last_us: int) -> Ti
     return edges[begin : end + 1]
 
 
-def _phase(edge_us: int, window: Sliding) -> tuple[int, int]:
-    return edge_us % window.slide_us, window.slide_us
+def _phases(windows: Sequence[Sliding]) -> set[tuple[int, int]]:
+    """The regular grids (phase, step) on which the windows start and end."""
+    edges = [(edge, w.slide_us) for w in windows for edge in (w.offset_us, w.offset_us + w.size_us)]
+    return {(edge % step, step) for edge, step in edges}
 
 
 def slice_of(times_us: Times, edges_us: Times) -> npt.NDArray[np.int64]:

@@ -45,7 +45,8 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
     yield f"  windows   {', '.join(map(window_text, group.windows))}"
     yield f"  edges     {edges_text(group.windows)}"
     yield f"  delays    {', '.join(map(duration, group.delays_us))}"
-    yield f"  filters   {_count(len(filters), 'predicate')}, each evaluated once per event" if filters else "  filters   none"
+    once = f"{_count(len(filters), 'predicate')}, each evaluated once per event"
+    yield f"  filters   {once if filters else 'none'}"
     for filter_ in filters:
         yield f"    {_predicate(filter_)}"
     yield f"  measures  {len(group.measures)}, asked {_times(asked)}, kept once"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 
 import msgspec
 
@@ -11,7 +12,7 @@ from millpond.model.query import Query
 from millpond.model.windows import Sliding
 
 
-class Measure(msgspec.Struct, frozen=True):
+class Measure(msgspec.Struct, frozen=True, dict=True):
     """Something that is counted or summed once per key and slice, however many queries ask for it.
 
     `kind` is count, sum, squares (sum of squares), min or max; only rows for which `filter` is TRUE
@@ -23,7 +24,7 @@ class Measure(msgspec.Struct, frozen=True):
     filter: Expression | None
     type: str = "bigint"
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Twelve hex digits that name its columns in packets and segments, the same in every plan."""
         return fingerprint(self)

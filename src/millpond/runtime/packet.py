@@ -108,7 +108,7 @@ def decode_packet(packet: pa.Buffer) -> tuple[Header, list[GroupPart]]:
         raise CorruptError(f"A packet does not read: {error}.", "Run the batch again.") from error
 
 
-def _parts(packet: pa.Buffer, at: int, header: Header) -> list[GroupCells]:
+def _parts(packet: pa.Buffer, at: int, header: Header) -> list[GroupPart]:
     parts = []
     for group in header.groups:
         keys = _read(packet, at, group.keys_size).columns if group.keys_size else []

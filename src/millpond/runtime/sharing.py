@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from millpond.arrays import Ints
 from millpond.log.manifest import Manifest
-from millpond.plan.edges import edges_between, slice_of
+from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan, Plan, QueryPlan
 from millpond.runtime.epoch import group_state, watermarks
 from millpond.runtime.fold import needed_from, read_section
@@ -104,11 +104,10 @@ def _alone(
     kept = (cells.columns[f"{group.measures[query.presence].id}:n"] > 0) & (classes <= query.delay)
     if not kept.any():
         return StateSize()
-    edges = edges_between([query.query.window], int(starts.min()), int(starts.max()))
-    slices = slice_of(starts, edges)
+    _, ends_us, slices = slices_of([query.query.window], starts)
     horizon = needed_from((query,), mark)
     if horizon is not None:
-        kept &= edges[slices + 1] > horizon
+        kept &= ends_us[slices] > horizon
     slots = cells.slots[kept]
     distinct = np.unique(np.stack([slots.astype(np.int64), slices[kept]]), axis=1)
     places = {query.presence, *(place for places in query.measures for place in places)}

@@ -154,7 +154,7 @@ def repair(checkpoint: Path, manifest: Manifest) -> None:
         lacking = listed
     if lacking:
         raise OffsetGapError(
-            f"Spark's checkpoint cannot be repaired: which files {', '.join(sorted(lacking))} had read stands only there.",
+            f"Spark's checkpoint cannot be repaired: what {', '.join(sorted(lacking))} had read stands only there.",
             "Restore the folder `spark` from a copy as new as the log, or begin a new pond.",
         )
     _write(checkpoint / "metadata", json.dumps({"id": manifest.spark_query}))
@@ -163,7 +163,9 @@ def repair(checkpoint: Path, manifest: Manifest) -> None:
         shutil.rmtree(checkpoint / name, ignore_errors=True)
     offsets = {name: offset for name, offset in manifest.offsets.items() if name != TICK}
     lines = ["v2", metadata, *(f"{name}:{offset}" for name, offset in offsets.items())]
-    _write(checkpoint / "offsets" / str(manifest.batch), "\n".join(lines))
+    # Spark also wants the batch before the last: with the same offsets, so nothing lies between the two
+    for batch in range(max(manifest.batch - 1, 0), manifest.batch + 1):
+        _write(checkpoint / "offsets" / str(batch), "\n".join(lines))
     _write(checkpoint / "commits" / str(manifest.batch), 'v1\n{"nextBatchWatermarkMs":0}')
     # without an offset, the tick begins anew
     shutil.rmtree(checkpoint / "sources" / TICK, ignore_errors=True)

@@ -19,15 +19,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millpond.clock import now_us
-from millpond.errors import FencedError, MillpondError, from_text
+from millpond.errors import FencedError, MillpondError, OffsetGapError, from_text
 from millpond.faults import reached
 from millpond.log.manifest import Manifests
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Committed, Run, Steps, Writer, perform
 from millpond.log.records import EpochRecord
+from millpond.runtime.epoch import Batch, Idle, Setting, assemble, fold_task, gather_task
 from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.layout import ReadLayout
-from millpond.runtime.epoch import Batch, Idle, Setting, assemble, fold_task, gather_task
 from millpond.spark.checkpoint import check_continues, own_checkpoint, query_id, read_offsets, repair
 from millpond.spark.tasks import PACKETS, deltas_of, packets_of
 
@@ -73,7 +73,10 @@ class Driver:
         done = self._perform(
             self._writer.take_over(now_us(), socket.gethostname(), os.getpid(), version, spec)
         )
-        self._checkpoint = own_checkpoint(Path(self._setting.folder) / "spark", done.n)
+        try:
+            self._checkpoint = own_checkpoint(Path(self._setting.folder) / "spark", done.n)
+        except FileNotFoundError as error:
+            raise self._fenced_or(error) from error  # a successor has cleared it away
         return done.n
 
     def repair(self) -> None:
@@ -95,7 +98,10 @@ class Driver:
             MillpondError: whatever ended the query, with its code; other failures pass through.
         """
         self._failure = None
-        check_continues(self._checkpoint, self._writer.manifest)
+        try:
+            check_continues(self._checkpoint, self._writer.manifest)
+        except OffsetGapError as error:
+            raise self._fenced_or(error) from error
         writer = frame.writeStream.foreachBatch(self._epoch).option(
             "checkpointLocation", str(self._checkpoint)
         )
@@ -143,10 +149,7 @@ class Driver:
             self._busy = True
         try:
             self._begin(frame, number)
-        except MillpondError as error:
-            self._failure = error
-            raise
-        except (PySparkException, Py4JError) as error:
+        except (MillpondError, PySparkException, Py4JError) as error:
             explained = self._explained(error)
             self._failure = explained if isinstance(explained, MillpondError) else None
             raise
@@ -187,9 +190,12 @@ class Driver:
 
     def _explained(self, error: Exception) -> Exception:
         """The error of ours that Spark flattened to text, or why Spark may have failed, or the error itself."""
-        found = self._failure or from_text(str(error))
-        if found is not None:
-            return found
+        if self._failure is not None:
+            return self._failure
+        return self._fenced_or(error if isinstance(error, MillpondError) else from_text(str(error)) or error)
+
+    def _fenced_or(self, error: Exception) -> Exception:
+        """That another driver has taken over, if so: that explains whatever happens here."""
         try:
             self._perform(self._writer.drain())  # reads the log, no more
         except FencedError as fenced:

@@ -148,11 +148,12 @@ class KeyDictionary:
                 taken.append(found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks))
         return taken
 
-    def batch(self, first: int) -> pa.RecordBatch:
-        """Keys `first` … as a `keys` section: k0, k1, … and `hash`."""
-        columns = self.take(np.arange(first, len(self._hashes)))
+    def batch(self, first: int, end: int | None = None) -> pa.RecordBatch:
+        """Keys `first` … `end - 1` (all) as a `keys` section: k0, k1, … and `hash`."""
+        end = len(self._hashes) if end is None else end
+        columns = self.take(np.arange(first, end))
         names = [f"k{i}" for i in range(len(columns))] + ["hash"]
-        return pa.RecordBatch.from_arrays([*columns, pa.array(self._hashes[first:])], names=names)
+        return pa.RecordBatch.from_arrays([*columns, pa.array(self._hashes[first:end])], names=names)
 
     def _load_base(self, cache: Path | None) -> tuple[_Table | None, int]:
         """The newest base table that belongs to these keys, made anew when too many keys came after it."""

@@ -9,7 +9,7 @@ The idea of a long accumulator is Kulisch's; keeping only the words in use is ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -218,7 +218,8 @@ def _halved(leading: Ints, cut: Ints) -> Ints:
     """`leading / 2**cut` (cut > 0), rounded half to even."""
     kept, half = leading >> cut, np.int64(1) << (cut - 1)
     rest = leading - (kept << cut)
-    return kept + ((rest > half) | ((rest == half) & (kept & 1 == 1)))
+    up: Ints = ((rest > half) | ((rest == half) & (kept & 1 == 1))).astype(np.int64)
+    return kept + up
 
 
 def _any_below(words: list[Ints], end: int, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
@@ -289,12 +290,3 @@ def _digits(words: Words) -> dict[int, Ints]:
         digits[2 * place] = digits.get(2 * place, np.int64(0)) + (word - (high << _HALF_BITS))
         digits[2 * place + 1] = digits.get(2 * place + 1, np.int64(0)) + high
     return {place: digit for place, digit in digits.items() if np.any(digit)}
-
-
-def added(parts: Iterable[Words]) -> Words:
-    """The sum of up to 2**11 normalised sums of the same shape, not normalised."""
-    total: Words = {}
-    for words in parts:
-        for place, word in words.items():
-            total[place] = total[place] + word if place in total else word
-    return total

@@ -84,10 +84,10 @@ class Run:
         followers: Sequence[Follower] = (),
     ) -> None:  # fmt: skip
         remembered = [msgspec.structs.replace(query, sink=Sink("memory")) for query in queries]
-        reader = RowsReader(lambda n, receipt, section: _section(folder, receipt, section))
+        reader = RowsReader(lambda _n, receipt, section: _section(folder, receipt, section))
         self.sinks = {query.name: MemorySink(query.name, reader) for query in remembered}
         self.ledger = Ledger()
-        everybody = [*self.sinks.values(), self.ledger, *followers]
+        everybody: list[Follower] = [*self.sinks.values(), self.ledger, *followers]
         self.pond = LocalPond(folder, [STREAM], remembered, instances, buckets, everybody)
 
     def epoch(self, partitions: Sequence[Rows]) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import Aggregate
 from millpond.model.query import Query
-from millpond.model.types import integer_range, is_integer
+from millpond.model.types import FARTHEST_US, integer_range, is_integer
 from millpond.model.windows import Interval
 from millpond.testing.rowwise import Raised, Row, Value, evaluate, order
 
@@ -89,7 +89,7 @@ def watermarks(query: Query, epochs: Sequence[Batch]) -> list[int | None]:
     for batch in epochs:
         for row in batch:
             time = row[query.event_time]
-            if time is not None and (largest is None or time > largest):
+            if _is_known(time) and (largest is None or time > largest):
                 largest = time
         marks.append(None if largest is None else largest - query.delay_us)
     return marks
@@ -105,13 +105,18 @@ def late_marks(query: Query, epochs: Sequence[Batch]) -> list[bool]:
     ]
 
 
+def _is_known(time: int | None) -> bool:
+    """Times too far away for windows in int64 count as missing."""
+    return time is not None and abs(time) <= FARTHEST_US
+
+
 def _is_late(time: int | None, watermark: int | None) -> bool:
-    return time is not None and watermark is not None and time <= watermark
+    return time is not None and _is_known(time) and watermark is not None and time <= watermark
 
 
 def _judge(query: Query, row: Row, watermark: int | None) -> _Judged:
     time = row[query.event_time]
-    if time is None:
+    if not _is_known(time):
         return _Judged("dead")
     if _is_late(time, watermark):
         return _Judged("late")

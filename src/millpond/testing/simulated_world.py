@@ -146,7 +146,7 @@ class Sink:
         """Lose everything, as a flushed store would."""
         self.rows, self.applied = [], -1
 
-    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:  # noqa: ARG002
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         """Show the record's rows; nothing if they are shown, StoreError if an earlier record is not."""
         if n <= self.applied:
             return

@@ -97,7 +97,8 @@ def test_edges_without_a_short_common_period_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("us", "text"), [(1, "1 microsecond"), (48 * HOUR, "2 days"), (5_400_000_000, "90 minutes"), (1000, "1 millisecond")]
+    ("us", "text"),
+    [(1, "1 microsecond"), (48 * HOUR, "2 days"), (5_400_000_000, "90 minutes"), (1000, "1 millisecond")],
 )
 def test_duration(us: int, text: str) -> None:
     assert duration(us) == text

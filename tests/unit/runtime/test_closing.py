@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
@@ -53,7 +54,7 @@ def test_a_window_closes_once_when_the_watermark_reaches_its_end() -> None:
     #   watermark          7 | 10 | 12 | 25
     group = group_of((Sliding(10, 10), 0))
     marks = [Watermark(None), Watermark(7), Watermark(10), Watermark(12), Watermark(25)]
-    steps = zip(marks, marks[1:], strict=False)
+    steps = itertools.pairwise(marks)
     closed = [closing_windows(group, *slices(group, [3]), before, after) for before, after in steps]
     assert closed == [[], [Closing(10, 0, 0, 0)], [], []]
 
@@ -79,7 +80,7 @@ def test_closing_windows_are_the_naive_ones(seed: int) -> None:
     times = [dice.randint(-60, 60) for _ in range(dice.randint(1, 8))]
     marks = sorted(dice.randint(-80, 150) for _ in range(4))
     steps = [Watermark(), *(Watermark(mark) for mark in marks), Watermark(marks[-1], marks[-1] + 100)]
-    for before, after in zip(steps, steps[1:], strict=False):
+    for before, after in itertools.pairwise(steps):
         found = closing_windows(group, *slices(group, times), before, after)
         assert len(found) == len(set(found))
         assert found == sorted(found)
@@ -102,7 +103,7 @@ def test_seven_days_by_one_second_with_few_slices() -> None:
     assert [window.end_us for window in found] == [2 * day + k * S for k in range(1, 11)]
     everything = closing_windows(group, *slices(group, times), Watermark(), Watermark(30 * day))
     assert len(everything) == 7 * 86_400 + 2 * 86_400
-    assert all(b.end_us - a.end_us == S for a, b in zip(everything, everything[1:], strict=False))
+    assert all(b.end_us - a.end_us == S for a, b in itertools.pairwise(everything))
 
 
 def test_no_slices_close_nothing() -> None:

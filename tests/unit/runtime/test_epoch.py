@@ -99,7 +99,10 @@ def test_keys_are_read_in_the_order_of_their_numbers_even_after_a_merge() -> Non
     cells = section("segment", 6, info={"level": 2})
     state = group_state(manifest_of(young, cells, merged, section("keys", 5, 1)), 0, TX)
     assert [place.id for place in state.keys] == ["8/0/0", "7/0/0"]
-    assert [(place.file, place.inline) for place in state.keys] == [("log/00000000000000000008", True), ("delta/7", False)]
+    assert [(place.file, place.inline) for place in state.keys] == [
+        ("log/00000000000000000008", True),
+        ("delta/7", False),
+    ]
     assert [place.level for place in (*state.keys, *state.segments)] == [1, 0, 2]
     assert group_state(manifest_of(young), 1, TX).keys == ()
 
@@ -121,7 +124,9 @@ def test_no_slice_of_an_open_window_is_given_up(newest: int) -> None:
     assert horizon is not None
     for plan in TX.queries:
         mark = newest - plan.query.delay_us
-        open_windows = [w for time in range(newest - 60, newest + 60) for w in plan.query.window.assign(time) if w.end_us > mark]
+        open_windows = [
+            w for time in range(newest - 60, newest + 60) for w in plan.query.window.assign(time) if w.end_us > mark
+        ]
         assert horizon <= min(window.start_us for window in open_windows)
 
 
@@ -141,7 +146,13 @@ def test_segments_retire_when_no_open_window_holds_them_and_rows_when_all_have_t
 
 
 def receipt(instance: int, body: bytes, **more: Any) -> tuple[Receipt, bytes]:
-    made = Receipt(instance, "w-1", len(body), hashlib.sha256(body).hexdigest(), sections=(Section("rows", "ten", 0, len(body), 1),))
+    made = Receipt(
+        instance,
+        "w-1",
+        len(body),
+        hashlib.sha256(body).hexdigest(),
+        sections=(Section("rows", "ten", 0, len(body), 1),),
+    )
     return replace(made, **more), body
 
 
@@ -150,15 +161,29 @@ def test_inline_deltas_lie_one_after_another_in_the_body() -> None:
     deltas = [receipt(2, b"third"), receipt(0, b"first"), receipt(1, b"", file="delta/1", size=99)]
     record, body = assemble(SETTING, run(Manifest()), task, Batch("q", 4, {"tx": "1"}, {"tx": "2"}), deltas, 7, -1)
     assert body == b"firstthird"
-    assert [(found.instance, found.at, found.file) for found in record.receipts] == [(0, 0, None), (1, 0, "delta/1"), (2, 5, None)]
+    assert [(found.instance, found.at, found.file) for found in record.receipts] == [
+        (0, 0, None),
+        (1, 0, "delta/1"),
+        (2, 5, None),
+    ]
     entry = decode(encode(record, body))
     assert [bytes(entry.inline(record.receipts[i])) for i in (0, 2)] == [b"first", b"third"]
-    assert (record.n, record.prev, record.at, record.batch, record.start, record.end) == (0, "ab" * 32, 7, 4, {"tx": "1"}, {"tx": "2"})
+    assert (record.n, record.prev, record.at, record.batch, record.start, record.end) == (
+        0,
+        "ab" * 32,
+        7,
+        4,
+        {"tx": "1"},
+        {"tx": "2"},
+    )
 
 
 def test_counts_of_instances_add_up_and_times_are_the_largest() -> None:
     task = fold_task(SETTING, run(manifest_of(max_time={"tx": {"*": 33}})), "w")
-    counts = ({"applied:a:b": 2, "rows:a:b": 1, "max_time:tx:*": 30, "raised:ten": 1}, {"applied:a:b": 3, "max_time:tx:*": 30})
+    counts = (
+        {"applied:a:b": 2, "rows:a:b": 1, "max_time:tx:*": 30, "raised:ten": 1},
+        {"applied:a:b": 3, "max_time:tx:*": 30},
+    )
     deltas = [receipt(i, b"", counts=found) for i, found in enumerate(counts)]
     record, _ = assemble(SETTING, run(Manifest()), task, Batch("q", 4, {}, {}), deltas, 0, -1)
     assert record.counts == {"a:b": {"applied": 5, "rows": 1}}

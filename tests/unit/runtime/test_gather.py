@@ -56,11 +56,17 @@ def batch(events: Sequence[Event], stream: int = 0) -> pa.RecordBatch:
     n = len(events)
     columns = [
         pa.array([event[0] for event in events], pa.string()),
-        pa.array([None if event[1] is None else int(event[1] * S) for event in events], pa.int64()).view(TYPES["ts"][1]),
+        pa.array([None if event[1] is None else int(event[1] * S) for event in events], pa.int64()).view(
+            TYPES["ts"][1]
+        ),
         pa.array([event[2] for event in events], pa.float64()),
     ]
     empty = [pa.nulls(n, column.type) for column in columns]
-    arrays = [pa.array([stream] * n, pa.int32()), *(columns if stream == 0 else empty), *(columns if stream == 1 else empty)]
+    arrays = [
+        pa.array([stream] * n, pa.int32()),
+        *(columns if stream == 0 else empty),
+        *(columns if stream == 1 else empty),
+    ]
     return pa.RecordBatch.from_arrays(arrays, names=[f"c{i}" for i in range(7)])
 
 

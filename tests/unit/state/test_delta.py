@@ -23,7 +23,12 @@ def written(folder: Path, *sizes: int) -> tuple[Receipt, bytes]:
 
 def test_a_small_delta_travels_in_its_record(tmp_path: Path) -> None:
     receipt, body = written(tmp_path, 3, 64, 65, 0)
-    assert (receipt.file, receipt.instance, receipt.attempt, receipt.counts) == (None, 3, "writer-7.1", {"applied:q": 2})
+    assert (receipt.file, receipt.instance, receipt.attempt, receipt.counts) == (
+        None,
+        3,
+        "writer-7.1",
+        {"applied:q": 2},
+    )
     assert [section.offset for section in receipt.sections] == [0, 64, 128, 256]
     assert [section.size for section in receipt.sections] == [3, 64, 65, 0]
     assert len(body) == receipt.size == 256

@@ -71,7 +71,8 @@ def test_keys_of_several_columns_are_numbered_as_a_dict_would(seed: int) -> None
         for row, slot in zip(listed, keys.number(columns).tolist(), strict=True):
             assert known.setdefault(row, slot) == slot
     assert sorted(known.values()) == list(range(len(keys)))
-    assert list(zip(*(c.to_pylist() for c in keys.take(np.arange(len(keys)))), strict=True)) == sorted(known, key=lambda k: known[k])
+    columns = [column.to_pylist() for column in keys.take(np.arange(len(keys)))]
+    assert list(zip(*columns, strict=True)) == sorted(known, key=lambda key: known[key])
 
 
 def test_without_key_columns_there_is_one_key() -> None:

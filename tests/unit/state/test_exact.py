@@ -220,7 +220,8 @@ def test_a_word_is_as_wide_as_the_data_needs() -> None:
 def test_variance_numerators_of_millions_of_equal_values_are_zero() -> None:
     n = 3_000_000_000
     x = Fraction(0.1)
-    sums, squares = ({k: np.array([w]) for k, w in words(total, shift)} for total, shift in ((n * x, 12), (n * x * x, 24)))
+    sums = {k: np.array([word]) for k, word in words(n * x, 12)}
+    squares = {k: np.array([word]) for k, word in words(n * x * x, 24)}
     assert variance_numerators(np.array([n]), normalise(sums), normalise(squares)).tolist() == [0.0]
 
 

@@ -1,0 +1,125 @@
+"""Bytes written by version 1 of packets, segments, keys and specs are read as they were meant.
+
+`MILLPOND_GOLDEN=write` writes them anew: only for a new version, under a new folder. Arrow's own framing and lz4 may
+change with pyarrow, so the values are compared, and of the bytes only those that are ours.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from millpond.model.aggregates import Aggregate
+from millpond.model.endpoints import Sink, Source
+from millpond.model.expressions import Column, Foreign, call, literal
+from millpond.model.query import Named, Query
+from millpond.model.spec import PondSpec, from_json, to_json
+from millpond.model.stream import Field, Stream
+from millpond.model.types import WINDOW
+from millpond.model.windows import Sliding
+from millpond.runtime.packet import GroupPart, Header, decode_packet, encode_packet
+from millpond.runtime.raw import RawRows
+from millpond.state.cells import Cells, Piece, Slices
+from millpond.state.dictionary import KeyDictionary
+from millpond.state.keys import canonical, hashes_of
+from millpond.state.segments import decode_cells, encode_cells, from_bytes, to_bytes
+
+FOLDER = Path(__file__).parent / "formats" / "v1"
+
+
+def golden(name: str, data: bytes) -> bytes:
+    path = FOLDER / f"{name}.bin"
+    if os.environ.get("MILLPOND_GOLDEN") == "write":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return path.read_bytes()
+
+
+def listed(value: Any) -> Any:
+    """Arrays as lists, to be compared."""
+    if isinstance(value, np.ndarray | pa.Array):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {name: listed(part) for name, part in value.items()}
+    return [listed(part) for part in value] if isinstance(value, tuple | list) else value
+
+
+COUNT = np.array([1, 2, 300])
+SLICES = Slices(np.array([-10_000_000, 0]), np.array([0, 10_000_000]), np.array([0, 1]))
+COLUMNS = {
+    "5e6b10ee6ee4:n": COUNT, "c26f7aea72e0:n": COUNT, "0d873a54eab9:w-1": np.array([-(2**51), 2**51 - 1, 0]),
+    "0d873a54eab9:w0": np.array([0, 0, -1]), "0d873a54eab9:nan": np.array([0, 1, 0]),
+    "ab21b95ae233:min": np.array([2**63 - 1, -(2**63), 0]),
+}  # fmt: skip
+CELLS = Cells(SLICES, np.array([0, 1, 3]), np.array([5, 0, 70_000]), COLUMNS)
+
+NAMES = ["ä", None, "", "a long customer name"]
+NUMBERS = [float("nan"), 0.0, None, -1.5]
+KEYS = [pa.array(NAMES), canonical(pa.array(NUMBERS))]
+
+
+def test_segment() -> None:
+    stored = golden("segment", to_bytes(encode_cells(CELLS)).to_pybytes())
+    batch = from_bytes(pa.py_buffer(stored))
+    assert listed(decode_cells(batch)) == listed(CELLS)
+    again = encode_cells(CELLS)
+    assert batch.schema == again.schema
+    assert batch.schema.metadata == again.schema.metadata
+
+
+def test_keys() -> None:
+    keys = KeyDictionary([pa.string(), pa.float64()], [], None)
+    keys.number(KEYS)
+    stored = golden("keys", to_bytes(keys.batch(0)).to_pybytes())
+    batch = from_bytes(pa.py_buffer(stored))
+    assert batch.schema == keys.batch(0).schema
+    assert batch.column("k0").to_pylist() == NAMES
+    assert batch.column("hash").to_pylist() == hashes_of(KEYS, 4).tolist()
+    again = KeyDictionary([pa.string(), pa.float64()], [batch], None)
+    assert again.number(KEYS).tolist() == [0, 1, 2, 3]
+
+
+def test_packet() -> None:
+    piece = Piece(SLICES, np.array([0, 1, 1]), np.array([1, 0, 3]), COLUMNS)
+    raw = RawRows(
+        SLICES, np.array([0, 1, 1]), np.array([1, 0, 1]), [np.array([1.5, -0.0, 5e-324]), np.array([1, -300, 2**40])],
+        [np.array([True, False, True])], [-1, 0, 0],
+    )  # fmt: skip
+    parts = [GroupPart("g1", KEYS, 4, piece), GroupPart("g2", [], 1, raw._replace(key_rows=np.zeros(3, np.int64)))]
+    header = Header("tx", 3, 7, {"0": -5, "1": 2**62}, {"spend": {"read": 4, "late": 1}})
+    stored = golden("packet", encode_packet(header, parts))
+    assert stored[:4] == b"MPK1"
+    found, (cells, rows) = decode_packet(pa.py_buffer(stored))
+    fresh = msgspec.structs.replace(header, groups=found.groups)
+    assert found == fresh
+    assert (cells.group, cells.key_count, rows.group, rows.key_count) == ("g1", 4, "g2", 1)
+    assert [key.type for key in cells.keys] == [pa.string(), pa.float64()]
+    assert cells.keys[0].to_pylist() == NAMES
+    assert isinstance(cells.body, Piece)
+    assert isinstance(rows.body, RawRows)
+    assert listed(cells.body) == listed(piece)
+    assert listed(rows.body) == listed(parts[1].body)
+
+
+def test_spec() -> None:
+    amount, k = Column("amount", "double"), Column("k", "string")
+    large = call("gt", (amount, literal(0.1, "double")), "boolean")
+    query = Query(
+        name="spend", stream="tx", event_time="ts", delay_us=5_000_000, window=Sliding(60_000_000, 20_000_000, 1),
+        keys=(k, Foreign("abc", "soundex(k)", "string", ("k",))),
+        aggregates=(Aggregate("sum", amount, large, "double"), Aggregate("count", None, None, "bigint")),
+        output=(Named("w", Column("window", WINDOW)), Named("total", Column("agg:0", "double"))),
+        where=large, having=call("gt", (Column("agg:1", "bigint"), literal(3, "bigint")), "boolean"),
+        sink=Sink("parquet", "/out", (("compression", "zstd"),)), serve=True, text="SELECT …",
+    )  # fmt: skip
+    stream = Stream("tx", (Field("k", "string"), Field("amount", "double"), Field("ts", "timestamp")),
+                    Source("json", (("path", "/in"),)))  # fmt: skip
+    spec = PondSpec((stream,), (query,), 3, 1024)
+    stored = golden("spec", to_json(spec).encode())
+    assert from_json(stored.decode()) == spec
+    assert to_json(spec).encode() == stored

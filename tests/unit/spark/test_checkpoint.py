@@ -1,0 +1,104 @@
+"""Spark's checkpoints: each driver has its own, one that does not continue the log is refused, some are repaired."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from millpond.errors import OffsetGapError
+from millpond.log.manifest import Manifest
+from millpond.log.records import Offsets
+from millpond.spark.checkpoint import check_continues, own_checkpoint, query_id, read_offsets, repair
+
+KAFKA: Offsets = {"clicks": '{"clicks":{"0":7}}'}
+FILES: Offsets = {"events": '{"logOffset":2}'}
+
+
+def put(file: Path, text: str = "") -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def checkpoint(folder: Path, offsets: Offsets, batch: int = 4, query: str = "q") -> Path:
+    """What Spark has left after some batches."""
+    put(folder / "metadata", f'{{"id":"{query}"}}')
+    lines = [f"{name}:{offset}" for name, offset in offsets.items()]
+    for number in range(batch + 1):
+        put(folder / "offsets" / str(number), "\n".join(["v2", '{"conf":{"a":"b"}}', *lines]))
+        put(folder / "commits" / str(number), "v1\n{}")
+    put(folder / "sources" / "events" / "2.compact")
+    return folder
+
+
+def manifest(offsets: Offsets, batch: int = 4) -> Manifest:
+    return Manifest(n=9, epoch_n=9, spark_query="q", batch=batch, offsets=offsets)
+
+
+def files(folder: Path) -> set[str]:
+    return {os.path.relpath(os.path.join(place, name), folder) for place, _, names in os.walk(folder) for name in names}
+
+
+def test_a_driver_goes_on_with_a_copy_of_its_predecessors_checkpoint(tmp_path: Path) -> None:
+    first = own_checkpoint(tmp_path, 0)
+    assert files(first) == set()
+    checkpoint(first, KAFKA)
+    second = own_checkpoint(tmp_path, 5)
+    assert files(second) == files(first)
+    put(first / "offsets" / "5", "written by a driver that was overtaken")
+    assert not (second / "offsets" / "5").exists()
+
+
+def test_two_checkpoints_are_kept_and_no_leftovers(tmp_path: Path) -> None:
+    put(tmp_path / ".00000000000000000002-half" / "metadata")
+    for claim in (1, 5, 9):
+        own_checkpoint(tmp_path, claim)
+    assert sorted(folder.name[-1] for folder in tmp_path.iterdir()) == ["5", "9"]
+
+
+@pytest.mark.parametrize("offsets", [KAFKA, FILES])
+def test_a_checkpoint_that_continues_the_log_passes(tmp_path: Path, offsets: Offsets) -> None:
+    check_continues(checkpoint(tmp_path, offsets), manifest(offsets))
+    check_continues(checkpoint(tmp_path, offsets, batch=200), manifest(offsets))
+    check_continues(tmp_path / "none", Manifest())
+
+
+def test_a_checkpoint_that_does_not_is_refused(tmp_path: Path) -> None:
+    refused = {
+        "gone": (tmp_path / "none", FILES),
+        "of query other": (checkpoint(tmp_path / "other", KAFKA, query="other"), KAFKA),
+        "last batch is 3": (checkpoint(tmp_path / "older", KAFKA, batch=3), KAFKA),
+        "lacks what events": (checkpoint(tmp_path / "files", FILES), {"events": '{"logOffset":3}'}),
+    }
+    for why, (folder, offsets) in refused.items():
+        with pytest.raises(OffsetGapError, match=why):
+            check_continues(folder, manifest(offsets))
+
+
+@pytest.mark.parametrize("left", [None, 2, 7])
+def test_offsets_that_speak_for_themselves_are_repaired_from_the_log_alone(tmp_path: Path, left: int | None) -> None:
+    folder = tmp_path / "c"
+    if left is not None:
+        checkpoint(folder, {"clicks": '{"clicks":{"0":1}}'}, left, query="other")
+    repair(folder, manifest({**KAFKA, "millpond_tick": "99"}))
+    check_continues(folder, manifest(KAFKA))
+    assert (query_id(folder), read_offsets(folder, 4)) == ("q", KAFKA)
+    assert [sorted(os.listdir(folder / name)) for name in ("offsets", "commits")] == [["3", "4"], ["4"]]
+
+
+def test_files_are_repaired_while_their_list_is_there(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", FILES, batch=1)
+    repair(folder, manifest(FILES))
+    check_continues(folder, manifest(FILES))
+    assert (folder / "offsets" / "4").read_text().splitlines()[1] == '{"conf":{"a":"b"}}'
+    for lost in (tmp_path / "none", checkpoint(tmp_path / "other", FILES, query="other")):
+        with pytest.raises(OffsetGapError, match="cannot be repaired"):
+            repair(lost, manifest(FILES))
+
+
+def test_a_repair_does_not_write_through_to_the_checkpoint_it_was_copied_from(tmp_path: Path) -> None:
+    first = checkpoint(own_checkpoint(tmp_path, 0), KAFKA)
+    before = (first / "offsets" / "4").read_text()
+    repair(own_checkpoint(tmp_path, 5), manifest({"clicks": '{"clicks":{"0":8}}'}))
+    assert (first / "offsets" / "4").read_text() == before

@@ -1,0 +1,52 @@
+"""What the documents show as Python is Python; other tests run the examples that can be run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+
+_FENCE = re.compile(r"^( *)```python\b[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+
+
+def snippets(text: str) -> list[tuple[int, str]]:
+    """The Python blocks of a page, each with the line where it begins.
+
+    >>> snippets("text\\n```python\\nx = 1\\n```\\n```sql\\nSELECT 1\\n```\\n")
+    [(3, 'x = 1\\n')]
+    """
+    found = []
+    for match in _FENCE.finditer(text):
+        indent = len(match[1])
+        code = "".join(line[indent:] for line in match[2].splitlines(keepends=True))
+        found.append((text.count("\n", 0, match.start(2)) + 1, code))
+    return found
+
+
+SNIPPETS = [
+    pytest.param(page, line, code, id=f"{page.relative_to(ROOT).as_posix()}:{line}")
+    for page in PAGES
+    for line, code in snippets(page.read_text(encoding="utf-8"))
+]
+
+
+def test_the_pages_are_found() -> None:
+    assert ROOT / "docs" / "formats.md" in PAGES
+    assert SNIPPETS, "no page shows any Python"
+
+
+@pytest.mark.parametrize("page, line, code", SNIPPETS)
+def test_a_snippet_compiles(page: Path, line: int, code: str) -> None:
+    compile(code, f"{page}:{line}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_within_the_project_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    missing = [target for target in targets if ":" not in target and not (page.parent / target).exists()]
+    assert not missing
