@@ -1,7 +1,7 @@
 """A pond over a folder of files, as a program to be killed, stopped and started again: `run BASE` or `serve`.
 
-BASE/in holds the input, BASE/pond the pond, BASE/out/<query> the sinks. `run` answers one pond; `serve` reads one
-JSON line per pond from its input, so that successors share a Java machine. Each prints one JSON line per pond.
+BASE/in holds the input, BASE/pond the pond, BASE/out/<query> the sinks. `run` answers one pond; `serve`
+reads a JSON object per pond, so that successors share a Java machine. Each prints a JSON line per pond.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -29,7 +30,7 @@ def queries(spark: SparkSession, source: Path) -> dict[str, DataFrame]:
     reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     events = reader.parquet(str(source)).withWatermark("ts", "10 seconds")
     spend = (
-        events.groupBy(F.window("ts", "60 seconds", "20 seconds"), "customer")
+        events.groupBy(F.window("ts", "120 seconds", "60 seconds"), "customer")
         .agg(F.count("*").alias("events"), F.sum("amount").alias("total"), F.avg("amount").alias("mean"))
         .select(F.col("window.end").alias("at"), "customer", "events", "total", "mean")
     )
@@ -53,35 +54,25 @@ SERVED = "spend"
 
 
 def make_pond(spark: SparkSession, base: Path, **settings: Any) -> control.Pond:
-    """The pond of BASE, with its queries; what is not needed is deleted at once, so that pruning is tested too."""
-    control.follow = functools.partial(follow, grace_seconds=0.0)
+    """The pond of BASE, opened; files that are not needed are deleted at once, so that pruning is tested too."""
     pond = control.Pond(spark, base / "pond", cache=base / "cache", instances=2, **settings)
     for name, frame in queries(spark, base / "in").items():
         pond.add(name, frame, sink=Sink(SINKS[name], str(base / "out" / name)), serve=name == SERVED)
+    with mock.patch.object(control, "follow", functools.partial(follow, grace_seconds=0.0)):
+        pond.open()
     return pond
 
 
-def answer(spark: SparkSession, base: Path, customers: list[str], **asked: Any) -> dict[str, Any]:
-    """Run the pond to its end, and tell what it says then."""
-    settle = asked.pop("settle", 60.0)
-    pond = make_pond(spark, base, **asked)
+def answer(spark: SparkSession, base: str, drain: bool = True, repair: bool = False) -> dict[str, Any]:
+    """Run the pond until its input is taken, `repair` it first and `drain` it then, and tell how it went."""
     try:
-        if settle != 60.0:
-            pond.settle = functools.partial(pond.settle, settle)  # type: ignore[method-assign]
-        pond.run(drain=True)
-        manifest = pond.manifest()
-        served = {name: pond.lookup(SERVED, name).document for name in customers}
-        return {"ok": True, "n": manifest.n, "writer": manifest.writer, "served": served}
+        with make_pond(spark, Path(base)) as pond:
+            if repair:
+                pond.repair()
+            pond.run(drain=drain)
+            return {"ok": True, "error": ""}
     except Exception as error:
         return {"ok": False, "error": f"{type(error).__name__}: {error}"}
-    finally:
-        pond.close()
-
-
-def start(master: str, reuse: str = "true") -> SparkSession:
-    """A small session that starts fast."""
-    extra = {"spark.driver.extraJavaOptions": OPTIONS, "spark.python.worker.reuse": reuse}
-    return spark_session(master, driver_memory="700m", extra=extra)
 
 
 def say(what: dict[str, Any]) -> None:
@@ -89,19 +80,12 @@ def say(what: dict[str, Any]) -> None:
     print(json.dumps(what), flush=True)
 
 
-def main(mode: str, *rest: str) -> None:
-    """Run as told by the command line: `run BASE [MASTER [REUSE]]` or `serve [MASTER]`."""
-    if mode == "run":
-        base, master, reuse = [*rest, "local[2]", "true"][:3] if len(rest) < 2 else [*rest, "true"][:3]
-        spark = start(master, reuse)
-        say({"started": base})
-        say(answer(spark, Path(base), []))
-        return
-    spark = start(*rest)
-    say({"started": ""})
-    for line in sys.stdin:
-        asked = json.loads(line)
-        say(answer(spark, Path(asked.pop("base")), asked.pop("customers"), **asked))
+def main(mode: str, base: str, master: str = "local[2]", reuse: str = "true") -> None:
+    """`run BASE` for one pond, `serve -` for those that are named on the input."""
+    extra = {"spark.driver.extraJavaOptions": OPTIONS, "spark.python.worker.reuse": reuse}
+    spark = spark_session(master, driver_memory="700m", extra=extra)
+    for asked in [{"base": base}] if mode == "run" else map(json.loads, sys.stdin):
+        say(answer(spark, **asked))
 
 
 if __name__ == "__main__":

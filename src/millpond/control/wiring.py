@@ -104,7 +104,7 @@ def section_reader(folder: Path) -> Callable[[int, Receipt, Section], pa.Buffer]
     """Reads sections of delta files, for followers; a file is compared with its digest when it is first read."""
     checked: OrderedDict[str, None] = OrderedDict()
 
-    def read(n: int, receipt: Receipt, section: Section) -> pa.Buffer:
+    def read(_n: int, receipt: Receipt, section: Section) -> pa.Buffer:
         path = folder / str(receipt.file)
         with open(path, "rb") as file:
             mapped = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
