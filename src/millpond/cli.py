@@ -58,7 +58,7 @@ def run(
     file: File,
     once: Annotated[bool, typer.Option("--once", help="Take all input there is, then end.")] = False,
     drain: Annotated[bool, typer.Option("--drain", help="Then close every open window (with --once).")] = False,
-    master: Master = "local[*]",
+    master: Master = "local[*,4]",
     store: StoreAddress = "lmdb",
     checkpoint: Checkpoint = None,
     instances: Instances = None,
@@ -146,7 +146,7 @@ def demo(
         Optional[int],  # noqa: UP045
         typer.Option("--rows", metavar="N", min=1, help="Only the first N flights [default: all 336,776]."),
     ] = None,
-    master: Master = "local[*]",
+    master: Master = "local[*,4]",
     memory: Memory = "2g",
 ) -> None:
     """Replay a year of flights through ten queries, and check every row against DuckDB."""

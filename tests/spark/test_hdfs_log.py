@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,20 +12,6 @@ from millpond.errors import PlaceError
 from millpond.log.port import Log, Lost, Won
 from millpond.log.race import check_create_if_absent
 from millpond.spark.hdfs_log import HadoopFolder
-
-pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = (
-        SparkSession.builder.master("local[1]")
-        .appName("hdfs-log")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 def test_a_record_is_created_once_and_read_back_byte_for_byte(spark: SparkSession, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ _gateways: list[Gateway] = []
 
 
 def spark_session(
-    master: str = "local[*]",
+    master: str = "local[*,4]",
     *,
     app_name: str = "millpond",
     driver_memory: str = "2g",
@@ -100,6 +100,7 @@ def spark_session(
     """Start Spark with the settings above (`extra` wins), or return the session that runs already.
 
     Raises `JavaError` without a usable Java, `SetupError` when a running session lacks what is needed.
+    The default `master` uses every core and tries a task four times, so that a dead worker ends nothing.
     `driver_memory` is the heap of the driver's JVM in Spark's notation: `2g`, `900m`.
     """
     active = SparkSession.getActiveSession()
