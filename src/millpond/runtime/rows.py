@@ -23,6 +23,9 @@ from millpond.runtime.finish import finish
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.keys import texts_of
 
+_NO_JSON = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+"""Numbers that JSON has no word for, by their `repr`: without one they would all be null."""
+
 ARROW_WINDOW = pa.struct([("start", ARROW_TYPES["timestamp"]), ("end", ARROW_TYPES["timestamp"])])
 
 
@@ -165,5 +168,5 @@ def served_key(columns: Sequence[pa.Array], count: int, buckets: int) -> list[pa
 def _json_values(column: pa.Array) -> pa.Array:
     """Each value as JSON text, by distinct value: text needs escaping that only an encoder does right."""
     encoded = column.dictionary_encode(null_encoding="encode")
-    texts = [msgspec.json.encode(value).decode() for value in encoded.dictionary.to_pylist()]
+    texts = [msgspec.json.encode(_NO_JSON.get(repr(value), value)).decode() for value in encoded.dictionary.to_pylist()]
     return pa.array(texts, pa.string()).take(encoded.indices)

@@ -68,6 +68,10 @@ class LocalPond:
         self._followers = [(Pump(follower.name), follower) for follower in followers]
         self._perform(self._writer.take_over(0, "localhost", 0, "0", ""))
 
+    def follow(self, follower: Follower) -> None:
+        """Drive one more follower, from its cursor on."""
+        self._followers.append((Pump(follower.name), follower))
+
     @property
     def offsets(self) -> Offsets:
         """Where the log ends, per stream."""

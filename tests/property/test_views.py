@@ -1,0 +1,82 @@
+"""Both views hold, for each key of a served query, the last row the naive twin emits for it, as of the same epoch."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from millpond.log.manifest import load
+from millpond.model.query import Query
+from millpond.runtime.followers.rows import RowsReader
+from millpond.runtime.followers.view import ViewFollower, scan
+from millpond.state.backends.lmdb import LmdbStore
+from millpond.state.backends.memory import MemoryStore
+from millpond.state.store import BucketStore
+from millpond.testing.answers import Run, dealt
+from millpond.testing.cases import Menu, random_case
+from millpond.testing.oracle import answer
+
+BUCKETS = 16
+
+
+def served(queries: list[Query]) -> list[Query]:
+    """The queries whose rows show their whole key, so that rows of one key can be told."""
+    return [
+        msgspec.structs.replace(query, serve=True)
+        for query in queries
+        if {f"key:{i}" for i in range(len(query.keys))} <= {getattr(o.expression, "name", "") for o in query.output}
+    ]
+
+
+def expected(query: Query, epochs: list[list[dict[str, Any]]]) -> dict[str, int]:
+    """For each key, as text, the end of the last window that the naive twin emits."""
+    shown = [o.name for o in query.output if getattr(o.expression, "name", "").startswith("key:")]
+    windows = [o.name for o in query.output if getattr(o.expression, "name", "") == "window"]
+    last: dict[str, int] = {}
+    for row in answer(query, epochs, drained=True):
+        window: Any = row[windows[0]]
+        key = str([row[name] for name in shown])
+        last[key] = max(window["end"], last.get(key, window["end"]))
+    return last
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_both_views_hold_the_last_row_of_every_key(seed: int, tmp_path: Path) -> None:
+    case = random_case(seed, 150, 4, menu=Menu(raising=False))
+    queries = served(list(case.queries))
+    folder = tmp_path / "pond"
+    reader = RowsReader(lambda n, receipt, section: _unreachable())
+    stores: list[BucketStore] = [MemoryStore(), LmdbStore(tmp_path / "view.lmdb")]
+    sizes = {query.name: query.window.size_us for query in queries}
+    run = Run(folder, queries, random.Random(seed).randint(1, 4), BUCKETS)
+    views = []
+    for number, store in enumerate(stores):
+        view = ViewFollower(store, reader, BUCKETS, lambda: sizes, lambda: load(run.pond.log, run.pond.manifests))
+        view.name = f"view-{number}"  # type: ignore[misc]
+        views.append(view)
+        run.pond.follow(view)
+    deal = dealt(seed)
+    for epoch in case.epochs:
+        run.epoch(deal(epoch))
+    run.pond.drain()
+    for query in queries:
+        found = [
+            {key: document for bucket in scan(store, query.name, BUCKETS) for key, document in
+             zip(bucket.keys, bucket.documents, strict=True)}
+            for store in stores
+        ]  # fmt: skip
+        assert found[0] == found[1]
+        if any(getattr(o.expression, "name", "") == "window" for o in query.output):
+            ends = sorted(msgspec.json.decode(document)["window"][1] for document in found[0].values())
+            assert ends == sorted(expected(query, case.epochs).values()), query.name
+    for store in stores:
+        assert set(store.applied_many(range(BUCKETS))) == {run.pond.manifest.n}
+        store.close()
+
+
+def _unreachable() -> Any:
+    raise AssertionError("deltas this small are inside their records")
