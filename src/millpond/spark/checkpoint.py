@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from millpond.errors import CorruptError, OffsetGapError
@@ -32,7 +32,11 @@ KEPT = 2
 _IN_ORDER = ("commits", "offsets", "sources")
 """Spark writes them in the opposite order, so a copy made while it does never names what it lacks."""
 
-_NO_METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{},"sourceMetadataInfo":{}}'
+_NO_METADATA = (
+    '{"batchWatermarkMs":0,"batchTimestampMs":0,'
+    # Spark takes a setting that is not named here for off, and would read every source from its beginning
+    '"conf":{"spark.sql.streaming.queryEvolution.enableSourceEvolution":"true"},"sourceMetadataInfo":{}}'
+)
 
 
 def own_checkpoint(root: Path, claim: int) -> Path:
@@ -106,6 +110,20 @@ def read_offsets(checkpoint: Path, batch: int) -> Offsets:
         if offset != "-":
             offsets[name] = offset
     return offsets
+
+
+def check_names(offsets: Offsets, streams: Collection[str]) -> None:
+    """Make sure that Spark keeps offsets by the names of `streams`; otherwise it has lost what they had read.
+
+    Raises:
+        OffsetGapError: it names something else.
+    """
+    strangers = sorted(offsets.keys() - {*streams, TICK})
+    if strangers:
+        raise OffsetGapError(
+            f"Spark's offsets are of {', '.join(strangers)}, not of {', '.join(sorted(streams))}.",
+            "Restore the folder `spark`, or run `millpond repair` to set it to the log.",
+        )
 
 
 def query_id(checkpoint: Path) -> str:

@@ -28,7 +28,7 @@ from millpond.log.records import EpochRecord
 from millpond.runtime.epoch import Batch, Idle, Setting, assemble, fold_task, gather_task
 from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.layout import ReadLayout
-from millpond.spark.checkpoint import check_continues, own_checkpoint, query_id, read_offsets, repair
+from millpond.spark.checkpoint import check_continues, check_names, own_checkpoint, query_id, read_offsets, repair
 from millpond.spark.tasks import PACKETS, deltas_of, packets_of
 
 T = TypeVar("T")
@@ -160,6 +160,8 @@ class Driver:
     def _begin(self, frame: DataFrame, number: int) -> None:
         reached("begin.start")
         start, end = read_offsets(self._checkpoint, number - 1), read_offsets(self._checkpoint, number)
+        layout = self._setting.layout
+        check_names(end, [stream.name for stream in layout.streams] if layout is not None else [])
         batch = Batch(query_id(self._checkpoint), number, start, end)
         run = self._perform(self._writer.begin(number, start, end, batch.spark_query))
         reached("begin.decided")

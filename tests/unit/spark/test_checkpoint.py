@@ -10,7 +10,7 @@ import pytest
 from millpond.errors import OffsetGapError
 from millpond.log.manifest import Manifest
 from millpond.log.records import Offsets
-from millpond.spark.checkpoint import check_continues, own_checkpoint, query_id, read_offsets, repair
+from millpond.spark.checkpoint import check_continues, check_names, own_checkpoint, query_id, read_offsets, repair
 
 KAFKA: Offsets = {"clicks": '{"clicks":{"0":7}}'}
 FILES: Offsets = {"events": '{"logOffset":2}'}
@@ -102,3 +102,9 @@ def test_a_repair_does_not_write_through_to_the_checkpoint_it_was_copied_from(tm
     before = (first / "offsets" / "4").read_text()
     repair(own_checkpoint(tmp_path, 5), manifest({"clicks": '{"clicks":{"0":8}}'}))
     assert (first / "offsets" / "4").read_text() == before
+
+
+def test_offsets_by_position_are_refused() -> None:
+    check_names({"clicks": "1", "millpond_tick": "3"}, ["clicks", "views"])
+    with pytest.raises(OffsetGapError, match="of 0, not of clicks"):
+        check_names({"0": "1"}, ["clicks"])

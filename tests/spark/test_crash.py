@@ -1,0 +1,612 @@
+"""Drivers and workers that are killed, and drivers that are stopped and wake up late: the output stays exact.
+
+Each scenario plans one fault at one step of `millpond.faults`; a scenario whose step was not reached fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import importlib.util
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millpond.faults import DRIVER_STEPS, FOLLOWER_STEPS, STEPS, WORKER_STEPS
+from millpond.log.local import LocalFolder
+from millpond.log.manifest import Manifest, Manifests, load
+from millpond.log.port import Log
+from millpond.log.records import EpochRecord, decode
+from millpond.model.spec import from_json
+from millpond.runtime.followers.view import scan
+from millpond.state.backends.lmdb import LmdbStore
+from millpond.testing.compare import difference
+from millpond.testing.oracle import answer, counts
+
+PROGRAM = Path(__file__).with_name("crash_program.py")
+FILES = 6
+TAGS = 2000
+LANES = 3
+"""Scenarios at once: those that wait for a successor need no core."""
+
+SECONDS = 120.0
+"""How long one process may take; far more than it needs."""
+
+_spec = importlib.util.spec_from_file_location("crash_program", PROGRAM)
+assert _spec is not None and _spec.loader is not None
+program = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(program)
+
+
+# --- input and truth ---------------------------------------------------------------------------------------
+
+
+def make_input(folder: Path) -> list[list[dict[str, Any]]]:
+    """Write the files; return their rows, an epoch per file, times in microseconds."""
+    dice = random.Random(7)
+    tags = [f"{dice.getrandbits(2000):0500x}" for _ in range(TAGS)]
+    folder.mkdir(parents=True)
+    epochs = []
+    for i in range(FILES):
+        rows = []
+        for tag in tags:
+            late = 40.0 if dice.random() < 0.05 else 0.0
+            rows.append(
+                {
+                    "ts": int((1_700_000_000 + 30 * i + 30 * dice.random() - late) * 1e6),
+                    "customer": f"c{int(20 * dice.random() ** 2)}",
+                    "tag": tag,
+                    "kind": dice.choice(("web", "pos", None)),
+                    "amount": None if dice.random() < 0.02 else dice.randint(0, 100_000) / 100,
+                    "n": dice.randint(-5, 20),
+                }
+            )
+        columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+        columns["ts"] = pa.array(columns["ts"], pa.timestamp("us", "UTC"))
+        file = folder / f"f{i}.parquet"
+        pq.write_table(pa.table(columns), file)
+        os.utime(file, (1_700_000_000 + i, 1_700_000_000 + i))
+        epochs.append(rows)
+    return epochs
+
+
+class Expected(NamedTuple):
+    """What every way to the end must lead to."""
+
+    rows: dict[str, list[dict[str, Any]]]
+    counts: dict[str, dict[str, int]]
+    view: dict[str, dict[str, Any]]
+
+
+class World(NamedTuple):
+    """What all scenarios share: the input, its truth, how often a quiet run reaches each step, a warm successor."""
+
+    root: Path
+    truth: Truth
+    reached: dict[str, int]
+    successor: Successor
+    seen: dict[tuple[str, str], str]
+
+    def base(self, name: str, files: int = FILES) -> Path:
+        """A folder for one pond, with the first files of the input."""
+        base = self.root / name
+        (base / "in").mkdir(parents=True)
+        (base / "faults").mkdir()
+        self.feed(base, 0, files)
+        return base
+
+    def feed(self, base: Path, first: int, end: int = FILES) -> None:
+        """Let some files arrive."""
+        for i in range(first, end):
+            shutil.copy2(self.root / "input" / f"f{i}.parquet", base / "in")
+
+
+class Successor:
+    """A process that runs one pond after the other, as the driver that takes over would."""
+
+    def __init__(self, root: Path) -> None:
+        self._lock = threading.Lock()
+        self._process = start("serve", "-", log=root / "successor.log", stdin=subprocess.PIPE)
+
+    def finish(self, base: Path, **asked: bool) -> dict[str, Any]:
+        """Run the pond to its end, or as asked: `drain`, `repair`."""
+        assert self._process.stdin is not None
+        with self._lock:
+            self._process.stdin.write(json.dumps({"base": str(base), **asked}) + "\n")
+            self._process.stdin.flush()
+            return reply(self._process)
+
+    def close(self) -> None:
+        """End the process."""
+        end(self._process)
+
+
+def start(
+    *arguments: str, log: Path, fault: str | None = None, faults: Path | None = None, stdin: int | None = None
+) -> subprocess.Popen[str]:
+    """Start the program, with a planned fault."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MILLPOND_FAULT")}
+    if fault is not None:
+        environment |= {"MILLPOND_FAULT": fault, "MILLPOND_FAULT_DIR": str(faults)}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    with log.open("ab") as errors:
+        return subprocess.Popen(
+            [sys.executable, str(PROGRAM), *arguments],
+            env=environment, stdin=stdin, stdout=subprocess.PIPE, stderr=errors, text=True,
+        )  # fmt: skip
+
+
+def reply(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """The next line the program says; a program that hangs is killed, and says nothing."""
+    assert process.stdout is not None
+    watch = threading.Timer(SECONDS, process.kill)
+    watch.start()
+    try:
+        line = process.stdout.readline()
+    finally:
+        watch.cancel()
+    assert line, "the program ended, or hung, without a word"
+    return dict(json.loads(line))
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Kill the process if it still runs; its Java machine goes with it."""
+    tell(descendants(process.pid), signal.SIGCONT)
+    process.kill()
+    process.wait(SECONDS)
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
+
+
+def tell(family: list[int], what: signal.Signals) -> None:
+    """Send a signal to processes; an idle worker may end at any time."""
+    for pid in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, what)
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below `pid`."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found[1:]
+
+
+# --- what there is at the end ------------------------------------------------------------------------------
+
+
+class Truth:
+    """What the naive twin says to the queries, for each cut of the files into epochs.
+
+    A crash after Spark's file source noted a file, and before Spark noted the batch, puts that file into one batch
+    with the next one; what is late then depends on it. So the cut is taken from the log.
+    """
+
+    def __init__(self, files: list[list[dict[str, Any]]]) -> None:
+        self._files = files
+        self._known: dict[tuple[int, ...], Expected] = {}
+        self._lock = threading.Lock()
+
+    def of(self, spec: str, ends: tuple[int, ...]) -> Expected:
+        """The truth if epoch i ends with file `ends[i]`."""
+        with self._lock:
+            if ends not in self._known:
+                self._known[ends] = self._answer(spec, ends)
+            return self._known[ends]
+
+    def _answer(self, spec: str, ends: tuple[int, ...]) -> Expected:
+        cuts = zip((-1, *ends), ends, strict=False)
+        epochs = [[row for file in self._files[first + 1 : last + 1] for row in file] for first, last in cuts]
+        queries = {query.name: query for query in from_json(spec).queries}
+        rows = {name: answer(query, epochs, drained=True) for name, query in queries.items()}
+        latest: dict[str, dict[str, Any]] = {}
+        for row in sorted(rows[program.SERVED], key=lambda row: int(str(row["at"]))):
+            latest[str(row["customer"])] = row
+        return Expected(rows, {name: counts(query, epochs) for name, query in queries.items()}, latest)
+
+
+def micros(text: str) -> int:
+    """Microseconds of a time as the JSON sink writes it."""
+    at = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return round((at - datetime.datetime.fromtimestamp(0, datetime.timezone.utc)) / datetime.timedelta(microseconds=1))
+
+
+def rows_in(folder: Path) -> list[dict[str, Any]]:
+    """All rows that a reader of the folder sees; each part by itself, as any reader would."""
+    rows: list[dict[str, Any]] = []
+    for part in sorted(folder.glob("part-*")):
+        if part.suffix == ".parquet":
+            table = pq.read_table(part)
+            at = table.schema.get_field_index("at")
+            table = table.set_column(at, "at", table["at"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
+            rows += table.to_pylist()
+        else:
+            rows += [{**row, "at": micros(row["at"])} for row in map(json.loads, part.read_text().splitlines())]
+    return rows
+
+
+def completed(row: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The row with the NULLs that JSON leaves out."""
+    return {name: row.get(name) for name in names}
+
+
+def contents(base: Path) -> dict[str, bytes]:
+    """Every byte that counts: log and parts."""
+    files = [*(base / "pond" / "log").glob("[0-9]*"), *(base / "out").glob("*/part-*")]
+    return {str(file.relative_to(base)): file.read_bytes() for file in files}
+
+
+def log_of(base: Path) -> tuple[Manifest, list[EpochRecord]]:
+    """The manifest and all epochs of the pond's log."""
+    log = Log(LocalFolder(base / "pond" / "log"))
+    manifest = load(log, Manifests(LocalFolder(base / "pond" / "manifest")))
+    records = [decode(log.read(n) or b"").record for n in range(manifest.n + 1)]
+    return manifest, [record for record in records if isinstance(record, EpochRecord)]
+
+
+def check_exact(base: Path, truth: Truth) -> Expected:
+    """Outputs, counts and view are those of the naive twin: nothing lost, nothing twice."""
+    manifest, epochs = log_of(base)
+    ends = [json.loads(offset)["logOffset"] for epoch in epochs if not epoch.drained for offset in epoch.end.values()]
+    assert ends == sorted(set(ends)) and ends[-1] == FILES - 1
+    expected = truth.of(manifest.spec, tuple(ends))
+    for name, rows in expected.rows.items():
+        names = list(rows[0])
+        found = difference(rows, [completed(row, names) for row in rows_in(base / "out" / name)])
+        assert found is None, f"{name}: {found}"
+    summed: dict[str, dict[str, int]] = {name: {} for name in expected.counts}
+    for epoch in epochs:
+        for name in expected.counts:
+            for kind, value in epoch.counts.get(name, {}).items():
+                summed[name][kind] = summed[name].get(kind, 0) + value
+    assert summed == {name: {**of, "rows": len(expected.rows[name])} for name, of in expected.counts.items()}
+    check_view(base, expected, manifest)
+    return expected
+
+
+def check_view(base: Path, expected: Expected, manifest: Manifest) -> None:
+    """The served query's latest rows, as of the last record in every bucket."""
+    store = LmdbStore(base / "pond" / "view" / "rows.lmdb", read_only=True)
+    try:
+        buckets = list(scan(store, program.SERVED, from_json(manifest.spec).buckets))
+    finally:
+        store.close()
+    assert {bucket.n for bucket in buckets} == {manifest.n}
+    rows = [json.loads(document)["row"] for bucket in buckets for document in bucket.documents]
+    found = {row["customer"]: {**row, "at": micros(row["at"])} for row in rows}
+    assert found == expected.view
+
+
+# --- scenarios ---------------------------------------------------------------------------------------------
+
+
+class Scenario(NamedTuple):
+    """One fault at one step; `turn` chooses among its occurrences."""
+
+    step: str
+    action: str
+    turn: int = 0
+
+    def fault(self, reached: dict[str, int]) -> str:
+        """The fault as the environment plans it: not at the last occurrence, so that something is left to do."""
+        last = max(1, reached[self.step] - 1 if self.step in DRIVER_STEPS else reached[self.step] // 2)
+        first = min(2, last) if self.step.startswith("commit") and not self.turn else 1
+        return f"{self.step}:{random.Random(f'{self.step}{self.turn}').randint(first, last)}:{self.action}"
+
+
+HERE = (*DRIVER_STEPS, *FOLLOWER_STEPS)
+SCENARIOS = [Scenario(step, action) for step in HERE for action in ("kill", "stop")]
+MORE = [Scenario(step, action, turn) for step in HERE for action in ("kill", "stop") for turn in (1, 2)]
+
+
+def run_scenario(world: World, scenario: Scenario) -> None:
+    """Let it happen, let another driver finish, and compare."""
+    fault = scenario.fault(world.reached)
+    base = world.base(f"{scenario.step}-{scenario.action}-{scenario.turn}")
+    first = start("run", str(base), log=base / "first.log", fault=fault, faults=base / "faults")
+    try:
+        seen = (killed if scenario.action == "kill" else stopped)(world, base, first, scenario)
+    finally:
+        end(first)
+    shutil.rmtree(base)
+    world.seen[scenario.step, scenario.action] = f"reached at {fault.split(':')[1]}, {seen}"
+
+
+def killed(world: World, base: Path, first: subprocess.Popen[str], scenario: Scenario) -> str:
+    """The driver is gone at its step; the next one goes on."""
+    assert first.wait(SECONDS) == -signal.SIGKILL, f"step not reached: {first.stdout and first.stdout.read()}"
+    done = world.successor.finish(base)
+    assert done["ok"], done["error"]
+    check_exact(base, world.truth)
+    return "output exact"
+
+
+def stopped(world: World, base: Path, first: subprocess.Popen[str], scenario: Scenario) -> str:
+    """The driver sleeps at its step until another one has finished; it wakes up, and changes nothing."""
+    wait_until_stopped(first)
+    family = descendants(first.pid)
+    tell(family, signal.SIGSTOP)
+    done = world.successor.finish(base)
+    assert done["ok"], done["error"]
+    check_exact(base, world.truth)
+    before = contents(base)
+    tell([*family, first.pid], signal.SIGCONT)
+    woken = reply(first)
+    after = contents(base)
+    if scenario.step == "claim.before":  # it had not begun, so it is the next driver
+        assert woken["ok"], woken["error"]
+        after = {name: data for name, data in after.items() if name in before or name.startswith("out")}
+    elif scenario.step in DRIVER_STEPS:
+        assert "MP-FENCED" in woken["error"], woken
+    else:
+        assert woken["ok"] or "MP-FENCED" in woken["error"], woken
+    assert after == before
+    check_exact(base, world.truth)
+    return f"woke up: {'nothing to do' if woken['ok'] else 'MP-FENCED'}, output exact"
+
+
+def wait_until_stopped(process: subprocess.Popen[str]) -> None:
+    """Wait for the planned SIGSTOP."""
+    for _ in range(int(SECONDS / 0.05)):
+        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if state == "T":
+            return
+        assert state != "Z", f"step not reached: {process.stdout and process.stdout.read()}"
+        time.sleep(0.05)
+    raise AssertionError("step not reached in time")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[World]:
+    """A quiet run in a process of its own that counts steps, the truth, and a warm successor."""
+    root = tmp_path_factory.mktemp("crash")
+    successor = Successor(root)
+    quiet = World(root, Truth(make_input(root / "input")), {}, successor, {})
+    base = quiet.base("quiet")
+    process = start("run", str(base), log=base / "first.log", fault="", faults=base / "faults")
+    try:
+        done = reply(process)
+        assert done["ok"], done["error"]
+    finally:
+        end(process)
+    reached = {step.name: step.stat().st_size for step in (base / "faults").iterdir()}
+    yield quiet._replace(reached=reached)
+    successor.close()
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print("\n" + table(quiet.seen))
+
+
+def table(seen: dict[tuple[str, str], str]) -> str:
+    """Step by fault, and what was seen."""
+    lines = [f"{'step':24}{'kill':48}stop"]
+    for step in STEPS:
+        kill, stop = (seen.get((step, action), "-") for action in ("kill", "stop"))
+        lines.append(f"{step:24}{kill:48}{stop}")
+    return "\n".join([*lines, ""])
+
+
+@pytest.fixture(scope="module")
+def results(world: World, request: pytest.FixtureRequest) -> Iterator[dict[Scenario, Future[None]]]:
+    """All scenarios that were selected, a few at a time."""
+    selected = [item.callspec.params["scenario"] for item in request.session.items
+                if "scenario" in getattr(getattr(item, "callspec", None), "params", ())]  # fmt: skip
+    pool = ThreadPoolExecutor(LANES)
+    yield {scenario: pool.submit(run_scenario, world, scenario) for scenario in selected}
+    pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.spark
+def test_a_quiet_run_reaches_every_step_and_is_exact(world: World) -> None:
+    assert set(world.reached) == set(STEPS)
+    expected = check_exact(world.root / "quiet", world.truth)
+    assert all(expected.rows.values())
+    assert all(of["late"] and of["applied"] for of in expected.counts.values())
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("scenario", MORE, ids=lambda scenario: "-".join(map(str, scenario)))
+def test_more_occurrences(scenario: Scenario, results: dict[Scenario, Future[None]]) -> None:
+    results[scenario].result()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: "-".join(scenario[:2]))
+def test_a_driver_may_be_killed_or_stopped(scenario: Scenario, results: dict[Scenario, Future[None]]) -> None:
+    results[scenario].result()
+
+
+# --- workers -----------------------------------------------------------------------------------------------
+
+
+def run_alone(world: World, name: str, fault: str, master: str, reuse: str = "true") -> tuple[Path, dict[str, Any]]:
+    """One run in a process of its own, until it says how it went."""
+    base = world.base(name)
+    process = start("run", str(base), master, reuse, log=base / "first.log", fault=fault, faults=base / "faults")
+    try:
+        return base, reply(process)
+    finally:
+        end(process)
+
+
+def reached_in(base: Path) -> set[str]:
+    """The steps at which a planned fault happened."""
+    return {marker.name.rsplit(".", 2)[0] for marker in (base / "faults").glob("*.kill")}
+
+
+@pytest.mark.spark
+def test_a_killed_worker_costs_a_retry_of_its_task(world: World) -> None:
+    """One fault per step and epoch: a task may fail four times, so all of them fit into one run."""
+    faults = [f"{step}:{epoch if step == 'gather.start' else 2 * epoch - 1}:kill"
+              for epoch, step in enumerate(WORKER_STEPS, 1)]  # fmt: skip
+    base, done = run_alone(world, "workers", ",".join(faults), "local[2,4]")
+    assert done["ok"], done["error"]
+    assert reached_in(base) == set(WORKER_STEPS)
+    check_exact(base, world.truth)
+    for fault in faults:
+        step, occurrence, _ = fault.split(":")
+        world.seen[step, "kill"] = f"reached at {occurrence}, task ran again, output exact"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("step", [pytest.param(step, marks=() if step == "fold.after_delta" else pytest.mark.slow)
+                                  for step in WORKER_STEPS])  # fmt: skip
+def test_without_retries_a_killed_worker_ends_the_run_and_the_next_run_is_right(world: World, step: str) -> None:
+    base, done = run_alone(world, f"worker-{step}", f"{step}:5:kill", "local[2]")
+    assert not done["ok"]
+    assert reached_in(base) == {step}
+    again = world.successor.finish(base)
+    assert again["ok"], again["error"]
+    check_exact(base, world.truth)
+
+
+@pytest.mark.spark
+def test_workers_that_are_never_used_twice_give_the_same_output(world: World) -> None:
+    base, done = run_alone(world, "no-reuse", "", "local[2]", reuse="false")
+    assert done["ok"], done["error"]
+    check_exact(base, world.truth)
+
+
+# --- losses ------------------------------------------------------------------------------------------------
+
+
+def checkpoint(base: Path) -> Path:
+    """Spark's newest checkpoint of the pond."""
+    return max(folder for folder in (base / "pond" / "spark").iterdir() if folder.name.isdecimal())
+
+
+def half_run(world: World, name: str) -> Path:
+    """A pond that has taken three files; the other three have arrived, and a copy of `spark` is one file older."""
+    base = world.base(name, 2)
+    for files in (2, 3):
+        assert world.successor.finish(base, drain=False)["ok"]
+        if files == 2:
+            shutil.copytree(base / "pond" / "spark", base / "older")
+            world.feed(base, 2, 3)
+    world.feed(base, 3)
+    return base
+
+
+def lose(*patterns: str) -> Callable[[Path], None]:
+    """A harm that deletes whatever matches."""
+
+    def harm(base: Path) -> None:
+        found = [place for pattern in patterns for place in base.glob(pattern)]
+        assert found or "cache" in patterns
+        for place in found:
+            shutil.rmtree(place) if place.is_dir() else place.unlink()
+
+    return harm
+
+
+def restore_older(base: Path) -> None:
+    shutil.rmtree(base / "pond" / "spark")
+    shutil.copytree(base / "older", base / "pond" / "spark")
+
+
+def damage(file: Path) -> None:
+    """Change one byte in the middle."""
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def damage_delta(base: Path) -> None:
+    named = log_of(base)[0].sections.values()
+    damage(base / "pond" / max(section.file for section in named if section.file is not None))
+
+
+def damage_record(base: Path) -> None:
+    damage(max((base / "pond" / "log").glob("[0-9]*")))
+
+
+SURVIVED = {
+    "view": lose("pond/view"),
+    "cache": lose("cache"),
+    "manifests and hints": lose("pond/manifest", "pond/log/_last"),
+    "cursors of sinks": lose("out/*/_millpond_cursor"),
+}
+REFUSED = {
+    "Spark's checkpoint": (lose("pond/spark"), "MP-OFFSET-GAP", False),
+    "an older copy of it": (restore_older, "MP-OFFSET-GAP", False),
+    "the list of files read": (lose("pond/spark/*/sources"), "MP-OFFSET-GAP", False),
+    "offsets and commits": (lose("pond/spark/*/offsets", "pond/spark/*/commits"), "MP-OFFSET-GAP", True),
+    "a delta": (damage_delta, "MP-CORRUPT", False),
+    "a record": (damage_record, "MP-CORRUPT", False),
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("lost", SURVIVED)
+def test_what_is_derived_may_be_lost(world: World, lost: str) -> None:
+    base = half_run(world, f"lost {lost}")
+    SURVIVED[lost](base)
+    done = world.successor.finish(base)
+    assert done["ok"], done["error"]
+    check_exact(base, world.truth)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("lost", REFUSED)
+def test_what_is_not_derived_is_refused_by_name(world: World, lost: str) -> None:
+    harm, code, repairable = REFUSED[lost]
+    base = half_run(world, f"lost {lost}")
+    harm(base)
+    before = contents(base)
+    done = world.successor.finish(base)
+    assert code in done["error"], done
+    assert {name: data for name, data in contents(base).items() if name in before} == before
+    if code == "MP-OFFSET-GAP":
+        assert "millpond repair" in done["error"]
+        done = world.successor.finish(base, repair=True)
+        assert done["ok"] == repairable, done["error"]
+        assert repairable or "cannot be repaired" in done["error"]
+    if repairable:
+        check_exact(base, world.truth)
+
+
+HOLD_THE_LOCK = """
+    import lmdb, os, signal, sys
+    environment = lmdb.open(sys.argv[1], subdir=False, max_dbs=2)
+    with environment.begin(write=True):
+        os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@pytest.mark.spark
+def test_a_view_locked_by_a_stopped_process_is_refused_by_name(world: World) -> None:
+    base = half_run(world, "locked")
+    file = base / "pond" / "view" / "rows.lmdb"
+    holder = subprocess.Popen([sys.executable, "-c", textwrap.dedent(HOLD_THE_LOCK), str(file)])
+    try:
+        wait_until_stopped(holder)
+        done = world.successor.finish(base)
+        assert "MP-STORE" in done["error"] and "writer's lock" in done["error"], done
+    finally:
+        holder.kill()
+        holder.wait()
+    done = world.successor.finish(base)
+    assert done["ok"], done["error"]
+    check_exact(base, world.truth)
