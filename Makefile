@@ -5,16 +5,19 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint clean
+.PHONY: help demo test exhaustive bench lint clean
 
 help:  ## Print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(READY)  ## Run the demo: real flights, many queries, one stream
 	@$(BIN)/millpond demo
 
 test: lint  ## Lint, check types, run every test
 	$(BIN)/pytest
+
+exhaustive: $(READY)  ## Every fault at every occurrence, for long
+	$(BIN)/pytest -m exhaustive
 
 bench: $(READY)  ## Run the canonical benchmark
 	$(BIN)/python benchmarks/canonical.py

@@ -17,7 +17,7 @@ RANKS = {
     "model": 1, "log": 1,
     "plan": 2, "state": 2, "placement": 2,
     "runtime": 3,
-    "reconfigure": 4, "spark": 4,
+    "spark": 4,
     "testing": 4.5,
     "control": 5,
     "cli": 6,

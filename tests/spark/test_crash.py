@@ -425,7 +425,7 @@ def test_a_quiet_run_reaches_every_step_and_is_exact(world: World) -> None:
     assert all(of["late"] and of["applied"] for of in expected.counts.values())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.spark
 @pytest.mark.parametrize("scenario", MORE, ids=lambda scenario: "-".join(map(str, scenario)))
 def test_more_occurrences(scenario: Scenario, results: dict[Scenario, Future[None]]) -> None:
@@ -471,7 +471,7 @@ def test_a_killed_worker_costs_a_retry_of_its_task(world: World) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("step", [pytest.param(step, marks=() if step == "fold.after_delta" else pytest.mark.slow)
+@pytest.mark.parametrize("step", [pytest.param(step, marks=() if step == "fold.after_delta" else pytest.mark.exhaustive)
                                   for step in WORKER_STEPS])  # fmt: skip
 def test_without_retries_a_killed_worker_ends_the_run_and_the_next_run_is_right(world: World, step: str) -> None:
     base, done = run_alone(world, f"worker-{step}", f"{step}:5:kill", "local[2]")

@@ -1,1 +1,0 @@
-"""Changing a live pond without losing or repeating a row."""
