@@ -77,15 +77,17 @@ def table_of(rows: Rows, stream: Stream = STREAM) -> pa.Table:
 
 
 class Run:
-    """A local pond over `STREAM` whose rows are kept in memory."""
+    """A local pond over `STREAM`; rows are kept in memory unless `keep_rows` is false."""
 
     def __init__(
         self, folder: Path, queries: Sequence[Query], instances: int = 1, buckets: int = 64,
-        followers: Sequence[Follower] = (),
+        followers: Sequence[Follower] = (), *, keep_rows: bool = True,
     ) -> None:  # fmt: skip
-        remembered = [msgspec.structs.replace(query, sink=Sink("memory")) for query in queries]
+        sink = Sink("memory" if keep_rows else "noop")
+        remembered = [msgspec.structs.replace(query, sink=sink) for query in queries]
         reader = RowsReader(lambda _n, receipt, section: _section(folder, receipt, section))
-        self.sinks = {query.name: MemorySink(query.name, reader) for query in remembered}
+        kept = remembered if keep_rows else []
+        self.sinks = {query.name: MemorySink(query.name, reader) for query in kept}
         self.ledger = Ledger()
         everybody: list[Follower] = [*self.sinks.values(), self.ledger, *followers]
         self.pond = LocalPond(folder, [STREAM], remembered, instances, buckets, everybody)
