@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from millpond import Pond
 from millpond.errors import SetupError
 from millpond.spark.session import (
     SETTINGS,
@@ -61,6 +62,20 @@ def test_your_wishes_go_before_ours(spark: SparkSession) -> None:
     yours = spark.newSession()
     yours.conf.set("spark.sql.session.timeZone", "Europe/Vienna")
     assert reading_session(yours).conf.get("spark.sql.session.timeZone") == "Europe/Vienna"
+
+
+def test_a_pond_leaves_the_active_session_alone(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"ts": "2026-01-01T12:00:00Z"}')
+    stream = f"CREATE TABLE clicks (ts TIMESTAMP) USING json OPTIONS (path '{tmp_path / 'in'}');"
+    query = """
+        CREATE STREAMING TABLE hourly AS SELECT window.start, count(*) AS n
+        FROM STREAM clicks WATERMARK ts DELAY OF INTERVAL 0 SECONDS GROUP BY window(ts, '1 hour')
+    """
+    with Pond(spark, tmp_path / "pond") as pond:
+        pond.load(stream + query)
+        pond.run(drain=True)
+    assert SparkSession.getActiveSession() is spark
 
 
 def test_local_checkpoints_can_be_started_and_started_again(spark: SparkSession, tmp_path: Path) -> None:

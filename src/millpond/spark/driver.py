@@ -29,7 +29,7 @@ from millpond.runtime.epoch import Batch, Idle, Setting, assemble, fold_task, ga
 from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.layout import ReadLayout
 from millpond.spark.checkpoint import check_continues, check_names, own_checkpoint, query_id, read_offsets, repair
-from millpond.spark.tasks import PACKETS, deltas_of, packets_of
+from millpond.spark.tasks import deltas_of, no_packets, packets_of
 
 T = TypeVar("T")
 
@@ -137,7 +137,7 @@ class Driver:
         offsets = dict(run.manifest.offsets)
         batch = Batch(run.manifest.spark_query, run.manifest.batch, offsets, offsets)
         try:
-            self._run_batch(run, batch, self._spark.createDataFrame([], PACKETS), drain=True)
+            self._run_batch(run, batch, no_packets(self._spark), drain=True)
         except (PySparkException, Py4JError) as error:
             raise self._explained(error) from error
 

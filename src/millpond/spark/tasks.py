@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from millpond.errors import CorruptError
 from millpond.faults import reached
@@ -62,6 +62,11 @@ def _context() -> TaskContext:
 def packets_of(frame: DataFrame, task: GatherTask) -> DataFrame:
     """The frame of events as packets."""
     return frame.mapInArrow(_Gather(task), PACKETS)
+
+
+def no_packets(spark: SparkSession) -> DataFrame:
+    """A frame of packets without one; `createDataFrame` would make `spark`, a clone, the user's active session."""
+    return spark.range(0).selectExpr("CAST(NULL AS int) AS instance", "CAST(NULL AS binary) AS packet")
 
 
 def deltas_of(packets: DataFrame, task: FoldTask, instances: int) -> list[tuple[Receipt, bytes]]:
