@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from millpond.control.demo import DemoOptions, run_demo
-from millpond.control.interrupts import stopping
+from millpond.control.interrupts import interrupts
 from millpond.control.pond import Pond
 from millpond.control.progress import Progress, utc
 from millpond.control.reader import look_up
@@ -72,15 +72,14 @@ def run(
     text = _read(file)
     console.print(f"The pond is in {folder}", highlight=False, markup=False, soft_wrap=True)
     told: list[Progress] = []
-    pond = Pond(
+    with interrupts(lambda what: console.print(what, soft_wrap=True)) as signals, Pond(
         spark_session(master, driver_memory=memory), folder, instances=instances, store=store,
         on_epoch=lambda epoch: told[0].epoch(epoch),
-    )  # fmt: skip
-    with pond:
+    ) as pond:  # fmt: skip
         pond.load(text)
         told.append(Progress(pond.plan, pond.status, console))
         pond.open()
-        with told[0] as progress, stopping(pond.stop, lambda what: console.print(what, soft_wrap=True)):
+        with told[0] as progress, signals.stopping(pond.stop):
             pond.run(once=once, drain=drain)
         head = progress.epoch_n
         done = "No new input." if head is None else f"All rows are out as of epoch {head}."

@@ -294,3 +294,15 @@ def test_sigint_to_the_process_group_without_a_terminal(bench: Bench) -> None:
     bench.add_file(2)
     assert bench.run("--once", "--drain").status == 0
     assert bench.counted() == {0: 100, 10: 100, 20: 100}
+
+
+@pytest.mark.parametrize("wait", [1.0, 4.0])
+def test_ctrl_c_while_spark_starts_ends_at_once_without_a_traceback(bench: Bench, wait: float) -> None:
+    terminal = Terminal("run", bench.file, "--master", "local[2]", "--memory", "1g")
+    terminal.await_text("The pond is in")
+    time.sleep(wait)
+    terminal.press_ctrl_c()
+    status = terminal.end(20)
+    assert status == 130 or "end of this epoch" in terminal.text, terminal.text
+    assert "Traceback" not in terminal.text
+    assert "ERROR" not in terminal.text

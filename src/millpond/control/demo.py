@@ -24,7 +24,7 @@ from rich.console import Console
 
 from millpond.clock import now_us
 from millpond.control.demo_check import FLOAT_TOLERANCE, compare, duckdb
-from millpond.control.interrupts import stopping
+from millpond.control.interrupts import interrupts
 from millpond.control.pond import Pond
 from millpond.control.progress import Progress, utc
 from millpond.errors import ForeignPondError, SetupError
@@ -62,14 +62,16 @@ def run_demo(options: DemoOptions, console: Console) -> bool:
     folder = Path(os.path.abspath(options.folder or tempfile.mkdtemp(prefix="millpond-demo-")))
     files = write_files(flights, folder / "flights")
     _say(console, f"{flights.num_rows:,} flights in {FILES} files, out of order by up to 30 minutes: {folder}")
-    spark = spark_session(options.master, driver_memory=options.memory)
     told: list[Progress] = []
-    with Pond(spark, folder / "pond", on_epoch=lambda epoch: told[0].epoch(epoch)) as pond:
+    with interrupts(lambda what: _say(console, what)) as signals, Pond(
+        spark_session(options.master, driver_memory=options.memory), folder / "pond",
+        on_epoch=lambda epoch: told[0].epoch(epoch),
+    ) as pond:  # fmt: skip
         pond.load(demo_text(folder))
         told.append(Progress(pond.plan, pond.status, console))
         pond.open()
         _say(console, f"{len(pond.queries)} queries in {len(pond.plan.groups)} groups, on the embedded store (LMDB)")
-        with told[0] as progress, stopping(pond.stop, lambda what: _say(console, what)):
+        with told[0] as progress, signals.stopping(pond.stop):
             finished = pond.run(once=True)
             sharing = pond.sharing()
             finished = finished and pond.run(once=True, drain=True)

@@ -17,29 +17,46 @@ INTERRUPTED = 130
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
+class Interrupts:
+    """What SIGINT and SIGTERM do to a command: see `interrupts`."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._stop: Callable[[], None] | None = None
+
+    @contextmanager
+    def stopping(self, stop: Callable[[], None]) -> Iterator[None]:
+        """Within, the first signal calls `stop` and the second ends the process."""
+        self._stop = stop
+        try:
+            yield
+        finally:
+            self._stop = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """The signal handler."""
+        stop, self._stop = self._stop, None
+        if stop is None:
+            _end()
+        else:
+            self._say("Stopping at the end of this epoch. Ctrl-C again stops at once; nothing is lost either way.")
+            stop()
+
+
 @contextmanager
-def stopping(stop: Callable[[], None], say: Callable[[str], None]) -> Iterator[None]:
-    """Call `stop` at the first SIGINT or SIGTERM; at the second, end the process without cleaning up.
+def interrupts(say: Callable[[str], None]) -> Iterator[Interrupts]:
+    """End the process at SIGINT or SIGTERM without cleaning up, but stop in order within `stopping`.
 
     Nothing is lost either way: what is not in the log was never true. Java and its Python workers are in a session
     of their own, so the terminal's signal does not reach them before the epoch is done.
     """
-    asked = 0
-
-    def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        nonlocal asked
-        asked += 1
-        if asked > 1:
-            _end()
-        say("Stopping at the end of this epoch. Ctrl-C again stops at once; nothing is lost either way.")
-        stop()
-
-    old = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    handler = Interrupts(say)
+    old = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield handler
     finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
+        for number, before in old.items():
+            signal.signal(number, before)
 
 
 def _end() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -183,6 +186,22 @@ def _build(conf: Mapping[str, str]) -> SparkSession:
     settings = SparkConf(loadDefaults=True).setAll(list(conf.items()))
     # PySpark reads the worker's interpreter from the environment only.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.config(conf=settings).getOrCreate()
+    with _own_handler():
+        spark = SparkSession.builder.config(conf=settings).getOrCreate()
     check_session(spark)
     return spark
+
+
+@contextmanager
+def _own_handler() -> Iterator[None]:
+    """Keep a program's own handler of Ctrl-C; SparkContext puts one in its place, which is meant for a shell."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler in (signal.default_int_handler, None) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # held back until the handler is there again
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])

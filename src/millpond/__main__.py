@@ -1,0 +1,5 @@
+"""`python -m millpond` is `millpond`."""
+
+from millpond.cli import main
+
+main()
