@@ -8,14 +8,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints, Mask
+from millpond.arrays import WIDE, Ints, Mask
 from millpond.model.expressions import Call, Expression
-from millpond.model.types import is_integer
+from millpond.model.types import is_decimal, is_integer
 from millpond.plan.plan import GroupPlan, Measure
 from millpond.runtime.columns import Array
 from millpond.runtime.evaluate import Evaluator
-from millpond.state.cells import LARGEST, SMALLEST, Piece, Slices, order_codes, word_names
-from millpond.state.exact import sums_of_doubles, sums_of_integers, sums_of_squares
+from millpond.state.cells import Piece, Slices, extreme_names, no_extreme, order_codes, word_names
+from millpond.state.exact import sums_of_doubles, sums_of_integers, sums_of_squares, sums_of_wide
 
 _DENSE_FACTOR = 4
 
@@ -100,7 +100,10 @@ class Partials:
             values = values[index]
         size = len(self.ids)
         if measure.kind in ("min", "max"):
-            self._columns[f"{measure.id}:{measure.kind}"] = _extreme(measure.kind, cells, values, size)
+            extremes = _extreme(measure.kind, cells, values, size)
+            self._columns.update(extreme_names(f"{measure.id}:{measure.kind}", extremes))
+        elif is_decimal(measure.type):
+            self._columns.update(word_names(measure.id, sums_of_wide(cells, values, size)))
         elif is_integer(measure.type) and measure.kind == "sum":
             whole = values.astype(np.int64, copy=False)
             self._columns.update(word_names(measure.id, sums_of_integers(cells, whole, size)))
@@ -186,10 +189,15 @@ def _compact(cells: Ints, size: int) -> tuple[Ints, Ints]:
     return found[order], place[np.asarray(encoded.indices)]
 
 
-def _extreme(kind: str, cells: Ints, values: Array, size: int) -> Ints:
-    codes = order_codes(values) if values.dtype.kind == "f" else values.astype(np.int64)
-    out = np.full(size, LARGEST if kind == "min" else SMALLEST, np.int64)
-    (np.minimum if kind == "min" else np.maximum).at(out, cells, codes)
+def _extreme(kind: str, cells: Ints, values: Array, size: int) -> Array:
+    better = np.minimum if kind == "min" else np.maximum
+    out = no_extreme(kind, WIDE if values.dtype == WIDE else np.dtype(np.int64), size)
+    if values.dtype != WIDE:
+        better.at(out, cells, order_codes(values) if values.dtype.kind == "f" else values.astype(np.int64))
+        return out
+    better.at(out["high"], cells, values["high"])
+    best = values["high"] == out["high"][cells]
+    better.at(out["low"], cells[best], values["low"][best])
     return out
 
 

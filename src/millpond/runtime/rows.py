@@ -16,7 +16,7 @@ from millpond.model.types import WINDOW
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.closing import Closing
-from millpond.runtime.columns import ARROW_TYPES, Values, from_arrow, to_arrow
+from millpond.runtime.columns import ARROW_TYPES, Values, arrow_type, from_arrow, to_arrow
 from millpond.runtime.combine import Block
 from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.finish import finish
@@ -35,7 +35,7 @@ def output_schema(plan: QueryPlan) -> pa.Schema:
 
 
 def _arrow_type(kind: str) -> pa.DataType:
-    return ARROW_WINDOW if kind == WINDOW else ARROW_TYPES[kind]
+    return ARROW_WINDOW if kind == WINDOW else arrow_type(kind)
 
 
 def rows_of_block(
