@@ -20,7 +20,7 @@ from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Stream
 from millpond.plan.build import build_plan
 from millpond.plan.plan import Plan
-from millpond.runtime.columns import ARROW_TYPES
+from millpond.runtime.columns import arrow_type
 from millpond.runtime.epoch import Setting
 from millpond.runtime.followers.runner import FollowerStatus
 from millpond.runtime.followers.view import Served, lookup
@@ -261,7 +261,7 @@ class Pond:
         if self._followers is None or self._followers.store is None or not plan.query.serve:
             raise StoreError(f"The query {name!r} is not served.", "Add it with serve=True.")
         columns = [
-            pa.array([value], ARROW_TYPES[kind.type]) for value, kind in zip(key, group.keys, strict=True)
+            pa.array([value], arrow_type(kind.type)) for value, kind in zip(key, group.keys, strict=True)
         ]
         text, bucket = served_key(columns, 1, self._spec.buckets if self._spec else 1)
         return lookup(self._followers.store, name, text[0].as_py(), bucket[0].as_py())

@@ -18,7 +18,7 @@ from millpond.faults import reached
 from millpond.log.records import Receipt
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.closing import Closing, batches, closing_windows
-from millpond.runtime.columns import ARROW_TYPES
+from millpond.runtime.columns import arrow_type
 from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.lateness import advanced
 from millpond.runtime.packet import GroupPart, decode_packet
@@ -91,7 +91,7 @@ class _GroupFold:
     ) -> None:
         self._task, self._group, self._files, self._delta, self._counts = task, group, files, delta, counts
         self._state = task.of(instance, group)
-        types = [ARROW_TYPES[key.type] for key in group.keys]
+        types = [arrow_type(key.type) for key in group.keys]
         cache = Path(task.cache) / task.pond / f"{group.id}-{instance}" if task.cache else None
         batches_of_keys = [self._read(place) for place in self._state.keys]
         self._keys = KeyDictionary(types, batches_of_keys, cache)

@@ -8,14 +8,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints, Mask
+from millpond.arrays import WIDE, Ints, Mask
 from millpond.model.expressions import Call, Expression
-from millpond.model.types import is_integer
+from millpond.model.types import is_decimal, is_integer
 from millpond.plan.plan import GroupPlan, Measure
 from millpond.runtime.columns import Array
 from millpond.runtime.evaluate import Evaluator
-from millpond.state.cells import LARGEST, SMALLEST, Piece, Slices, order_codes, word_names
-from millpond.state.exact import sums_of_doubles, sums_of_integers, sums_of_squares
+from millpond.state.cells import Piece, Slices, best_at, extreme_names, no_extreme, order_codes, word_names
+from millpond.state.exact import sums_of_doubles, sums_of_integers, sums_of_squares, sums_of_wide
 
 _DENSE_FACTOR = 4
 
@@ -83,7 +83,10 @@ class Rows:
         known = self.evaluator(expression)
         data, unknown = self.take(known.data), known.null | known.error
         # without a filter of its own a sum must not grow words for what lies under NULLs
-        return np.where(self.take(unknown), 0, data) if unknown.any() else data
+        if unknown.any():
+            data = data.copy()
+            data[self.take(unknown)] = 0
+        return data
 
 
 class Partials:
@@ -110,7 +113,10 @@ class Partials:
             values = values[index]
         size = len(self.ids)
         if measure.kind in ("min", "max"):
-            self._columns[f"{measure.id}:{measure.kind}"] = _extreme(measure.kind, cells, values, size)
+            extremes = _extreme(measure.kind, cells, values, size)
+            self._columns.update(extreme_names(f"{measure.id}:{measure.kind}", extremes))
+        elif is_decimal(measure.type):
+            self._columns.update(word_names(measure.id, sums_of_wide(cells, values, size)))
         elif is_integer(measure.type) and measure.kind == "sum":
             whole = values.astype(np.int64, copy=False)
             self._columns.update(word_names(measure.id, sums_of_integers(cells, whole, size)))
@@ -198,10 +204,11 @@ def compact(cells: Ints, size: int) -> tuple[Ints, Ints]:
     return found[order], place[np.asarray(encoded.indices)]
 
 
-def _extreme(kind: str, cells: Ints, values: Array, size: int) -> Ints:
-    codes = order_codes(values) if values.dtype.kind == "f" else values.astype(np.int64)
-    out = np.full(size, LARGEST if kind == "min" else SMALLEST, np.int64)
-    (np.minimum if kind == "min" else np.maximum).at(out, cells, codes)
+def _extreme(kind: str, cells: Ints, values: Array, size: int) -> Array:
+    if values.dtype != WIDE:
+        values = order_codes(values) if values.dtype.kind == "f" else values.astype(np.int64)
+    out = no_extreme(kind, values.dtype, size)
+    best_at(kind, out, cells, values)
     return out
 
 

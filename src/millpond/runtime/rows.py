@@ -17,7 +17,7 @@ from millpond.model.types import WINDOW
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.closing import Closing
-from millpond.runtime.columns import ARROW_TYPES, Values, from_arrow, to_arrow
+from millpond.runtime.columns import ARROW_TYPES, Values, arrow_type, from_arrow, to_arrow
 from millpond.runtime.combine import Block
 from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.finish import finish
@@ -36,7 +36,7 @@ def output_schema(plan: QueryPlan) -> pa.Schema:
 
 
 def _arrow_type(kind: str) -> pa.DataType:
-    return ARROW_WINDOW if kind == WINDOW else ARROW_TYPES[kind]
+    return ARROW_WINDOW if kind == WINDOW else arrow_type(kind)
 
 
 def shape_of(plan: QueryPlan) -> Hashable:
@@ -125,7 +125,7 @@ def _measured(
         name, begins = _placed(group, same, block)
         at = begins[found.queries] + found.slots
         for column in (column for column in (*block.columns, *block.extremes) if column.partition(":")[0] == name):
-            values = np.empty(len(at), np.int64)
+            values = np.empty(len(at), block.dtype(column))
             for window, rows in zip(windows, rows_of, strict=True):
                 values[rows] = block.window(column, window, at[rows])
             columns[f"{own}:{column.partition(':')[2]}"] = values

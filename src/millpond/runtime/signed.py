@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from millpond.arrays import Ints, Mask
+from millpond.arrays import WIDE, Ints, Mask
 from millpond.plan.plan import Measure
-from millpond.runtime.combine import Block, block_of
-from millpond.state.cells import Cells, identity, merge_rule, word_names, words_of
+from millpond.runtime.combine import Block, Extremes, block_of
+from millpond.state.cells import Cells, best_at, better, extreme_of, merge_rule, no_extreme, word_names, words_of
 from millpond.state.exact import normalise
 
 _BLOCK_VALUES = 1 << 20
@@ -77,7 +77,7 @@ class _Flat(NamedTuple):
     slots: Ints
     panes: Ints
     signatures: Ints
-    columns: Mapping[str, Ints]
+    columns: Mapping[str, Extremes]
 
     def take(self, rows: Ints | slice) -> _Flat:
         columns = {name: column[rows] for name, column in self.columns.items()}
@@ -112,7 +112,8 @@ def _flat(
     asked = np.asarray(sets.bits.any(axis=1))
     names = sorted({name for cells in parts for name in cells.columns if name.partition(":")[0] in measures})
     slots, panes, signatures = [], [], []
-    columns: dict[str, list[Ints]] = {name: [] for name in names}
+    columns: dict[str, list[Extremes]] = {name: [] for name in names if merge_rule(name) != "low"}
+    are_wide = {name for name in columns if f"{name}low" in names}
     for cells, mask in zip(parts, chosen, strict=True):
         own = np.searchsorted(sets.ids, cells.slices.signatures)
         owners = np.repeat(np.arange(len(mask)), np.diff(cells.offsets))
@@ -121,15 +122,22 @@ def _flat(
         slots.append(cells.slots[rows].astype(np.int64))
         panes.append((np.searchsorted(borders, cells.slices.start_us, "right") - 1)[owners])
         signatures.append(own[owners])
-        for name in names:
-            column = cells.columns.get(name)
-            missing = identity(merge_rule(name))
-            columns[name].append(np.full(len(rows), missing) if column is None else column[rows].astype(np.int64))
+        for name, found in columns.items():
+            found.append(_taken(name, cells, rows, WIDE if name in are_wide else np.dtype(np.int64)))
     joined = {name: np.concatenate(found) for name, found in columns.items()}
     return _Flat(np.concatenate(slots), np.concatenate(panes), np.concatenate(signatures), joined)
 
 
-def _dense(flat: _Flat, sets: Sets, panes: int, size: int) -> dict[str, Ints]:
+def _taken(name: str, cells: Cells, rows: Ints, dtype: np.dtype[Any]) -> Extremes:
+    """Some rows of a column; of one that the cells lack, what changes nothing."""
+    how = merge_rule(name)
+    column = cells.columns.get(name) if how == "add" else extreme_of(name, cells.columns)
+    if column is None:
+        return np.zeros(len(rows), np.int64) if how == "add" else no_extreme(how, dtype, len(rows))
+    return column[rows].astype(dtype, copy=False)
+
+
+def _dense(flat: _Flat, sets: Sets, panes: int, size: int) -> dict[str, Extremes]:
     """Every column as (pane, set and slot); sums are carried over before one could leave int64."""
     every = _entries(flat, sets, np.arange(len(flat.slots)))
     words = [name for name in flat.columns if ":w" in name]
@@ -179,15 +187,20 @@ def _entries(flat: _Flat, sets: Sets, rows: Ints) -> _Entries:
     return _Entries(np.concatenate(found_rows), np.concatenate(found_sets))
 
 
-def _filled(name: str, flat: _Flat, sets: Sets, entries: _Entries, panes: int, size: int) -> Ints:
+def _filled(name: str, flat: _Flat, sets: Sets, entries: _Entries, panes: int, size: int) -> Extremes:
     """One column spread out over (pane, set, slot): entered where a row first belongs, then passed on in the chain."""
     how, width = merge_rule(name), sets.bits.shape[1]
-    dense = np.full(panes * width * size, identity(how), np.int64)
     rows = entries.rows
     target = (flat.panes[rows] * width + entries.sets) * size + flat.slots[rows]
-    merge = {"add": np.add, "min": np.minimum, "max": np.maximum}[how]
-    merge.at(dense, target, flat.columns[name][rows])
+    values = flat.columns[name]
+    if how == "add":
+        dense = np.zeros(panes * width * size, np.int64)
+        np.add.at(dense, target, values[rows])
+    else:
+        dense = no_extreme(how, values.dtype, panes * width * size)
+        best_at(how, dense, target, values[rows])
     cube = dense.reshape(panes, width, size)
     for g in sorted(set(range(width)) - set(sets.starts)):
-        merge(cube[:, g], cube[:, g - 1], out=cube[:, g])
+        before = cube[:, g - 1]
+        cube[:, g] = cube[:, g] + before if how == "add" else better(how, cube[:, g], before)
     return dense

@@ -16,7 +16,7 @@ from millpond.log.records import Entry, EpochRecord, Receipt, Section
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
 from millpond.model.stream import Stream
-from millpond.runtime.columns import ARROW_TYPES
+from millpond.runtime.columns import arrow_type
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.sinks import MemorySink
 from millpond.testing.cases import STREAM
@@ -70,7 +70,7 @@ def table_of(rows: Rows, stream: Stream = STREAM) -> pa.Table:
     """Events as an Arrow table with the stream's columns; timestamps are int microseconds."""
     columns = {}
     for field in stream.columns:
-        kind, values = ARROW_TYPES[field.type], [row.get(field.name) for row in rows]
+        kind, values = arrow_type(field.type), [row.get(field.name) for row in rows]
         timed = field.type.startswith("timestamp")
         columns[field.name] = pa.array(values, pa.int64()).view(kind) if timed else pa.array(values, kind)
     return pa.table(columns)
