@@ -1,52 +1,127 @@
-"""What became of the events of a chunk, per query: read = applied + late + dead + filtered."""
+"""What became of the events of a chunk, per query and source partition: read = applied + late + dead + filtered."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from millpond.arrays import Ints, Mask
+from millpond.log.records import Fates
 from millpond.model.expressions import Expression, may_raise
 from millpond.plan.plan import GroupPlan
+from millpond.runtime import packet
 from millpond.runtime.evaluate import Evaluator
 
+FATES = ("read", "applied", "late", "dead", "filtered")
+"""The counts, in the order in which they stand in lists; the first is the sum of the others."""
 
-def count_rows(group: GroupPlan, rows: Evaluator, timed: Mask, late: Ints) -> dict[str, dict[str, int]]:
-    """Counts by query name; events without a time are dead for every query.
+OTHERS = "*"
+"""Stands for all source partitions that are not listed."""
+
+LISTED = 4096
+"""A record lists so many pairs of query and source partition at most, or one per query."""
+
+
+class Sources(NamedTuple):
+    """The source partitions of a chunk: their names, and for each event the position of its own."""
+
+    names: list[str]
+    codes: Ints
+
+    @classmethod
+    def of(cls, partitions: pa.Array) -> Sources:
+        """From a column of text; NULL is the partition without a name."""
+        encoded = pc.fill_null(partitions, "").dictionary_encode()
+        return cls(encoded.dictionary.to_pylist(), np.asarray(encoded.indices))
+
+
+class Counts(NamedTuple):
+    """By query: counts by name of all events of a chunk; and those of each source partition, if there are any."""
+
+    whole: dict[str, dict[str, int]]
+    fates: list[packet.SourceFates]
+
+
+def count_rows(
+    counts: Counts, group: GroupPlan, rows: Evaluator, timed: Mask, late: Ints, sources: Sources | None
+) -> None:
+    """Add what became of the events for each query of the group; events without a time are dead for all of them.
 
     An event is late if its class exceeds the query's delay, else dead if something the query evaluates for it
     raises, else filtered if WHERE is not TRUE, else applied.
     """
-    known: dict[object, dict[str, int]] = {}
-    counts: dict[str, dict[str, int]] = {}
-    untimed = rows.rows - int(np.count_nonzero(timed))
+    known: dict[object, tuple[dict[str, int], list[str]]] = {}
+    events = np.ones(rows.rows, bool)
     for plan in group.queries:
         presence = group.measures[plan.presence].filter
         same = (presence, plan.query.where, plan.delay)
         if same not in known:
             taken = timed & (late <= plan.delay)
-            read = int(np.count_nonzero(taken))
-            passed = read if presence is None else _true(rows, presence, taken)
-            dead = 0
+            passed = taken if presence is None else taken & rows(presence).is_true()
+            passes = passed
             if presence is not None and (presence != plan.query.where or may_raise(presence)):
-                dead = _raised(rows, plan.query.where, taken) - passed
-            known[same] = {
-                "read": rows.rows,
-                "applied": passed,
-                "late": rows.rows - untimed - read,
-                "dead": dead + untimed,
-                "filtered": read - passed - dead,
-            }
-        counts[plan.query.name] = known[same]
-    return counts
+                passes = _passes_or_raises(rows, plan.query.where, taken)
+            found = _fates([events, passed, timed, taken, passes], sources)
+            whole = dict(zip(FATES, found.sum(axis=1).tolist(), strict=True))
+            names: list[str] = []
+            known[same] = whole, names
+            if sources is not None:
+                of_each = dict(zip(sources.names, found.T.tolist(), strict=True))
+                counts.fates.append(packet.SourceFates(names, of_each))
+        whole, names = known[same]
+        names.append(plan.query.name)
+        counts.whole[plan.query.name] = whole
 
 
-def _true(rows: Evaluator, condition: Expression, taken: Mask) -> int:
-    return int(np.count_nonzero(rows(condition).is_true() & taken))
+def _fates(masks: list[Mask], sources: Sources | None) -> Ints:
+    """FATES by source partition, from the rows that are events, passed, timed, taken, and passed or raised."""
+    read, passed, timed, taken, passes = (_number(mask, sources) for mask in masks)
+    raised = passes - passed
+    return np.stack([read, passed, timed - taken, raised + read - timed, taken - passes])
 
 
-def _raised(rows: Evaluator, where: Expression | None, taken: Mask) -> int:
+def _number(mask: Mask, sources: Sources | None) -> Ints:
+    """How many rows of each source partition."""
+    if sources is None or len(sources.names) == 1:
+        return np.array([np.count_nonzero(mask)])
+    return np.bincount(sources.codes[mask], minlength=len(sources.names))
+
+
+def _passes_or_raises(rows: Evaluator, where: Expression | None, taken: Mask) -> Mask:
     """Rows that pass, or would if nothing raised."""
     if where is None:
-        return int(np.count_nonzero(taken))
+        return taken
     values = rows(where)
-    return int(np.count_nonzero((values.is_true() | values.error) & taken))
+    return taken & (values.is_true() | values.error)
+
+
+def add_fates(total: Fates, more: Iterable[packet.SourceFates]) -> None:
+    """Add what a packet tells of source partitions."""
+    for one in more:
+        for query in one.queries:
+            mine = total.setdefault(query, {})
+            for partition, numbers in one.partitions.items():
+                mine[partition] = [a + b for a, b in zip(mine.get(partition, [0] * len(FATES)), numbers, strict=True)]
+
+
+def bounded(fates: Fates, listed: int = LISTED) -> Fates:
+    """At most `listed` lists (one per query if there are more queries): the partitions with most late and dead events,
+    and the sum of the others.
+    """
+    most = max(1, listed // max(1, len(fates)))
+    return {query: _worst(partitions, most) for query, partitions in fates.items()}
+
+
+def _worst(partitions: dict[str, list[int]], most: int) -> dict[str, list[int]]:
+    if len(partitions) <= most:
+        return partitions
+    late, dead = FATES.index("late"), FATES.index("dead")
+    lost = {name: numbers[late] + numbers[dead] for name, numbers in partitions.items()}
+    ordered = sorted(partitions, key=lambda name: (name == OTHERS, -lost[name], name))
+    kept = {name: partitions[name] for name in sorted(ordered[: most - 1])}
+    rest = [partitions[name] for name in ordered[most - 1 :]]
+    return kept | {OTHERS: [sum(numbers) for numbers in zip(*rest, strict=True)]}
