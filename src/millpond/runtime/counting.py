@@ -27,16 +27,23 @@ LISTED = 4096
 
 
 class Sources(NamedTuple):
-    """The source partitions of a chunk: their names, and for each event the position of its own."""
+    """The source partitions of a chunk: their names; events `order[starts[i]]` … are those of partition i.
+
+    `order` None: the events are in that order.
+    """
 
     names: list[str]
-    codes: Ints
+    starts: list[int]
+    order: Ints | None
 
     @classmethod
     def of(cls, partitions: pa.Array) -> Sources:
         """From a column of text; NULL is the partition without a name."""
         encoded = pc.fill_null(partitions, "").dictionary_encode()
-        return cls(encoded.dictionary.to_pylist(), np.asarray(encoded.indices))
+        codes, names = np.asarray(encoded.indices), encoded.dictionary.to_pylist()
+        starts = np.cumsum(np.bincount(codes, minlength=len(names))) - np.bincount(codes, minlength=len(names))
+        order = None if bool((np.diff(codes) >= 0).all()) else np.argsort(codes, kind="stable")
+        return cls(names, starts.tolist(), order)
 
 
 class Counts(NamedTuple):
@@ -55,7 +62,7 @@ def count_rows(
     raises, else filtered if WHERE is not TRUE, else applied.
     """
     known: dict[object, tuple[dict[str, int], list[str]]] = {}
-    events = np.ones(rows.rows, bool)
+    read, with_time = _number(np.ones(rows.rows, bool), sources), _number(timed, sources)
     for plan in group.queries:
         presence = group.measures[plan.presence].filter
         same = (presence, plan.query.where, plan.delay)
@@ -65,7 +72,9 @@ def count_rows(
             passes = passed
             if presence is not None and (presence != plan.query.where or may_raise(presence)):
                 passes = _passes_or_raises(rows, plan.query.where, taken)
-            found = _fates([events, passed, timed, taken, passes], sources)
+            number, applied, passing = (_number(mask, sources) for mask in (taken, passed, passes))
+            dead = passing - applied + read - with_time
+            found = np.stack([read, applied, with_time - number, dead, number - passing])
             whole = dict(zip(FATES, found.sum(axis=1).tolist(), strict=True))
             names: list[str] = []
             known[same] = whole, names
@@ -77,18 +86,13 @@ def count_rows(
         counts.whole[plan.query.name] = whole
 
 
-def _fates(masks: list[Mask], sources: Sources | None) -> Ints:
-    """FATES by source partition, from the rows that are events, passed, timed, taken, and passed or raised."""
-    read, passed, timed, taken, passes = (_number(mask, sources) for mask in masks)
-    raised = passes - passed
-    return np.stack([read, passed, timed - taken, raised + read - timed, taken - passes])
-
-
 def _number(mask: Mask, sources: Sources | None) -> Ints:
-    """How many rows of each source partition."""
-    if sources is None or len(sources.names) == 1:
+    """How many rows, of each source partition if there are any."""
+    if sources is None:
         return np.array([np.count_nonzero(mask)])
-    return np.bincount(sources.codes[mask], minlength=len(sources.names))
+    sorted_mask = mask if sources.order is None else mask[sources.order]
+    pairs = zip(sources.starts, [*sources.starts[1:], len(mask)], strict=False)
+    return np.array([np.count_nonzero(sorted_mask[start:end]) for start, end in pairs])
 
 
 def _passes_or_raises(rows: Evaluator, where: Expression | None, taken: Mask) -> Mask:

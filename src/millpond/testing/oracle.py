@@ -107,7 +107,7 @@ def late_marks(query: Query, epochs: Sequence[Batch]) -> list[bool]:
 
 def late_rows(query: Query, epochs: Sequence[Batch]) -> list[Row]:
     """The late events that WHERE takes, whole, with the watermark they missed and the position of their epoch."""
-    found = []
+    found: list[Row] = []
     for epoch, (batch, watermark) in enumerate(zip(epochs, watermarks(query, epochs), strict=False)):
         for row in batch:
             if _judge(query, row, watermark).fate == "late" and _is_taken(query, row):

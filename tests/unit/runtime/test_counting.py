@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
 from millpond.runtime.counting import OTHERS, Sources, add_fates, bounded
 from millpond.runtime.packet import SourceFates
 
 
-def test_sources_are_named_and_coded_and_null_is_the_one_without_a_name() -> None:
-    names, codes = Sources.of(pa.array(["b", None, "b", "a"]))
-    assert [names[code] for code in codes] == ["b", "", "b", "a"]
+@pytest.mark.parametrize("names", [["b", None, "b", "a"], ["b", "b", None], ["a"], []])
+def test_sources_know_the_events_of_each_partition_and_null_is_the_one_without_a_name(names: list[str | None]) -> None:
+    sources = Sources.of(pa.array(names, pa.string()))
+    order = range(len(names)) if sources.order is None else sources.order.tolist()
+    ends = [*sources.starts[1:], len(names)]
+    found = {
+        name: [names[i] or "" for i in order[start:end]]
+        for name, start, end in zip(sources.names, sources.starts, ends, strict=False)
+    }
+    assert found == {name or "": [name or ""] * names.count(name) for name in names}
 
 
 def test_packets_add_up() -> None:
