@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -53,9 +53,14 @@ class Counts(NamedTuple):
     fates: list[packet.SourceFates]
 
 
+Passed: TypeAlias = Mapping[Expression | None, Sequence[int]]
+"""For each filter of a group how many events of late classes 0, 0 … 1, 0 … 2, … pass it; none are of later ones."""
+
+
 def count_rows(
-    counts: Counts, group: GroupPlan, rows: Evaluator, timed: Mask, late: Ints, sources: Sources | None
-) -> None:
+    counts: Counts, group: GroupPlan, rows: Evaluator, timed: Mask, late: Ints, sources: Sources | None,
+    known_passed: Passed | None = None,
+) -> None:  # fmt: skip
     """Add what became of the events for each query of the group; events without a time are dead for all of them.
 
     An event is late if its class exceeds the query's delay, else dead if something the query evaluates for it
@@ -63,16 +68,22 @@ def count_rows(
     """
     known: dict[object, tuple[dict[str, int], list[str]]] = {}
     read, with_time = _number(np.ones(rows.rows, bool), sources), _number(timed, sources)
+    taken_by = [timed & (late <= delay) for delay in range(len(group.delays_us))]
+    number_by = [_number(taken, sources) for taken in taken_by]
+    if sources is not None and len(sources.names) > 1:
+        known_passed = None  # it is of all partitions together
     for plan in group.queries:
         presence = group.measures[plan.presence].filter
         same = (presence, plan.query.where, plan.delay)
         if same not in known:
-            taken = timed & (late <= plan.delay)
-            passed = taken if presence is None else taken & rows(presence).is_true()
-            passes = passed
+            taken, number = taken_by[plan.delay], number_by[plan.delay]
+            if known_passed is not None:
+                applied = np.array([known_passed[presence][min(plan.delay, len(known_passed[presence]) - 1)]])
+            else:
+                applied = number if presence is None else _number(taken & rows(presence).is_true(), sources)
+            passing = applied
             if presence is not None and (presence != plan.query.where or may_raise(presence)):
-                passes = _passes_or_raises(rows, plan.query.where, taken)
-            number, applied, passing = (_number(mask, sources) for mask in (taken, passed, passes))
+                passing = _number(_passes_or_raises(rows, plan.query.where, taken), sources)
             dead = passing - applied + read - with_time
             found = np.stack([read, applied, with_time - number, dead, number - passing])
             whole = dict(zip(FATES, found.sum(axis=1).tolist(), strict=True))
