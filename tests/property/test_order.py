@@ -21,6 +21,7 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
+from millpond.plan.build import build_plan
 from millpond.runtime.counting import FATES, add_fates
 from millpond.runtime.packet import SourceFates
 from millpond.testing.compare import rows_of
@@ -60,9 +61,9 @@ class Rows:
 
     name = "rows"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, queries: Sequence[Query] = ()) -> None:
         self._folder, self._cursor = folder, -1
-        names = {query.name for query in (*QUERIES, *ASKING)}
+        names = {query.name for query in (*QUERIES, *ASKING, *queries)}
         self.rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in names}
         self.late: dict[str, list[Event]] = {name: [] for name in names}
         self.counts: dict[str, dict[str, int]] = {name: {} for name in names}
@@ -167,12 +168,33 @@ def test_lateness_is_judged_in_the_events_own_partition(seed: int, tmp_path: Pat
         assert counts["read"] == sum(map(len, streams))
 
 
-def naive_fates(query: Query, partition: list[Event]) -> tuple[list[int], list[Event]]:
+def crowd() -> list[Query]:
+    """So many filters that cells are split by signature, and what passes them is known without a look at each event."""
+    above = [call("gt", (Column("v", "double"), literal(i / 20, "double")), "boolean") for i in range(20)]
+    return [replace(query(f"over {i}", 20, 10, 3 + i % 2), where=where) for i, where in enumerate(above)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_filters_are_counted_alike_in_one_source_task_and_in_several(seed: int, tmp_path: Path) -> None:
+    streams, queries = events(seed), crowd()
+    assert build_plan(queries).groups[0].signed
+    kept = Rows(tmp_path, queries)
+    pond = LocalPond(tmp_path, [STREAM], queries, followers=[kept])
+    dice = random.Random(seed)
+    for start in range(0, 80, 20):
+        tables = [table(stream[start : start + 20]) for stream in streams]
+        pond.epoch({"tx": [pa.concat_tables(tables)] if dice.random() < 0.5 else tables})
+    for i, each in enumerate(queries):
+        for partition, stream in zip(PARTITIONS, streams, strict=True):
+            assert kept.fates[each.name][partition] == naive_fates(each, stream, i / 20)[0]
+
+
+def naive_fates(query: Query, partition: list[Event], above: float = 0.5) -> tuple[list[int], list[Event]]:
     """Read, applied, late, dead, filtered of one partition, and its late rows that WHERE takes; one plain loop."""
     fates, late = dict.fromkeys(FATES, 0), []
     newest: int | None = None
     for event in partition:
-        taken = query.where is None or event["v"] > 0.5
+        taken = query.where is None or event["v"] > above
         fates["read"] += 1
         if event["ts"] is None:
             fates["dead"] += 1
