@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
+from millpond.errors import CorruptError
 from millpond.model.expressions import Expression
 from millpond.plan.late import LATE_EPOCH, LATE_WATERMARK, LateAsk
 from millpond.plan.plan import GroupPlan
@@ -86,8 +87,15 @@ def _rows(
 
 
 def read_late_rows(packet: pa.Buffer, size: int) -> pa.RecordBatch:
-    """The late rows in the last `size` bytes of a packet."""
-    return pa.ipc.open_stream(packet[packet.size - size :]).read_next_batch()
+    """The late rows in the last `size` bytes of a packet.
+
+    Raises:
+        CorruptError: they do not read.
+    """
+    try:
+        return pa.ipc.open_stream(packet[packet.size - size :]).read_next_batch()
+    except (pa.ArrowException, OSError, StopIteration) as error:
+        raise CorruptError(f"The late rows of a packet do not read: {error}.", "Run the batch again.") from error
 
 
 def _bit(ask: LateAsk) -> tuple[Expression | None, int]:
