@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from millpond.clock import lap_us
 from millpond.errors import OverflowedError
 from millpond.faults import reached
-from millpond.log.records import Receipt
+from millpond.log.records import Fates, Receipt
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.closing import Closing, batches, closing_windows
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
+from millpond.runtime.counting import add_fates, bounded
+from millpond.runtime.late_rows import read_late_rows, write_late_rows
 from millpond.runtime.lateness import advanced
 from millpond.runtime.packet import GroupPart, decode_packet
 from millpond.runtime.raw import RawRows, piece_of_raw
@@ -47,15 +50,20 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
         CorruptError: a packet or a section does not read.
     """
     began = lap_us()
-    arrived = [decode_packet(packet) for packet in packets]
+    arrived = [(*decode_packet(packet), packet) for packet in packets]
     arrived.sort(key=lambda packet: (packet[0].stream, packet[0].partition, packet[0].sequence))
     counts = {f"bytes_moved:{WHOLE_POND}": sum(packet.size for packet in packets)}
+    fates: Fates = {}
     newest: dict[str, dict[str, int]] = {}
+    late: dict[str, list[pa.RecordBatch]] = {}
     parts: dict[str, list[GroupPart]] = {}
-    for header, groups in arrived:
+    for header, groups, packet in arrived:
         for query, found in header.counts.items():
             for name, value in found.items():
                 counts[f"{name}:{query}"] = counts.get(f"{name}:{query}", 0) + value
+        add_fates(fates, header.fates)
+        if header.late_size:
+            late.setdefault(header.stream, []).append(read_late_rows(packet, header.late_size))
         reached_so_far = newest.setdefault(header.stream, {})
         for name, time in header.newest_us.items():
             reached_so_far[name] = max(time, reached_so_far.get(name, time))
@@ -70,11 +78,14 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
         if group.stream in task.drain_floor_us:
             after = Watermark(after.max_time_us, task.drain_floor_us[group.stream])
         _GroupFold(task, instance, group, files, delta, counts).run(parts.get(group.id, []), mark, after)
+    for stream, found_late in late.items():
+        floor = task.lines.get(stream, TimeLine()).mark.floor_us
+        write_late_rows(task.late.get(stream, ()), found_late, floor, task.number, delta, counts)
     counts[f"fold_us:{WHOLE_POND}"] = lap_us() - began
     reached("fold.before_delta")
-    finished = delta.finish(Path(task.folder), task.number, instance, attempt, counts)
+    receipt, body = delta.finish(Path(task.folder), task.number, instance, attempt, counts)
     reached("fold.after_delta")
-    return finished
+    return msgspec.structs.replace(receipt, fates=bounded(fates)), body
 
 
 class _GroupFold:

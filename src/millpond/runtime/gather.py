@@ -20,8 +20,9 @@ from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.classify import classify, split_slices
 from millpond.runtime.columns import Values, from_arrow, to_arrow
-from millpond.runtime.counting import Passed, count_rows
+from millpond.runtime.counting import Counts, Passed, Sources, count_rows
 from millpond.runtime.evaluate import Evaluator
+from millpond.runtime.late_rows import LateCatch
 from millpond.runtime.lateness import Judge, Judged, late_classes
 from millpond.runtime.layout import TICK, StreamLayout
 from millpond.runtime.packet import GroupPart, Header, encode_packet
@@ -116,24 +117,34 @@ def _gather_chunk(
     evaluator = Evaluator(columns, table.num_rows)
     floor = task.lines.get(stream.name, TimeLine()).mark.floor_us
     parts: list[list[GroupPart]] = [[] for _ in range(task.instances)]
-    counts = {WHOLE_POND: {"events": table.num_rows, "bytes_read": table.nbytes}}
+    counts = Counts({WHOLE_POND: {"events": table.num_rows, "bytes_read": table.nbytes}}, [])
+    catch = LateCatch(task.late.get(stream.name, ()))
+    late_rows = b""
     newest: dict[str, int] = {}
     judged: Judged | None = None
+    order = _order(stream, columns)
+    sources = None if order[0] is None else Sources.of(order[0])
     for group in task.plan.groups:
         if group.stream != stream.name:
             continue
         times = columns[group.event_time]
         if judged is None:  # a stream has one event-time column
-            judged = judge.judge(times.data, times.null, *_order(stream, columns))
+            judged = judge.judge(times.data, times.null, *order)
             newest = judged.newest_us
         late = late_classes(times.data, judged, floor, group.delays_us)
         chosen = Rows(evaluator, judged.timed & (late < len(group.delays_us)))
         passed = _gather_group(task, group, chosen, times.data, late, parts)
-        counts.update(count_rows(group, evaluator, judged.timed, late, passed))
-    counts[WHOLE_POND]["gather_us"] = lap_us() - began
+        count_rows(counts, group, evaluator, judged.timed, late, sources, passed)
+        catch.see(group, evaluator, late)
+    if judged is not None:
+        late_rows = catch.packed(stream, table, judged)
+    counts.whole[WHOLE_POND]["gather_us"] = lap_us() - began
     for instance in range(task.instances):
-        header = Header(stream.name, partition, sequence, newest, counts if instance == 0 else {})
-        yield instance, encode_packet(header, parts[instance])
+        header = Header(stream.name, partition, sequence, newest, {})
+        if instance == 0:
+            header.counts, header.fates = counts
+        mine = late_rows if instance == partition % task.instances else b""
+        yield instance, encode_packet(header, parts[instance], mine)
 
 
 def _order(stream: StreamLayout, columns: _Columns) -> tuple[pa.Array | None, Ints | None]:

@@ -1,7 +1,7 @@
 """Packets: what the one shuffle moves, from one source partition to one instance, as bytes.
 
 packet  = "MPK1" , u32 length of header , header (JSON) , sections
-section = an Arrow IPC stream, lz4: keys and cells in turn, for each group the header names
+section = an Arrow IPC stream, lz4: keys and cells in turn, for each group the header names; then late rows, if any
 """
 
 from __future__ import annotations
@@ -42,10 +42,17 @@ class PartHeader(msgspec.Struct, omit_defaults=True):
     signatures: Stored | None = None
 
 
+class SourceFates(msgspec.Struct):
+    """What became of events per source partition, for `queries`: five numbers each, see `counting.FATES`."""
+
+    queries: list[str]
+    partitions: dict[str, list[int]]
+
+
 class Header(msgspec.Struct):
     """Where a packet comes from and what its task saw: `newest_us` is the largest event time per source partition.
 
-    `counts` travel to one instance only.
+    `counts` and `fates` travel to one instance only, and so do late rows, `late_size` bytes of them.
     """
 
     stream: str
@@ -54,6 +61,8 @@ class Header(msgspec.Struct):
     newest_us: dict[str, int]
     counts: dict[str, dict[str, int]]
     groups: list[PartHeader] = []
+    fates: list[SourceFates] = []
+    late_size: int = 0
 
 
 class GroupPart(NamedTuple):
@@ -65,8 +74,9 @@ class GroupPart(NamedTuple):
     body: Piece | RawRows
 
 
-def encode_packet(header: Header, parts: Sequence[GroupPart]) -> bytes:
-    """The bytes of a packet; `header.groups` is filled in."""
+def encode_packet(header: Header, parts: Sequence[GroupPart], late_rows: bytes = b"") -> bytes:
+    """The bytes of a packet and its late rows; `header.groups` and `header.late_size` are filled in."""
+    header.late_size = len(late_rows)
     written: list[bytes] = []
     for part in parts:
         keys = _stream(pa.RecordBatch.from_arrays(part.keys, names=[f"k{i}" for i in range(len(part.keys))]))
@@ -84,7 +94,7 @@ def encode_packet(header: Header, parts: Sequence[GroupPart]) -> bytes:
         header.groups.append(PartHeader(part.group, start, end, late, *sizes, same, filters, *signature))
         written += [keys, data]
     head = msgspec.json.encode(header)
-    return b"".join([_MAGIC, struct.pack("<I", len(head)), head, *written])
+    return b"".join([_MAGIC, struct.pack("<I", len(head)), head, *written, late_rows])
 
 
 def _stream(batch: pa.RecordBatch) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from millpond.plan.late import LateAsk
 from millpond.plan.plan import GroupPlan, Plan
 from millpond.runtime.layout import ReadLayout
 
@@ -51,7 +52,8 @@ class TimeLine(msgspec.Struct, frozen=True):
 class GatherTask(msgspec.Struct, frozen=True):
     """Everything a gather needs besides its events; `owners[bucket]` is the bucket's instance.
 
-    `now_us`: the driver's clock when the epoch began; None: no event is too far ahead.
+    `now_us`: the driver's clock when the epoch began; None: no event is too far ahead. `late`: who wants its late
+    events, by stream.
     """
 
     plan: Plan
@@ -61,6 +63,7 @@ class GatherTask(msgspec.Struct, frozen=True):
     instances: int
     now_us: int | None = None
     quarantined: frozenset[str] = frozenset()
+    late: dict[str, tuple[LateAsk, ...]] = {}
 
 
 class SectionPlace(msgspec.Struct, frozen=True):
@@ -97,6 +100,7 @@ class FoldTask(msgspec.Struct, frozen=True):
     writer: str
     drained: bool = False
     quarantined: frozenset[str] = frozenset()
+    late: dict[str, tuple[LateAsk, ...]] = {}
 
     def of(self, instance: int, group: GroupPlan) -> GroupState:
         """What `instance` remembers of `group`."""

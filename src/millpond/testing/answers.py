@@ -89,7 +89,10 @@ class Run:
         kept = remembered if keep_rows else []
         self.sinks = {query.name: MemorySink(query.name, reader) for query in kept}
         self.ledger = Ledger()
-        everybody: list[Follower] = [*self.sinks.values(), self.ledger, *followers]
+        late = RowsReader(lambda _n, receipt, section: _section(folder, receipt, section), "late")
+        asking = [query for query in kept if query.late_sink is not None]
+        self.late_sinks = {query.name: MemorySink(query.name, late, late=True) for query in asking}
+        everybody: list[Follower] = [*self.sinks.values(), *self.late_sinks.values(), self.ledger, *followers]
         self.pond = LocalPond(folder, [STREAM], remembered, instances, buckets, everybody)
 
     def epoch(self, partitions: Sequence[Rows]) -> None:
@@ -99,7 +102,7 @@ class Run:
     def answers(self) -> Answers:
         """What came out so far."""
         fates = {
-            query: {name: value for name, value in found.items() if name != "rows"}
+            query: {name: value for name, value in found.items() if name not in ("rows", "late_rows")}
             for query, found in self.ledger.counts.items()
         }
         rows = {name: rows_of(sink.table()) for name, sink in self.sinks.items()}

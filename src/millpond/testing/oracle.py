@@ -21,7 +21,7 @@ from millpond.testing.rowwise import EXACT, Raised, Row, Value, evaluate, fit_de
 
 __all__ = [
     "Batch", "Raised", "Result", "Row", "Value",
-    "aggregate", "answer", "answer_by_epoch", "counts", "evaluate", "late_marks", "watermarks",
+    "aggregate", "answer", "answer_by_epoch", "counts", "evaluate", "late_marks", "late_rows", "watermarks",
 ]  # fmt: skip
 
 Batch = Sequence[Row]
@@ -105,6 +105,23 @@ def late_marks(query: Query, epochs: Sequence[Batch]) -> list[bool]:
         for batch, watermark in zip(epochs, marks, strict=False)
         for row in batch
     ]
+
+
+def late_rows(query: Query, epochs: Sequence[Batch]) -> list[Row]:
+    """The late events that WHERE takes, whole, with the watermark they missed and the position of their epoch."""
+    found: list[Row] = []
+    for epoch, (batch, watermark) in enumerate(zip(epochs, watermarks(query, epochs), strict=False)):
+        for row in batch:
+            if _judge(query, row, watermark).fate == "late" and _is_taken(query, row):
+                found.append({**row, "_watermark": watermark, "_epoch": epoch})
+    return found
+
+
+def _is_taken(query: Query, row: Row) -> bool:
+    try:
+        return query.where is None or evaluate(query.where, row) is True
+    except Raised:
+        return False
 
 
 def _is_known(time: int | None) -> bool:
