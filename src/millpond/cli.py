@@ -11,11 +11,14 @@ import msgspec
 import typer
 from rich.console import Console
 
+from millpond.control.causes import explain_why
 from millpond.control.demo import DemoOptions, run_demo
 from millpond.control.interrupts import interrupts
 from millpond.control.pond import Pond
 from millpond.control.progress import Progress, utc
-from millpond.control.reader import look_up
+from millpond.control.reader import look_up, read_truth
+from millpond.control.why import find_facts
+from millpond.control.why_picture import draw
 from millpond.errors import MillpondError, QueryTypeError
 from millpond.plan.explain import explain as explained
 from millpond.spark.session import spark_session
@@ -121,6 +124,17 @@ def lookup(
         )
     if document is None:
         raise typer.Exit(1)
+
+
+@app.command()
+def why(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="The query that should say something.")],
+    checkpoint: Annotated[Path, typer.Option("--checkpoint", metavar="DIR", help="The pond's folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+) -> None:
+    """Say why nothing comes out of a query, read beside a pond that may be running."""
+    found = explain_why(find_facts(*read_truth(checkpoint), query))
+    typer.echo(msgspec.json.encode(found).decode() if as_json else draw(found), nl=as_json)
 
 
 @app.command()

@@ -192,11 +192,13 @@ class _GroupFold:
                 position = group.windows.index(plan.query.window)
                 mine = [window for window in run if window.window == position]
                 try:
-                    batch = rows_of_block(group, plan, block, mine, self._keys, self._task.buckets)
+                    batch, withheld = rows_of_block(group, plan, block, mine, self._keys, self._task.buckets)
                 except OverflowedError:
                     self._counts[f"raised:{name}"] = 1
                     results.pop(name, None)
                     continue
+                if withheld:
+                    self._counts[f"withheld:{name}"] = self._counts.get(f"withheld:{name}", 0) + withheld
                 if batch is not None:
                     results.setdefault(name, []).append(batch)
 

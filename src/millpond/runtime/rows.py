@@ -45,8 +45,8 @@ def rows_of_block(
     windows: Sequence[Closing],
     keys: KeyDictionary,
     buckets: int,
-) -> pa.RecordBatch | None:
-    """The query's rows for some windows and the slots of one block, or None for none.
+) -> tuple[pa.RecordBatch | None, int]:
+    """The query's rows for some windows and the slots of one block (None for none), and how many HAVING withheld.
 
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
@@ -55,23 +55,24 @@ def rows_of_block(
     found = [np.flatnonzero(block.window(presence, window) > 0) for window in windows]
     count = sum(len(rows) for rows in found)
     if not count:
-        return None
+        return None, 0
     columns = _measured(group, plan, block, windows, found)
     ends = np.repeat(np.array([window.end_us for window in windows]), [len(rows) for rows in found])
     slots = np.concatenate(found) + block.first
     inputs = _inputs(group, plan, columns, ends, count)
-    having = plan.query.having
+    having, withheld = plan.query.having, 0
     if having is not None:
         inputs.update(_key_values(group, slots, keys))
         held = Evaluator(inputs, count)
         kept = np.flatnonzero(np.broadcast_to(_checked(plan, held(having)).is_true(), (count,)))
+        withheld = count - len(kept)
         if not len(kept):
-            return None
+            return None, withheld
         slots, ends, count = slots[kept], ends[kept], len(kept)
         inputs = {name: _taken(values, kept) for name, values in inputs.items()}
     else:
         inputs.update(_key_values(group, slots, keys))
-    return _outputs(plan, inputs, slots, ends, count, keys, buckets)
+    return _outputs(plan, inputs, slots, ends, count, keys, buckets), withheld
 
 
 def _measured(
