@@ -13,6 +13,7 @@ from rich.console import Console
 
 from millpond.control.causes import explain_why
 from millpond.control.demo import DemoOptions, run_demo
+from millpond.control.doctor import Asked, examine, say_check
 from millpond.control.interrupts import interrupts
 from millpond.control.pond import Pond
 from millpond.control.progress import Progress, utc
@@ -135,6 +136,29 @@ def why(
     """Say why nothing comes out of a query, read beside a pond that may be running."""
     found = explain_why(find_facts(*read_truth(checkpoint), query))
     typer.echo(msgspec.json.encode(found).decode() if as_json else draw(found), nl=as_json)
+
+
+@app.command()
+def doctor(
+    checkpoint: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--checkpoint", metavar="DIR", help="A pond's folder, there or to be made."),
+    ] = None,
+    store: StoreAddress = "lmdb",
+    memory: Memory = "2g",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+) -> None:
+    """Try what a pond needs of this machine: one line a check; exit status 1 when something would stop a pond."""
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    checks = []
+    for check in examine(Asked(checkpoint, store, memory)):
+        checks.append(check)
+        if not as_json:
+            say_check(console, check)
+    sound = all(check.verdict != "problem" for check in checks)
+    if as_json:
+        typer.echo(msgspec.json.encode({"ok": sound, "checks": checks}).decode())
+    raise typer.Exit(0 if sound else 1)
 
 
 @app.command()
