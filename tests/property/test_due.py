@@ -14,6 +14,7 @@ from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
+from millpond.plan.plan import SIGNED_FROM
 from millpond.runtime.due import next_due
 from millpond.runtime.epoch import watermarks
 from millpond.state.delta import Files
@@ -34,17 +35,24 @@ EPOCHS = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(WINDOWS, st.integers(0, 300)), min_size=1, max_size=3), EPOCHS, st.integers(1, 2))
+@given(
+    st.lists(st.tuples(WINDOWS, st.integers(0, 300)), min_size=1, max_size=3), EPOCHS, st.integers(1, 2), st.booleans()
+)
 def test_the_window_due_is_the_first_open_one_with_an_event(
-    asked: list[tuple[Sliding, int]], epochs: list[list[tuple[int, int]]], instances: int
+    asked: list[tuple[Sliding, int]], epochs: list[list[tuple[int, int]]], instances: int, many_filters: bool
 ) -> None:
     count = (Aggregate("count", None, None, "bigint"),)
     output = (Named("n", Column("agg:0", "bigint")),)
     queries = [
         Query(f"q{i}", "tx", "ts", delay, window, (V,), count, output, WHERE) for i, (window, delay) in enumerate(asked)
     ]
+    above = [call("gt", (V, literal(i, "bigint")), "boolean") for i in range(1, SIGNED_FROM)]
+    others = [
+        Query(f"other{i}", "tx", "ts", 0, asked[0][0], (V,), count, output, where) for i, where in enumerate(above)
+    ]
     with TemporaryDirectory() as folder:
-        pond = LocalPond(Path(folder), [TX], queries, instances)
+        pond = LocalPond(Path(folder), [TX], [*queries, *(others if many_filters else ())], instances)
+        assert pond.plan.groups[0].signed == many_filters
         taken: dict[str, list[int]] = {query.name: [] for query in queries}
         for events in epochs:
             before = watermarks(pond.manifest).get("tx")

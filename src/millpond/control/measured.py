@@ -98,11 +98,15 @@ def price_of_state(price: Price, measured: Measured | None) -> list[str]:
     cells = None
     if measured is not None and price.before is not None:
         cells = group_cells(price.before, measured.truth.manifest, measured.truth.folder, measured.spec.instances)
-    more = sum(_columns(one, price, cells) for one in price.measures)
+    kept = () if price.before is None else price.before.kept
+    more = sum(_columns(one, price, cells) for one in price.group.kept if one not in kept)
     lines = []
+    if price.group.signed:
+        now = f"{cells.per_key():,.0f} bytes per key now; " if cells is not None and cells.cells else ""
+        return [f"{now}cells are split by the filters that their events pass: it grows with events, not with filters"]
     if cells is not None and cells.cells:
-        edges, kept = price.edges, price.kept_us
-        growth = float(edges[1] / edges[0]) * kept[1] / kept[0]
+        edges, needed = price.edges, price.kept_us
+        growth = float(edges[1] / edges[0]) * needed[1] / needed[0]
         before, after = cells.per_key(), cells.per_key(growth, more)
         lines.append(
             f"about {before:,.0f} → {after:,.0f} bytes per key, from {cells.cells / cells.keys:,.1f} cells of "
@@ -111,7 +115,7 @@ def price_of_state(price: Price, measured: Measured | None) -> list[str]:
         )
     every = more if cells is None else cells.columns + more
     if cells is None and price.before is not None:
-        every += sum(_columns(one, price, None) for one in price.before.measures)
+        every += sum(_columns(one, price, None) for one in kept)
     lines.append(
         f"at most {price.most_cells * (every + 1) * WORD_BYTES:,.0f} bytes per key besides the key: "
         f"{price.most_cells:,} cells of {every:,.0f} columns, if it has events in every slice"
@@ -122,7 +126,7 @@ def price_of_state(price: Price, measured: Measured | None) -> list[str]:
 def _columns(measure: Measure, price: Price, cells: GroupCells | None) -> float:
     """How many columns a measure takes: as many as measured ones of its kind and type, else what is usual."""
     if cells is not None and price.before is not None:
-        alike = [one for one in price.before.measures if (one.kind, one.type) == (measure.kind, measure.type)]
+        alike = [one for one in price.before.kept if (one.kind, one.type) == (measure.kind, measure.type)]
         counted = [cells.of_measure[one.id] for one in alike if cells.of_measure.get(one.id)]
         if counted:
             return max(counted)

@@ -6,7 +6,7 @@ that is run again, anywhere, on packets in any order of arrival, gives the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +18,12 @@ from millpond.log.records import Receipt
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.closing import Closing, batches, closing_windows
 from millpond.runtime.columns import ARROW_TYPES
-from millpond.runtime.combine import blocks, edges_of, ranges_of
+from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.lateness import advanced
 from millpond.runtime.packet import GroupPart, decode_packet
 from millpond.runtime.raw import RawRows, piece_of_raw
-from millpond.runtime.rows import rows_of_block
+from millpond.runtime.rows import rows_of_block, shape_of
+from millpond.runtime.signed import signed_blocks
 from millpond.runtime.tasks import WHOLE_POND, FoldTask, SectionPlace, TimeLine, Watermark
 from millpond.runtime.tiles import new_tiles
 from millpond.state.cells import Cells, Piece, merge, piece_of
@@ -175,32 +176,49 @@ class _GroupFold:
             and group.windows.index(plan.query.window) in occurring
             and plan.query.name not in self._task.quarantined
         ]
-        wanted = {
-            group.measures[i].id
-            for plan in asked
-            for places in ((plan.presence,), *plan.measures)
-            for i in places
-        }
+        if not asked:
+            return
+        measures = [group.measures[i] for i in _measures_of(asked)]
         edges = edges_of(run)
-        ranges = ranges_of(parts, edges, delay)
-        self._counts[_SLICES_READ] = self._counts.get(_SLICES_READ, 0) + len(ranges)
-        for block in blocks(edges, ranges, wanted, len(self._keys)):
-            for plan in asked:
-                name = plan.query.name
-                if f"raised:{name}" in self._counts:
-                    continue
-                position = group.windows.index(plan.query.window)
+        chosen = slices_between(parts, edges, delay)
+        read = sum(int(np.count_nonzero(mask)) for mask in chosen)
+        self._counts[_SLICES_READ] = self._counts.get(_SLICES_READ, 0) + read
+        if group.signed:
+            made = signed_blocks(edges, parts, chosen, measures, len(self._keys))
+        else:
+            ids = {measure.id for measure in measures}
+            made = blocks(edges, ranges_of(parts, edges, chosen), ids, len(self._keys))
+        for block in made:
+            for plans in _alike(group, asked):
+                position = group.windows.index(plans[0].query.window)
                 mine = [window for window in run if window.window == position]
-                try:
-                    batch, withheld = rows_of_block(group, plan, block, mine, self._keys, self._task.buckets)
-                except OverflowedError:
-                    self._counts[f"raised:{name}"] = 1
-                    results.pop(name, None)
-                    continue
-                if withheld:
-                    self._counts[f"withheld:{name}"] = self._counts.get(f"withheld:{name}", 0) + withheld
-                if batch is not None:
-                    results.setdefault(name, []).append(batch)
+                self._answer_alike(plans, block, mine, results)
+
+    def _answer_alike(
+        self,
+        plans: Sequence[QueryPlan],
+        block: Block,
+        windows: Sequence[Closing],
+        results: dict[str, list[pa.RecordBatch]],
+    ) -> None:
+        """Rows of queries of one shape; one that raises is given up alone."""
+        plans = [plan for plan in plans if f"raised:{plan.query.name}" not in self._counts]
+        if not plans:
+            return
+        try:
+            found, withheld = rows_of_block(self._group, plans, block, windows, self._keys, self._task.buckets)
+        except OverflowedError:
+            if len(plans) == 1:
+                self._counts[f"raised:{plans[0].query.name}"] = 1
+                results.pop(plans[0].query.name, None)
+            else:
+                for plan in plans:
+                    self._answer_alike([plan], block, windows, results)
+            return
+        for name, rows in withheld.items():
+            self._counts[f"withheld:{name}"] = self._counts.get(f"withheld:{name}", 0) + rows
+        for name, batch in found.items():
+            results.setdefault(name, []).append(batch)
 
     def _write_rows(self, query: str, found: Sequence[pa.RecordBatch]) -> None:
         rows = sum(batch.num_rows for batch in found)
@@ -232,6 +250,22 @@ class _GroupFold:
         supersedes = tuple(self._state.segments[i].id for i in chosen)
         if merged.rows:
             self._write_segment(merged, level + 1, supersedes)
+
+
+def _measures_of(plans: Sequence[QueryPlan]) -> list[int]:
+    """Positions of the measures that some queries read, each once."""
+    every = (i for plan in plans for places in ((plan.presence,), *plan.measures) for i in places)
+    return list(dict.fromkeys(every))
+
+
+def _alike(group: GroupPlan, plans: Sequence[QueryPlan]) -> list[list[QueryPlan]]:
+    """Queries whose rows are made together."""
+    if not group.signed:
+        return [[plan] for plan in plans]
+    shapes: dict[Hashable, list[QueryPlan]] = {}
+    for plan in plans:
+        shapes.setdefault(shape_of(plan), []).append(plan)
+    return list(shapes.values())
 
 
 def _full_level(places: Sequence[SectionPlace]) -> int | None:

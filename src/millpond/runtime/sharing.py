@@ -19,6 +19,7 @@ from millpond.arrays import Ints
 from millpond.log.manifest import Manifest
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan, Plan, QueryPlan
+from millpond.runtime.due import counted_in
 from millpond.runtime.epoch import group_state, watermarks
 from millpond.runtime.fold import needed_from, read_section
 from millpond.runtime.tasks import GroupState, Watermark
@@ -84,7 +85,7 @@ def group_cells(group: GroupPlan, manifest: Manifest, folder: Path, instances: i
     """
     mark, files = watermarks(manifest).get(group.stream, Watermark()), Files(folder)
     rows, keys, key_bytes, stored_keys, columns = 0, 0, 0, 0, 0
-    of_measure = {measure.id: 0 for measure in group.measures}
+    of_measure = {measure.id: 0 for measure in group.kept}
     for instance in range(instances):
         state = group_state(manifest, instance, group)
         cells = _needed_cells(group, state, files, needed_from(group.queries, mark))
@@ -138,7 +139,10 @@ def _alone(
     """What the query would keep by itself: its cells between its own edges, while its own windows need them."""
     starts = np.repeat(cells.slices.start_us, np.diff(cells.offsets))
     classes = np.repeat(cells.slices.late_class, np.diff(cells.offsets))
-    kept = (cells.columns[f"{group.measures[query.presence].id}:n"] > 0) & (classes <= query.delay)
+    counted, passing = counted_in(group.measures[query.presence], cells)
+    if counted is None:
+        return StateSize()
+    kept = (counted > 0) & (classes <= query.delay) & np.repeat(passing, np.diff(cells.offsets))
     if not kept.any():
         return StateSize()
     _, ends_us, slices = slices_of([query.query.window], starts)
@@ -148,7 +152,8 @@ def _alone(
     slots = cells.slots[kept]
     distinct = np.unique(np.stack([slots.astype(np.int64), slices[kept]]), axis=1)
     places = {query.presence, *(place for places in query.measures for place in places)}
-    wanted = {group.measures[place].id for place in places}
+    asked = (group.measures[place] for place in places)
+    wanted = {measure.base.id if group.signed else measure.id for measure in asked}
     return _size(distinct.shape[1], slots, _columns(cells, wanted), key_bytes)
 
 
