@@ -24,6 +24,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from millpond import Pond
 from millpond.cli import app
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -208,6 +209,23 @@ def test_a_file(spark: SparkSession, here: Path, example: str, events: str) -> N
     done = CliRunner().invoke(app, ["run", "pond.sql", "--once", "--drain"])
     assert done.exit_code == 0, done.output
     check(example, {path.name: _written(path) for path in (here / "out").iterdir()})
+
+
+def test_a_pond_says_why_within_its_process(spark: SparkSession, tmp_path: Path) -> None:
+    module = loaded(EXAMPLES / "game_levels.py")
+    module.write_tries(tmp_path / "tries")
+    with Pond(spark, tmp_path / "pond") as pond:
+        pond.load(module.GAME.format(folder=tmp_path))
+        pond.add("too_hard", module.TOO_HARD)
+        pond.run(once=True)
+        before = pond.why("too_hard")
+        assert [cause.code for cause in before.causes] == ["in-memory", "window-open", "rows-are-out"]
+        assert before.facts.running
+        pond.drain()
+        after = pond.why("too_hard")
+        assert [cause.code for cause in after.causes] == ["in-memory", "rows-are-out"]
+        # six levels in each half hour, of which one is too hard
+        assert (after.facts.tail.counts.rows, after.facts.tail.counts.withheld) == (2, 10)
 
 
 def _written(folder: Path) -> list[dict[str, Any]]:
