@@ -23,9 +23,7 @@ from millpond.plan.build import build_plan, conjunction
 from millpond.runtime import classify, gather
 from millpond.testing import duckdb_judge, oracle
 from millpond.testing.answers import Answers, Partition, Run, answers, dealt, whole
-from millpond.testing.cases import (
-    BIGINTS, DOUBLES, INTS, SECOND, TEXTS, Case, Menu, aggregate_of, random_case,
-)  # fmt: skip
+from millpond.testing.cases import BIGINTS, DOUBLES, INTS, SECOND, TEXTS, Case, Menu, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows, canonical
 from millpond.testing.duckdb_expressions import Unsupported
 from millpond.testing.rowwise import Raised

@@ -34,7 +34,7 @@ EPOCHS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.tuples(WINDOWS, st.integers(0, 300)), min_size=1, max_size=3), EPOCHS, st.integers(1, 2), st.booleans()
 )

@@ -1,8 +1,8 @@
-"""Which filters of a group each event passes, found by classes of events and not filter by filter.
+"""Which filters of a group each event passes, found by bins and not filter by filter.
 
-Comparisons of one expression with many constants are a family: the constants cut the expression's values into
-classes, one binary search tells the class of each event, and which comparisons hold is a property of the class.
-Any other condition has two classes. Filters then are sets of combinations of classes.
+Comparisons of one expression with many constants are a **family**: the constants cut the expression's values into
+bins, one binary search tells the bin of each event, and which comparisons hold is a property of the bin.
+Any other condition has two bins. Filters then are sets of combinations of bins.
 
 Combinations that occur become signatures. Filters whose conditions have nothing to do with each other would multiply
 them, so they are dealt out to bundles, each with signatures of its own: as few as keep the number of cells small.
@@ -15,13 +15,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.arrays import Ints, Mask
 from millpond.model.expressions import Call, Expression, Literal
 from millpond.model.types import INTEGERS, TIMES
-from millpond.runtime.columns import Values
+from millpond.runtime.columns import Array, Values
 from millpond.runtime.partials import Rows, compact
 from millpond.state.cells import Signed, Slices, order_codes
 from millpond.state.signatures import numbered
@@ -42,7 +43,7 @@ class Bundle(NamedTuple):
 
     rows: Ints
     codes: Ints
-    bits: Mask
+    bits: npt.NDArray[np.bool_]
 
     def counts(self, late: Ints, classes: int) -> Ints:
         """How many rows of each late class (given for all rows) pass each filter."""
@@ -67,10 +68,10 @@ def split_slices(every: Slices, slices: Ints, bundle: Bundle, filters: Sequence[
 
 
 class _Test(NamedTuple):
-    """A class per row, and for each part of a condition the classes that pass it."""
+    """A bin per row, and for each part of a condition the bins that pass it."""
 
     codes: Ints
-    classes: int
+    bins: int
     passing: Mapping[Expression, Mask]
 
 
@@ -87,10 +88,11 @@ def classify(rows: Rows, filters: Sequence[Expression | None], cells: int) -> li
         groups.setdefault(tuple(sorted({owner[part] for part in condition})), []).append(position)
     open_, bundles = _Combined.none(rows.count), []
     for needed, members in sorted(groups.items(), key=lambda item: (len(item[0]), item[0])):
-        alone = math.prod(tests[i].classes for i in needed)
+        alone = math.prod(tests[i].bins for i in needed)
         both = open_.joined(tests, [i for i in needed if i not in open_.tests])
-        apart = min(rows.count, cells * open_.count) + min(rows.count, cells * alone)
-        if open_.members and (both.count > MOST_SIGNATURES or min(rows.count, cells * both.count) > apart):
+        apart = min(rows.count, cells * open_.combinations) + min(rows.count, cells * alone)
+        together = min(rows.count, cells * both.combinations)
+        if open_.members and (both.combinations > MOST_SIGNATURES or together > apart):
             bundles.append(open_.bundle(tests, parts))
             both = _Combined.none(rows.count).joined(tests, needed)
         open_ = both._replace(members=[*both.members, *members])
@@ -99,12 +101,12 @@ def classify(rows: Rows, filters: Sequence[Expression | None], cells: int) -> li
 
 
 class _Combined(NamedTuple):
-    """Combinations of the classes of some tests: the one of each row, and its class in each test."""
+    """Combinations of the bins of some tests: the one of each row, and its bin in each test."""
 
     tests: tuple[int, ...]
     codes: Ints
-    count: int
-    classes: Ints
+    combinations: int
+    bins: Ints
     members: list[int]
 
     @staticmethod
@@ -113,20 +115,20 @@ class _Combined(NamedTuple):
         return _Combined((), np.zeros(rows, np.int64), 1, np.zeros((1, 0), np.int64), [])
 
     def joined(self, tests: Sequence[_Test], more: Sequence[int]) -> _Combined:
-        """With the classes of more tests."""
-        codes, classes = self.codes, self.classes
+        """With the bins of more tests."""
+        codes, bins = self.codes, self.bins
         for i in more:
             test = tests[i]
-            found, codes = compact(codes * test.classes + test.codes, max(len(classes) * test.classes, 1))
-            classes = np.column_stack([classes[found // test.classes], found % test.classes])
-        return _Combined((*self.tests, *more), codes, max(len(classes), 1), classes, list(self.members))
+            found, codes = compact(codes * test.bins + test.codes, max(len(bins) * test.bins, 1))
+            bins = np.column_stack([bins[found // test.bins], found % test.bins])
+        return _Combined((*self.tests, *more), codes, max(len(bins), 1), bins, list(self.members))
 
     def bundle(self, tests: Sequence[_Test], filters: _Filters) -> Bundle:
         """Which filters each combination passes; combinations that pass the same ones are one."""
-        bits = np.zeros((len(self.classes), len(filters)), bool)
+        bits = np.zeros((len(self.bins), len(filters)), bool)
         place = {i: column for column, i in enumerate(self.tests)}
         held = {
-            part: passing[self.classes[:, place[i]]] for i in self.tests for part, passing in tests[i].passing.items()
+            part: passing[self.bins[:, place[i]]] for i in self.tests for part, passing in tests[i].passing.items()
         }
         for position in self.members:
             passed = np.ones(len(bits), bool)
@@ -137,7 +139,7 @@ class _Combined(NamedTuple):
         _, first, same = np.unique(packed, axis=0, return_index=True, return_inverse=True)
         codes = same.reshape(-1)[self.codes]
         bits = bits[first]
-        some = bits.any(axis=1)
+        some = np.asarray(bits.any(axis=1))
         rows = np.flatnonzero(some[codes])
         renumbered = np.cumsum(some) - 1
         return Bundle(rows, renumbered[codes[rows]], bits[some])
@@ -182,18 +184,18 @@ def _alone(rows: Rows, part: Expression) -> _Test:
 
 
 def _family(rows: Rows, value: Expression, members: Mapping[Expression, tuple[str, Literal]]) -> _Test:
-    """Class 0: NULL or raised. With the constants in order, 1 + 2 j lies below the j-th (and above the one before),
+    """Bin 0: NULL or raised. With the constants in order, 1 + 2 j lies below the j-th (and above the one before),
     2 + 2 j is equal to it.
     """
     values = rows.evaluator(value)
     if value.type == "string":
-        codes, places, classes = _text_classes(values, [constant for _, constant in members.values()])
+        codes, places, bins = _text_bins(values, [constant for _, constant in members.values()])
     else:
-        codes, places, classes = _number_classes(values, [constant for _, constant in members.values()])
+        codes, places, bins = _number_bins(values, [constant for _, constant in members.values()])
     unknown = values.null | values.error
     if unknown.any():
         codes = np.where(unknown, 0, codes)
-    every = np.arange(classes)
+    every = np.arange(bins)
     passing = {}
     for (part, (op, _)), place in zip(members.items(), places.tolist(), strict=True):
         equal = 2 + 2 * place
@@ -201,10 +203,10 @@ def _family(rows: Rows, value: Expression, members: Mapping[Expression, tuple[st
             "lt": every < equal, "le": every <= equal, "eq": every == equal, "gt": every > equal, "ge": every >= equal,
         }[op]  # fmt: skip
         passing[part] = held & (every > 0)
-    return _Test(rows.take(codes), classes, passing)
+    return _Test(rows.take(codes), bins, passing)
 
 
-def _number_classes(values: Values, constants: Sequence[Literal]) -> tuple[Ints, Ints, int]:
+def _number_bins(values: Values, constants: Sequence[Literal]) -> tuple[Ints, Ints, int]:
     ordered = _ordered(np.asarray(values.data))
     limits = _ordered(np.array([constant.value for constant in constants], np.asarray(values.data).dtype))
     distinct = np.unique(limits)
@@ -213,12 +215,12 @@ def _number_classes(values: Values, constants: Sequence[Literal]) -> tuple[Ints,
     return 1 + 2 * below + equal, np.searchsorted(distinct, limits), 2 * len(distinct) + 2
 
 
-def _ordered(data: Ints) -> Ints:
+def _ordered(data: Array) -> Ints:
     """Numbers as int64 in SQL's order."""
     return order_codes(data) if data.dtype.kind == "f" else data.astype(np.int64)
 
 
-def _text_classes(values: Values, constants: Sequence[Literal]) -> tuple[Ints, Ints, int]:
+def _text_bins(values: Values, constants: Sequence[Literal]) -> tuple[Ints, Ints, int]:
     texts = [constant.text for constant in constants]
     distinct = list(dict.fromkeys(texts))
     data = pa.array([values.data.as_py()]) if isinstance(values.data, pa.Scalar) else values.data

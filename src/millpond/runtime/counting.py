@@ -12,7 +12,6 @@ from millpond.model.expressions import Expression, may_raise
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.evaluate import Evaluator
 
-
 Passed: TypeAlias = Mapping[Expression | None, Sequence[int]]
 """For each filter of a group how many events of late classes 0, 0 … 1, 0 … 2, … pass it; none are of later ones."""
 

@@ -155,8 +155,8 @@ class _GroupFold:
         closing = closing_windows(self._group, table[:, 0], table[:, 1], before, after)
         results: dict[str, list[pa.RecordBatch]] = {}
         for run in batches(closing, WINDOWS_AT_ONCE):
-            for delay in sorted({window.delay for window in run}):
-                self._answer([window for window in run if window.delay == delay], parts, delay, results)
+            for some in _together(self._group, run):
+                self._answer(some, parts, some[0].delay, results)
         for query, found in results.items():
             self._write_rows(query, found)
 
@@ -250,6 +250,14 @@ class _GroupFold:
         supersedes = tuple(self._state.segments[i].id for i in chosen)
         if merged.rows:
             self._write_segment(merged, level + 1, supersedes)
+
+
+def _together(group: GroupPlan, run: Sequence[Closing]) -> list[list[Closing]]:
+    """Windows that are answered from the same dense arrays: of one delay; where filters are many, of one size too."""
+    kinds: dict[tuple[int, int], list[Closing]] = {}
+    for window in run:
+        kinds.setdefault((window.delay, window.window if group.signed else 0), []).append(window)
+    return list(kinds.values())
 
 
 def _measures_of(plans: Sequence[QueryPlan]) -> list[int]:

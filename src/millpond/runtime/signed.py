@@ -8,6 +8,7 @@ A block's dense arrays then hold (pane, set, slot), so that a window of a thousa
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from millpond.runtime.combine import Block, block_of
 from millpond.state.cells import Cells, identity, merge_rule, word_names, words_of
 from millpond.state.exact import normalise
 
-_BLOCK_VALUES = 1 << 22
+_BLOCK_VALUES = 1 << 20
 """Elements of a dense array: (panes + 1) x sets x slots."""
 
 _ADDED_AT_ONCE = 1024  # normalised words are below 2**51: int64 has room for 2**11 of them
@@ -71,66 +72,65 @@ def _chains(bits: Mask) -> list[list[int]]:
 
 
 class _Flat(NamedTuple):
-    """Rows of many cells one after the other, by slot."""
+    """Rows of many cells one after the other: slot, pane, and place of the signature in `Sets.ids`."""
 
     slots: Ints
     panes: Ints
     signatures: Ints
     columns: Mapping[str, Ints]
 
-    def cut(self, first: int, end: int) -> _Flat:
-        low, high = np.searchsorted(self.slots, [first, end])
-        some = slice(int(low), int(high))
-        columns = {name: column[some] for name, column in self.columns.items()}
-        return _Flat(self.slots[some] - first, self.panes[some], self.signatures[some], columns)
+    def take(self, rows: Ints | slice) -> _Flat:
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        return _Flat(self.slots[rows], self.panes[rows], self.signatures[rows], columns)
 
 
 def signed_blocks(
     edges: list[int], parts: Sequence[Cells], chosen: Sequence[Mask], measures: Sequence[Measure], keys: int
 ) -> Iterator[Block]:
     """The panes between `edges` filled from the chosen slices, block by block of slots, for some measures."""
-    flat = _flat(edges, parts, chosen, {measure.base.id for measure in measures})
-    if not len(flat.slots):
-        return
     sets = sets_of(parts, list(dict.fromkeys(measure.filter_id for measure in measures)))
-    flat = flat._replace(signatures=np.searchsorted(sets.ids, flat.signatures))
-    step = max(64, _BLOCK_VALUES // (len(edges) * sets.bits.shape[1]))
-    for first in range(0, keys, step):
-        some = flat.cut(first, first + step)
-        if len(some.slots):
+    flat = _flat(edges, parts, chosen, {measure.base.id for measure in measures}, sets)
+    step = max(64, _BLOCK_VALUES // (len(edges) * sets.bits.shape[1]), keys >> 15)
+    owners = flat.slots // step
+    order = np.argsort(owners.astype(np.int16), kind="stable")  # by radix, as there are few blocks
+    flat = flat.take(order)
+    bounds = np.searchsorted(owners[order], np.arange(-(-keys // step) + 1)).tolist()
+    for block, (low, high) in enumerate(pairwise(bounds)):
+        if low < high:
+            first = block * step
+            some = flat.take(slice(low, high))
             size = min(step, keys - first)
-            dense = _dense(some, sets, len(edges) - 1, size)
+            dense = _dense(some._replace(slots=some.slots - first), sets, len(edges) - 1, size)
             yield block_of(dense, first, size, edges)._replace(sets=sets.of)
 
 
-def _flat(edges: list[int], parts: Sequence[Cells], chosen: Sequence[Mask], measures: set[str]) -> _Flat:
+def _flat(
+    edges: list[int], parts: Sequence[Cells], chosen: Sequence[Mask], measures: set[str], sets: Sets
+) -> _Flat:
+    """The rows of the chosen slices whose signature is in some set."""
     borders = np.array(edges, np.int64)
+    asked = np.asarray(sets.bits.any(axis=1))
     names = sorted({name for cells in parts for name in cells.columns if name.partition(":")[0] in measures})
     slots, panes, signatures = [], [], []
     columns: dict[str, list[Ints]] = {name: [] for name in names}
-    for cells, wanted in zip(parts, chosen, strict=True):
-        owners = np.repeat(np.arange(len(wanted)), np.diff(cells.offsets))
-        rows = np.flatnonzero(wanted[owners])
+    for cells, mask in zip(parts, chosen, strict=True):
+        own = np.searchsorted(sets.ids, cells.slices.signatures)
+        owners = np.repeat(np.arange(len(mask)), np.diff(cells.offsets))
+        rows = np.flatnonzero((mask & asked[own])[owners])
         owners = owners[rows]
         slots.append(cells.slots[rows].astype(np.int64))
         panes.append((np.searchsorted(borders, cells.slices.start_us, "right") - 1)[owners])
-        signatures.append(cells.slices.signatures[owners])
+        signatures.append(own[owners])
         for name in names:
             column = cells.columns.get(name)
             missing = identity(merge_rule(name))
             columns[name].append(np.full(len(rows), missing) if column is None else column[rows].astype(np.int64))
-    joined = np.concatenate(slots)
-    order = np.argsort(joined, kind="stable")
-    return _Flat(
-        joined[order],
-        np.concatenate(panes)[order],
-        np.concatenate(signatures)[order],
-        {name: np.concatenate(found)[order] for name, found in columns.items()},
-    )
+    joined = {name: np.concatenate(found) for name, found in columns.items()}
+    return _Flat(np.concatenate(slots), np.concatenate(panes), np.concatenate(signatures), joined)
 
 
 def _dense(flat: _Flat, sets: Sets, panes: int, size: int) -> dict[str, Ints]:
-    """Every column as (pane, set and slot); sums are carried over before so many are added that one could leave int64."""
+    """Every column as (pane, set and slot); sums are carried over before one could leave int64."""
     every = _entries(flat, sets, np.arange(len(flat.slots)))
     words = [name for name in flat.columns if ":w" in name]
     result = {name: _filled(name, flat, sets, every, panes, size) for name in flat.columns if name not in words}

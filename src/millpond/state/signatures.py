@@ -104,7 +104,7 @@ def from_stored(stored: Stored) -> Signatures:
     shape = len(stored.ids), len(stored.filters)
     try:
         packed = np.frombuffer(zlib.decompress(base64.b64decode(stored.bits)), np.uint8)
-        bits = np.unpackbits(packed.reshape(shape[0], -1), axis=1, count=shape[1]) if shape[0] else np.zeros(shape)
+        bits = np.unpackbits(packed.reshape(shape[0], -(-shape[1] // 8)), axis=1, count=shape[1])
     except (ValueError, zlib.error) as error:
         raise CorruptError(f"A table of signatures does not read: {error}.", "Restore the file.") from error
     return Signatures(tuple(stored.filters), np.array(stored.ids, np.int64), bits.astype(bool))
