@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from millpond.clock import lap_us
 from millpond.errors import OverflowedError
 from millpond.faults import reached
 from millpond.log.records import Receipt
@@ -45,6 +46,7 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
     Raises:
         CorruptError: a packet or a section does not read.
     """
+    began = lap_us()
     arrived = [decode_packet(packet) for packet in packets]
     arrived.sort(key=lambda packet: (packet[0].stream, packet[0].partition, packet[0].sequence))
     counts = {f"bytes_moved:{WHOLE_POND}": sum(packet.size for packet in packets)}
@@ -68,6 +70,7 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
         if group.stream in task.drain_floor_us:
             after = Watermark(after.max_time_us, task.drain_floor_us[group.stream])
         _GroupFold(task, instance, group, files, delta, counts).run(parts.get(group.id, []), mark, after)
+    counts[f"fold_us:{WHOLE_POND}"] = lap_us() - began
     reached("fold.before_delta")
     finished = delta.finish(Path(task.folder), task.number, instance, attempt, counts)
     reached("fold.after_delta")

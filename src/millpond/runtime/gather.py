@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints
+from millpond.clock import lap_us
 from millpond.model.expressions import Expression
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.edges import slices_of
@@ -110,6 +111,7 @@ class _Columns(dict[str, Values]):
 def _gather_chunk(
     task: GatherTask, stream: StreamLayout, table: pa.RecordBatch, judge: Judge, partition: int, sequence: int
 ) -> Iterator[tuple[int, bytes]]:
+    began = lap_us()
     columns = _Columns(stream, table)
     evaluator = Evaluator(columns, table.num_rows)
     floor = task.lines.get(stream.name, TimeLine()).mark.floor_us
@@ -128,6 +130,7 @@ def _gather_chunk(
         chosen = Rows(evaluator, judged.timed & (late < len(group.delays_us)))
         passed = _gather_group(task, group, chosen, times.data, late, parts)
         counts.update(count_rows(group, evaluator, judged.timed, late, passed))
+    counts[WHOLE_POND]["gather_us"] = lap_us() - began
     for instance in range(task.instances):
         header = Header(stream.name, partition, sequence, newest, counts if instance == 0 else {})
         yield instance, encode_packet(header, parts[instance])
