@@ -27,6 +27,19 @@ def tmp_pond(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def here(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder that is the current one, for Python and for the JVM, which has a current folder of its own."""
+    jvm = spark._jvm
+    assert jvm is not None
+    files = jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
+    before = files.getWorkingDirectory()
+    files.setWorkingDirectory(jvm.org.apache.hadoop.fs.Path(f"file://{tmp_path}"))
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    files.setWorkingDirectory(before)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):

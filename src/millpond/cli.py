@@ -11,13 +11,19 @@ import msgspec
 import typer
 from rich.console import Console
 
+from millpond.control.causes import explain_why
 from millpond.control.demo import DemoOptions, run_demo
+from millpond.control.doctor import Asked, examine, say_check
 from millpond.control.interrupts import interrupts
+from millpond.control.measured import measure, measured_text, price_of_state
 from millpond.control.pond import Pond
 from millpond.control.progress import Progress, utc
-from millpond.control.reader import look_up
+from millpond.control.reader import look_up, read_truth
+from millpond.control.why import find_facts
+from millpond.control.why_picture import draw
 from millpond.errors import MillpondError, QueryTypeError
 from millpond.plan.explain import explain as explained
+from millpond.plan.price import price, price_text
 from millpond.spark.session import spark_session
 from millpond.version import VERSION
 
@@ -87,12 +93,33 @@ def run(
 
 
 @app.command()
-def explain(file: File, master: Master = "local[1]", memory: Memory = "1g") -> None:
+def explain(
+    file: File,
+    checkpoint: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--checkpoint", metavar="DIR", help="A pond that has run these queries: add what it measured."),
+    ] = None,
+    add: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--add", metavar="QUERY", help="Price one more: a SELECT, or a FILE.sql of statements."),
+    ] = None,
+    master: Master = "local[1]",
+    memory: Memory = "1g",
+) -> None:
     """Say how the queries of a file share windows and measures, and what each costs; nothing is run."""
     text = _read(file)
-    pond = Pond(spark_session(master, driver_memory=memory), _folder(file, None))
+    more = _read(Path(add)) if add is not None and add.endswith(".sql") else None
+    pond = Pond(spark_session(master, driver_memory=memory), _folder(file, checkpoint))
     pond.load(text)
-    typer.echo(explained(pond.plan, pond.streams), nl=False)
+    measured = None if checkpoint is None else measure(checkpoint, pond.queries)
+    plan = pond.plan
+    typer.echo(explained(plan, pond.streams), nl=False)
+    if measured is not None:
+        typer.echo("\n" + measured_text(measured), nl=False)
+    if add is not None:
+        for query in pond.load(more) if more is not None else (pond.add("added", add),):
+            found = price(plan, query)
+            typer.echo("\n" + price_text(found, price_of_state(found, measured)), nl=False)
 
 
 @app.command()
@@ -121,6 +148,40 @@ def lookup(
         )
     if document is None:
         raise typer.Exit(1)
+
+
+@app.command()
+def why(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="The query that should say something.")],
+    checkpoint: Annotated[Path, typer.Option("--checkpoint", metavar="DIR", help="The pond's folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+) -> None:
+    """Say why nothing comes out of a query, read beside a pond that may be running."""
+    found = explain_why(find_facts(*read_truth(checkpoint), query))
+    typer.echo(msgspec.json.encode(found).decode() if as_json else draw(found), nl=as_json)
+
+
+@app.command()
+def doctor(
+    checkpoint: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--checkpoint", metavar="DIR", help="A pond's folder, there or to be made."),
+    ] = None,
+    store: StoreAddress = "lmdb",
+    memory: Memory = "2g",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+) -> None:
+    """Try what a pond needs of this machine: one line a check; exit status 1 when something would stop a pond."""
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    checks = []
+    for check in examine(Asked(checkpoint, store, memory)):
+        checks.append(check)
+        if not as_json:
+            say_check(console, check)
+    sound = all(check.verdict != "problem" for check in checks)
+    if as_json:
+        typer.echo(msgspec.json.encode({"ok": sound, "checks": checks}).decode())
+    raise typer.Exit(0 if sound else 1)
 
 
 @app.command()

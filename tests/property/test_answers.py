@@ -57,6 +57,7 @@ def check(case: Case, found: Answers, drained: bool = True) -> int:
             continue
         assert query.name not in found.quarantined, query
         assert_same_rows(expected, found.rows[query.name], about=str(query))
+        assert found.withheld.get(query.name, 0) == oracle.withheld(query, case.epochs, drained=drained), query
         compared += len(expected)
     return compared
 

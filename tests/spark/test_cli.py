@@ -144,6 +144,36 @@ def test_explain(bench: Bench) -> None:
     assert not (bench.folder / "tx.pond").exists()
 
 
+def test_what_a_pond_measured_the_price_of_one_more_and_why_it_is_silent(bench: Bench) -> None:
+    bench.add_file(0)
+    assert bench.run("--once").status == 0
+    pond = bench.folder / "tx.pond"
+    more = (
+        "SELECT c, window(ts, '5 seconds') AS w, max(v) AS best FROM STREAM tx WATERMARK ts "
+        "DELAY OF INTERVAL 1 SECOND GROUP BY ALL"
+    )
+    done = millpond("explain", bench.file, "--checkpoint", pond, "--add", more)
+    assert done.status == 0, done.err
+    assert "  read    100 events once, " in done.out
+    assert "one more query: added\n  group     rides on " in done.out
+    assert "    + max(v) where isnotnull(v)\n" in done.out
+    assert "  edges     360 → 720 per hour\n" in done.out
+    assert "about " in done.out and " bytes per key, from 1.0 cells" in done.out
+    file = bench.folder / "more.sql"
+    file.write_text(f"CREATE STREAMING TABLE best AS {more};")
+    done = millpond("explain", bench.file, "--add", file)
+    assert "one more query: best\n" in done.out, done.err
+    assert "at most " in done.out
+
+    why = millpond("why", "csv_out", "--checkpoint", pond)
+    assert why.status == 0, why.err
+    assert "  read                100  ████" in why.out
+    assert "needs an event of 1970-01-01 00:00:11Z or later in tx" in " ".join(why.out.split())
+    assert "has ended" in why.out
+    told = json.loads(millpond("why", "csv_out", "--checkpoint", pond, "--json").out)
+    assert [cause["code"] for cause in told["causes"]] == ["window-open", "not-running"]
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [

@@ -25,6 +25,7 @@ from rich.console import Console
 from millpond.clock import now_us
 from millpond.control.demo_check import FLOAT_TOLERANCE, compare, duckdb
 from millpond.control.interrupts import interrupts
+from millpond.control.measured import megabytes, state_lines
 from millpond.control.pond import Pond
 from millpond.control.progress import Progress, utc
 from millpond.errors import ForeignPondError, SetupError
@@ -159,19 +160,14 @@ def _report(console: Console, pond: Pond, progress: Progress, sharing: Sharing, 
     stream = pond.plan.groups[0].stream
     read = _column_bytes(files, needed_columns(pond.plan, stream))
     apart = sum(_column_bytes(files, needed_columns(build_plan([query]), stream)) for query in pond.queries)
-    shared, alone = sharing.shared, sharing.apart
     _say(console, "")
     _say(console, f"What {queries} queries share")
-    _say(console, f"  read    {progress.events:,} events once: {_mb(read)} of Parquet columns;"
-                  f" {queries} separate jobs read {progress.events * queries:,} events: {_mb(apart)}")
-    _say(console, f"  moved   {_mb(progress.bytes_moved)} in the one shuffle, from {_mb(progress.bytes_read)} of Arrow")
-    _say(console, f"  state   as of epoch {sharing.n}, before the last windows were closed, at 8 bytes a column:")
-    _say(console, f"          shared {_kb(shared.bytes)} ({shared.cells:,} cells);"
-                  f" {queries} separate copies {_kb(alone.bytes)} ({alone.cells:,} cells):"
-                  f" {alone.bytes / max(shared.bytes, 1):.2f} times as much")
-    _say(console, f"          as stored {_kb(sharing.stored)}, in narrow columns, slices to be pruned included")
-    for name, size in sharing.alone.items():
-        _say(console, f"            {name:<15} alone {_kb(size.bytes):>10}  {size.cells:>8,} cells")
+    _say(console, f"  read    {progress.events:,} events once: {megabytes(read)} of Parquet columns;"
+                  f" {queries} separate jobs read {progress.events * queries:,} events: {megabytes(apart)}")
+    _say(console, f"  moved   {megabytes(progress.bytes_moved)} in the one shuffle,"
+                  f" from {megabytes(progress.bytes_read)} of Arrow")
+    for line in state_lines(sharing, "before the last windows were closed, at 8 bytes a column"):
+        _say(console, line)
     _say(console, f"  late    {progress.late} events, malformed {progress.dead}")  # fmt: skip
 
 
@@ -215,14 +211,6 @@ def _column_bytes(files: list[Path], columns: tuple[str, ...]) -> int:
             chunks = (metadata.row_group(group).column(i) for i in range(metadata.num_columns))
             total += sum(chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema in columns)
     return total
-
-
-def _mb(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"
-
-
-def _kb(size: int) -> str:
-    return f"{size / 1e3:,.0f} kB"
 
 
 def _say(console: Console, text: str) -> None:

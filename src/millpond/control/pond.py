@@ -11,7 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from millpond.control.causes import Why, explain_why
+from millpond.control.reader import read_truth
 from millpond.control.tally import QueryCounts, Tally
+from millpond.control.why import find_facts
 from millpond.control.wiring import Followers, Truth, follow, new_writer, open_truth
 from millpond.errors import ForeignPondError, QueryTypeError, StoreError, UnsupportedQuery
 from millpond.log.manifest import Manifest, load
@@ -312,6 +315,17 @@ class Pond:
         """
         instances = self._spec.instances if self._spec is not None else 0
         return sharing(self.plan, self.manifest(), self.path, instances)
+
+    def why(self, name: str) -> Why:
+        """Why nothing (more) comes out of a query, the main cause first; see `control.causes`.
+
+        Raises:
+            QueryTypeError: no such query.
+            ForeignPondError: the pond was never run.
+            CorruptError, PlaceError: the pond, or the query's sink, cannot be read.
+        """
+        truth, spec = read_truth(self.path)
+        return explain_why(find_facts(truth, spec, name, self.status()))
 
     def status(self) -> Sequence[FollowerStatus]:
         """How sinks, view and pruning fare."""

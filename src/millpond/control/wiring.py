@@ -77,7 +77,7 @@ def open_truth(folder: Path) -> Truth:
     root = LocalFolder(folder)
     identity = root.read(IDENTITY)
     if identity is None:
-        if _holds_something(folder):
+        if holds_something(folder):
             raise ForeignPondError(f"{folder} holds files, but no pond.", "Name a new or empty folder.")
         root.create(IDENTITY, writer_token().encode())
         identity = root.read(IDENTITY) or b""
@@ -87,7 +87,12 @@ def open_truth(folder: Path) -> Truth:
     return Truth(folder, identity.decode(), log, manifests, load(log, manifests))
 
 
-def _holds_something(folder: Path) -> bool:
+def holds_something(folder: Path) -> bool:
+    """Whether a folder holds more than hidden files; a missing one does not.
+
+    Raises:
+        PlaceError: it cannot be read.
+    """
     try:
         return any(not entry.name.startswith(".") for entry in folder.iterdir())
     except FileNotFoundError:

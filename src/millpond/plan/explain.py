@@ -63,11 +63,11 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
     once = f"{_count(len(filters), 'predicate')}, {how}"
     yield f"  filters   {once if filters else 'none'}"
     for filter_ in filters:
-        yield f"    {_predicate(filter_)}"
+        yield f"    {predicate_text(filter_)}"
     yield f"  measures  {len(group.measures)}, asked {_times(asked)}, kept once"
     for measure, by in zip(group.measures, askers, strict=True):
         names = ", ".join(name if times == 1 else f"{name} ({times} times)" for name, times in by.items())
-        yield f"    {_measure(measure)}  <- {names}"
+        yield f"    {measure_text(measure)}  <- {names}"
     yield "  queries"
     for query in group.queries:
         yield from _query(plan, group, query)
@@ -96,7 +96,7 @@ def _marginal(plan: Plan, group: GroupPlan, query: Query, measures: int) -> Iter
     if not same_group:
         yield "a group of its own"
     yield f"{measures or 'no'} more {'measure' if measures == 1 else 'measures'}"
-    yield f"{_rate(more)} more {'edge' if more == 1 else 'edges'} per hour" if more > 0 else "no more edges"
+    yield f"{rate_text(more)} more {'edge' if more == 1 else 'edges'} per hour" if more > 0 else "no more edges"
     columns = set(needed_columns(plan, query.stream)) - set(needed_columns(build_plan(rest), query.stream))
     if columns:
         yield f"reads {', '.join(sorted(columns))} for itself"
@@ -141,7 +141,7 @@ def edges_per_hour(windows: Sequence[Sliding]) -> tuple[Fraction, bool]:
 def edges_text(windows: Sequence[Sliding]) -> str:
     """How finely the windows cut event time, for people."""
     rate, exact = edges_per_hour(windows)
-    return f"{'' if exact else 'at most '}{_rate(rate)} per hour: so many slices per key that has events"
+    return f"{'' if exact else 'at most '}{rate_text(rate)} per hour: so many slices per key that has events"
 
 
 def window_text(window: Sliding) -> str:
@@ -168,18 +168,25 @@ def duration(us: int) -> str:
     return _count(us // unit, name)
 
 
-def _measure(measure: Measure) -> str:
+def measure_text(measure: Measure) -> str:
+    """A measure for people."""
     value = "*" if measure.value is None else render(measure.value)
-    where = "" if measure.filter is None else f" where {_predicate(measure.filter)}"
+    where = "" if measure.filter is None else f" where {predicate_text(measure.filter)}"
     return f"{measure.kind}({value}){where}"
 
 
-def _predicate(filter_: Expression) -> str:
+def predicate_text(filter_: Expression) -> str:
+    """A filter for people."""
     text = render(filter_)
     return text if columns_of(filter_) else f"{text} (the same for every event)"
 
 
-def _rate(rate: Fraction) -> str:
+def rate_text(rate: Fraction) -> str:
+    """A rate for people, in four digits.
+
+    >>> rate_text(Fraction(6)), rate_text(Fraction(1, 24))
+    ('6', '0.04167')
+    """
     return str(rate.numerator) if rate.denominator == 1 else f"{float(rate):.4g}"
 
 

@@ -10,7 +10,7 @@ from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Expression, Foreign, columns_of, walk
 from millpond.model.query import Query
 from millpond.model.stream import Stream
-from millpond.model.types import KEY_TYPES
+from millpond.model.types import is_known
 from millpond.plan.plan import Plan
 
 LATE_WATERMARK = "_watermark"
@@ -81,7 +81,7 @@ def check_late(query: Query, stream: Stream) -> None:
     for name in late_columns(query, stream):
         if name in (LATE_WATERMARK, LATE_EPOCH):
             raise UnsupportedQuery(f"Late rows have a column {name} of their own.", f"Rename that of {stream.name}.")
-        if types[name] not in KEY_TYPES:
+        if not is_known(types[name]):
             raise UnsupportedQuery(
                 f"The late rows of {query.name} would hold the column {name} of type {types[name]}.",
                 "Leave out the late sink, or the column.",

@@ -220,7 +220,7 @@ class _GroupFold:
         if not plans:
             return
         try:
-            found = rows_of_block(self._group, plans, block, windows, self._keys, self._task.buckets)
+            found, withheld = rows_of_block(self._group, plans, block, windows, self._keys, self._task.buckets)
         except OverflowedError:
             if len(plans) == 1:
                 self._counts[f"raised:{plans[0].query.name}"] = 1
@@ -229,6 +229,8 @@ class _GroupFold:
                 for plan in plans:
                     self._answer_alike([plan], block, windows, results)
             return
+        for name, rows in withheld.items():
+            self._counts[f"withheld:{name}"] = self._counts.get(f"withheld:{name}", 0) + rows
         for name, batch in found.items():
             results.setdefault(name, []).append(batch)
 

@@ -16,7 +16,7 @@ from millpond.errors import CorruptError
 from millpond.model.expressions import Expression
 from millpond.plan.late import LATE_EPOCH, LATE_WATERMARK, LateAsk
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.columns import ARROW_TYPES
+from millpond.runtime.columns import ARROW_TYPES, arrow_type
 from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.lateness import Judged, limit_us
 from millpond.runtime.layout import StreamLayout
@@ -51,7 +51,7 @@ class LateCatch:
         arrays = []
         for name in _columns(self._asks):
             place = places[name]
-            arrays.append(table.column(place.position).take(pa.array(rows)).cast(ARROW_TYPES[place.type]))
+            arrays.append(table.column(place.position).take(pa.array(rows)).cast(arrow_type(place.type)))
         arrays.append(pa.array(np.broadcast_to(judged.base_us, (table.num_rows,))[rows]))
         arrays += [pa.array(mask[rows]) for mask in masks]
         return _stream([pa.RecordBatch.from_arrays(arrays, names=[str(i) for i in range(len(arrays))])])

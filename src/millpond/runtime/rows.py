@@ -53,8 +53,9 @@ def rows_of_block(
     windows: Sequence[Closing],
     keys: KeyDictionary,
     buckets: int,
-) -> Mapping[str, pa.RecordBatch]:
+) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:
     """The rows, by query, of queries of one shape for some windows and the slots of one block; none: left out.
+    Then how many HAVING withheld, likewise.
 
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
@@ -62,16 +63,18 @@ def rows_of_block(
     plan = plans[0]
     found = _Found.of(group, plans, block, windows)
     if not len(found.slots):
-        return {}
+        return {}, {}
     inputs = _inputs(group, plan, _measured(group, plans, block, windows, found), found.ends_us)
     inputs.update(_key_values(group, found.slots + block.first, keys))
-    having = plan.query.having
+    having, withheld = plan.query.having, {}
     if having is not None:
         held = Evaluator(inputs, len(found.slots))
         true = _checked(plan, held(having)).is_true()
-        kept = np.flatnonzero(np.broadcast_to(true, (len(found.slots),)))
+        true = np.broadcast_to(true, (len(found.slots),))
+        kept = np.flatnonzero(true)
+        withheld = _by_query(plans, np.bincount(found.queries[~true], minlength=len(plans)))
         if not len(kept):
-            return {}
+            return {}, withheld
         found = found.take(kept)
         inputs = {name: _taken(values, kept) for name, values in inputs.items()}
     rows = _outputs(plan, inputs, found.slots + block.first, found.ends_us, keys, buckets)
@@ -80,7 +83,11 @@ def rows_of_block(
         plan.query.name: rows.slice(low, high - low)
         for plan, low, high in zip(plans, bounds, bounds[1:], strict=False)
         if low < high
-    }
+    }, withheld
+
+
+def _by_query(plans: Sequence[QueryPlan], counts: Ints) -> dict[str, int]:
+    return {plan.query.name: count for plan, count in zip(plans, counts.tolist(), strict=True) if count}
 
 
 class _Found(NamedTuple):

@@ -59,6 +59,43 @@ class Sharing(NamedTuple):
         return total
 
 
+class GroupCells(NamedTuple):
+    """What is measured of a group: cells that open windows need, their keys, bytes per key in the dictionary,
+    and the number of distinct `columns` of all measures and of each by its id.
+    """
+
+    cells: int
+    keys: int
+    key_bytes: float
+    columns: int
+    of_measure: Mapping[str, int]
+
+    def per_key(self, growth: float = 1.0, more_columns: float = 0.0) -> float:
+        """Bytes of state per key, if there were `growth` times as many cells with so many more columns."""
+        cells = self.cells * growth / max(self.keys, 1)
+        return cells * (self.columns + more_columns + 1) * WORD_BYTES + self.key_bytes
+
+
+def group_cells(group: GroupPlan, manifest: Manifest, folder: Path, instances: int) -> GroupCells:
+    """Measure one group of a pond in `folder`; all instances together.
+
+    Raises:
+        CorruptError: a section does not read.
+    """
+    mark, files = watermarks(manifest).get(group.stream, Watermark()), Files(folder)
+    rows, keys, key_bytes, stored_keys, columns = 0, 0, 0, 0, 0
+    of_measure = {measure.id: 0 for measure in group.kept}
+    for instance in range(instances):
+        state = group_state(manifest, instance, group)
+        cells = _needed_cells(group, state, files, needed_from(group.queries, mark))
+        rows, keys = rows + cells.rows, keys + len(np.unique(cells.slots))
+        key_bytes += sum(place.size for place in state.keys)
+        stored_keys += sum(place.rows for place in state.keys)
+        columns = max(columns, _columns(cells, None))
+        of_measure = {name: max(most, _columns(cells, {name})) for name, most in of_measure.items()}
+    return GroupCells(rows, keys, key_bytes / max(stored_keys, 1), columns, of_measure)
+
+
 def sharing(plan: Plan, manifest: Manifest, folder: Path, instances: int) -> Sharing:
     """Count what the live segments of a pond in `folder` hold.
 

@@ -27,11 +27,12 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class Answers(NamedTuple):
-    """By query: its rows, what became of the events it read, and why it was quarantined."""
+    """By query: its rows, what became of the events it read, why it was quarantined, rows that HAVING withheld."""
 
     rows: dict[str, list[dict[str, Any]]]
     counts: dict[str, dict[str, int]]
     quarantined: dict[str, str]
+    withheld: dict[str, int]
 
 
 class Ledger:
@@ -102,11 +103,12 @@ class Run:
     def answers(self) -> Answers:
         """What came out so far."""
         fates = {
-            query: {name: value for name, value in found.items() if name not in ("rows", "late_rows")}
+            query: {name: value for name, value in found.items() if name not in ("rows", "late_rows", "withheld")}
             for query, found in self.ledger.counts.items()
         }
         rows = {name: rows_of(sink.table()) for name, sink in self.sinks.items()}
-        return Answers(rows, fates, dict(self.pond.manifest.quarantined))
+        withheld = {query: found.get("withheld", 0) for query, found in self.ledger.counts.items()}
+        return Answers(rows, fates, dict(self.pond.manifest.quarantined), withheld)
 
 
 def _section(folder: Path, receipt: Receipt, section: Section) -> pa.Buffer:

@@ -18,6 +18,7 @@ from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Run, Steps, Writer, perform
 from millpond.log.records import Offsets
 from millpond.model.query import Query
+from millpond.model.spec import PondSpec, to_json
 from millpond.model.stream import Stream
 from millpond.model.types import TIMES
 from millpond.plan.build import build_plan, needed_columns
@@ -66,7 +67,8 @@ class LocalPond:
         self._width = at
         self._writer = Writer(token, load(self.log, self.manifests))
         self._followers = [(Pump(follower.name), follower) for follower in followers]
-        self._perform(self._writer.take_over(0, "localhost", 0, "0", ""))
+        spec = PondSpec(tuple(streams), tuple(sorted(queries, key=lambda query: query.name)), instances, buckets)
+        self._perform(self._writer.take_over(0, "localhost", 0, "0", to_json(spec)))
 
     def follow(self, follower: Follower) -> None:
         """Drive one more follower, from its cursor on."""

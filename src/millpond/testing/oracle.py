@@ -12,6 +12,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import NamedTuple
 
+import msgspec
+
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import Aggregate, result_type
 from millpond.model.query import Query
@@ -72,6 +74,16 @@ def answer_by_epoch(query: Query, epochs: Sequence[Batch], *, drained: bool = Fa
     if drained:
         emitted.append(list(_emit(query, list(cells.values()))))
     return emitted
+
+
+def withheld(query: Query, epochs: Sequence[Batch], *, drained: bool = False) -> int:
+    """How many rows of closed windows did not meet HAVING.
+
+    Raises:
+        Raised, OverflowedError: as `answer`.
+    """
+    every = msgspec.structs.replace(query, having=None, output=())
+    return len(answer(every, epochs, drained=drained)) - len(answer(query, epochs, drained=drained))
 
 
 def counts(query: Query, epochs: Sequence[Batch]) -> dict[str, int]:

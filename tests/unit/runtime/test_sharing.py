@@ -7,13 +7,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from millpond.log.manifest import load
+from millpond.log.local import LocalFolder
+from millpond.log.manifest import Manifests, load
+from millpond.log.port import Log
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
-from millpond.runtime.sharing import Sharing, StateSize, sharing
+from millpond.plan.build import build_plan
+from millpond.runtime.sharing import Sharing, StateSize, group_cells, sharing
 from millpond.testing.local_pond import LocalPond
 
 SECOND = 1_000_000
@@ -63,6 +66,22 @@ def test_alone_a_query_has_its_own_slices_filter_and_horizon(tmp_path: Path) -> 
     # the watermark is 9 s: windows [0, 20) are open, and of 3 s only [9, 12)
     assert cells == {"fine": 20, "coarse": 2, "large": 2 * 4, "short": 2}
     assert found.shared.cells == 20
+
+
+def test_many_filters_share_cells_and_each_alone_keeps_its_own(tmp_path: Path) -> None:
+    filters = [call("gt", (Column("v", "bigint"), literal(i, "bigint")), "boolean") for i in range(-9, 11)]
+    queries = [query(f"q{i}", 20, where, 1) for i, where in enumerate(filters)]
+    assert build_plan(queries).groups[0].signed
+    found = measured(tmp_path, queries)
+    # of two keys the seconds above i - 9
+    assert [found.alone[f"q{i}"].cells for i in range(20)] == [2 * min(10, max(0, 18 - i)) for i in range(20)]
+    assert found.shared.cells == 20
+    price = group_cells(build_plan(queries).groups[0], load(*log_of(tmp_path)), tmp_path, 1)
+    assert (price.cells, price.keys, set(price.of_measure.values())) == (20, 2, {1})
+
+
+def log_of(folder: Path) -> tuple[Log, Manifests]:
+    return Log(LocalFolder(folder / "log")), Manifests(LocalFolder(folder / "manifest"))
 
 
 def test_nothing_yet(tmp_path: Path) -> None:

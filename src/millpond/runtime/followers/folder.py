@@ -74,13 +74,13 @@ class FolderSink:
         with explained(path):
             path.mkdir(parents=True, exist_ok=True)
             self._check_ours(Marker(pond_id, query, form.name, late=late))
-            self._reached = max(since, self._highest_part())
+            self._reached = max(since, _highest_part(path))
             self._remove_leftovers()
 
     def cursor(self) -> int:
         """See `Follower.cursor`: the highest of the cursor file, the parts' names and `since`."""
         with explained(self._path):
-            self._reached = max(self._reached, self._highest_part())
+            self._reached = max(self._reached, _highest_part(self._path))
         return self._cursor()
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
@@ -136,10 +136,6 @@ class FolderSink:
     def _save_cursor(self, n: int) -> None:
         self._cursor_file.write(n)
 
-    def _highest_part(self) -> int:
-        numbers = [int(found[1]) for name in os.listdir(self._path) if (found := _PART.fullmatch(name))]
-        return max(numbers, default=NOTHING_APPLIED)
-
     def _remove_leftovers(self) -> None:
         # Only of records that are visible: another publisher may be at work on a later one.
         reached = self._cursor()
@@ -181,6 +177,17 @@ class FolderSink:
 
 def _told(marker: Marker) -> str:
     return f"late rows ({marker.format})" if marker.late else marker.format
+def folder_cursor(path: Path) -> int:
+    """The record that a folder sink has reached, read from outside; -1 where there is no folder yet."""
+    with explained(path):
+        if not path.is_dir():
+            return NOTHING_APPLIED
+        return max(CursorFile(path / CURSOR_NAME).read(), _highest_part(path))
+
+
+def _highest_part(path: Path) -> int:
+    numbers = [int(found[1]) for name in os.listdir(path) if (found := _PART.fullmatch(name))]
+    return max(numbers, default=NOTHING_APPLIED)
 
 
 def local_folder(path: str) -> Path:

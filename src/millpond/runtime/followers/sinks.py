@@ -24,7 +24,7 @@ from millpond.log.records import Entry
 from millpond.model.endpoints import SINKS, Sink
 from millpond.model.query import Query
 from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next
-from millpond.runtime.followers.folder import FolderSink, local_folder
+from millpond.runtime.followers.folder import FolderSink, folder_cursor, local_folder
 from millpond.runtime.followers.formats import format_of, is_folder
 from millpond.runtime.followers.rows import RowsGone, RowsReader
 
@@ -40,7 +40,7 @@ class NoopSink:
         self._since = since
         with explained(cursors):
             cursors.mkdir(parents=True, exist_ok=True)
-        self._cursor_file = CursorFile(cursors / f"{quote(query, safe='')}.cursor")
+        self._cursor_file = _cursor_file(cursors, query)
 
     def cursor(self) -> int:
         """See `Follower.cursor`."""
@@ -180,6 +180,21 @@ def sink_follower(
             memory.add(query.name, kept)
         return kept
     raise UnsupportedQuery(f"There is no sink {sink.format}.", f"Use one of {', '.join(SINKS)}.")
+
+
+def sink_cursor(query: Query, cursors: Path) -> int | None:
+    """The record up to which a query's rows are in its sink, read beside its pond; None: only its process knows.
+
+    Raises:
+        PlaceError: the sink's folder cannot be read.
+    """
+    if is_folder(query.sink):
+        return folder_cursor(local_folder(query.sink.path or ""))
+    return None if query.sink.format == "memory" else _cursor_file(cursors, query.name).read()
+
+
+def _cursor_file(cursors: Path, query: str) -> CursorFile:
+    return CursorFile(cursors / f"{quote(query, safe='')}.cursor")
 
 
 def _console_rows(sink: Sink) -> int:

@@ -1,0 +1,192 @@
+"""From facts to causes: one clear paragraph for each reason that no row comes out, the first one first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from millpond.control.progress import utc
+from millpond.control.why import Facts, source_folder
+from millpond.model.expressions import render
+from millpond.plan.explain import duration
+
+_SHOWN = 3
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """One reason, under a stable `code`, and what to do about it."""
+
+    code: str
+    text: str
+
+
+class Why(msgspec.Struct, frozen=True):
+    """Why nothing (more) comes out of a query: the facts and what follows from them, the main cause first."""
+
+    facts: Facts
+    causes: tuple[Cause, ...]
+
+
+def explain_why(facts: Facts) -> Why:
+    """The causes that the facts show; there is always one."""
+    return Why(facts, tuple(_causes(facts)))
+
+
+def _causes(facts: Facts) -> Iterator[Cause]:
+    counts = facts.tail.counts
+    if facts.quarantined:
+        yield _quarantined(facts)
+        return
+    if not counts.read and not counts.rows:
+        yield _nothing_read(facts)
+    elif facts.tail.since.read:
+        yield _none_applied(facts)
+    if not counts.rows and counts.withheld:
+        yield _withheld(facts)
+    yield from _sinks(facts)
+    if facts.due is not None:
+        yield _waiting(facts)
+    elif counts.applied and not counts.rows and not counts.withheld:
+        yield Cause("no-open-window", "No open window holds an event of it: the next row needs new events.")
+    if facts.running is False:
+        yield Cause(
+            "not-running",
+            f"No driver runs: the last one, process {facts.tail.pid} on {facts.tail.host}, has ended. "
+            "`millpond run` on the same folder goes on where it stopped.",
+        )
+    if counts.rows:
+        out = "row is out" if counts.rows == 1 else "rows are out"
+        yield Cause("rows-are-out", f"{counts.rows:,} {out}{_span(facts)}, the last by record {facts.tail.rows_n}.")
+
+
+def _quarantined(facts: Facts) -> Cause:
+    return Cause(
+        "quarantined",
+        f"It is quarantined, and emits nothing while the other queries go on: {facts.quarantined} "
+        "Widen the type (cast to double) or guard the expression, and ask it in a new pond.",
+    )
+
+
+def _nothing_read(facts: Facts) -> Cause:
+    stream = facts.stream.name
+    if facts.tail.epochs:
+        text = f"{_epochs(facts)}, but not one event of the stream {stream} was read{_span(facts)}."
+    else:
+        text = f"No event of the stream {stream} was read: no epoch has been committed."
+    place = source_folder(facts.stream)
+    if place is None:
+        return Cause("nothing-read", f"{text} Check that its source has new events.")
+    folder, some = place
+    if not folder.exists():
+        return Cause("nothing-read", f"{text} Its folder {folder} does not exist: check the path.")
+    if not some:
+        return Cause("nothing-read", f"{text} Its folder {folder} holds no file that Spark would read.")
+    return Cause("nothing-read", f"{text} Its folder {folder} holds files: run the pond to read them.")
+
+
+def _none_applied(facts: Facts) -> Cause:
+    since, query = facts.tail.since, facts.query
+    where = "" if query.where is None else f" {render(query.where)}"
+    reasons = {
+        "all-filtered": (since.filtered, f"left out by WHERE{where}, which is not true for any of them"),
+        "all-late": (
+            since.late,
+            f"late: {duration(query.delay_us)} (the delay) or more behind the newest event of earlier epochs, or in a "
+            "window that a drain closed. Files are read in the order of their times of change; a longer DELAY waits "
+            "for more",
+        ),
+        "all-dead": (
+            since.dead,
+            f"dead: {query.event_time} is missing or {_ahead(facts)}, or something that the query evaluates for them "
+            "raises (a cast, an overflow, a division by zero)",
+        ),
+    }
+    after = "" if facts.tail.applied_n is None else f" since record {facts.tail.applied_n}"
+    events = f"{since.read:,} event{'' if since.read == 1 else 's'} read{after or _span(facts)}"
+    for code, (count, reason) in reasons.items():
+        if count == since.read:
+            return Cause(code, f"All of the {events} are {reason}.")
+    parts = ", ".join(f"{count:,} {reason}" for count, reason in reasons.values() if count)
+    return Cause("none-applied", f"None of the {events} takes part: {parts}.")
+
+
+def _ahead(facts: Facts) -> str:
+    ahead = facts.stream.max_ahead_us
+    return "out of range" if ahead is None else f"more than {duration(ahead)} ahead of the driver's clock"
+
+
+def _withheld(facts: Facts) -> Cause:
+    having = "" if facts.query.having is None else f" {_named(facts)}"
+    count = facts.tail.counts.withheld
+    what = "The one row" if count == 1 else f"All {count:,} rows"
+    return Cause("having", f"{what} of closed windows{_span(facts)} did not meet HAVING{having}.")
+
+
+def _named(facts: Facts) -> str:
+    """HAVING with aggregates in the place of their positions."""
+    assert facts.query.having is not None
+    text = render(facts.query.having)
+    for i, aggregate in reversed(list(enumerate(facts.query.aggregates))):
+        argument = "*" if aggregate.argument is None else render(aggregate.argument)
+        text = text.replace(f"agg:{i}", f"{aggregate.function}({argument})")
+    for i, key in reversed(list(enumerate(facts.query.keys))):
+        text = text.replace(f"key:{i}", render(key))
+    return text
+
+
+def _sinks(facts: Facts) -> Iterator[Cause]:
+    sink, rows_n = facts.query.sink, facts.tail.rows_n
+    for error in facts.errors:
+        yield Cause("sink-behind", f"Rows are committed, but do not get out. {error} It is tried again and again.")
+    if facts.errors or rows_n is None:
+        return
+    place = f"{sink.format} {sink.path}" if sink.path else sink.format
+    if facts.sink_n is not None and facts.sink_n < rows_n and sink.format != "noop":
+        hint = "The driver carries them over; its error, if it has one, is in its own output." if facts.running else (
+            "The next `millpond run` on this folder carries them over, without reading anything again."
+        )  # fmt: skip
+        yield Cause(
+            "sink-behind",
+            f"Rows are committed up to record {rows_n}, but the sink ({place}) "
+            f"{'has none yet' if facts.sink_n < 0 else f'has reached record {facts.sink_n}'}. {hint}",
+        )
+    if sink.format == "noop" and not facts.query.serve:
+        yield Cause(
+            "no-sink", "It has no sink: rows are computed and counted, and go nowhere. Give it USING parquet and a "
+            "'path', or 'serve' = 'true'.",
+        )  # fmt: skip
+    if sink.format == "memory" and facts.sink_n is None:
+        yield Cause("in-memory", f"Its rows are kept in its driver's memory: pond.table({facts.query.name!r}) there.")
+
+
+def _waiting(facts: Facts) -> Cause:
+    due = facts.due
+    assert due is not None
+    slowest = facts.slowest
+    where = f"{facts.stream.name}" if not facts.partitions else f"every source partition of {facts.stream.name}"
+    text = (
+        f"The next row is due when the window {utc(due.start_us)} to {utc(due.end_us)} closes. That needs an event "
+        f"of {utc(due.needs_us)} or later in {where} (its end and the delay of {duration(facts.query.delay_us)}); "
+        f"the newest is {utc(facts.newest_us)}."
+    )
+    if slowest:
+        names = [
+            f"{part.name} ({'no event yet' if part.newest_us is None else utc(part.newest_us)})" for part in slowest
+        ]
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        order = facts.stream.order
+        idle = "" if order is None else f", or to be silent for {duration(order.idle_after_us)} while a driver runs"
+        which = "partition" if len(names) == 1 else "partitions"
+        text += f" It waits for {which} {', '.join(names[:_SHOWN])}{more} to get there{idle}."
+    if facts.running is False:
+        text += " At the end of all input, `millpond run --once --drain` closes what is open."
+    return Cause("window-open", text)
+
+
+def _epochs(facts: Facts) -> str:
+    return f"{facts.tail.epochs:,} epoch{'' if facts.tail.epochs == 1 else 's'} committed"
+
+
+def _span(facts: Facts) -> str:
+    return "" if facts.tail.all else f" in the last {facts.tail.epochs:,} epochs"

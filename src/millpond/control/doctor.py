@@ -1,0 +1,355 @@
+"""The doctor: would a pond run here? One verdict per check, each tried rather than believed, without a JVM of Spark.
+
+Probes are files of a hidden folder that is removed again. A pond that runs is not disturbed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+from rich.console import Console
+
+from millpond.clock import Clock, now_us
+from millpond.control.reader import read_truth
+from millpond.control.wiring import IDENTITY, holds_something, open_store
+from millpond.errors import MillpondError, PlaceError
+from millpond.ids import writer_token
+from millpond.log.local import LocalFolder
+from millpond.log.race import check_create_if_absent
+from millpond.spark.java import find_java
+from millpond.state.backends.lmdb import LmdbStore
+from millpond.state.store import Apply, TableWrite, Verdict, Wanted
+
+REQUIRED = {
+    "pyspark": "==4.3.*",
+    "pyarrow": ">=18",
+    "numpy": ">=1.26",
+    "pandas": ">=2.2,<3",
+    "lmdb": ">=1.5",
+    "msgspec": ">=0.19",
+    "obstore": ">=0.8",
+}
+"""Library -> versions that are supported, as in pyproject.toml."""
+
+MIB, GIB = 1 << 20, 1 << 30
+LEAST_HEAP = 450 * MIB
+"""Spark refuses to start with less: 1.5 times the 300 MiB that it reserves."""
+
+WORKERS = 512 * MIB
+"""What Python beside the JVM takes, roughly: the driver and the workers of a small pond."""
+
+SLOW_FSYNC_MS = 50.0
+_FSYNCS = 5
+_ROUNDS = 8
+_SIZE = re.compile(r"(\d+)([kmgt])", re.IGNORECASE)
+_REMOTE = re.compile(r"nfs|cifs|smb|9p|afs|ceph|gluster|lustre|gpfs|beegfs|fuse\.|virtiofs|vboxsf", re.IGNORECASE)
+_FLEETING = ("tmpfs", "ramfs", "overlay")
+
+Finding = Literal["ok", "warning", "problem"]
+
+
+class Check(msgspec.Struct, frozen=True):
+    """What one check found; a `problem` would stop a pond, a `warning` would make it slow or its data unsafe."""
+
+    name: str
+    verdict: Finding
+    what: str
+    cure: str = ""
+
+
+class Asked(NamedTuple):
+    """What to examine: the pond's folder (None: wherever ponds would be made), its store, the JVM's heap."""
+
+    folder: Path | None = None
+    store: str = "lmdb"
+    memory: str = "2g"
+
+
+def examine(asked: Asked, clock: Clock = now_us) -> Iterator[Check]:
+    """Every check, in order, as soon as it is done; never raises, never writes outside of a hidden probe."""
+    yield check_python(sys.version_info[:3])
+    yield check_libraries()
+    yield check_java(os.environ)
+    yield check_memory(asked.memory, *machine_memory())
+    yield check_ports()
+    yield check_space("temp", Path(tempfile.gettempdir()))
+    yield from check_place(asked, clock)
+
+
+def say_check(console: Console, check: Check) -> None:
+    """One line, and on a terminal in colour; what to do about it stands below."""
+    style = {"ok": "green", "warning": "yellow", "problem": "red"}[check.verdict]
+    console.print(f"{check.verdict:<8}", style=style, end="")
+    console.print(f" {check.name:<10} {check.what}")
+    if check.cure:
+        console.print(f"{'':<19} → {check.cure}")
+
+
+def check_python(version: tuple[int, int, int]) -> Check:
+    """Python's version."""
+    text = ".".join(map(str, version))
+    if version < (3, 10):
+        return Check("python", "problem", f"Python {text} is too old.", "Use Python 3.10 or later.")
+    return Check("python", "ok", f"Python {text} ({sys.executable})")
+
+
+def check_libraries(installed: Callable[[str], str] = metadata.version) -> Check:
+    """Versions of the libraries against those that are supported."""
+    found, wrong = [], {}
+    for name, wanted in REQUIRED.items():
+        try:
+            version = installed(name)
+        except metadata.PackageNotFoundError:
+            wrong[name] = f"{name} is missing"
+            continue
+        found.append(f"{name} {version}")
+        if not is_supported(version, wanted):
+            wrong[name] = f"{name} is {version}, not {wanted}"
+    if wrong:
+        needed = " ".join(f"'{name}{REQUIRED[name]}'" for name in wrong)
+        return Check("libraries", "problem", f"{'; '.join(wrong.values())}.", f"Run `pip install {needed}`.")
+    return Check("libraries", "ok", ", ".join(found))
+
+
+def is_supported(version: str, wanted: str) -> bool:
+    """Whether a version meets bounds such as `>=2.2,<3` or `==4.3.*`.
+
+    >>> is_supported("2.10.1", ">=2.2,<3"), is_supported("3.0.0", ">=2.2,<3"), is_supported("4.3.1", "==4.3.*")
+    (True, False, True)
+    """
+    have = _numbers(version)
+    for bound in wanted.split(","):
+        number = _numbers(bound.lstrip("<>="))
+        if bound.startswith("==") and have[: len(number)] != number:
+            return False
+        if bound.startswith(">=") and have < number:
+            return False
+        if bound.startswith("<") and have >= number:
+            return False
+    return True
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, found.group().split("."))) if found else ()
+
+
+def check_java(environ: Mapping[str, str]) -> Check:
+    """The Java that a pond would start; asks it for its version only."""
+    try:
+        java = find_java(environ)
+    except MillpondError as error:
+        return Check("java", "problem", error.what, error.cure)
+    return Check("java", "ok", f"Java {java.major} ({java.origin}: {java.home})")
+
+
+def machine_memory() -> tuple[int, int | None]:
+    """Bytes of this machine, or of the container that it is in, and how many are free (None: not known)."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    available = _first_number("/proc/meminfo", r"MemAvailable:\s+(\d+) kB")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        total = min(total, _first_number(limit, r"(\d+)") or total)
+    return total, None if available is None else min(available * 1024, total)
+
+
+def _first_number(path: str, pattern: str) -> int | None:
+    try:
+        found = re.search(pattern, Path(path).read_text(encoding="ascii"))
+    except (OSError, UnicodeDecodeError):
+        return None
+    return int(found.group(1)) if found else None
+
+
+def check_memory(asked: str, total: int, available: int | None) -> Check:
+    """The heap that the JVM would get against the memory there is, in bytes."""
+    match = _SIZE.fullmatch(asked)
+    if match is None:
+        return Check("memory", "problem", f"--memory {asked} is no size.", "Write it like 2g or 900m.")
+    heap = int(match.group(1)) << {"k": 10, "m": 20, "g": 30, "t": 40}[match.group(2).lower()]
+    there = f"{_size(total)}" + ("" if available is None else f", {_size(available)} free")
+    if heap < LEAST_HEAP:
+        return Check("memory", "problem", f"--memory {asked}: Spark needs 450m to start.", "Ask for 1g or more.")
+    fits = max(LEAST_HEAP, (total - WORKERS) // 2)
+    cure = f"Ask for less, such as --memory {fits // MIB}m, or use a larger machine."
+    if heap >= total:
+        return Check("memory", "problem", f"--memory {asked} is more than this machine has ({there}).", cure)
+    if heap + WORKERS > total or (available is not None and heap + WORKERS > available):
+        return Check("memory", "warning", f"--memory {asked} leaves little for Python ({there}).", cure)
+    return Check("memory", "ok", f"--memory {asked} of {there}")
+
+
+def check_ports(host: str = "127.0.0.1") -> Check:
+    """Whether ports of loopback can be bound and reached: Spark and Python talk over them."""
+    try:
+        with socket.create_server((host, 0)) as server, socket.create_server((host, 0)):
+            server.settimeout(5)
+            with socket.create_connection(server.getsockname(), timeout=5) as near:
+                far, _ = server.accept()
+                with far:
+                    near.sendall(b"?")
+                    far.settimeout(5)
+                    if far.recv(1) != b"?":
+                        raise OSError("it does not carry what is sent")
+    except OSError as error:
+        return Check(
+            "ports", "problem", f"No port of {host} can be bound and reached: {error}.",
+            "Allow connections of this machine to itself: look at its firewall and at limits of open files.",
+        )  # fmt: skip
+    return Check("ports", "ok", f"ports of {host} can be bound and reached")
+
+
+def check_space(name: str, place: Path) -> Check:
+    """Free space of the disk that `place` is on."""
+    try:
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        return Check(name, "problem", f"{place} cannot be looked at: {error}.", "Name another folder.")
+    if free < 100 * MIB or not os.access(place, os.W_OK):
+        what = f"{_size(free)} free" if os.access(place, os.W_OK) else "may not be written"
+        return Check(name, "problem", f"{place}: {what}.", "Make room, or set TMPDIR or --checkpoint elsewhere.")
+    if free < GIB:
+        return Check(name, "warning", f"{place}: {_size(free)} free.", "Make room: state and sinks grow.")
+    return Check(name, "ok", f"{place}: {_size(free)} free")
+
+
+def check_place(asked: Asked, clock: Clock) -> Iterator[Check]:
+    """The pond's folder: its pond, whether it may be written, create-if-absent, fsync, space, kind of disk, store."""
+    folder = Path(os.path.abspath(asked.folder or "."))
+    place = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
+    yield _pond(folder, named=asked.folder is not None)
+    probe = place / f".doctor-{writer_token()}"
+    try:
+        try:
+            records = LocalFolder(probe)
+        except PlaceError as error:
+            yield Check("folder", "problem", error.what, "Name a folder that you may write, with --checkpoint.")
+            return
+        yield Check("folder", "ok", f"{place} can be written")
+        yield _race(records, clock)
+        yield _fsync(records, clock)
+        yield check_space("space", place)
+        yield check_disk(place, _mounts())
+        yield check_store(asked.store, folder, probe)
+    finally:
+        shutil.rmtree(probe, ignore_errors=True)
+
+
+def _pond(folder: Path, named: bool) -> Check:
+    if (folder / IDENTITY).is_file():
+        try:
+            truth, spec = read_truth(folder)
+        except MillpondError as error:
+            return Check("pond", "problem", error.what, error.cure)
+        queries = "1 query" if len(spec.queries) == 1 else f"{len(spec.queries)} queries"
+        return Check("pond", "ok", f"{folder}: {queries}, records up to {truth.manifest.n}")
+    if folder.exists() and not folder.is_dir():
+        return Check("pond", "problem", f"{folder} is no folder.", "Name a new or empty folder.")
+    try:
+        taken = named and holds_something(folder)
+    except PlaceError as error:
+        return Check("pond", "problem", error.what, error.cure)
+    if taken:
+        return Check("pond", "problem", f"{folder} holds files, but no pond.", "Name a new or empty folder.")
+    return Check("pond", "ok", f"{folder}: a pond can be made {'here' if named else 'in a folder of it'}")
+
+
+def _race(records: LocalFolder, clock: Clock) -> Check:
+    began = clock()
+    try:
+        check_create_if_absent(records, writer_token(), rounds=_ROUNDS)
+    except MillpondError as error:
+        return Check("race", "problem", error.what, error.cure)
+    return Check("race", "ok", f"{_ROUNDS} races to create a file, one winner each ({_ms(clock() - began)})")
+
+
+def _fsync(records: LocalFolder, clock: Clock) -> Check:
+    times = []
+    for i in range(_FSYNCS):
+        began = clock()
+        try:
+            records.create(f"fsync-{i}", bytes(4096))
+        except MillpondError as error:
+            return Check("fsync", "problem", error.what, error.cure)
+        times.append(clock() - began)
+    median = sorted(times)[_FSYNCS // 2]
+    what = f"a record is safe on disk after {_ms(median)}"
+    if median > SLOW_FSYNC_MS * 1000:
+        return Check("fsync", "warning", f"{what}; each epoch waits for a few.", "Use a faster disk, or a local one.")
+    return Check("fsync", "ok", what)
+
+
+def _mounts() -> str:
+    try:
+        return Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def check_disk(place: Path, mounts: str) -> Check:
+    """What kind of disk a folder is on, by the system's table of mounts (empty: not known)."""
+    kinds = {}
+    for line in mounts.splitlines():
+        words = line.split(" ")
+        if len(words) > 2:
+            kinds[Path(words[1].replace("\\040", " "))] = words[2]
+    kind = next((kinds[parent] for parent in (place, *place.parents) if parent in kinds), None)
+    if kind is None:
+        return Check("disk", "ok", f"{place}: of what kind cannot be told here")
+    if _REMOTE.search(kind):
+        return Check(
+            "disk", "warning", f"{place} is on {kind}, which other machines may share.",
+            "Use a local disk: LMDB needs one, and two hosts may see a shared folder differently.",
+        )  # fmt: skip
+    if kind in _FLEETING:
+        return Check(
+            "disk", "warning", f"{place} is on {kind}, which is gone with the machine or its container.",
+            "Use a disk that stays.",
+        )  # fmt: skip
+    return Check("disk", "ok", f"{place} is on {kind}, a local disk")
+
+
+def check_store(address: str, folder: Path, probe: Path) -> Check:
+    """Whether the store opens: the pond's own to read, or a new one in `probe` to write and read back."""
+    kind, _, named = address.partition(":")
+    try:
+        existing = Path(named) if named else folder / "view" / "rows.lmdb"
+        if kind == "lmdb" and existing.exists() and (folder / IDENTITY).is_file():
+            opened = open_store(address, read_truth(folder)[0], read_only=True)
+            rows = opened.statistics().keys
+            opened.close()
+            return Check("store", "ok", f"{address} opens, with {rows:,} rows")
+        if kind == "lmdb":
+            _write_and_read(LmdbStore(probe / "rows.lmdb", owner="doctor"))
+            return Check("store", "ok", f"{address} can be made, written and read")
+    except MillpondError as error:
+        return Check("store", "problem", error.what, error.cure)
+    if address == "memory":
+        return Check("store", "ok", "memory: rows are seen by the driver's process only")
+    return Check("store", "problem", f"There is no store {address!r}.", "Use `lmdb`, `lmdb:PATH` or `memory`.")
+
+
+def _write_and_read(store: LmdbStore) -> None:
+    try:
+        outcome = store.apply_many([Apply(0, 0, -1, [TableWrite("t", [b"k"], [b"v"])])])
+        if outcome[0].verdict is not Verdict.APPLIED or store.read_many([Wanted(0, "t", [b"k"])])[0].values != [b"v"]:
+            raise PlaceError("A new LMDB store does not give back what was written.", "Use another disk.")
+    finally:
+        store.close()
+
+
+def _size(size: int) -> str:
+    return f"{size / GIB:,.1f} GiB" if size >= GIB else f"{size / MIB:,.0f} MiB"
+
+
+def _ms(us: int) -> str:
+    return f"{us / 1000:,.1f} ms"

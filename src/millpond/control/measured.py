@@ -1,0 +1,145 @@
+"""What sharing saved in a pond that has run, and what one more query would cost there, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from millpond.control.reader import read_truth
+from millpond.control.why import RECORDS_READ
+from millpond.control.why_picture import bar
+from millpond.control.wiring import Truth
+from millpond.errors import ForeignPondError
+from millpond.log.records import EpochRecord, decode
+from millpond.model.query import Query
+from millpond.model.spec import PondSpec
+from millpond.model.types import is_integer
+from millpond.plan.build import build_plan
+from millpond.plan.plan import Measure
+from millpond.plan.price import Price
+from millpond.runtime.sharing import WORD_BYTES, GroupCells, Sharing, group_cells, sharing
+from millpond.runtime.tasks import WHOLE_POND
+
+_BAR = 24
+
+
+class Measured(NamedTuple):
+    """A pond that has run: sums over its newest `epochs`, and the state it shares."""
+
+    truth: Truth
+    spec: PondSpec
+    epochs: int
+    totals: Mapping[str, int]
+    sharing: Sharing
+
+
+def measure(folder: Path, queries: Sequence[Query]) -> Measured:
+    """Measure the pond in `folder`, which must have been asked `queries`; nothing is written.
+
+    Raises:
+        ForeignPondError: there is no pond, or it was asked something else.
+        CorruptError: it does not read.
+    """
+    truth, spec = read_truth(folder)
+    known, asked = ({query.name: replace(query, text="") for query in some} for some in (spec.queries, queries))
+    if known != asked:
+        other = sorted(name for name in {*known, *asked} if known.get(name) != asked.get(name))
+        raise ForeignPondError(
+            f"The pond in {truth.folder} was not asked the same: {', '.join(other[:5])}.",
+            "Name the folder that was made for these queries.",
+        )
+    epochs, totals, head = 0, dict.fromkeys(("events", "bytes_read", "bytes_moved"), 0), truth.manifest.n
+    for n in range(head, max(-1, head - RECORDS_READ), -1):
+        record = decode(truth.log.read(n) or b"").record
+        if isinstance(record, EpochRecord):
+            epochs += 1
+            for name in totals:
+                totals[name] += record.counts.get(WHOLE_POND, {}).get(name, 0)
+    found = sharing(build_plan(spec.queries), truth.manifest, truth.folder, spec.instances)
+    return Measured(truth, spec, epochs, totals, found)
+
+
+def measured_text(measured: Measured) -> str:
+    """The measured sharing report."""
+    totals, queries = measured.totals, len(measured.spec.queries)
+    epochs = "1 epoch" if measured.epochs == 1 else f"the last {measured.epochs:,} epochs"
+    lines = [
+        f"measured as of record {measured.sharing.n}, over {epochs}",
+        f"  read    {totals['events']:,} events once, {megabytes(totals['bytes_read'])} of Arrow; one job per query "
+        f"reads {totals['events'] * queries:,} events",
+        f"  moved   {megabytes(totals['bytes_moved'])} in the one shuffle",
+        *state_lines(measured.sharing, "at 8 bytes a column"),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def state_lines(found: Sharing, note: str) -> Iterator[str]:
+    """State shared and apart, and what each query would keep alone."""
+    shared, apart, queries = found.shared, found.apart, len(found.alone)
+    yield f"  state   as of record {found.n}, {note}:"
+    yield (
+        f"          shared {kilobytes(shared.bytes)} ({shared.cells:,} cells); {queries} separate copies "
+        f"{kilobytes(apart.bytes)} ({apart.cells:,} cells): {apart.bytes / max(shared.bytes, 1):.2f} times as much"
+    )
+    yield f"          as stored {kilobytes(found.stored)}, in narrow columns, slices to be pruned included"
+    most = max([shared.bytes, *(size.bytes for size in found.alone.values())])
+    width = max(map(len, found.alone), default=0)
+    sizes = {"all, shared": shared, **{f"{name:<{width}} alone": size for name, size in found.alone.items()}}
+    for name, size in sizes.items():
+        drawn = f"{bar(size.bytes, most, _BAR):<{_BAR}} {size.cells:>10,} cells"
+        yield f"          {name:<{max(width + 6, 11)}} {kilobytes(size.bytes):>10}  {drawn}"
+
+
+def price_of_state(price: Price, measured: Measured | None) -> list[str]:
+    """Bytes of state per key that a query would add, as lines: measured where the pond has run, and at most."""
+    cells = None
+    if measured is not None and price.before is not None:
+        cells = group_cells(price.before, measured.truth.manifest, measured.truth.folder, measured.spec.instances)
+    kept = () if price.before is None else price.before.kept
+    more = sum(_columns(one, price, cells) for one in price.group.kept if one not in kept)
+    lines = []
+    if price.group.signed:
+        now = f"{cells.per_key():,.0f} bytes per key now; " if cells is not None and cells.cells else ""
+        return [f"{now}cells are split by the filters that their events pass: it grows with events, not with filters"]
+    if cells is not None and cells.cells:
+        edges, needed = price.edges, price.kept_us
+        growth = float(edges[1] / edges[0]) * needed[1] / needed[0]
+        before, after = cells.per_key(), cells.per_key(growth, more)
+        lines.append(
+            f"about {before:,.0f} → {after:,.0f} bytes per key, from {cells.cells / cells.keys:,.1f} cells of "
+            f"{cells.columns} columns for each of {cells.keys:,} keys, {more:,.0f} more columns"
+            + (f", up to {growth:.3g} times the cells" if growth != 1 else "")
+        )
+    every = more if cells is None else cells.columns + more
+    if cells is None and price.before is not None:
+        every += sum(_columns(one, price, None) for one in kept)
+    lines.append(
+        f"at most {price.most_cells * (every + 1) * WORD_BYTES:,.0f} bytes per key besides the key: "
+        f"{price.most_cells:,} cells of {every:,.0f} columns, if it has events in every slice"
+    )
+    return lines
+
+
+def _columns(measure: Measure, price: Price, cells: GroupCells | None) -> float:
+    """How many columns a measure takes: as many as measured ones of its kind and type, else what is usual."""
+    if cells is not None and price.before is not None:
+        alike = [one for one in price.before.kept if (one.kind, one.type) == (measure.kind, measure.type)]
+        counted = [cells.of_measure[one.id] for one in alike if cells.of_measure.get(one.id)]
+        if counted:
+            return max(counted)
+    if measure.kind in ("sum", "squares"):
+        return (1 if is_integer(measure.type) else 2) + (measure.kind == "squares")
+    return 1
+
+
+def megabytes(size: int) -> str:
+    """An amount of bytes, in MB."""
+    return f"{size / 1e6:,.1f} MB"
+
+
+def kilobytes(size: int) -> str:
+    """An amount of bytes, in kB."""
+    return f"{size / 1e3:,.0f} kB"

@@ -1,0 +1,187 @@
+"""Why nothing is coming out of a query: the facts, read beside a pond that may be running, and the causes.
+
+Everything is read from the log and the files beside it; nothing is written, and no Spark is started.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from millpond.control.wiring import Truth
+from millpond.errors import QueryTypeError
+from millpond.log.port import Log
+from millpond.log.records import ClaimRecord, EpochRecord, decode
+from millpond.model.query import Query
+from millpond.model.spec import PondSpec
+from millpond.model.stream import Stream
+from millpond.plan.build import build_plan
+from millpond.runtime.due import Due, next_due
+from millpond.runtime.epoch import watermarks
+from millpond.runtime.followers.runner import FollowerStatus
+from millpond.runtime.followers.sinks import sink_cursor
+from millpond.runtime.followers.view import ViewFollower
+from millpond.runtime.lateness import ANY_PARTITION
+from millpond.runtime.tasks import Watermark
+from millpond.state.delta import Files
+
+RECORDS_READ = 1000
+"""So many of the newest records are counted: what happened before is not why nothing comes out now."""
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """What became of a query's events and rows; read = applied + late + dead + filtered."""
+
+    read: int = 0
+    applied: int = 0
+    late: int = 0
+    dead: int = 0
+    filtered: int = 0
+    rows: int = 0
+    withheld: int = 0
+
+
+class Partition(msgspec.Struct, frozen=True):
+    """A source partition of a stream with an order: its largest event time, and whether the watermark waits for it."""
+
+    name: str
+    newest_us: int | None
+    idle: bool
+
+
+class Tail(msgspec.Struct, frozen=True):
+    """The newest records: how many `epochs`, whether they are `all` there ever were, and what they say of a query.
+
+    `since` counts what came after record `applied_n`, the last that took an event. `at_us` is the writer's clock
+    at the last epoch; `rows_n` the last record with rows; `host` and `pid` are of the driver that claimed last,
+    None where its claim is further back.
+    """
+
+    epochs: int
+    all: bool
+    counts: Counts
+    since: Counts
+    applied_n: int | None = None
+    at_us: int | None = None
+    rows_n: int | None = None
+    host: str | None = None
+    pid: int | None = None
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """All that is known of a query as of record `n`; times in µs of event time."""
+
+    n: int
+    query: Query
+    stream: Stream
+    tail: Tail
+    newest_us: int | None
+    watermark_us: int | None
+    partitions: tuple[Partition, ...]
+    due: Due | None
+    quarantined: str
+    running: bool | None
+    sink_n: int | None
+    errors: tuple[str, ...]
+
+    @property
+    def slowest(self) -> tuple[Partition, ...]:
+        """The partitions that the watermark waits for and that have not come as far as the next row needs."""
+        needs = None if self.due is None else self.due.needs_us
+        return tuple(
+            part for part in self.partitions
+            if not part.idle and (part.newest_us is None or (needs is not None and part.newest_us < needs))
+        )  # fmt: skip
+
+
+def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[FollowerStatus] = ()) -> Facts:
+    """The facts about a query of the pond.
+
+    Raises:
+        QueryTypeError: no such query.
+        CorruptError, PlaceError: the pond, or the query's sink, cannot be read.
+    """
+    query = next((query for query in spec.queries if query.name == name), None)
+    if query is None:
+        names = ", ".join(query.name for query in spec.queries)
+        raise QueryTypeError(f"The pond has no query {name!r}.", f"It has {names}.")
+    manifest = truth.manifest
+    stream = next(stream for stream in spec.streams if stream.name == query.stream)
+    group, plan = build_plan(spec.queries).of_query(name)
+    mark = watermarks(manifest).get(stream.name, Watermark())
+    tail = _tail(truth.log, manifest.n, name)
+    followed = {f"sink:{name}", ViewFollower.name} if query.serve else {f"sink:{name}"}
+    return Facts(
+        manifest.n,
+        query,
+        stream,
+        tail,
+        max(manifest.max_time.get(stream.name, {}).values(), default=None),
+        mark.at(query.delay_us),
+        _partitions(stream, manifest.max_time.get(stream.name, {}), manifest.idle.get(stream.name, [])),
+        next_due(group, plan, manifest, Files(truth.folder), spec.instances),
+        manifest.quarantined.get(name, ""),
+        is_running(tail),
+        sink_cursor(query, truth.folder / "cursors"),
+        tuple(f"{one.name}: {one.error}" for one in followers if one.error and one.name in followed),
+    )
+
+
+def _tail(log: Log, head: int, name: str) -> Tail:
+    epochs, claim, at_us, applied_n, rows_n, n = 0, None, None, None, None, head
+    total = dict.fromkeys(Counts.__struct_fields__, 0)
+    since = dict(total)
+    for n in range(head, max(-1, head - RECORDS_READ), -1):
+        record = decode(log.read(n) or b"").record
+        if isinstance(record, ClaimRecord) and claim is None:
+            claim = record
+        if isinstance(record, EpochRecord):
+            epochs += 1
+            at_us = record.at if at_us is None else at_us
+            found = record.counts.get(name, {})
+            rows_n = n if rows_n is None and found.get("rows") else rows_n
+            applied_n = n if applied_n is None and found.get("applied") else applied_n
+            for what in total:
+                total[what] += found.get(what, 0)
+                since[what] += found.get(what, 0) if applied_n is None else 0
+    host, pid = (claim.host, claim.pid) if claim is not None else (None, None)
+    return Tail(epochs, n <= 0, Counts(**total), Counts(**since), applied_n, at_us, rows_n, host, pid)
+
+
+def _partitions(stream: Stream, newest: dict[str, int], idle: Sequence[str]) -> tuple[Partition, ...]:
+    if stream.order is None:
+        return ()
+    names = sorted({*newest, *stream.order.partitions} - {ANY_PARTITION}, key=lambda name: (len(name), name))
+    return tuple(Partition(name, newest.get(name), name in idle) for name in names)
+
+
+def is_running(tail: Tail) -> bool | None:
+    """Whether the last driver's process is there; None where that cannot be told from here."""
+    if not tail.pid or tail.host != socket.gethostname():
+        return None
+    try:
+        os.kill(tail.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def source_folder(stream: Stream) -> tuple[Path, bool] | None:
+    """The local folder a stream is read from and whether it shows a file, or None for other sources."""
+    path = next((value for name, value in stream.source.options if name == "path"), None) if stream.source else None
+    if path is None or "*" in path or ("://" in path and not path.startswith("file://")):
+        return None
+    folder = Path(path.removeprefix("file://"))
+    return folder, folder.is_file() or any(True for _ in _visible(folder))
+
+
+def _visible(folder: Path) -> Iterator[str]:
+    for _, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        yield from (name for name in files if not name.startswith((".", "_")))

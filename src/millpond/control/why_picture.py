@@ -1,0 +1,99 @@
+"""Why nothing comes out, drawn: what became of events, where event time stands, what is missing."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from millpond.control.causes import Why
+from millpond.control.progress import utc
+from millpond.control.why import Facts
+from millpond.model.expressions import render
+from millpond.plan.explain import duration, window_text
+
+_WIDTH = 100
+_BAR = 40
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def draw(why: Why) -> str:
+    """The whole report as text of at most 100 columns, but for names."""
+    facts = why.facts
+    lines = [*_head(facts), "", *_funnel(facts), "", *_timeline(facts), *_partitions(facts), ""]
+    for cause in why.causes:
+        lines += textwrap.wrap(
+            cause.text, _WIDTH, initial_indent="→ ", subsequent_indent="  ", break_long_words=False,
+            break_on_hyphens=False,
+        )  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _head(facts: Facts) -> Iterator[str]:
+    query = facts.query
+    keys = ", ".join(map(render, query.keys)) or "nothing"
+    yield (
+        f"{query.name}: {query.stream} by {keys}, {window_text(query.window)}, delay {duration(query.delay_us)}, "
+        f"to {query.sink.format}, as of record {facts.n}"
+    )
+    if facts.tail.at_us is not None:
+        yield f"the last epoch was committed at {utc(facts.tail.at_us)}"
+
+
+def _funnel(facts: Facts) -> Iterator[str]:
+    counts = facts.tail.counts
+    scope = "" if facts.tail.all else f" in the last {facts.tail.epochs:,} epochs"
+    yield f"events{scope}"
+    for name in ("read", "late", "dead", "filtered", "applied"):
+        count = getattr(counts, name)
+        yield f"  {name:<9}{count:>14,}  {bar(count, counts.read)}".rstrip()
+    yield "rows of closed windows"
+    for name, count in (("withheld", counts.withheld), ("out", counts.rows)):
+        yield f"  {name:<9}{count:>14,}  {bar(count, counts.withheld + counts.rows)}".rstrip()
+
+
+def bar(count: int, whole: int, width: int = _BAR) -> str:
+    """A bar of `width` cells for the whole; what is there at all shows.
+
+    >>> bar(1, 2, 4), bar(1, 1000, 4), bar(0, 9)
+    ('██', '▏', '')
+    """
+    if not count or not whole:
+        return ""
+    eighths = max(1, round(count * width * 8 / whole))
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
+
+
+def _timeline(facts: Facts) -> Iterator[str]:
+    """Event time from the start of the window that is due to the time that its rows need."""
+    due = facts.due
+    if due is None or facts.newest_us is None:
+        yield f"event time: newest {utc(facts.newest_us)}, watermark {utc(facts.watermark_us)}"
+        return
+    low, high = due.start_us, max(due.needs_us, facts.newest_us, due.start_us + 1)
+    width = _WIDTH - 24
+
+    def at(us: int) -> int:
+        return min(width, max(0, round((us - low) * width / (high - low))))
+
+    def mark(us: int, label: str) -> str:
+        place = at(us)
+        return " " * (place - len(label) - 1) + f"{label} ▲" if place > width // 2 else " " * place + f"▲ {label}"
+
+    closes, needs = at(due.end_us), at(due.needs_us)
+    yield "event time"
+    yield "  window due  " + "━" * max(1, closes) + "╌" * (needs - closes) + "┃"
+    yield "  newest      " + mark(facts.newest_us, utc(facts.newest_us))
+    if facts.watermark_us is not None and facts.watermark_us >= low:
+        yield "  watermark   " + mark(facts.watermark_us, utc(facts.watermark_us))
+    yield f"  ━ {utc(due.start_us)} to {utc(due.end_us)}   ╌ delay   ┃ needed: {utc(due.needs_us)}"
+
+
+def _partitions(facts: Facts) -> Iterator[str]:
+    if not facts.partitions:
+        return
+    slowest = set(facts.slowest)
+    width = max(9, *(len(part.name) for part in facts.partitions))
+    yield f"  {'partition':<{width}}  newest"
+    for part in facts.partitions:
+        note = "idle: not waited for" if part.idle else "waited for" if part in slowest else ""
+        yield f"  {part.name:<{width}}  {utc(part.newest_us):<27}  {note}".rstrip()

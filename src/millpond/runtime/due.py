@@ -1,0 +1,86 @@
+"""When a query's next row is due: its earliest open window that holds an event, read from live segments."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from millpond.arrays import Ints, Mask
+from millpond.log.manifest import Manifest
+from millpond.model.windows import Sliding
+from millpond.plan.plan import GroupPlan, Measure, QueryPlan
+from millpond.runtime.epoch import group_state, watermarks
+from millpond.runtime.fold import read_section
+from millpond.runtime.tasks import Watermark
+from millpond.runtime.tiles import is_tile
+from millpond.state.cells import Cells
+from millpond.state.delta import Files
+from millpond.state.segments import decode_cells
+
+
+class Due(NamedTuple):
+    """An open window [start, end) with an event of the query; its rows leave when event time reaches `needs_us`."""
+
+    start_us: int
+    end_us: int
+    needs_us: int
+
+
+def next_due(group: GroupPlan, plan: QueryPlan, manifest: Manifest, files: Files, instances: int) -> Due | None:
+    """The earliest open window of a query that holds one of its events, or None.
+
+    Reads the headers of the group's live segments, and of each only the cells up to the first that counts.
+
+    Raises:
+        CorruptError: a section does not read.
+    """
+    mark = watermarks(manifest).get(group.stream, Watermark()).at(plan.query.delay_us)
+    ends = []
+    for instance in range(instances):
+        for place in group_state(manifest, instance, group).segments:
+            cells = decode_cells(read_section(files, place))
+            end = _first_end(group, plan, cells, mark)
+            if end is not None:
+                ends.append(end)
+    if not ends:
+        return None
+    window = plan.query.window
+    return Due(min(ends) - window.size_us, min(ends), min(ends) + plan.query.delay_us)
+
+
+def _first_end(group: GroupPlan, plan: QueryPlan, cells: Cells, mark_us: int | None) -> int | None:
+    """The earliest end of an open window that holds a cell of the query."""
+    slices = cells.slices
+    counted, passing = counted_in(group.measures[plan.presence], cells)
+    if counted is None:
+        return None
+    ends, holds = open_ends(plan.query.window, slices.start_us, slices.end_us, mark_us)
+    wanted = np.flatnonzero(holds & passing & ~is_tile(group, slices) & (slices.late_class <= plan.delay))
+    for i in wanted[np.argsort(ends[wanted], kind="stable")].tolist():
+        if bool((counted[cells.offsets[i] : cells.offsets[i + 1]] > 0).any()):
+            return int(ends[i])
+    return None
+
+
+def counted_in(measure: Measure, cells: Cells) -> tuple[npt.NDArray[np.integer] | None, Mask]:
+    """The column that counts a measure's events (None: there is none), and the slices in which it does so."""
+    signed = cells.slices.signed
+    if signed is None:
+        return cells.columns.get(f"{measure.id}:n"), np.ones(len(cells.slices.start_us), bool)
+    passing = signed.table.passing([measure.filter_id], signed.ids)[:, 0]
+    return cells.columns.get(f"{measure.base.id}:n"), passing
+
+
+def open_ends(window: Sliding, starts_us: Ints, ends_us: Ints, mark_us: int | None) -> tuple[Ints, Mask]:
+    """Per slice the end of the first window that holds it and ends after the mark, and whether there is one.
+
+    >>> open_ends(Sliding(20, 10), np.array([0, 10]), np.array([10, 20]), 20)[0].tolist()
+    [30, 30]
+    """
+    step, phase = window.slide_us, (window.offset_us + window.size_us) % window.slide_us
+    first = -((phase - ends_us) // step) * step + phase
+    if mark_us is not None:
+        first = np.maximum(first, (mark_us - phase) // step * step + phase + step)
+    return first, first <= starts_us + window.size_us

@@ -1,0 +1,70 @@
+"""When the next row is due: read from segments, and window by window."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Column, call, literal
+from millpond.model.query import Named, Query
+from millpond.model.stream import Field, Stream
+from millpond.model.windows import Sliding
+from millpond.plan.plan import SIGNED_FROM
+from millpond.runtime.due import next_due
+from millpond.runtime.epoch import watermarks
+from millpond.state.delta import Files
+from millpond.testing.local_pond import LocalPond
+from millpond.testing.naive_due import naive_due
+
+TX = Stream("tx", (Field("ts", "timestamp"), Field("v", "bigint")), max_ahead_us=None)
+V = Column("v", "bigint")
+WHERE = call("gt", (V, literal(0, "bigint")), "boolean")
+
+WINDOWS = st.builds(
+    lambda slide, times, rest, offset: Sliding(slide * times + rest % slide, slide, offset % slide),
+    st.integers(1, 20), st.integers(1, 400), st.integers(0, 20), st.integers(0, 20),
+)  # fmt: skip
+EPOCHS = st.lists(
+    st.lists(st.tuples(st.integers(-50, 6000), st.integers(0, 1)), max_size=6), min_size=1, max_size=12
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(WINDOWS, st.integers(0, 300)), min_size=1, max_size=3), EPOCHS, st.integers(1, 2), st.booleans()
+)
+def test_the_window_due_is_the_first_open_one_with_an_event(
+    asked: list[tuple[Sliding, int]], epochs: list[list[tuple[int, int]]], instances: int, many_filters: bool
+) -> None:
+    count = (Aggregate("count", None, None, "bigint"),)
+    output = (Named("n", Column("agg:0", "bigint")),)
+    queries = [
+        Query(f"q{i}", "tx", "ts", delay, window, (V,), count, output, WHERE) for i, (window, delay) in enumerate(asked)
+    ]
+    above = [call("gt", (V, literal(i, "bigint")), "boolean") for i in range(1, SIGNED_FROM)]
+    others = [
+        Query(f"other{i}", "tx", "ts", 0, asked[0][0], (V,), count, output, where) for i, where in enumerate(above)
+    ]
+    with TemporaryDirectory() as folder:
+        pond = LocalPond(Path(folder), [TX], [*queries, *(others if many_filters else ())], instances)
+        assert pond.plan.groups[0].signed == many_filters
+        taken: dict[str, list[int]] = {query.name: [] for query in queries}
+        for events in epochs:
+            before = watermarks(pond.manifest).get("tx")
+            for query in queries:
+                mark = None if before is None else before.at(query.delay_us)
+                taken[query.name] += [time for time, v in events if v > 0 and (mark is None or time > mark)]
+            rows = {"ts": pa.array([time for time, _ in events], pa.int64()), "v": [v for _, v in events]}
+            pond.epoch({"tx": [pa.table({**rows, "v": pa.array(rows["v"], pa.int64())})]})
+        after = watermarks(pond.manifest).get("tx")
+        for query in queries:
+            group, plan = pond.plan.of_query(query.name)
+            found = next_due(group, plan, pond.manifest, Files(Path(folder)), instances)
+            wanted = naive_due(taken[query.name], query.window, None if after is None else after.at(query.delay_us))
+            assert (None if found is None else found[:2]) == wanted
+            assert found is None or found.needs_us == found.end_us + query.delay_us

@@ -1,0 +1,290 @@
+"""Why nothing comes out: each cause on a pond without Spark, found beside it from its files alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from millpond.control.causes import Why, explain_why
+from millpond.control.reader import read_truth
+from millpond.control.why import Counts, Facts, Tail, find_facts, is_running
+from millpond.control.why_picture import draw
+from millpond.control.wiring import IDENTITY, section_reader
+from millpond.errors import ForeignPondError, QueryTypeError
+from millpond.model.aggregates import Aggregate
+from millpond.model.endpoints import Sink, Source
+from millpond.model.expressions import Column, Expression, call, literal
+from millpond.model.query import Named, Query
+from millpond.model.stream import Field, Order, Stream
+from millpond.model.windows import Sliding
+from millpond.runtime.followers.rows import RowsReader
+from millpond.runtime.followers.runner import FollowerStatus
+from millpond.runtime.followers.sinks import sink_follower
+from millpond.testing.local_pond import LocalPond
+
+SECOND = 1_000_000
+FIELDS = (Field("ts", "timestamp"), Field("c", "string"), Field("v", "bigint"))
+TX = Stream("tx", FIELDS)
+ORDERED = Stream(
+    "tx", (*FIELDS, Field("p", "string"), Field("o", "bigint")), None, Order("p", "o", ("0", "1")), max_ahead_us=None
+)
+V = Column("v", "bigint")
+CONSOLE = Sink("console")
+SUM = Aggregate("sum", V, None, "bigint")
+LARGE = call("gt", (V, literal(100, "bigint")), "boolean")
+
+
+def query(
+    where: Expression | None = None, having: Expression | None = None, sink: Sink = CONSOLE,
+    delay: int = 5, argument: Expression = V,
+) -> Query:  # fmt: skip
+    aggregates = (Aggregate("count", None, None, "bigint"), replace(SUM, argument=argument))
+    output = (Named("n", Column("agg:0", "bigint")), Named("s", Column("agg:1", "bigint")))
+    keys = (Column("c", "string"),)
+    window = Sliding(10 * SECOND, 10 * SECOND)
+    return Query("q", "tx", "ts", delay * SECOND, window, keys, aggregates, output, where, having, sink)
+
+
+class Bench:
+    """A pond that is looked at from outside."""
+
+    def __init__(self, folder: Path, asked: Query, stream: Stream = TX) -> None:
+        self.folder = folder
+        self.pond = LocalPond(folder, [stream], [asked], instances=2)
+        (folder / IDENTITY).write_text("local")
+
+    def follow(self, asked: Query) -> None:
+        rows = RowsReader(section_reader(self.folder))
+        self.pond.follow(sink_follower(asked, "local", rows, self.folder / "cursors"))
+
+    def events(self, seconds: Sequence[float | None], v: int = 1, **more: Sequence[object]) -> None:
+        times = [None if second is None else round(second * SECOND) for second in seconds]
+        columns = {"ts": pa.array(times, pa.int64()), "c": ["a"] * len(times), "v": [v] * len(times), **more}
+        self.pond.epoch({"tx": [pa.table(columns)]})
+
+    def facts(self) -> Facts:
+        return find_facts(*read_truth(self.folder), "q")
+
+    def why(self) -> Why:
+        return explain_why(self.facts())
+
+    def texts(self) -> dict[str, str]:
+        why = self.why()
+        assert draw(why).count("→ ") == len(why.causes) > 0
+        return {cause.code: cause.text for cause in why.causes}
+
+
+@pytest.fixture
+def folder(tmp_pond: Path) -> Path:
+    return tmp_pond
+
+
+def test_nothing_was_read_as_nothing_has_run(folder: Path) -> None:
+    texts = Bench(folder, query()).texts()
+    assert texts["nothing-read"].startswith("No event of the stream tx was read: no epoch has been committed.")
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [(None, "does not exist: check the path"), (".hidden", "holds no file that Spark"), ("a.json", "run the pond")],
+)
+def test_nothing_was_read_from_a_folder(folder: Path, tmp_path: Path, made: str | None, says: str) -> None:
+    place = tmp_path / "in"
+    if made is not None:
+        place.mkdir()
+        (place / made).touch()
+    stream = Stream("tx", FIELDS, Source("json", (("path", str(place)),)))
+    text = Bench(folder, query(), stream).texts()["nothing-read"]
+    assert str(place) in text
+    assert says in text
+
+
+def test_epochs_without_an_event(folder: Path) -> None:
+    bench = Bench(folder, query())
+    bench.events([])
+    assert bench.texts()["nothing-read"].startswith("1 epoch committed, but not one event of the stream tx was read.")
+
+
+def test_everything_is_filtered(folder: Path) -> None:
+    bench = Bench(folder, query(where=LARGE))
+    bench.events([1, 2, 33])
+    why = bench.why()
+    assert why.causes[0].code == "all-filtered"
+    assert why.causes[0].text.startswith("All of the 3 events read are left out by WHERE (v > 100)")
+    assert bench.facts().due is None
+
+
+def test_everything_since_a_record_is_late(folder: Path) -> None:
+    bench = Bench(folder, query())
+    bench.events([1, 100])
+    bench.events([2, 3])
+    bench.events([94.9, 95])
+    why = bench.why()
+    assert why.causes[0].code == "all-late"
+    assert why.causes[0].text.startswith("All of the 4 events read since record 1 are late: 5 seconds (the delay) or")
+    bench.events([95.1])
+    assert "all-late" not in bench.texts()
+
+
+def test_everything_is_dead(folder: Path) -> None:
+    bench = Bench(folder, query())
+    bench.events([None, None])
+    text = bench.texts()["all-dead"]
+    assert "ts is missing or more than 1 hour ahead of the driver's clock" in text
+
+
+def test_what_raises_is_dead(folder: Path) -> None:
+    bench = Bench(folder, query(argument=call("divide", (V, call("subtract", (V, V), "bigint")), "bigint")))
+    bench.events([1])
+    assert "all-dead" in bench.texts()
+
+
+def test_a_mixture_takes_no_part(folder: Path) -> None:
+    bench = Bench(folder, query(where=LARGE))
+    bench.events([1, None])
+    text = bench.texts()["none-applied"]
+    assert text.startswith("None of the 2 events read takes part: 1 left out by WHERE")
+    assert "1 dead: " in text
+
+
+def test_the_window_is_open_and_what_is_missing_closes_it(folder: Path) -> None:
+    bench = Bench(folder, query())
+    bench.events([1, 14.9])
+    why = bench.why()
+    assert [cause.code for cause in why.causes] == ["window-open"]
+    assert why.causes[0].text == (
+        "The next row is due when the window 1970-01-01 00:00:00Z to 1970-01-01 00:00:10Z closes. That needs an event "
+        "of 1970-01-01 00:00:15Z or later in tx (its end and the delay of 5 seconds); the newest is "
+        "1970-01-01 00:00:14.9Z."
+    )
+    # a hair before nothing comes, at that time it does: what is said is what happens
+    bench.events([14.999999])
+    assert bench.facts().tail.counts.rows == 0
+    bench.events([15])
+    facts = bench.facts()
+    assert facts.tail.counts.rows == 1
+    assert facts.due is not None
+    assert facts.due.start_us == 10 * SECOND
+
+
+def test_the_window_waits_for_the_slowest_partition(folder: Path) -> None:
+    bench = Bench(folder, query(), ORDERED)
+    bench.events([1, 40], p=["0", "0"], o=[0, 1])
+    text = bench.texts()["window-open"]
+    assert "or later in every source partition of tx" in text
+    assert "It waits for partition 1 (no event yet) to get there, or to be silent for 1 minute" in text
+    bench.events([12], p=["1"], o=[0])
+    assert "It waits for partition 1 (1970-01-01 00:00:12Z) to" in bench.texts()["window-open"]
+    assert "1          1970-01-01 00:00:12Z         waited for" in draw(bench.why())
+    bench.events([15], p=["1"], o=[1])
+    assert bench.facts().tail.counts.rows == 1
+
+
+def test_having_withholds_every_row(folder: Path) -> None:
+    having = call("gt", (Column("agg:1", "bigint"), literal(10, "bigint")), "boolean")
+    bench = Bench(folder, query(having=having))
+    bench.events([1, 2, 11, 30])
+    texts = bench.texts()
+    assert next(iter(texts)) == "having"
+    assert texts["having"] == "All 2 rows of closed windows did not meet HAVING (sum(v) > 10)."
+    assert "window-open" in texts
+    bench.events([61], v=20)
+    bench.events([80])
+    assert "having" not in bench.texts()
+    assert (bench.facts().tail.counts.withheld, bench.facts().tail.counts.rows) == (3, 1)
+
+
+def test_the_sink_is_behind(folder: Path, tmp_path: Path) -> None:
+    asked = query(sink=Sink("json", str(tmp_path / "out")))
+    bench = Bench(folder, asked)
+    bench.events([1, 20])
+    text = bench.texts()["sink-behind"]
+    assert text.startswith(f"Rows are committed up to record 1, but the sink (json {tmp_path}/out) has none yet.")
+    bench.follow(asked)
+    bench.events([20])
+    assert "sink-behind" not in bench.texts()
+
+
+def test_the_error_of_a_sink_is_told_within_its_process(folder: Path) -> None:
+    bench = Bench(folder, query())
+    bench.events([1, 20])
+    status = [FollowerStatus("sink:q", 0, 2, 3, "[MP-PLACE] disk full"), FollowerStatus("sink:other", 0, 2, 3, "no")]
+    causes = explain_why(find_facts(*read_truth(folder), "q", status)).causes
+    assert [cause.code for cause in causes].count("sink-behind") == 1
+    assert "sink:q: [MP-PLACE] disk full" in causes[0].text
+
+
+@pytest.mark.parametrize(("sink", "code"), [("noop", "no-sink"), ("memory", "in-memory")])
+def test_rows_that_go_nowhere_else(folder: Path, sink: str, code: str) -> None:
+    bench = Bench(folder, query(sink=Sink(sink)))
+    bench.events([1, 20])
+    assert code in bench.texts()
+
+
+def test_it_is_quarantined(folder: Path) -> None:
+    most = literal(2**63 - 1, "bigint")
+    bench = Bench(folder, query(argument=call("coalesce", (most, V), "bigint")))
+    bench.events([1, 2, 30])
+    texts = bench.texts()
+    assert list(texts) == ["quarantined"]
+    assert "[MP-OVERFLOW] A result of query 'q' leaves its type" in texts["quarantined"]
+
+
+def test_rows_are_out(folder: Path) -> None:
+    asked = query()
+    bench = Bench(folder, asked)
+    bench.follow(asked)
+    bench.events([1, 20])
+    texts = bench.texts()
+    assert list(texts) == ["window-open", "rows-are-out"]
+    assert texts["rows-are-out"] == "1 row is out, the last by record 1."
+    bench.pond.drain()
+    assert list(bench.texts()) == ["rows-are-out"]
+
+
+def test_a_driver_that_has_ended_is_told(folder: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    bench = Bench(folder, query())
+    bench.events([1])
+    facts = bench.facts()
+    tail = replace(facts.tail, host=socket.gethostname(), pid=ended.pid)
+    assert facts.running is None
+    causes = explain_why(replace(facts, running=False, tail=tail)).causes
+    assert [cause.code for cause in causes] == ["window-open", "not-running"]
+    assert "--once --drain" in causes[0].text
+    assert str(ended.pid) in causes[1].text
+
+
+def test_only_a_process_of_this_host_is_looked_for() -> None:
+    def runs(host: str, pid: int) -> bool | None:
+        return is_running(Tail(0, True, Counts(), Counts(), host=host, pid=pid))
+
+    assert (runs(socket.gethostname(), os.getpid()), runs("elsewhere", os.getpid())) == (True, None)
+
+
+def test_no_such_query_or_pond(folder: Path, tmp_path: Path) -> None:
+    Bench(folder, query())
+    with pytest.raises(QueryTypeError, match="It has q"):
+        find_facts(*read_truth(folder), "p")
+    with pytest.raises(ForeignPondError):
+        read_truth(tmp_path / "none")
+
+
+def test_the_picture(folder: Path) -> None:
+    bench = Bench(folder, query())
+    bench.events([1, 2, 14])
+    text = draw(bench.why())
+    assert "  read                  3  ████" in text
+    assert "  window due  ━" in text
+    assert "1970-01-01 00:00:14Z ▲" in text
+    assert "┃ needed: 1970-01-01 00:00:15Z" in text
+    assert all(len(line) <= 100 for line in text.splitlines())
