@@ -6,13 +6,13 @@ codes, slices, filters and arguments (equal ones of different queries are evalua
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints
+from millpond.arrays import Ints, Mask
 from millpond.model.expressions import Expression
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.edges import slices_of
@@ -124,7 +124,7 @@ def _gather_chunk(
             judged = judge.judge(times.data, times.null, *_order(stream, columns))
             newest = judged.newest_us
         late = late_classes(times.data, judged, floor, group.delays_us)
-        chosen = Rows(evaluator, judged.timed & (late < len(group.delays_us)))
+        chosen = Rows(evaluator, _taken(group, Rows(evaluator, judged.timed & (late < len(group.delays_us))), late))
         _gather_group(task, group, chosen, times.data, late, parts)
         counts.update(count_rows(group, evaluator, judged.timed, late))
     for instance in range(task.instances):
@@ -139,6 +139,25 @@ def _order(stream: StreamLayout, columns: _Columns) -> tuple[pa.Array | None, In
     partition = columns[stream.partition].data
     text = partition if isinstance(partition, pa.Array) else pa.array(partition).cast(pa.string())
     return text, columns[stream.offset].data
+
+
+def _taken(group: GroupPlan, rows: Rows, late: Ints) -> Mask:
+    """Of all rows those that some query of the group takes: the others' keys are neither moved nor numbered."""
+    longest: dict[Hashable, int] = {}
+    for plan in group.queries:
+        name: Hashable = rows.filter_of(group.measures[plan.presence].filter)
+        longest[name] = max(plan.delay, longest.get(name, 0))
+    classes = rows.take(late)
+    taken = np.zeros(rows.count, bool)
+    for filtered, delay in longest.items():
+        in_time = classes <= delay
+        passed = rows.passed(filtered)
+        taken |= in_time if passed is None else in_time & passed
+    if rows.index is None:
+        return taken
+    chosen = np.zeros(rows.evaluator.rows, bool)
+    chosen[rows.index[taken]] = True
+    return chosen
 
 
 def _gather_group(

@@ -19,6 +19,9 @@ import pyarrow as pa
 from millpond.arrays import Ints, Mask
 from millpond.state.keys import Hashes, KeyColumns, equal_keys, hashes_of
 
+WAS = "was"
+"""The column of a section of keys that opens a generation: the slot each key had in the generation before."""
+
 _SMALLEST_BASE = 4096
 
 
@@ -71,7 +74,7 @@ class KeyDictionary:
     ) -> None:
         """`sections`: the committed `keys` batches in order, columns k0, k1, … and `hash`; `cache`: path prefix."""
         self._types = list(types)
-        self._chunks: list[KeyColumns] = [batch.columns[:-1] for batch in sections]
+        self._chunks: list[KeyColumns] = [batch.columns[: len(types)] for batch in sections]
         hashes = [np.asarray(batch.column(len(types))) for batch in sections]
         self._hashes = np.concatenate(hashes) if hashes else np.zeros(0, np.uint64)
         self.committed = len(self._hashes)
@@ -150,10 +153,16 @@ class KeyDictionary:
 
     def batch(self, first: int, end: int | None = None) -> pa.RecordBatch:
         """Keys `first` … `end - 1` (all) as a `keys` section: k0, k1, … and `hash`."""
-        end = len(self._hashes) if end is None else end
-        columns = self.take(np.arange(first, end))
+        return self._section(np.arange(first, len(self._hashes) if end is None else end))
+
+    def opening(self, slots: Ints) -> pa.RecordBatch:
+        """Keys of ascending slots as the section that opens the next generation, where they are 0, 1, 2, …"""
+        return self._section(slots).append_column(WAS, pa.array(slots.astype(np.int32)))
+
+    def _section(self, slots: Ints) -> pa.RecordBatch:
+        columns = self.take(slots)
         names = [f"k{i}" for i in range(len(columns))] + ["hash"]
-        return pa.RecordBatch.from_arrays([*columns, pa.array(self._hashes[first:end])], names=names)
+        return pa.RecordBatch.from_arrays([*columns, pa.array(self._hashes[slots])], names=names)
 
     def _load_base(self, cache: Path | None) -> tuple[_Table | None, int]:
         """The newest base table that belongs to these keys, made anew when too many keys came after it."""
