@@ -15,13 +15,15 @@ from msgspec.structs import replace
 
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Column
+from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
-from millpond.runtime import gather
+from millpond.plan import plan as plans
+from millpond.plan.build import build_plan, conjunction
+from millpond.runtime import classify, gather
 from millpond.testing import duckdb_judge, oracle
 from millpond.testing.answers import Answers, Partition, Run, answers, dealt, whole
-from millpond.testing.cases import SECOND, Case, Menu, aggregate_of, random_case
+from millpond.testing.cases import BIGINTS, DOUBLES, INTS, SECOND, TEXTS, Case, Menu, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows, canonical
 from millpond.testing.duckdb_expressions import Unsupported
 from millpond.testing.rowwise import Raised
@@ -138,6 +140,49 @@ def test_the_form_in_which_events_travel_changes_no_answer(
         monkeypatch.setattr(gather, "is_smaller_raw", lambda *_, raw=raw: raw)
         found.append(answers(next(folders), case.queries, case.epochs, 3, deal=dealt(seed)))
     same(found[0], found[1], {query.name for query in case.queries})
+    check(case, found[0])
+
+
+def with_conditions(case: Case, seed: int, count: int) -> Case:
+    """The case with `count` queries: its own, each under a few comparisons with constants of its own."""
+    dice = random.Random(seed)
+    options = {"f": ("double", DOUBLES), "g": ("bigint", BIGINTS), "v": ("int", INTS), "k": ("string", TEXTS)}
+    queries = []
+    for i in range(count):
+        parts = []
+        for _ in range(dice.randint(1, 3)):
+            name, (kind, constants) = dice.choice(list(options.items()))
+            op = "eq" if name == "k" else dice.choice(("eq", "lt", "le", "gt", "ge"))
+            sides = [Column(name, kind), literal(dice.choice(constants), kind)]
+            parts.append(call(op, tuple(sides[:: dice.choice((1, -1))]), "boolean"))
+        queries.append(replace(dice.choice(case.queries), name=f"q{i}", where=conjunction(parts)))
+    return Case(case.epochs, queries)
+
+
+@pytest.mark.parametrize("most", [1 << 16, 3])
+@pytest.mark.parametrize("seed", range(40, 44))
+def test_many_filters_are_answered_as_the_naive_twin_does(
+    seed: int, most: int, folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = with_conditions(random_case(seed, 80, 3), seed, 40)
+    monkeypatch.setattr(classify, "MOST_SIGNATURES", most)
+    assert any(group.signed for group in build_plan(case.queries).groups)
+    assert check(case, answers(next(folders), case.queries, case.epochs, 3, deal=dealt(seed))) > 100
+
+
+@pytest.mark.parametrize("seed", range(44, 50))
+def test_cells_by_signature_and_columns_by_filter_answer_alike(
+    seed: int, folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = random_case(seed, 80, 5)
+    found = []
+    for first in (1, 1000):
+        monkeypatch.setattr(plans, "SIGNED_FROM", first)
+        for raw in (True, False):
+            monkeypatch.setattr(gather, "is_smaller_raw", lambda *_, raw=raw: raw)
+            found.append(answers(next(folders), case.queries, case.epochs, 3, deal=dealt(seed)))
+    for other in found[1:]:
+        same(found[0], other, {query.name for query in case.queries})
     check(case, found[0])
 
 

@@ -16,7 +16,8 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
-from millpond.runtime import fold
+from millpond.plan import plan
+from millpond.runtime import fold, gather
 from millpond.runtime.sharing import sharing
 from millpond.testing import oracle
 from millpond.testing.answers import Partition, Run, dealt, whole
@@ -122,6 +123,8 @@ def test_a_dictionary_holds_a_constant_times_the_keys_of_the_horizon(
 def test_random_cases_are_answered_as_the_naive_twin_does_while_generations_roll(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if seed % 2:
+        monkeypatch.setattr(plan, "SIGNED_FROM", 2)
     monkeypatch.setattr(fold, "FAN_IN", 2)  # sections merge, and generations begin, as often as they can
     case = random_case(seed + 70, 150, 4, epochs=40)
     for at, batch in enumerate(case.epochs):
@@ -192,7 +195,13 @@ def _accepted(epochs: list[list[Event]], since_us: int) -> list[Event]:
     return kept
 
 
-def test_keys_of_events_that_no_query_takes_are_not_numbered(tmp_path: Path) -> None:
+@pytest.mark.parametrize("signed_from", [plan.SIGNED_FROM, 2])
+@pytest.mark.parametrize("raw", [True, False])
+def test_keys_of_events_that_no_query_takes_are_not_numbered(
+    signed_from: int, raw: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "SIGNED_FROM", signed_from)
+    monkeypatch.setattr(gather, "is_smaller_raw", lambda *_: raw)
     taken = call("eq", (Column("g", "bigint"), literal(1, "bigint")), "boolean")
     also = call("eq", (Column("g", "bigint"), literal(2, "bigint")), "boolean")
     queries = [query("one", 10, 10, 0, taken), query("two", 10, 10, 30, also)]

@@ -45,7 +45,8 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
     yield f"  windows   {', '.join(map(window_text, group.windows))}"
     yield f"  edges     {edges_text(group.windows)}"
     yield f"  delays    {', '.join(map(duration, group.delays_us))}"
-    once = f"{_count(len(filters), 'predicate')}, each evaluated once per event"
+    how = "cells are kept by signature" if group.signed else "each evaluated once per event"
+    once = f"{_count(len(filters), 'predicate')}, {how}"
     yield f"  filters   {once if filters else 'none'}"
     for filter_ in filters:
         yield f"    {_predicate(filter_)}"

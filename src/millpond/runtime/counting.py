@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
 import numpy as np
 
 from millpond.arrays import Ints, Mask
@@ -9,8 +12,13 @@ from millpond.model.expressions import Expression, may_raise
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.evaluate import Evaluator
 
+Passed: TypeAlias = Mapping[Expression | None, Sequence[int]]
+"""For each filter of a group how many events of late classes 0, 0 … 1, 0 … 2, … pass it; none are of later ones."""
 
-def count_rows(group: GroupPlan, rows: Evaluator, timed: Mask, late: Ints) -> dict[str, dict[str, int]]:
+
+def count_rows(
+    group: GroupPlan, rows: Evaluator, timed: Mask, late: Ints, known_passed: Passed | None = None
+) -> dict[str, dict[str, int]]:
     """Counts by query name; events without a time are dead for every query.
 
     An event is late if its class exceeds the query's delay, else dead if something the query evaluates for it
@@ -19,13 +27,17 @@ def count_rows(group: GroupPlan, rows: Evaluator, timed: Mask, late: Ints) -> di
     known: dict[object, dict[str, int]] = {}
     counts: dict[str, dict[str, int]] = {}
     untimed = rows.rows - int(np.count_nonzero(timed))
+    taken_by = [timed & (late <= delay) for delay in range(len(group.delays_us))]
+    read_by = [int(np.count_nonzero(taken)) for taken in taken_by]
     for plan in group.queries:
         presence = group.measures[plan.presence].filter
         same = (presence, plan.query.where, plan.delay)
         if same not in known:
-            taken = timed & (late <= plan.delay)
-            read = int(np.count_nonzero(taken))
-            passed = read if presence is None else _true(rows, presence, taken)
+            taken, read = taken_by[plan.delay], read_by[plan.delay]
+            if known_passed is not None:
+                passed = known_passed[presence][min(plan.delay, len(known_passed[presence]) - 1)]
+            else:
+                passed = read if presence is None else _true(rows, presence, taken)
             dead = 0
             if presence is not None and (presence != plan.query.where or may_raise(presence)):
                 dead = _raised(rows, plan.query.where, taken) - passed

@@ -6,24 +6,26 @@ codes, slices, filters and arguments (equal ones of different queries are evalua
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
+from millpond.clock import lap_us
 from millpond.model.expressions import Expression
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan
+from millpond.runtime.classify import Bundle, classify, split_slices
 from millpond.runtime.columns import Values, from_arrow, to_arrow
-from millpond.runtime.counting import count_rows
+from millpond.runtime.counting import Passed, count_rows
 from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.lateness import Judge, Judged, late_classes
 from millpond.runtime.layout import TICK, StreamLayout
 from millpond.runtime.packet import GroupPart, Header, encode_packet
-from millpond.runtime.partials import Partials, Rolled, Rows, piece_of_cells, roll_up
+from millpond.runtime.partials import Partials, Rolled, Rows, compact, piece_of_cells, roll_up
 from millpond.runtime.raw import is_smaller_raw, raw_rows
 from millpond.runtime.tasks import WHOLE_POND, GatherTask, TimeLine
 from millpond.state.cells import Slices
@@ -109,6 +111,7 @@ class _Columns(dict[str, Values]):
 def _gather_chunk(
     task: GatherTask, stream: StreamLayout, table: pa.RecordBatch, judge: Judge, partition: int, sequence: int
 ) -> Iterator[tuple[int, bytes]]:
+    began = lap_us()
     columns = _Columns(stream, table)
     evaluator = Evaluator(columns, table.num_rows)
     floor = task.lines.get(stream.name, TimeLine()).mark.floor_us
@@ -124,9 +127,12 @@ def _gather_chunk(
             judged = judge.judge(times.data, times.null, *_order(stream, columns))
             newest = judged.newest_us
         late = late_classes(times.data, judged, floor, group.delays_us)
-        chosen = Rows(evaluator, _taken(group, Rows(evaluator, judged.timed & (late < len(group.delays_us))), late))
-        _gather_group(task, group, chosen, times.data, late, parts)
-        counts.update(count_rows(group, evaluator, judged.timed, late))
+        chosen = Rows(evaluator, judged.timed & (late < len(group.delays_us)))
+        if not group.signed:
+            chosen = Rows(evaluator, _taken(group, chosen, late))
+        passed = _gather_group(task, group, chosen, times.data, late, parts)
+        counts.update(count_rows(group, evaluator, judged.timed, late, passed))
+    counts[WHOLE_POND]["gather_us"] = lap_us() - began
     for instance in range(task.instances):
         header = Header(stream.name, partition, sequence, newest, counts if instance == 0 else {})
         yield instance, encode_packet(header, parts[instance])
@@ -141,17 +147,22 @@ def _order(stream: StreamLayout, columns: _Columns) -> tuple[pa.Array | None, In
     return text, columns[stream.offset].data
 
 
+def _longest_delays(group: GroupPlan) -> dict[Expression | None, int]:
+    """For each filter that lets a query take events, the longest of the delays: a position among the group's."""
+    longest: dict[Expression | None, int] = {}
+    for plan in group.queries:
+        condition = group.measures[plan.presence].filter
+        longest[condition] = max(plan.delay, longest.get(condition, 0))
+    return longest
+
+
 def _taken(group: GroupPlan, rows: Rows, late: Ints) -> Mask:
     """Of all rows those that some query of the group takes: the others' keys are neither moved nor numbered."""
-    longest: dict[Hashable, int] = {}
-    for plan in group.queries:
-        name: Hashable = rows.filter_of(group.measures[plan.presence].filter)
-        longest[name] = max(plan.delay, longest.get(name, 0))
     classes = rows.take(late)
     taken = np.zeros(rows.count, bool)
-    for filtered, delay in longest.items():
+    for condition, delay in _longest_delays(group).items():
         in_time = classes <= delay
-        passed = rows.passed(filtered)
+        passed = rows.passed(rows.filter_of(condition))
         taken |= in_time if passed is None else in_time & passed
     if rows.index is None:
         return taken
@@ -160,17 +171,27 @@ def _taken(group: GroupPlan, rows: Rows, late: Ints) -> Mask:
     return chosen
 
 
+def _taken_of(group: GroupPlan, bundle: Bundle, late_rows: Ints, class_count: int) -> Bundle:
+    """The same for rows that are told apart by the filters they pass."""
+    longest = _longest_delays(group)
+    delays = np.array([longest.get(condition, -1) for condition in group.filters.values()])
+    taken = np.stack([(bundle.bits & (delays >= missed)).any(axis=1) for missed in range(class_count)])
+    kept = taken[late_rows[bundle.rows], bundle.codes]
+    return bundle if kept.all() else bundle._replace(rows=bundle.rows[kept], codes=bundle.codes[kept])
+
+
 def _gather_group(
     task: GatherTask, group: GroupPlan, rows: Rows, times_us: Ints, late: Ints, parts: list[list[GroupPart]]
-) -> None:
+) -> Passed | None:
+    """Add the group's part of each instance's packet; returns what passed which filter if that is known by now."""
     if not rows.count:
-        return
+        return None
     times = rows.take(times_us)
     starts_us, ends_us, slices = slices_of(group.windows, times)
-    classes = rows.take(late)
-    class_count = int(classes.max()) + 1
+    late_rows = rows.take(late)
+    class_count = int(late_rows.max()) + 1
     if class_count > 1:
-        slices = slices * class_count + classes
+        slices = slices * class_count + late_rows
     slice_count = len(starts_us) * class_count
     codes, keys, key_count = _key_codes(group, rows)
     codes, keys, bounds = _by_instance(task, codes, keys, key_count)
@@ -182,7 +203,28 @@ def _gather_group(
     owned = [
         _Owned(instance, keys, int(bounds[instance]), int(bounds[instance + 1])) for instance in range(task.instances)
     ]
-    partials = Partials(rows, codes * slice_count + slices, key_count * slice_count)
+    if not group.signed:
+        _add(group, rows, owned, codes, slices, every, parts)
+        return None
+    cells, _ = compact(codes * slice_count + slices, key_count * slice_count)
+    passed = np.zeros((class_count, len(group.filters)), np.int64)
+    for bundle in classify(rows, list(group.filters.values()), len(cells)):
+        passed += bundle.counts(late_rows, class_count)
+        taken = _taken_of(group, bundle, late_rows, class_count)
+        if len(taken.rows):
+            split = split_slices(every, slices[taken.rows], taken, list(group.filters))
+            some, found = _only_used(owned, codes[taken.rows])
+            _add(group, rows.at(taken.rows), some, found, split.rows, split.slices, parts)
+    return dict(zip(group.filters.values(), passed.cumsum(axis=0).T.tolist(), strict=True))
+
+
+def _add(
+    group: GroupPlan, rows: Rows, owned: Sequence[_Owned], codes: Ints, slices: Ints, every: Slices,
+    parts: list[list[GroupPart]],
+) -> None:  # fmt: skip
+    """Add rows with key `codes` and `slices` (positions in `every`), in the smaller form."""
+    slice_count = len(every.start_us)
+    partials = Partials(rows, codes * slice_count + slices, owned[-1].end * slice_count)
     if is_smaller_raw(group, rows, len(partials.ids)):
         _add_raw(group, rows, owned, codes, slices, every, parts)
     else:
@@ -200,6 +242,18 @@ class _Owned(NamedTuple):
     def columns(self) -> list[pa.Array]:
         """The instance's keys."""
         return [key.slice(self.first, self.end - self.first) for key in self.keys]
+
+
+def _only_used(owned: Sequence[_Owned], codes: Ints) -> tuple[Sequence[_Owned], Ints]:
+    """Without the keys that no row has, and with the codes of the rest."""
+    used = np.zeros(owned[-1].end, bool)
+    used[codes] = True
+    if used.all():
+        return owned, codes
+    before = np.concatenate([[0], np.cumsum(used)])
+    keys = [key.filter(pa.array(used)) for key in owned[0].keys]
+    some = [_Owned(own.instance, keys, int(before[own.first]), int(before[own.end])) for own in owned]
+    return some, before[codes]
 
 
 def _add_cells(

@@ -16,13 +16,14 @@ import pyarrow as pa
 
 from millpond.errors import CorruptError
 from millpond.runtime.raw import RawRows, raw_batch, raw_of_batch
-from millpond.state.cells import Piece, Slices
-from millpond.state.segments import columns_batch
+from millpond.state.cells import Piece
+from millpond.state.segments import columns_batch, read_slices
+from millpond.state.signatures import Stored, to_stored
 
 _MAGIC = b"MPK1"
 
 
-class PartHeader(msgspec.Struct):
+class PartHeader(msgspec.Struct, omit_defaults=True):
     """One group's share of a packet: its slices, and the sizes in bytes of its keys and its body.
 
     `filters` are those of raw rows, None for cells; `same` tells which columns of cells equal another.
@@ -37,6 +38,8 @@ class PartHeader(msgspec.Struct):
     keys: int
     same: dict[str, str] = {}
     filters: list[int] | None = None
+    signature: list[int] | None = None
+    signatures: Stored | None = None
 
 
 class Header(msgspec.Struct):
@@ -74,9 +77,11 @@ def encode_packet(header: Header, parts: Sequence[GroupPart]) -> bytes:
         else:
             batch, same = columns_batch({"slice": body.slice_rows, "slot": body.slots}, body.columns)
         data = _stream(batch)
-        start, end, late = (column.tolist() for column in body.slices)
+        start, end, late = (column.tolist() for column in body.slices[:3])
+        signed = body.slices.signed
+        signature = (None, None) if signed is None else (signed.ids.tolist(), to_stored(signed.table))
         sizes = len(keys), len(data), part.key_count
-        header.groups.append(PartHeader(part.group, start, end, late, *sizes, same, filters))
+        header.groups.append(PartHeader(part.group, start, end, late, *sizes, same, filters, *signature))
         written += [keys, data]
     head = msgspec.json.encode(header)
     return b"".join([_MAGIC, struct.pack("<I", len(head)), head, *written])
@@ -119,7 +124,7 @@ def _parts(packet: pa.Buffer, at: int, header: Header) -> list[GroupPart]:
 
 
 def _body(group: PartHeader, batch: pa.RecordBatch) -> Piece | RawRows:
-    slices = Slices(*(np.array(part, np.int64) for part in (group.start_us, group.end_us, group.late_class)))
+    slices = read_slices(group.start_us, group.end_us, group.late_class, group.signature, group.signatures)
     if group.filters is not None:
         return raw_of_batch(batch, slices, group.filters)
     columns = {name: np.asarray(batch.column(name)) for name in batch.schema.names[2:]}

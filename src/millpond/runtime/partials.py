@@ -42,6 +42,13 @@ class Rows:
         self.count = evaluator.rows if self.index is None else len(self.index)
         self._filters: dict[Expression | None, tuple[Expression, ...]] = {}
 
+    def at(self, chosen: Ints) -> Rows:
+        """Some of these rows, in the order of `chosen`."""
+        rows = Rows.__new__(Rows)
+        rows.evaluator, rows.count, rows._filters = self.evaluator, len(chosen), {}
+        rows.index = chosen if self.index is None else self.index[chosen]
+        return rows
+
     def take(self, data: Array) -> Array:
         """The group's rows of a column; constants are repeated."""
         whole = np.broadcast_to(data, (self.evaluator.rows,))
@@ -73,7 +80,10 @@ class Rows:
 
     def values(self, expression: Expression) -> Array:
         """See `Facts.values`."""
-        return self.take(self.evaluator(expression).data)
+        known = self.evaluator(expression)
+        data, unknown = self.take(known.data), known.null | known.error
+        # without a filter of its own a sum must not grow words for what lies under NULLs
+        return np.where(self.take(unknown), 0, data) if unknown.any() else data
 
 
 class Partials:
@@ -82,7 +92,7 @@ class Partials:
     def __init__(self, facts: Facts, cells: Ints, size: int) -> None:
         """`cells`: the cell (below `size`) of each row."""
         self._facts = facts
-        self.ids, self._cells = _compact(cells, size)
+        self.ids, self._cells = compact(cells, size)
         self._columns: dict[str, Ints] = {}
         self._chosen: dict[Hashable, tuple[Ints, Ints | None]] = {}
         self._counts: dict[Hashable, Ints] = {}
@@ -149,9 +159,11 @@ class Rolled(NamedTuple):
 
 
 def roll_up(group: GroupPlan, partials: Partials) -> Rolled:
-    """All measures of the group, for the cells that some query has rows in."""
-    for measure in group.measures:
+    """All measures that the group keeps, for the cells that some query has rows in."""
+    for measure in group.kept:
         partials.add(measure)
+    if group.signed:  # rows that pass no filter are not among them
+        return Rolled(partials.ids, partials.columns(np.arange(len(partials.ids))))
     present = partials.present([group.measures[query.presence] for query in group.queries])
     return Rolled(partials.ids[present], partials.columns(present))
 
@@ -167,7 +179,7 @@ def piece_of_cells(rolled: Rolled, every: Slices, low: int, high: int, first_key
     return Piece(every.take(used), slice_rows, key_rows - first_key, columns)
 
 
-def _compact(cells: Ints, size: int) -> tuple[Ints, Ints]:
+def compact(cells: Ints, size: int) -> tuple[Ints, Ints]:
     """Distinct cells ascending, and for each row the position of its cell among them."""
     if size <= max(_DENSE_FACTOR * len(cells), 1 << 16):
         seen = np.zeros(size, bool)

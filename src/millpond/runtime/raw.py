@@ -42,10 +42,10 @@ class RawRows(NamedTuple):
 def is_smaller_raw(group: GroupPlan, rows: Rows, cells: int) -> bool:
     """Whether the rows themselves take fewer bytes than partials of so many cells."""
     kept: dict[Hashable, int] = {}
-    for measure in group.measures:
+    for measure in group.kept:
         name = (measure.kind, measure.value, rows.filter_of(measure.filter))
         kept[name] = _COLUMN_BYTES[measure.kind]
-    filters = {rows.filter_of(measure.filter) for measure in group.measures}
+    filters = {rows.filter_of(measure.filter) for measure in group.kept}
     per_row = 5 + 8 * len(_values(group)) + len(filters) / 8
     per_cell = 5 + sum(kept.values())
     return rows.count * per_row < cells * per_cell
@@ -53,7 +53,7 @@ def is_smaller_raw(group: GroupPlan, rows: Rows, cells: int) -> bool:
 
 def _values(group: GroupPlan) -> list[Expression]:
     """The distinct values of the group's measures, in the order in which they travel."""
-    return list(dict.fromkeys(measure.value for measure in group.measures if measure.value is not None))
+    return list(dict.fromkeys(measure.value for measure in group.kept if measure.value is not None))
 
 
 def raw_rows(group: GroupPlan, rows: Rows, chosen: Ints, slices: Slices, slice_rows: Ints, keys: Ints) -> RawRows:
@@ -61,7 +61,7 @@ def raw_rows(group: GroupPlan, rows: Rows, chosen: Ints, slices: Slices, slice_r
     places: dict[Hashable, int] = {}
     masks: list[Mask] = []
     filters = []
-    for measure in group.measures:
+    for measure in group.kept:
         name = rows.filter_of(measure.filter)
         if name not in places:
             passed = rows.passed(name)
@@ -94,7 +94,7 @@ class _RawFacts:
 
     def __init__(self, group: GroupPlan, raw: RawRows) -> None:
         self._raw = raw
-        self._filters = {measure.filter: raw.filters[i] for i, measure in enumerate(group.measures)}
+        self._filters = {measure.filter: raw.filters[i] for i, measure in enumerate(group.kept)}
         self._values: Mapping[Expression, Array] = dict(zip(_values(group), raw.values, strict=True))
 
     def filter_of(self, condition: Expression | None) -> int:

@@ -9,7 +9,8 @@ from millpond.runtime.layout import ReadLayout
 
 WHOLE_POND = "*"
 """Where counts stand that are of no one query: `events` and `bytes_read` (Arrow), `bytes_moved` (packets),
-`slices_read` (slices and tiles that closing windows were put together from)."""
+`slices_read` (slices and tiles that closing windows were put together from), `gather_us` and `fold_us` (time that
+the workers of both took in Python, all tasks together, waiting for input left out)."""
 
 
 class Watermark(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from millpond.arrays import Ints
 from millpond.state.exact import Words, normalise
+from millpond.state.signatures import UNSIGNED, Signatures, union
 
 LARGEST = np.iinfo(np.int64).max
 SMALLEST = np.iinfo(np.int64).min
@@ -29,16 +30,36 @@ _DENSE_FACTOR = 8
 _AT_ONCE = 1024  # words are below 2**51: there is room to add 2**11 of them
 
 
+class Signed(NamedTuple):
+    """The signature of each slice, and what the signatures mean."""
+
+    ids: Ints
+    table: Signatures
+
+
 class Slices(NamedTuple):
-    """Slices of event time, [start, end) in µs, with the number of delays their events had missed."""
+    """Slices of event time, [start, end) in µs, with the number of delays their events had missed.
+
+    `signed`: their events are also alike in the filters they pass; None: they are not told apart by filters.
+    """
 
     start_us: Ints
     end_us: Ints
     late_class: Ints
+    signed: Signed | None = None
 
     def take(self, rows: Ints) -> Slices:
         """Some of the slices."""
-        return Slices(self.start_us[rows], self.end_us[rows], self.late_class[rows])
+        signed = self.signed
+        if signed is not None:
+            ids = signed.ids[rows]
+            signed = Signed(ids, signed.table.take(ids))
+        return Slices(self.start_us[rows], self.end_us[rows], self.late_class[rows], signed)
+
+    @property
+    def signatures(self) -> Ints:
+        """The signature of each slice."""
+        return np.full(len(self.start_us), UNSIGNED) if self.signed is None else self.signed.ids
 
 
 class Cells(NamedTuple):
@@ -97,12 +118,15 @@ def merge(pieces: Sequence[Piece], keys: int) -> Cells:
 
 def _union(parts: Sequence[Slices]) -> tuple[Slices, list[Ints]]:
     """Distinct slices in order of time, and for each part the positions of its own among them."""
-    table = np.concatenate([np.stack(part, axis=1) for part in parts])
+    columns = [(part.start_us, part.end_us, part.late_class, part.signatures) for part in parts]
+    table = np.concatenate([np.stack(part, axis=1) for part in columns])
     distinct, inverse = np.unique(table, axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
     ends = np.cumsum([len(part.start_us) for part in parts])
     split = np.split(inverse, ends[:-1])
-    return Slices(distinct[:, 0], distinct[:, 1], distinct[:, 2]), list(split)
+    tables = [part.signed.table for part in parts if part.signed is not None]
+    signed = Signed(distinct[:, 3], union(tables)) if tables else None
+    return Slices(distinct[:, 0], distinct[:, 1], distinct[:, 2], signed), list(split)
 
 
 def _distinct(ids: list[Ints], size: int) -> tuple[Ints, list[Ints]]:

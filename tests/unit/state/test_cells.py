@@ -46,7 +46,7 @@ def piece(rows: Sequence[Row], columns: Sequence[str]) -> Piece:
 
 def listed(cells: Cells) -> dict[tuple[tuple[int, int, int], int], dict[str, int]]:
     found = {}
-    for i, (start, end, late) in enumerate(zip(*(part.tolist() for part in cells.slices), strict=True)):
+    for i, (start, end, late) in enumerate(zip(*(part.tolist() for part in cells.slices[:3]), strict=True)):
         for row in range(int(cells.offsets[i]), int(cells.offsets[i + 1])):
             at = ((start, end, late), int(cells.slots[row]))
             found[at] = {name: int(column[row]) for name, column in cells.columns.items()}
