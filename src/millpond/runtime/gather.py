@@ -171,13 +171,19 @@ def _taken(group: GroupPlan, rows: Rows, late: Ints) -> Mask:
     return chosen
 
 
-def _taken_of(group: GroupPlan, bundle: Bundle, late_rows: Ints, class_count: int) -> Bundle:
-    """The same for rows that are told apart by the filters they pass."""
+def _taken_of(group: GroupPlan, bundles: Sequence[Bundle], late_rows: Ints, class_count: int) -> list[Bundle]:
+    """The same for rows that are told apart by the filters they pass: a row stays in all its bundles or in none."""
     longest = _longest_delays(group)
     delays = np.array([longest.get(condition, -1) for condition in group.filters.values()])
-    taken = np.stack([(bundle.bits & (delays >= missed)).any(axis=1) for missed in range(class_count)])
-    kept = taken[late_rows[bundle.rows], bundle.codes]
-    return bundle if kept.all() else bundle._replace(rows=bundle.rows[kept], codes=bundle.codes[kept])
+    taken = np.zeros(len(late_rows), bool)
+    for bundle in bundles:
+        passed = np.stack([(bundle.bits & (delays >= missed)).any(axis=1) for missed in range(class_count)])
+        taken[bundle.rows] |= passed[late_rows[bundle.rows], bundle.codes]
+    if taken.all():
+        return list(bundles)
+    kept = [taken[bundle.rows] for bundle in bundles]
+    found = [b._replace(rows=b.rows[keep], codes=b.codes[keep]) for b, keep in zip(bundles, kept, strict=True)]
+    return [bundle for bundle in found if len(bundle.rows)]
 
 
 def _gather_group(
@@ -208,13 +214,13 @@ def _gather_group(
         return None
     cells, _ = compact(codes * slice_count + slices, key_count * slice_count)
     passed = np.zeros((class_count, len(group.filters)), np.int64)
-    for bundle in classify(rows, list(group.filters.values()), len(cells)):
+    bundles = classify(rows, list(group.filters.values()), len(cells))
+    for bundle in bundles:
         passed += bundle.counts(late_rows, class_count)
-        taken = _taken_of(group, bundle, late_rows, class_count)
-        if len(taken.rows):
-            split = split_slices(every, slices[taken.rows], taken, list(group.filters))
-            some, found = _only_used(owned, codes[taken.rows])
-            _add(group, rows.at(taken.rows), some, found, split.rows, split.slices, parts)
+    for bundle in _taken_of(group, bundles, late_rows, class_count):
+        split = split_slices(every, slices[bundle.rows], bundle, list(group.filters))
+        some, found = _only_used(owned, codes[bundle.rows])
+        _add(group, rows.at(bundle.rows), some, found, split.rows, split.slices, parts)
     return dict(zip(group.filters.values(), passed.cumsum(axis=0).T.tolist(), strict=True))
 
 
