@@ -97,6 +97,18 @@ def test_keys() -> None:
     assert again.number(KEYS).tolist() == [0, 1, 2, 3]
 
 
+def test_keys_that_open_a_generation() -> None:
+    keys = KeyDictionary([pa.string(), pa.float64()], [], None)
+    keys.number(KEYS)
+    kept = np.array([1, 3])
+    stored = golden("keys-opening", to_bytes(keys.opening(kept)).to_pybytes())
+    batch = from_bytes(pa.py_buffer(stored))
+    assert batch.schema == keys.opening(kept).schema
+    assert batch.column("was").to_pylist() == [1, 3]
+    again = KeyDictionary([pa.string(), pa.float64()], [batch], None)
+    assert again.number([column.take(pa.array(kept)) for column in KEYS]).tolist() == [0, 1]
+
+
 def test_packet() -> None:
     piece = Piece(SLICES, np.array([0, 1, 1]), np.array([1, 0, 3]), COLUMNS)
     raw = RawRows(

@@ -12,7 +12,7 @@ from millpond.log.manifest import Manifest
 from millpond.model.windows import Sliding
 from millpond.plan.plan import GroupPlan, Measure, QueryPlan
 from millpond.runtime.epoch import group_state, watermarks
-from millpond.runtime.fold import read_section
+from millpond.runtime.generations import read_section
 from millpond.runtime.tasks import Watermark
 from millpond.runtime.tiles import is_tile
 from millpond.state.cells import Cells

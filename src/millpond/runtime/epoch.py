@@ -124,13 +124,10 @@ def group_state(manifest: Manifest, instance: int, group: GroupPlan) -> GroupSta
 
 def _place(section: LiveSection) -> SectionPlace:
     file = section.file if section.file is not None else f"log/{numbered_name(section.n)}"
+    numbers = _number(section, "level"), _number(section, "generation")
     return SectionPlace(
-        section.id, file, section.file is None, section.offset, section.size, section.rows, _level(section)
+        section.id, file, section.file is None, section.offset, section.size, section.rows, *numbers
     )
-
-
-def _level(section: LiveSection) -> int:
-    return _number(section, "level")
 
 
 def _base(section: LiveSection) -> int:

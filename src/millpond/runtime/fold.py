@@ -22,6 +22,7 @@ from millpond.runtime.closing import Closing, batches, closing_windows
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.counting import add_fates, bounded
+from millpond.runtime.generations import OPENING, attached, named_slots, read_section
 from millpond.runtime.late_rows import read_late_rows, write_late_rows
 from millpond.runtime.lateness import advanced
 from millpond.runtime.packet import GroupPart, decode_packet
@@ -33,7 +34,7 @@ from millpond.runtime.tiles import new_tiles
 from millpond.state.cells import Cells, Piece, merge, piece_of
 from millpond.state.delta import DeltaWriter, Files
 from millpond.state.dictionary import KeyDictionary
-from millpond.state.segments import decode_cells, encode_cells, from_bytes, to_bytes
+from millpond.state.segments import encode_cells, to_bytes
 
 FAN_IN = 8
 """Segments of one level that a snapshot replaces by one of the next: each cell is rewritten O(log) times."""
@@ -100,32 +101,32 @@ class _GroupFold:
         delta: DeltaWriter,
         counts: dict[str, int],
     ) -> None:
-        self._task, self._group, self._files, self._delta, self._counts = task, group, files, delta, counts
+        self._task, self._group, self._delta, self._counts = task, group, delta, counts
         self._state = task.of(instance, group)
         types = [arrow_type(key.type) for key in group.keys]
         cache = Path(task.cache) / task.pond / f"{group.id}-{instance}" if task.cache else None
-        batches_of_keys = [self._read(place) for place in self._state.keys]
-        self._keys = KeyDictionary(types, batches_of_keys, cache)
-
-    def _read(self, place: SectionPlace) -> pa.RecordBatch:
-        return read_section(self._files, place)
+        sections = [read_section(files, place) for place in self._state.keys]
+        self._keys = KeyDictionary(types, sections, cache)
+        self._old = attached(files, self._state, sections)
 
     def run(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
-        """Append what arrived, close windows, merge old segments."""
+        """Append what arrived, close windows, merge old segments or begin a generation of keys."""
         fresh = self._append(parts)
-        old = [decode_cells(self._read(place)) for place in self._state.segments]
         if fresh.rows:
             self._write_segment(fresh, 0, ())
-        if len(self._keys) > self._keys.committed:
-            self._write_keys(self._keys.committed, len(self._keys), 0, ())
-        self._merge_keys()
-        known = [cells for cells in [*old, fresh] if cells.rows]
+        known = [cells for cells in [*self._old, fresh] if cells.rows]
         tiles = None if self._task.drained else new_tiles(self._group, known, before, after, len(self._keys))
         if tiles is not None:
             self._write_segment(tiles, 0, ())
             known.append(tiles)
         self._close(known, before, after)
-        self._snapshot(old, after)
+        horizon = needed_from(self._group.queries, after)
+        if self._roll([fresh] if tiles is None else [fresh, tiles], horizon):
+            return  # the snapshot waits for the next epoch: a segment is replaced once
+        if len(self._keys) > self._keys.committed:
+            self._write_keys(self._keys.committed, len(self._keys), 0, ())
+        self._merge_keys()
+        self._snapshot(horizon)
 
     def _append(self, parts: Sequence[GroupPart]) -> Cells:
         pieces = []
@@ -142,6 +143,7 @@ class _GroupFold:
             "first": int(slices.start_us.min()),
             "last": int(slices.end_us.max()),
             "level": level,
+            "generation": self._state.generation,
         }
         self._delta.add(
             "segment", self._group.id, to_bytes(encode_cells(cells)), cells.rows, info, supersedes
@@ -149,7 +151,8 @@ class _GroupFold:
 
     def _write_keys(self, first: int, end: int, level: int, supersedes: tuple[str, ...]) -> None:
         data = to_bytes(self._keys.batch(first, end))
-        self._delta.add("keys", self._group.id, data, end - first, {"base": first, "level": level}, supersedes)
+        info = {"base": first, "level": level, "generation": self._state.generation}
+        self._delta.add("keys", self._group.id, data, end - first, info, supersedes)
 
     def _merge_keys(self) -> None:
         """Replace FAN_IN sections of keys of one level by one of the next; those of a level follow each other."""
@@ -161,6 +164,31 @@ class _GroupFold:
         chosen = [i for i, place in enumerate(places) if place.level == level]
         first, end = bases[chosen[0]], bases[chosen[-1] + 1]
         self._write_keys(first, end, level + 1, tuple(places[i].id for i in chosen))
+
+    def _roll(self, added: Sequence[Cells], horizon: int | None) -> bool:
+        """Begin a generation without the keys that no live cell names, if these are half of all.
+
+        Asked only where sections of keys would be merged: finding out is a pass over the slots of all live cells.
+        """
+        state = self._state
+        if _full_level(state.keys) is None:
+            return False
+        expired = [horizon is not None and int(cells.slices.end_us.max()) <= horizon for cells in self._old]
+        named = named_slots(
+            [*added, *(cells for cells, gone in zip(self._old, expired, strict=True) if not gone)], len(self._keys)
+        )
+        if 2 * len(named) > len(self._keys):
+            return False
+        replaced = [place.id for place in state.keys]
+        for place, cells, gone in zip(state.segments, self._old, expired, strict=True):
+            if gone:
+                replaced.append(place.id)  # it names keys that end here, so it ends with them
+            elif place.generation != state.generation:
+                self._write_segment(cells, place.level, (place.id,))
+        data = to_bytes(self._keys.opening(named))
+        info = {"base": 0, "level": OPENING, "generation": state.generation + 1}
+        self._delta.add("keys", self._group.id, data, len(named), info, tuple(replaced))
+        return True
 
     def _close(self, parts: Sequence[Cells], before: Watermark, after: Watermark) -> None:
         if not parts:
@@ -247,7 +275,7 @@ class _GroupFold:
                 writer.write_batch(batch)
         self._delta.add("rows", query, sink.getvalue(), rows, {})
 
-    def _snapshot(self, old: Sequence[Cells], after: Watermark) -> None:
+    def _snapshot(self, horizon: int | None) -> None:
         """Replace FAN_IN segments of one level by one of the next, without slices that no window needs.
 
         When nothing of them is needed there is no next: they are retired in this epoch.
@@ -256,7 +284,7 @@ class _GroupFold:
         if level is None:
             return
         chosen = [i for i, place in enumerate(self._state.segments) if place.level == level]
-        horizon = needed_from(self._group.queries, after)
+        old = self._old
         pieces = [
             piece_of(old[i], None if horizon is None else old[i].slices.end_us > horizon) for i in chosen
         ]
@@ -294,16 +322,6 @@ def _full_level(places: Sequence[SectionPlace]) -> int | None:
     levels = [place.level for place in places]
     full = [level for level in sorted(set(levels)) if levels.count(level) >= FAN_IN]
     return full[0] if full else None
-
-
-def read_section(files: Files, place: SectionPlace) -> pa.RecordBatch:
-    """The batch of a section of keys or cells.
-
-    Raises:
-        CorruptError: it does not read.
-    """
-    read = files.read_inline if place.inline else files.read
-    return from_bytes(read(place.file, place.offset, place.size))
 
 
 def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints
+from millpond.arrays import Ints, Mask
 from millpond.clock import lap_us
 from millpond.model.expressions import Expression
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.classify import classify, split_slices
+from millpond.runtime.classify import Bundle, classify, split_slices
 from millpond.runtime.columns import Values, from_arrow, to_arrow
 from millpond.runtime.counting import Counts, Passed, Sources, count_rows
 from millpond.runtime.evaluate import Evaluator
@@ -133,6 +133,8 @@ def _gather_chunk(
             newest = judged.newest_us
         late = late_classes(times.data, judged, floor, group.delays_us)
         chosen = Rows(evaluator, judged.timed & (late < len(group.delays_us)))
+        if not group.signed:
+            chosen = Rows(evaluator, _taken(group, chosen, late))
         passed = _gather_group(task, group, chosen, times.data, late, parts)
         count_rows(counts, group, evaluator, judged.timed, late, sources, passed)
         catch.see(group, evaluator, late)
@@ -154,6 +156,45 @@ def _order(stream: StreamLayout, columns: _Columns) -> tuple[pa.Array | None, In
     partition = columns[stream.partition].data
     text = partition if isinstance(partition, pa.Array) else pa.array(partition).cast(pa.string())
     return text, columns[stream.offset].data
+
+
+def _longest_delays(group: GroupPlan) -> dict[Expression | None, int]:
+    """For each filter that lets a query take events, the longest of the delays: a position among the group's."""
+    longest: dict[Expression | None, int] = {}
+    for plan in group.queries:
+        condition = group.measures[plan.presence].filter
+        longest[condition] = max(plan.delay, longest.get(condition, 0))
+    return longest
+
+
+def _taken(group: GroupPlan, rows: Rows, late: Ints) -> Mask:
+    """Of all rows those that some query of the group takes: the others' keys are neither moved nor numbered."""
+    classes = rows.take(late)
+    taken = np.zeros(rows.count, bool)
+    for condition, delay in _longest_delays(group).items():
+        in_time = classes <= delay
+        passed = rows.passed(rows.filter_of(condition))
+        taken |= in_time if passed is None else in_time & passed
+    if rows.index is None:
+        return taken
+    chosen = np.zeros(rows.evaluator.rows, bool)
+    chosen[rows.index[taken]] = True
+    return chosen
+
+
+def _taken_of(group: GroupPlan, bundles: Sequence[Bundle], late_rows: Ints, class_count: int) -> list[Bundle]:
+    """The same for rows that are told apart by the filters they pass: a row stays in all its bundles or in none."""
+    longest = _longest_delays(group)
+    delays = np.array([longest.get(condition, -1) for condition in group.filters.values()])
+    taken = np.zeros(len(late_rows), bool)
+    for bundle in bundles:
+        passed = np.stack([(bundle.bits & (delays >= missed)).any(axis=1) for missed in range(class_count)])
+        taken[bundle.rows] |= passed[late_rows[bundle.rows], bundle.codes]
+    if taken.all():
+        return list(bundles)
+    kept = [taken[bundle.rows] for bundle in bundles]
+    found = [b._replace(rows=b.rows[keep], codes=b.codes[keep]) for b, keep in zip(bundles, kept, strict=True)]
+    return [bundle for bundle in found if len(bundle.rows)]
 
 
 def _gather_group(
@@ -184,10 +225,13 @@ def _gather_group(
         return None
     cells, _ = compact(codes * slice_count + slices, key_count * slice_count)
     passed = np.zeros((class_count, len(group.filters)), np.int64)
-    for bundle in classify(rows, list(group.filters.values()), len(cells)):
-        split = split_slices(every, slices[bundle.rows], bundle, list(group.filters))
-        _add(group, rows.at(bundle.rows), owned, codes[bundle.rows], split.rows, split.slices, parts)
+    bundles = classify(rows, list(group.filters.values()), len(cells))
+    for bundle in bundles:
         passed += bundle.counts(late_rows, class_count)
+    for bundle in _taken_of(group, bundles, late_rows, class_count):
+        split = split_slices(every, slices[bundle.rows], bundle, list(group.filters))
+        some, found = _only_used(owned, codes[bundle.rows])
+        _add(group, rows.at(bundle.rows), some, found, split.rows, split.slices, parts)
     return dict(zip(group.filters.values(), passed.cumsum(axis=0).T.tolist(), strict=True))
 
 
@@ -215,6 +259,18 @@ class _Owned(NamedTuple):
     def columns(self) -> list[pa.Array]:
         """The instance's keys."""
         return [key.slice(self.first, self.end - self.first) for key in self.keys]
+
+
+def _only_used(owned: Sequence[_Owned], codes: Ints) -> tuple[Sequence[_Owned], Ints]:
+    """Without the keys that no row has, and with the codes of the rest."""
+    used = np.zeros(owned[-1].end, bool)
+    used[codes] = True
+    if used.all():
+        return owned, codes
+    before = np.concatenate([[0], np.cumsum(used)])
+    keys = [key.filter(pa.array(used)) for key in owned[0].keys]
+    some = [_Owned(own.instance, keys, int(before[own.first]), int(before[own.end])) for own in owned]
+    return some, before[codes]
 
 
 def _add_cells(

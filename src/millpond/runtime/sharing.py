@@ -20,12 +20,12 @@ from millpond.log.manifest import Manifest
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan, Plan, QueryPlan
 from millpond.runtime.epoch import group_state, watermarks
-from millpond.runtime.fold import needed_from, read_section
+from millpond.runtime.fold import needed_from
+from millpond.runtime.generations import attached, read_section
 from millpond.runtime.tasks import GroupState, Watermark
 from millpond.runtime.tiles import is_tile
 from millpond.state.cells import Cells, merge, piece_of
 from millpond.state.delta import Files
-from millpond.state.segments import decode_cells
 
 WORD_BYTES = 8
 
@@ -124,8 +124,7 @@ def sharing(plan: Plan, manifest: Manifest, folder: Path, instances: int) -> Sha
 def _needed_cells(group: GroupPlan, state: GroupState, files: Files, horizon: int | None) -> Cells:
     """Cells that some open window needs, each once: tiles only repeat them."""
     pieces = []
-    for place in state.segments:
-        cells = decode_cells(read_section(files, place))
+    for cells in attached(files, state, [read_section(files, place) for place in state.keys[:1]]):
         keep = ~is_tile(group, cells.slices)
         pieces.append(piece_of(cells, keep if horizon is None else keep & (cells.slices.end_us > horizon)))
     slots = max((int(piece.slots.max()) for piece in pieces if len(piece.slots)), default=0)

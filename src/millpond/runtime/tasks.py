@@ -76,13 +76,19 @@ class SectionPlace(msgspec.Struct, frozen=True):
     size: int
     rows: int = 0
     level: int = 0
+    generation: int = 0
 
 
 class GroupState(msgspec.Struct, frozen=True):
-    """What an instance remembers of one group: live sections in the order they were committed."""
+    """What an instance remembers of one group: live keys in the order of their numbers, segments in log order."""
 
     keys: tuple[SectionPlace, ...] = ()
     segments: tuple[SectionPlace, ...] = ()
+
+    @property
+    def generation(self) -> int:
+        """The generation of all live keys; segments are of this one or of the one before."""
+        return self.keys[0].generation if self.keys else 0
 
 
 class FoldTask(msgspec.Struct, frozen=True):

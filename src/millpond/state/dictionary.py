@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,14 @@ import pyarrow as pa
 from millpond.arrays import Ints, Mask
 from millpond.state.keys import Hashes, KeyColumns, equal_keys, hashes_of
 
+WAS = "was"
+"""The column of a section of keys that opens a generation: the slot each key had in the generation before."""
+
 _SMALLEST_BASE = 4096
+
+_LARGEST_RECENT = 8  # a table for up to an eighth of the keys is made in memory, in every epoch
+
+_MARKED_AT_ONCE = 1 << 20
 
 
 class _Table:
@@ -71,7 +79,7 @@ class KeyDictionary:
     ) -> None:
         """`sections`: the committed `keys` batches in order, columns k0, k1, … and `hash`; `cache`: path prefix."""
         self._types = list(types)
-        self._chunks: list[KeyColumns] = [batch.columns[:-1] for batch in sections]
+        self._chunks: list[KeyColumns] = [batch.columns[: len(types)] for batch in sections]
         hashes = [np.asarray(batch.column(len(types))) for batch in sections]
         self._hashes = np.concatenate(hashes) if hashes else np.zeros(0, np.uint64)
         self.committed = len(self._hashes)
@@ -117,19 +125,31 @@ class KeyDictionary:
     def _find(self, keys: KeyColumns, hashes: Hashes) -> Ints:
         slots = np.full(len(hashes), -1, np.int64)
         for table in (self._base, self._recent):
-            if table is None:
-                continue
             rows = np.flatnonzero(slots < 0)
+            if table is None or not len(rows):
+                continue
             at = table.start(hashes)
-            while len(rows):
-                entry = table.probe(rows, at)
-                rows, entry = rows[entry > 0], entry[entry > 0] - 1
-                hit = np.flatnonzero(self._hashes[entry] == hashes[rows])
-                same = self._same(keys, rows[hit], entry[hit])
-                slots[rows[hit[same]]] = entry[hit[same]]
-                rows = rows[slots[rows] < 0]
+            while len(rows):  # once, unless different keys have the same hash
+                rows, found = self._same_hash(table, hashes, rows, at)
+                same = self._same(keys, rows, found)
+                slots[rows[same]] = found[same]
+                rows = rows[~same]
                 table.next(at, rows)
         return slots
+
+    def _same_hash(self, table: _Table, hashes: Hashes, rows: Ints, at: Ints) -> tuple[Ints, Ints]:
+        """Walk on from `at` to keys of the same hash: the rows that meet one, and its slot."""
+        met: list[Ints] = []
+        slots: list[Ints] = []
+        while len(rows):
+            entry = table.probe(rows, at)
+            rows, entry = rows[entry > 0], entry[entry > 0] - 1
+            hit = self._hashes[entry] == hashes[rows]
+            met.append(rows[hit])
+            slots.append(entry[hit])
+            rows = rows[~hit]
+            table.next(at, rows)
+        return np.concatenate(met), np.concatenate(slots)
 
     def _same(self, keys: KeyColumns, rows: Ints, slots: Ints) -> Mask:
         if not len(rows):
@@ -137,44 +157,83 @@ class KeyDictionary:
         return equal_keys([column.take(pa.array(rows)) for column in keys], self.take(slots), len(rows))
 
     def take(self, slots: Ints) -> list[pa.Array]:
-        """The key columns of some slots."""
+        """The key columns of some slots; only the sections that hold them are read."""
+        if len(self._chunks) == 1:
+            return [column.take(pa.array(slots)) for column in self._chunks[0]]
+        starts = np.cumsum([0, *(len(columns[0]) for columns in self._chunks if columns)])
+        owners = np.searchsorted(starts, slots, "right") - 1
+        order = np.argsort(owners, kind="stable")
+        bounds = np.searchsorted(owners[order], np.arange(len(starts)))
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
         taken = []
         for i, kind in enumerate(self._types):
-            chunks = [columns[i] for columns in self._chunks]
-            if len(chunks) == 1:
-                taken.append(chunks[0].take(pa.array(slots)))
-            else:
-                found = pa.chunked_array(chunks, kind).take(pa.array(slots)).combine_chunks()
-                taken.append(found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks))
+            parts = [
+                self._chunks[owner][i].take(pa.array(slots[order[low:high]] - starts[owner]))
+                for owner, (low, high) in enumerate(pairwise(bounds.tolist()))
+                if low < high
+            ]
+            joined = pa.concat_arrays(parts) if parts else pa.array([], kind)
+            taken.append(joined if bool((order[1:] > order[:-1]).all()) else joined.take(pa.array(back)))
         return taken
 
     def batch(self, first: int, end: int | None = None) -> pa.RecordBatch:
         """Keys `first` … `end - 1` (all) as a `keys` section: k0, k1, … and `hash`."""
-        end = len(self._hashes) if end is None else end
-        columns = self.take(np.arange(first, end))
+        return self._section(np.arange(first, len(self._hashes) if end is None else end))
+
+    def opening(self, slots: Ints) -> pa.RecordBatch:
+        """Keys of ascending slots as the section that opens the next generation, where they are 0, 1, 2, …"""
+        return self._section(slots).append_column(WAS, pa.array(slots.astype(np.int32)))
+
+    def _section(self, slots: Ints) -> pa.RecordBatch:
+        columns = self.take(slots)
         names = [f"k{i}" for i in range(len(columns))] + ["hash"]
-        return pa.RecordBatch.from_arrays([*columns, pa.array(self._hashes[first:end])], names=names)
+        return pa.RecordBatch.from_arrays([*columns, pa.array(self._hashes[slots])], names=names)
 
     def _load_base(self, cache: Path | None) -> tuple[_Table | None, int]:
-        """The newest base table that belongs to these keys, made anew when too many keys came after it."""
+        """The newest base table that belongs to these keys; a new one, and no other, when too many came after it."""
         if cache is None or self.committed < _SMALLEST_BASE:
             return None, 0
-        wanted = 1 << (self.committed.bit_length() - 1)  # a base at each power of two, and one half-way up
-        if self.committed >= wanted + wanted // 2:
-            wanted += wanted // 2
-        mark = int(
-            np.bitwise_xor.reduce(
-                self._hashes[:wanted] * (2 * np.arange(wanted, dtype=np.uint64) + np.uint64(1))
-            )
-        )
-        path = cache.with_name(f"{cache.name}-{wanted}-{mark:016x}.npy")
-        table = _Table.sized(wanted)
-        stored = _stored(path)
-        if stored is not None and _is_whole(stored, wanted, len(table.entries)):
-            return _Table(stored), wanted
-        table.insert(self._hashes[:wanted], np.arange(wanted))
-        _save(path, table.entries)
-        return table, wanted
+        known, keys = self._stored_base(cache)
+        if known is not None and self.committed - keys <= keys // _LARGEST_RECENT:
+            return known, keys
+        table = _Table.sized(self.committed)
+        if known is not None and len(known.entries) == len(table.entries):
+            table = _Table(np.array(known.entries))
+        else:
+            keys = 0
+        table.insert(self._hashes[keys:], np.arange(keys, self.committed))
+        _save(cache, f"{cache.name}-{self.committed}-{self._mark(self.committed):016x}.npy", table.entries)
+        return table, self.committed
+
+    def _stored_base(self, cache: Path) -> tuple[_Table | None, int]:
+        """The largest whole table in the folder that is of the first of these keys, and how many those are."""
+        for keys, path in sorted(_tables(cache), reverse=True):
+            if keys > self.committed or path.stem.rpartition("-")[2] != f"{self._mark(keys):016x}":
+                continue
+            stored = _stored(path)
+            if stored is not None and _is_whole(stored, keys, len(_Table.sized(keys).entries)):
+                return _Table(stored), keys
+        return None, 0
+
+    def _mark(self, keys: int) -> int:
+        """A number that tells the first keys from any others, by their hashes and places."""
+        mark = np.uint64(0)
+        for first in range(0, keys, _MARKED_AT_ONCE):
+            hashes = self._hashes[first : min(first + _MARKED_AT_ONCE, keys)]
+            places = np.arange(first, first + len(hashes), dtype=np.uint64)
+            mark ^= np.bitwise_xor.reduce(hashes * (2 * places + np.uint64(1)))
+        return int(mark)
+
+
+def _tables(cache: Path) -> list[tuple[int, Path]]:
+    """Tables in the folder, with the number of their keys."""
+    found = []
+    for path in cache.parent.glob(f"{cache.name}-*-*.npy"):
+        keys = path.stem[len(cache.name) + 1 :].partition("-")[0]
+        if keys.isdecimal():
+            found.append((int(keys), path))
+    return found
 
 
 def _stored(path: Path) -> npt.NDArray[np.int32] | None:
@@ -197,13 +256,20 @@ def _is_whole(entries: npt.NDArray[np.int32], keys: int, size: int) -> bool:
     )
 
 
-def _save(path: Path, entries: npt.NDArray[np.int32]) -> None:
-    """Write-then-rename; a full or missing folder only costs the next worker the same work."""
+def _save(cache: Path, name: str, entries: npt.NDArray[np.int32]) -> None:
+    """Write-then-rename, and remove what was there before: one table per dictionary, whatever came and went.
+
+    A full or missing folder only costs the next worker the same work; who still reads a removed table goes on.
+    """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".table-")
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        before = [*cache.parent.glob(f"{cache.name}-*-*.npy"), *cache.parent.glob(f".{cache.name}-*")]
+        handle, temporary = tempfile.mkstemp(dir=cache.parent, prefix=f".{cache.name}-")
         with os.fdopen(handle, "wb") as file:
             np.save(file, entries)
-        os.replace(name, path)
+        os.replace(temporary, cache.with_name(name))
+        for path in before:
+            if path.name != name:
+                path.unlink(missing_ok=True)
     except OSError:
         return

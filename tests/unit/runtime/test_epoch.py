@@ -107,6 +107,15 @@ def test_keys_are_read_in_the_order_of_their_numbers_even_after_a_merge() -> Non
     assert group_state(manifest_of(young), 1, TX).keys == ()
 
 
+def test_a_group_is_of_the_generation_of_its_keys_and_a_segment_of_its_own() -> None:
+    opening = section("keys", 7, info={"base": 0, "level": -1, "generation": 4}, rows=0)
+    first = replace(section("keys", 8, info={"base": 0, "level": 0, "generation": 4}), id="8/0/1")
+    state = group_state(manifest_of(opening, section("segment", 6, info={"generation": 3}), first), 0, TX)
+    assert [place.id for place in state.keys] == ["7/0/0", "8/0/1"]
+    assert (state.generation, [place.generation for place in state.segments]) == (4, [3])
+    assert group_state(Manifest(), 0, TX).generation == 0
+
+
 def test_slices_are_needed_from_the_start_of_the_earliest_open_window() -> None:
     #   watermark of ten (delay 5): 35 -> its first open window is [30, 40)
     #   watermark of long: 40          -> [0, 45) is open, [-15, 30) is closed

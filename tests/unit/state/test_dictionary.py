@@ -113,9 +113,10 @@ def test_keys_with_the_same_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch,
 def test_a_table_grows_over_the_border_between_the_cached_part_and_the_recent_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    #   committed  0 ........ 31 | 32 ....... 47 | 48 ....      base tables at 16, 24, 32, 48, 64, 96, …
+    #   committed  0 ........ 20 | 21 22        the part after the cached one is at most an eighth of it
     monkeypatch.setattr(dictionary, "_SMALLEST_BASE", 16)
     sections: list[pa.RecordBatch] = []
+    marks = []
     for first in range(0, 300, 7):
         keys = KeyDictionary(TEXT, sections, tmp_path / "cache" / "table")
         assert keys.committed == first
@@ -123,8 +124,46 @@ def test_a_table_grows_over_the_border_between_the_cached_part_and_the_recent_on
         assert keys.number(asked).tolist() == list(range(max(0, first - 30), first + 7))
         assert keys.number(names(0, first + 7)).tolist() == list(range(first + 7))
         sections.append(keys.batch(first))
-    marks = sorted(int(path.name.split("-")[1]) for path in (tmp_path / "cache").iterdir())
-    assert marks == [16, 24, 32, 48, 64, 96, 128, 192, 256]
+        if first >= 16:
+            (file,) = (tmp_path / "cache").iterdir()  # one table, however many came before
+            marks.append(int(file.name.split("-")[1]))
+            assert first - marks[-1] <= marks[-1] // 8
+    assert marks[0] == 21
+    assert sorted(set(marks)) == list(dict.fromkeys(marks))
+    assert 8 < len(set(marks)) < len(marks)
+
+
+def test_a_table_left_half_written_goes_with_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dictionary, "_SMALLEST_BASE", 16)
+    keys = KeyDictionary(TEXT, [], None)
+    keys.number(names(0, 100))
+    (tmp_path / ".g-1-abc").write_bytes(b"half")
+    (tmp_path / "g-10-5-0.npy").write_bytes(b"another instance's")
+    KeyDictionary(TEXT, [keys.batch(0)], tmp_path / "g-1")
+    left = sorted(path.name.split("-")[1] for path in tmp_path.iterdir())
+    assert left == ["1", "10"]
+
+
+def test_a_generation_opens_with_some_keys_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    #   slots before   0 1 2 3 4 5 …    kept  1 3 4    slots now  0 1 2
+    monkeypatch.setattr(dictionary, "_SMALLEST_BASE", 16)
+    keys = KeyDictionary(TEXT, [], None)
+    sections = []
+    for first in (0, 30, 60):
+        keys.number(names(first, first + 30))
+        sections.append(keys.batch(first))
+    before = KeyDictionary(TEXT, sections, tmp_path / "g-0")
+    kept = np.array([1, 3, 4, *range(50, 75)])
+    opening = before.opening(kept)
+    assert opening.schema.names == ["k0", "hash", "was"]
+    assert opening.column("was").to_pylist() == kept.tolist()
+    now = KeyDictionary(TEXT, [opening], tmp_path / "g-0")
+    assert len(now) == len(kept)
+    assert now.take(np.arange(len(kept)))[0].to_pylist() == [f"customer-{i}" for i in kept]
+    assert now.number(names(49, 76)).tolist() == [28, *range(3, 28), 29]
+    none = KeyDictionary(TEXT, [before.opening(np.zeros(0, np.int64))], tmp_path / "g-0")
+    assert none.number(texts(["a", None])).tolist() == [0, 1]
+    assert none.batch(0).column("k0").to_pylist() == ["a", None]
 
 
 def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[pa.RecordBatch], Path, Path]:
@@ -178,8 +217,8 @@ def test_the_cache_of_other_keys_is_never_read(tmp_path: Path, monkeypatch: pyte
     others.number(texts([f"another-{i}" for i in range(100)]))
     again = KeyDictionary(TEXT, [others.batch(0)], cache)
     assert again.number(texts([f"another-{i}" for i in range(120)])).tolist() == list(range(120))
-    assert len(list(tmp_path.iterdir())) == 2
-    assert file.exists()
+    assert not file.exists()
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
