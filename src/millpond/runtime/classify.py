@@ -23,7 +23,7 @@ from millpond.arrays import Ints, Mask
 from millpond.model.expressions import Call, Expression, Literal
 from millpond.model.types import INTEGERS, TIMES
 from millpond.runtime.columns import Array, Values
-from millpond.runtime.partials import Rows, compact
+from millpond.runtime.partials import Rows, compact, parts_of
 from millpond.state.cells import Signed, Slices, order_codes
 from millpond.state.signatures import numbered
 
@@ -80,7 +80,7 @@ _Filters: TypeAlias = Sequence[tuple[Expression, ...]]
 
 def classify(rows: Rows, filters: Sequence[Expression | None], cells: int) -> list[Bundle]:
     """The bundles of a chunk; `cells` is its number of cells without filters."""
-    parts = [rows.filter_of(condition) for condition in filters]
+    parts = [parts_of(condition) for condition in filters]
     tests = _tests(rows, dict.fromkeys(part for condition in parts for part in condition))
     owner = {part: i for i, test in enumerate(tests) for part in test.passing}
     groups: dict[tuple[int, ...], list[int]] = {}
@@ -179,8 +179,10 @@ def _member(part: Expression) -> tuple[Expression, str, Literal] | None:
 
 
 def _alone(rows: Rows, part: Expression) -> _Test:
-    true = rows.take(rows.evaluator(part).is_true())
-    return _Test(true.astype(np.int64), 2, {part: np.array([False, True])})
+    true = rows.evaluator(part).is_true()
+    if not true.ndim:  # of no row in particular
+        return _Test(np.zeros(rows.count, np.int64), 1, {part: np.array([bool(true)])})
+    return _Test(rows.take(true).astype(np.int64), 2, {part: np.array([False, True])})
 
 
 def _family(rows: Rows, value: Expression, members: Mapping[Expression, tuple[str, Literal]]) -> _Test:

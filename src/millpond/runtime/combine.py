@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from millpond.arrays import WIDE, Ints, Mask
-from millpond.plan.plan import Measure
 from millpond.runtime.closing import Closing
 from millpond.runtime.tiles import cover
 from millpond.state.cells import Cells, better, extreme_of, merge_rule, no_extreme, word_names, words_of
@@ -42,12 +41,6 @@ class Block(NamedTuple):
     extremes: Mapping[str, list[Extremes]]
     edges_us: list[int]
     sets: Mapping[str, int] | None = None
-
-    def place(self, measure: Measure) -> tuple[str, int]:
-        """The name of a measure in `columns`, and where its slots begin there."""
-        if self.sets is None:
-            return measure.id, 0
-        return measure.base.id, self.sets[measure.filter_id] * self.size
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """Of a column."""

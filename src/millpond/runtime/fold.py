@@ -6,7 +6,7 @@ that is run again, anywhere, on packets in any order of arrival, gives the same 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -27,7 +27,7 @@ from millpond.runtime.late_rows import read_late_rows, write_late_rows
 from millpond.runtime.lateness import advanced
 from millpond.runtime.packet import GroupPart, decode_packet
 from millpond.runtime.raw import RawRows, piece_of_raw
-from millpond.runtime.rows import rows_of_block, shape_of
+from millpond.runtime.rows import BlockKeys, Family, families, rows_of_block
 from millpond.runtime.signed import signed_blocks
 from millpond.runtime.tasks import WHOLE_POND, FoldTask, SectionPlace, TimeLine, Watermark
 from millpond.runtime.tiles import new_tiles
@@ -102,6 +102,7 @@ class _GroupFold:
         counts: dict[str, int],
     ) -> None:
         self._task, self._group, self._delta, self._counts = task, group, delta, counts
+        self._unread: dict[str, int] = {}
         self._state = task.of(instance, group)
         types = [arrow_type(key.type) for key in group.keys]
         cache = Path(task.cache) / task.pond / f"{group.id}-{instance}" if task.cache else None
@@ -201,6 +202,8 @@ class _GroupFold:
                 self._answer(some, parts, some[0].delay, results)
         for query, found in results.items():
             self._write_rows(query, found)
+        for query, rows in self._unread.items():
+            self._counts[f"rows:{query}"] = rows
 
     def _answer(
         self,
@@ -217,6 +220,7 @@ class _GroupFold:
             if plan.delay == delay
             and group.windows.index(plan.query.window) in occurring
             and plan.query.name not in self._task.quarantined
+            and f"raised:{plan.query.name}" not in self._counts
         ]
         if not asked:
             return
@@ -230,44 +234,48 @@ class _GroupFold:
         else:
             ids = {measure.id for measure in measures}
             made = blocks(edges, ranges_of(parts, edges, chosen), ids, len(self._keys))
+        going = families(group, asked)
+        windows = {family.window: group.windows.index(family.window) for family in going}
         for block in made:
-            for plans in _alike(group, asked):
-                position = group.windows.index(plans[0].query.window)
-                mine = [window for window in run if window.window == position]
-                self._answer_alike(plans, block, mine, results)
+            keys = BlockKeys(self._keys, block)
+            for family in list(going):
+                mine = [window for window in run if window.window == windows[family.window]]
+                if not self._answer_family(family, block, mine, keys, results):
+                    going.remove(family)
+                    alone = [Family(group, [plan]) for plan in family.plans if len(family.plans) > 1]
+                    going += [one for one in alone if self._answer_family(one, block, mine, keys, results)]
 
-    def _answer_alike(
+    def _answer_family(
         self,
-        plans: Sequence[QueryPlan],
+        family: Family,
         block: Block,
         windows: Sequence[Closing],
+        keys: BlockKeys,
         results: dict[str, list[pa.RecordBatch]],
-    ) -> None:
-        """Rows of queries of one shape; one that raises is given up alone."""
-        plans = [plan for plan in plans if f"raised:{plan.query.name}" not in self._counts]
-        if not plans:
-            return
+    ) -> bool:
+        """Add the rows of a family; False if one of its queries raised: a lone one is given up."""
         try:
-            found, withheld = rows_of_block(self._group, plans, block, windows, self._keys, self._task.buckets)
+            found, withheld = rows_of_block(self._group, family, block, windows, keys, self._task.buckets)
         except OverflowedError:
-            if len(plans) == 1:
-                self._counts[f"raised:{plans[0].query.name}"] = 1
-                results.pop(plans[0].query.name, None)
-            else:
-                for plan in plans:
-                    self._answer_alike([plan], block, windows, results)
-            return
+            if len(family.plans) == 1:
+                name = family.first.query.name
+                self._counts[f"raised:{name}"] = 1
+                results.pop(name, None)
+                self._unread.pop(name, None)
+            return False
         for name, rows in withheld.items():
             self._counts[f"withheld:{name}"] = self._counts.get(f"withheld:{name}", 0) + rows
+        followed = {plan.query.name for plan in family.plans if plan.query.serve or plan.query.sink.format != "noop"}
         for name, batch in found.items():
-            results.setdefault(name, []).append(batch)
+            if name in followed:
+                results.setdefault(name, []).append(batch)
+            else:  # computed and counted: there is nobody to keep them for
+                self._unread[name] = self._unread.get(name, 0) + batch.num_rows
+        return True
 
     def _write_rows(self, query: str, found: Sequence[pa.RecordBatch]) -> None:
         rows = sum(batch.num_rows for batch in found)
         self._counts[f"rows:{query}"] = rows
-        _, plan = self._task.plan.of_query(query)
-        if plan.query.sink.format == "noop" and not plan.query.serve:
-            return  # nobody follows these rows: they were computed and counted, there is nothing to keep
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         with pa.ipc.new_stream(sink, found[0].schema, options=options) as writer:
@@ -306,16 +314,6 @@ def _measures_of(plans: Sequence[QueryPlan]) -> list[int]:
     """Positions of the measures that some queries read, each once."""
     every = (i for plan in plans for places in ((plan.presence,), *plan.measures) for i in places)
     return list(dict.fromkeys(every))
-
-
-def _alike(group: GroupPlan, plans: Sequence[QueryPlan]) -> list[list[QueryPlan]]:
-    """Queries whose rows are made together."""
-    if not group.signed:
-        return [[plan] for plan in plans]
-    shapes: dict[Hashable, list[QueryPlan]] = {}
-    for plan in plans:
-        shapes.setdefault(shape_of(plan), []).append(plan)
-    return list(shapes.values())
 
 
 def _full_level(places: Sequence[SectionPlace]) -> int | None:

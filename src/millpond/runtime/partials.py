@@ -20,6 +20,13 @@ from millpond.state.exact import sums_of_doubles, sums_of_integers, sums_of_squa
 _DENSE_FACTOR = 4
 
 
+def parts_of(condition: Expression | None) -> tuple[Expression, ...]:
+    """The parts of a conjunction, each of which must be TRUE; of no condition none."""
+    if isinstance(condition, Call) and condition.op == "and":
+        return condition.args
+    return () if condition is None else (condition,)
+
+
 class Facts(Protocol):
     """What partials are made from: which rows pass a condition, and the values of an expression."""
 
@@ -58,8 +65,7 @@ class Rows:
         """The parts of a conjunction that some row of this chunk fails."""
         known = self._filters.get(condition)
         if known is None:
-            parts = condition.args if isinstance(condition, Call) and condition.op == "and" else (condition,)
-            known = tuple(part for part in parts if part is not None and not self._always(part))
+            known = tuple(part for part in parts_of(condition) if not self._always(part))
             self._filters[condition] = known
         return known
 

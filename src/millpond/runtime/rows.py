@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,6 +14,7 @@ from millpond.arrays import Ints
 from millpond.errors import OverflowedError
 from millpond.model.expressions import Column
 from millpond.model.types import WINDOW
+from millpond.model.windows import Sliding
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.closing import Closing
@@ -39,33 +40,77 @@ def _arrow_type(kind: str) -> pa.DataType:
     return ARROW_WINDOW if kind == WINDOW else arrow_type(kind)
 
 
-def shape_of(plan: QueryPlan) -> Hashable:
-    """Queries of equal shape differ in their filters alone: their rows are made together."""
+class Family:
+    """Queries that differ in their filters alone: their rows are made together."""
+
+    def __init__(self, group: GroupPlan, plans: Sequence[QueryPlan]) -> None:
+        self.plans = plans
+        asked = [[plan.presence, *(i for places in plan.measures for i in places)] for plan in plans]
+        self._columns = [[group.measures[i] for i in same] for same in zip(*asked, strict=True)]
+        self._sets: Mapping[str, int] | None = None
+        self._places = [np.zeros(1, np.int64)] * len(self._columns)
+
+    @property
+    def first(self) -> QueryPlan:
+        """One of them, for what all have alike."""
+        return self.plans[0]
+
+    @property
+    def window(self) -> Sliding:
+        """The window of all of them."""
+        return self.first.query.window
+
+    def columns(self, block: Block) -> Iterator[tuple[str, str, Ints]]:
+        """For the presence, then each measure: its id in the first query, its name in the block, and where there the
+        slots of each query begin.
+        """
+        if block.sets is not None and block.sets is not self._sets:
+            self._sets = sets = block.sets
+            self._places = [np.array([sets[measure.filter_id] for measure in same]) for same in self._columns]
+        for same, places in zip(self._columns, self._places, strict=True):
+            yield same[0].id, same[0].id if block.sets is None else same[0].base.id, places * block.size
+
+
+def families(group: GroupPlan, plans: Sequence[QueryPlan]) -> list[Family]:
+    """All of `plans` in families; without signatures each query is one of its own."""
+    shapes: dict[Hashable, list[QueryPlan]] = {}
+    for plan in plans:
+        shapes.setdefault(_shape_of(plan) if group.signed else plan.query.name, []).append(plan)
+    return [Family(group, alike) for alike in shapes.values()]
+
+
+def _shape_of(plan: QueryPlan) -> Hashable:
     query = plan.query
     aggregates = tuple(msgspec.structs.replace(aggregate, filter=None) for aggregate in query.aggregates)
     return query.window, plan.delay, aggregates, query.having, query.output, query.serve
 
 
+class BlockKeys:
+    """The keys of a block, read from the dictionary once for all queries."""
+
+    def __init__(self, keys: KeyDictionary, block: Block) -> None:
+        self._columns = keys.take(np.arange(block.first, block.first + block.size))
+
+    def take(self, slots: Ints) -> list[pa.Array]:
+        """The key columns of some slots, counted within the block."""
+        return [column.take(pa.array(slots)) for column in self._columns]
+
+
 def rows_of_block(
-    group: GroupPlan,
-    plans: Sequence[QueryPlan],
-    block: Block,
-    windows: Sequence[Closing],
-    keys: KeyDictionary,
-    buckets: int,
+    group: GroupPlan, family: Family, block: Block, windows: Sequence[Closing], keys: BlockKeys, buckets: int
 ) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:
-    """The rows, by query, of queries of one shape for some windows and the slots of one block; none: left out.
+    """The rows, by query, of a family for some windows and the slots of one block; none: left out.
     Then how many HAVING withheld, likewise.
 
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
     """
-    plan = plans[0]
-    found = _Found.of(group, plans, block, windows)
+    plan, plans = family.first, family.plans
+    found = _Found.of(family, block, windows)
     if not len(found.slots):
         return {}, {}
-    inputs = _inputs(group, plan, _measured(group, plans, block, windows, found), found.ends_us)
-    inputs.update(_key_values(group, found.slots + block.first, keys))
+    inputs = _inputs(group, plan, _measured(family, block, windows, found), found.ends_us)
+    inputs.update(_key_values(group, found.slots, keys))
     having, withheld = plan.query.having, {}
     if having is not None:
         held = Evaluator(inputs, len(found.slots))
@@ -77,7 +122,7 @@ def rows_of_block(
             return {}, withheld
         found = found.take(kept)
         inputs = {name: _taken(values, kept) for name, values in inputs.items()}
-    rows = _outputs(plan, inputs, found.slots + block.first, found.ends_us, keys, buckets)
+    rows = _outputs(plan, inputs, found.slots, found.ends_us, keys, buckets)
     bounds = np.searchsorted(found.queries, np.arange(len(plans) + 1)).tolist()
     return {
         plan.query.name: rows.slice(low, high - low)
@@ -99,44 +144,36 @@ class _Found(NamedTuple):
     ends_us: Ints
 
     @staticmethod
-    def of(group: GroupPlan, plans: Sequence[QueryPlan], block: Block, windows: Sequence[Closing]) -> _Found:
+    def of(family: Family, block: Block, windows: Sequence[Closing]) -> _Found:
         """Where some query has events."""
-        counts, begins = _placed(group, [plan.presence for plan in plans], block)
+        _, counts, begins = next(family.columns(block))
         at = begins[:, None] + np.arange(block.size)
         parts = []
         for i, window in enumerate(windows):
             queries, slots = np.nonzero(block.window(f"{counts}:n", window)[at] > 0)
             parts.append((queries, np.full(len(slots), i), slots, np.full(len(slots), window.end_us)))
         found = _Found(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-        return found.take(np.argsort(found.queries, kind="stable")) if len(plans) > 1 < len(windows) else found
+        return found.take(np.argsort(found.queries, kind="stable")) if len(begins) > 1 < len(windows) else found
 
     def take(self, rows: Ints) -> _Found:
         """Some of the rows."""
         return _Found(*(column[rows] for column in self))
 
 
-def _placed(group: GroupPlan, measures: Sequence[int], block: Block) -> tuple[str, Ints]:
-    """The name in the block of measures that differ in their filters alone, and where the slots of each begin."""
-    names, begins = zip(*(block.place(group.measures[i]) for i in measures), strict=True)
-    return names[0], np.array(begins)
-
-
-def _measured(
-    group: GroupPlan, plans: Sequence[QueryPlan], block: Block, windows: Sequence[Closing], found: _Found
-) -> dict[str, Ints]:
+def _measured(family: Family, block: Block, windows: Sequence[Closing], found: _Found) -> dict[str, Ints]:
     """Columns of the first query's measures, each row with the value of its own query's."""
-    rows_of = [np.flatnonzero(found.windows == i) for i in range(len(windows))]
-    columns: dict[str, Ints] = {}
-    for same in zip(*((place for places in plan.measures for place in places) for plan in plans), strict=True):
-        own = group.measures[same[0]].id
-        name, begins = _placed(group, same, block)
+    rows_of: list[Any] = [slice(None)]
+    if len(windows) > 1:
+        rows_of = [np.flatnonzero(found.windows == i) for i in range(len(windows))]
+    measured: dict[str, Ints] = {}
+    for own, name, begins in list(family.columns(block))[1:]:
         at = begins[found.queries] + found.slots
         for column in (column for column in (*block.columns, *block.extremes) if column.partition(":")[0] == name):
             values = np.empty(len(at), block.dtype(column))
             for window, rows in zip(windows, rows_of, strict=True):
                 values[rows] = block.window(column, window, at[rows])
-            columns[f"{own}:{column.partition(':')[2]}"] = values
-    return columns
+            measured[f"{own}:{column.partition(':')[2]}"] = values
+    return measured
 
 
 def _inputs(group: GroupPlan, plan: QueryPlan, columns: dict[str, Ints], ends: Ints) -> dict[str, Values]:
@@ -158,7 +195,7 @@ def _checked(plan: QueryPlan, values: Values) -> Values:
     return values
 
 
-def _key_values(group: GroupPlan, slots: Ints, keys: KeyDictionary) -> dict[str, Values]:
+def _key_values(group: GroupPlan, slots: Ints, keys: BlockKeys) -> dict[str, Values]:
     columns = keys.take(slots)
     return {
         f"key:{i}": from_arrow(column, key.type)
@@ -180,7 +217,7 @@ def _outputs(
     inputs: dict[str, Values],
     slots: Ints,
     ends: Ints,
-    keys: KeyDictionary,
+    keys: BlockKeys,
     buckets: int,
 ) -> pa.RecordBatch:
     count = len(slots)
