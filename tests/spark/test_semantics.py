@@ -329,5 +329,4 @@ def test_each_test_of_this_file_is_in_the_table() -> None:
     tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
     tests = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
     named = {name for line in _lines() for path, name in _TEST.findall(line) if path.endswith("test_semantics.py")}
-    of_the_page = {"test_each_line_of_the_table_names_a_test_that_exists", "test_each_test_of_this_file_is_in_the_table"}
-    assert tests - of_the_page == named
+    assert {name for name in tests if not name.startswith("test_each_")} == named
