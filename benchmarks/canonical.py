@@ -4,7 +4,8 @@ No flags. Every figure is a ratio of two measurements of this run on this machin
 object. `vs_floor_N`: time of the pond over time of the floor (see `engines.floor`), steady state, N queries.
 `vs_spark_N`: throughput of the pond over that of N plain Structured Streaming queries with in-memory state (on a
 prefix of the files, since they take long). `marginal_32`: cost of a query among 32, emission aside, as a share of the
-first query's. `small_p50_s`, `small_p99_s`: seconds from arrival to commit of 20,000 events that come once a second.
+first query's. `vs_floor_filters_100`, `vs_floor_family_1000`: queries that all have a filter of their own (see
+`filters.py`). `small_p50_s`, `small_p99_s`: seconds from arrival to commit of 20,000 events that come once a second.
 `state_ratio`: bytes kept for ten windows by ten aggregates over those for the largest window alone.
 """
 
@@ -13,17 +14,18 @@ from __future__ import annotations
 import json
 import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from check import check_results
-from engines import Run, floor, plain_spark, pond, silent
+from engines import INSTANCES, NO_ROW, PRUNED, Asked, Run, aggregations, floor, plain_spark, pond
+from filters import COLUMNS, family, mixed
+from pyspark.sql import SparkSession
 from small_epochs import latencies, summary
 from state_ratio import state_ratio
 from workload import LARGE, Size, prefix, transactions, windows
 
 from millpond import spark_session
-
-INSTANCES = 2
 
 
 def steady(run: Run) -> float:
@@ -32,7 +34,11 @@ def steady(run: Run) -> float:
 
 
 def main(
-    size: Size = LARGE, counts: tuple[int, ...] = (1, 8, 32, 100), plain: tuple[int, ...] = (1, 8)
+    size: Size = LARGE,
+    counts: tuple[int, ...] = (1, 8, 32, 100),
+    plain: tuple[int, ...] = (1, 8),
+    many: tuple[int, int] = (100, 1000),
+    small: int = 70,
 ) -> dict[str, float]:
     """Run everything and print it; returns the figures of the last line."""
     spark = spark_session(f"local[{INSTANCES}]", driver_memory="4g")
@@ -45,20 +51,18 @@ def main(
         work = Path(scratch)
         checked = check_results(spark, prefix(source, 2, work / "checked"), work / "pond", windows(8))
         print(f"results: {checked} rows of 8 queries equal Spark's own batch answer", flush=True)
-        pond(spark, source, work / "pond", windows(1))  # warms the JVM and the workers
+        pond(spark, source, work / "pond", aggregations(windows(1)))  # warms the JVM and the workers
         throughput: dict[int, float] = {}
         for count in counts:
-            ours = pond(spark, source, work / "pond", windows(count))
-            under = floor(spark, source, work / "floor", ours.rows, INSTANCES)
-            again = pond(spark, source, work / "pond", windows(count))
-            epoch, least = min(steady(ours), steady(again)), steady(under)
-            throughput[count] = per_epoch / epoch
-            figures[f"vs_floor_{count}"] = epoch / least
-            print(
-                f"N={count:4}  epoch {epoch:.3f} s  {throughput[count] / 1e3:7.0f} k events/s"
-                f"  {sum(ours.rows):>11,} rows  floor {least:.3f} s  ratio {epoch / least:.2f}",
-                flush=True,
-            )
+            seconds, ratio = _beside_floor(spark, source, work, f"N={count}", aggregations(windows(count)))
+            throughput[count], figures[f"vs_floor_{count}"] = per_epoch / seconds, ratio
+        some = prefix(source, size.files // 2, work / "some")
+        filtered = {
+            f"filters_{many[0]}": (mixed(source, many[0]), COLUMNS),
+            f"family_{many[1]}": (family(source, many[1]), PRUNED),
+        }
+        for name, (queries, columns) in filtered.items():
+            _, figures[f"vs_floor_{name}"] = _beside_floor(spark, some, work, name, queries, columns)
         figures["marginal_32"] = _marginal(spark, source, work)
         print(f"one query among 32 costs {figures['marginal_32']:.1%} of the first, emission aside", flush=True)
         for count in plain:
@@ -72,7 +76,7 @@ def main(
                 if state == "memory":
                     figures[f"vs_spark_{count}"] = ratio
         figures["state_ratio"] = state_ratio(spark, source, work)
-        figures["small_p50_s"], figures["small_p99_s"] = summary(latencies(spark, work, windows(8)))
+        figures["small_p50_s"], figures["small_p99_s"] = summary(latencies(spark, work, windows(8), small))
         print(
             f"an epoch of 20,000 events, 8 queries, from arrival to commit: p50 {figures['small_p50_s']:.2f} s,"
             f" p99 {figures['small_p99_s']:.2f} s",
@@ -83,10 +87,37 @@ def main(
     return figures
 
 
-def _marginal(spark: object, source: Path, work: Path) -> float:
+def _beside_floor(
+    spark: SparkSession, source: Path, work: Path, name: str, queries: Sequence[Asked], columns: Sequence[str] = PRUNED
+) -> tuple[float, float]:
+    """Seconds of an epoch of the pond, and their ratio to the floor's; the pond runs before it and after it."""
+    ours = pond(spark, source, work / "pond", queries)
+    under = floor(spark, source, work / "floor", ours.rows, columns)
+    again = pond(spark, source, work / "pond", queries)
+    epoch, least = min(steady(ours), steady(again)), steady(under)
+    print(
+        f"{name:12} epoch {epoch:.3f} s  {sum(ours.rows):>11,} rows  floor {least:.3f} s  ratio {epoch / least:.2f}"
+        f"  ({_steps(again, steady(again))})",
+        flush=True,
+    )
+    return epoch, epoch / least
+
+
+def _steps(run: Run, seconds: float) -> str:
+    """Where the time of a typical epoch goes: Spark between epochs, its job around Python, Python, the commit."""
+    typical = {name: statistics.median(step[name] for step in run.steps[1:]) for name in run.steps[0]}
+    between = seconds - typical["job"] - typical["commit"]
+    jvm = typical["job"] - typical["gather"] - typical["fold"]
+    return (
+        f"Spark between epochs {between:.3f}, JVM in the job {jvm:.3f}, gather {typical['gather']:.3f},"
+        f" fold {typical['fold']:.3f}, commit {typical['commit']:.3f}"
+    )
+
+
+def _marginal(spark: SparkSession, source: Path, work: Path) -> float:
     """Seconds per query between 8 and 32, over seconds of the first, which is read, shuffle and all."""
     one, eight, many = (
-        min(steady(pond(spark, source, work / "pond", windows(count), silent)) for _ in range(2))  # type: ignore[arg-type]
+        min(steady(pond(spark, source, work / "pond", aggregations(windows(count), NO_ROW))) for _ in range(2))
         for count in (1, 8, 32)
     )
     return max(0.0, (many - eight) / 24) / one

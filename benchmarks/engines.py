@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
@@ -16,15 +17,22 @@ from workload import PRUNED, SCHEMA
 
 from millpond import Pond
 from millpond.model.endpoints import Sink
+from millpond.spark.driver import Epoch
+
+INSTANCES = 2
 
 OUTPUT = "q int, customer long, we long, n long, s double, m double"
 
 
 class Run(NamedTuple):
-    """One pass: seconds of each epoch (or of the whole, where there is but one figure), rows of each epoch."""
+    """One pass: seconds of each epoch (or of the whole, where there is but one figure), rows of each epoch.
+
+    `steps`: seconds of each epoch by step, of a pond.
+    """
 
     seconds: list[float]
     rows: list[int]
+    steps: Sequence[Mapping[str, float]] = ()
 
     @property
     def total(self) -> float:
@@ -32,7 +40,8 @@ class Run(NamedTuple):
         return sum(self.seconds)
 
 
-Shape = Callable[[DataFrame, int, int], DataFrame]
+Asked = Callable[[DataFrame], DataFrame]
+"""A query, given the stream."""
 
 
 def stream_of(spark: SparkSession, folder: Path) -> DataFrame:
@@ -48,30 +57,41 @@ def aggregation(stream: DataFrame, size: int, slide: int) -> DataFrame:
     )
 
 
-def silent(stream: DataFrame, size: int, slide: int) -> DataFrame:
-    """The same, computed in full, but no row passes HAVING: what a query costs, emission aside."""
-    return aggregation(stream, size, slide).where("n < 0")
+def aggregations(windows: Sequence[tuple[int, int]], having: str | None = None) -> list[Asked]:
+    """One aggregation per window; `having` may hold back its rows."""
+
+    def asked(size: int, slide: int) -> Asked:
+        whole = partial(aggregation, size=size, slide=slide)
+        return whole if having is None else lambda stream: whole(stream).where(having)
+
+    return [asked(size, slide) for size, slide in windows]
 
 
-def pond(
-    spark: SparkSession, source: Path, folder: Path, queries: Sequence[tuple[int, int]], shape: Shape = aggregation
-) -> Run:
+NO_ROW = "n < 0"
+"""A HAVING that no row passes: all is computed, nothing emitted."""
+
+
+def pond(spark: SparkSession, source: Path, folder: Path, queries: Sequence[Asked]) -> Run:
     """All queries in one pond, rows to noop, every epoch committed durably; whole passes, begin to commit."""
     shutil.rmtree(folder, ignore_errors=True)
-    marks, rows = [], []
+    marks, rows, steps = [], [], []
 
-    def committed(epoch: object) -> None:
+    def committed(epoch: Epoch) -> None:
         marks.append(perf_counter())
-        rows.append(sum(counts.get("rows", 0) for counts in epoch.record.counts.values()))  # type: ignore[attr-defined]
+        counts = epoch.record.counts
+        rows.append(sum(found.get("rows", 0) for found in counts.values()))
+        python = {name: counts["*"][f"{name}_us"] / 1e6 / INSTANCES for name in ("gather", "fold")}
+        rest = {"job": epoch.job_seconds, "commit": epoch.seconds - epoch.job_seconds}
+        steps.append({**rest, **python})
 
     with Pond(spark, folder, on_epoch=committed) as running:
         stream = stream_of(spark, source)
-        for number, (size, slide) in enumerate(queries):
-            running.add(f"q{number}", shape(stream, size, slide), sink=Sink("noop"))
+        for number, asked in enumerate(queries):
+            running.add(f"q{number:04}", asked(stream), sink=Sink("noop"))
         running.open()
         began = perf_counter()
         running.run()
-    return Run(np.diff([began, *marks]).tolist(), rows)
+    return Run(np.diff([began, *marks]).tolist(), rows, steps)
 
 
 class _Drop:
@@ -103,19 +123,21 @@ class _Return:
             yield pa.RecordBatch.from_arrays(columns, names=["q", "customer", "we", "n", "s", "m"])
 
 
-def floor(spark: SparkSession, source: Path, folder: Path, rows: Sequence[int], instances: int) -> Run:
+def floor(
+    spark: SparkSession, source: Path, folder: Path, rows: Sequence[int], columns: Sequence[str] = PRUNED
+) -> Run:
     """The same reading of the same pruned columns, events passed to Python and dropped, as many rows returned."""
     shutil.rmtree(folder, ignore_errors=True)
     marks: list[float] = []
     expected = list(rows)
 
     def epoch(frame: DataFrame, number: int) -> None:
-        packets = frame.mapInArrow(_Drop(instances), "p int, packet binary").repartitionById(instances, "p")
-        per_instance = (expected[number] if number < len(expected) else 0) // instances
+        packets = frame.mapInArrow(_Drop(INSTANCES), "p int, packet binary").repartitionById(INSTANCES, "p")
+        per_instance = (expected[number] if number < len(expected) else 0) // INSTANCES
         packets.mapInArrow(_Return(per_instance), OUTPUT).write.format("noop").mode("overwrite").save()
         marks.append(perf_counter())
 
-    pruned = stream_of(spark, source).select(*PRUNED)
+    pruned = stream_of(spark, source).select(*columns)
     writer = pruned.writeStream.foreachBatch(epoch).option("checkpointLocation", str(folder))
     began = perf_counter()
     writer.trigger(availableNow=True).start().awaitTermination()

@@ -21,6 +21,7 @@ RANKS = {
     "testing": 4.5,
     "control": 5,
     "cli": 6,
+    "__main__": 7,
 }  # fmt: skip
 """A part imports lower ranks, and itself. A new part of the package gets its rank here."""
 

@@ -1,4 +1,4 @@
-"""Text columns as raw bytes, for whatever hashes or routes keys without a loop over them."""
+"""Forms of arrays that several parts share: text columns as raw bytes, 128-bit integers as pairs of words."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ import pyarrow as pa
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
+
+WIDE = np.dtype([("low", "<u8"), ("high", "<i8")])
+"""A 128-bit integer in two's complement, in the layout of Arrow's decimal128."""
+
+Wide: TypeAlias = npt.NDArray[np.void]
+"""An array of dtype `WIDE`."""
 
 
 class TextBytes(NamedTuple):

@@ -12,3 +12,8 @@ Clock = Callable[[], int]
 def now_us() -> int:
     """Return the wall clock in microseconds since 1970-01-01 UTC; informational, never part of a proof."""
     return time.time_ns() // 1_000
+
+
+def lap_us() -> int:
+    """Microseconds of a clock that never jumps: for differences only."""
+    return time.perf_counter_ns() // 1_000

@@ -24,10 +24,11 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.runtime.packet import GroupPart, Header, decode_packet, encode_packet
 from millpond.runtime.raw import RawRows
-from millpond.state.cells import Cells, Piece, Slices
+from millpond.state.cells import Cells, Piece, Signed, Slices
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.keys import canonical, hashes_of
 from millpond.state.segments import decode_cells, encode_cells, from_bytes, to_bytes
+from millpond.state.signatures import numbered
 
 FOLDER = Path(__file__).parent / "formats" / "v1"
 
@@ -70,6 +71,18 @@ def test_segment() -> None:
     again = encode_cells(CELLS)
     assert batch.schema == again.schema
     assert batch.schema.metadata == again.schema.metadata
+
+
+def test_segment_by_signature() -> None:
+    table, ids = numbered(["0d873a54eab9", "5e6b10ee6ee4", "ab21b95ae233"], np.array([[1, 0, 1], [0, 1, 1]], bool))
+    cells = CELLS._replace(slices=SLICES._replace(signed=Signed(ids, table)))
+    stored = golden("segment-by-signature", to_bytes(encode_cells(cells)).to_pybytes())
+    found = decode_cells(from_bytes(pa.py_buffer(stored)))
+    assert listed(found) == listed(cells)
+    assert found.slices.signed is not None
+    assert found.slices.signed.table.passing(["ab21b95ae233", "5e6b10ee6ee4", "unknown"], ids).tolist() == [
+        [True, False, False], [True, True, False],
+    ]  # fmt: skip
 
 
 def test_keys() -> None:

@@ -6,6 +6,7 @@ import itertools
 import random
 import shutil
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,15 @@ from msgspec.structs import replace
 
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Column
+from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
-from millpond.runtime import gather
+from millpond.plan import plan as plans
+from millpond.plan.build import build_plan, conjunction
+from millpond.runtime import classify, gather
 from millpond.testing import duckdb_judge, oracle
 from millpond.testing.answers import Answers, Partition, Run, answers, dealt, whole
-from millpond.testing.cases import SECOND, Case, Menu, aggregate_of, random_case
+from millpond.testing.cases import BIGINTS, DOUBLES, INTS, SECOND, TEXTS, Case, Menu, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows, canonical
 from millpond.testing.duckdb_expressions import Unsupported
 from millpond.testing.rowwise import Raised
@@ -141,6 +144,51 @@ def test_the_form_in_which_events_travel_changes_no_answer(
     check(case, found[0])
 
 
+def with_conditions(case: Case, seed: int, count: int) -> Case:
+    """The case with `count` queries: its own, each under a few comparisons with constants of its own."""
+    dice = random.Random(seed)
+    options = {"f": ("double", DOUBLES), "g": ("bigint", BIGINTS), "v": ("int", INTS), "k": ("string", TEXTS)}
+    queries = []
+    for i in range(count):
+        parts = []
+        for _ in range(dice.randint(1, 3)):
+            name, (kind, constants) = dice.choice(list(options.items()))
+            op = "eq" if name == "k" else dice.choice(("eq", "lt", "le", "gt", "ge"))
+            sides = [Column(name, kind), literal(dice.choice(constants), kind)]
+            parts.append(call(op, tuple(sides[:: dice.choice((1, -1))]), "boolean"))
+        queries.append(replace(dice.choice(case.queries), name=f"q{i}", where=conjunction(parts)))
+    return Case(case.epochs, queries)
+
+
+@pytest.mark.parametrize("most", [1 << 16, 3])
+def test_many_filters_are_answered_as_the_naive_twin_does(
+    most: int, folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classify, "MOST_SIGNATURES", most)
+    compared = 0
+    for seed in range(40, 46):
+        case = with_conditions(random_case(seed, 80, 3), seed, 40)
+        assert any(group.signed for group in build_plan(case.queries).groups)
+        compared += check(case, answers(next(folders), case.queries, case.epochs, 3, deal=dealt(seed)))
+    assert compared > 1000
+
+
+@pytest.mark.parametrize("seed", range(44, 50))
+def test_cells_by_signature_and_columns_by_filter_answer_alike(
+    seed: int, folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = random_case(seed, 80, 5)
+    found = []
+    for first in (1, 1000):
+        monkeypatch.setattr(plans, "SIGNED_FROM", first)
+        for raw in (True, False):
+            monkeypatch.setattr(gather, "is_smaller_raw", lambda *_, raw=raw: raw)
+            found.append(answers(next(folders), case.queries, case.epochs, 3, deal=dealt(seed)))
+    for other in found[1:]:
+        same(found[0], other, {query.name for query in case.queries})
+    check(case, found[0])
+
+
 @pytest.mark.parametrize("seed", range(950, 958))
 def test_neighbours_do_not_change_an_answer(seed: int, folders: Iterator[Path]) -> None:
     case = random_case(seed, 80, 6)
@@ -181,6 +229,25 @@ def test_a_query_whose_sum_leaves_its_type_is_quarantined_alone(folders: Iterato
         assert list(found.quarantined) == ["wide"]
         assert found.quarantined["wide"].startswith("[MP-OVERFLOW]")
         assert len(found.rows["calm"]) == 8
+
+
+@pytest.mark.parametrize("function", ["sum", "avg"])
+def test_a_query_whose_decimals_leave_their_type_is_quarantined_alone(function: str, folders: Iterator[Path]) -> None:
+    #   |  99…9 + 99…9 - 99…9  |  99…9 + 99…9  |     only the exact total of a window counts, in any order
+    most = Decimal("9" * 32 + ".999999")
+    wide = summary("wide", Sliding(10 * SECOND, 10 * SECOND), (aggregate_of(function, Column("d", "decimal(38,6)")),))
+    calm = summary("calm", wide.window, (aggregate_of("max", Column("d", "decimal(38,6)")),))
+    least = most.copy_negate()
+    fits = [{"k": "a", "d": value, "ts": SECOND} for value in (most, most, least, least, Decimal("0.000001"))]
+    first = Case([fits, [{"k": "a", "d": None, "ts": 30 * SECOND}]], [wide, calm])
+    found = answers(next(folders), first.queries, first.epochs, 2)
+    assert check(first, found) == 4
+    assert not found.quarantined
+    both = Case([fits, [{"k": "a", "d": most, "ts": 30 * SECOND}] * 2], [wide, calm])
+    found = answers(next(folders), both.queries, both.epochs, 2)
+    check(both, found)
+    assert list(found.quarantined) == ["wide"]
+    assert found.quarantined["wide"].startswith("[MP-OVERFLOW]")
 
 
 def test_a_large_stream_of_many_keys_is_answered_as_the_naive_twin_does(folders: Iterator[Path]) -> None:

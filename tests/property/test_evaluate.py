@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millpond.model.expressions import OPERATORS, Call, Column, Expression, columns_of, literal, may_raise, walk
+from millpond.model.types import Digits, digits_of, exact_digits, is_decimal
 from millpond.runtime.arithmetic import round_half_up
-from millpond.runtime.columns import ARROW_TYPES, Values, from_arrow, to_arrow
+from millpond.runtime.columns import Values, arrow_type, from_arrow, to_arrow
 from millpond.runtime.evaluate import Evaluator
 from millpond.testing import cases
 from millpond.testing.answers import table_of
@@ -42,17 +43,21 @@ POOLS: dict[str, Sequence[Any]] = {
     TIMESTAMP: (0, 1, -1, 10**15, -(10**15), None),
     STRING: (*sorted(set(TEXTS)), "AB", "ab", "ǆ", "İ", "ﬁ", None),
     BOOLEAN: (True, False, None),
+    **{kind: (*cases.decimals(kind), *cases.decimals(kind, cases.EXTREMES), None)
+       for kind in ("decimal(10,2)", "decimal(18,6)", "decimal(34,10)", "decimal(38,6)", "decimal(38,38)",
+                    "decimal(38,0)")},
 }  # fmt: skip
+DECIMALS = [kind for kind in POOLS if is_decimal(kind)]
 
 
 def columns_from(rows: Sequence[Row], types: Mapping[str, str]) -> dict[str, Values]:
     columns = {}
     for name, kind in types.items():
         values = [row[name] for row in rows]
-        array = pa.array(values, pa.int64() if kind == TIMESTAMP else ARROW_TYPES[kind])
+        array = pa.array(values, pa.int64() if kind == TIMESTAMP else arrow_type(kind))
         # a column cut from a larger one, as batches are
         array = pa.concat_arrays([array[:1], array]).slice(1) if len(array) else array
-        columns[name] = from_arrow(array.view(ARROW_TYPES[kind]) if kind == TIMESTAMP else array, kind)
+        columns[name] = from_arrow(array.view(arrow_type(kind)) if kind == TIMESTAMP else array, kind)
     return columns
 
 
@@ -79,12 +84,15 @@ def check(expression: Expression, rows: Sequence[Row], columns: Mapping[str, Val
 
 
 NUMBERS = ("tinyint", "smallint", INT, BIGINT, FLOAT, DOUBLE)
-ORDERED = (*NUMBERS, STRING, BOOLEAN, TIMESTAMP)
+ORDERED = (*NUMBERS, STRING, BOOLEAN, TIMESTAMP, *DECIMALS)
 TWO: list[tuple[str, str, str]] = [
     *((op, kind, BOOLEAN) for op in ("eq", "lt", "le", "gt", "ge", "same", "in") for kind in ORDERED),
     *((op, kind, kind) for op in ("add", "subtract", "multiply", "remainder") for kind in NUMBERS),
     *((op, kind, kind) for op in ("least", "greatest") for kind in NUMBERS),
     *(("coalesce", kind, kind) for kind in ORDERED),
+    *((op, kind, kind) for op in ("least", "greatest") for kind in DECIMALS),
+    *((op, kind, exact_digits(op, digits_of(kind), digits_of(kind)).type) for op in ("add", "subtract", "multiply")
+      for kind in DECIMALS if exact_digits(op, digits_of(kind), digits_of(kind)).precision <= 38),
     ("divide", DOUBLE, DOUBLE), ("pow", DOUBLE, DOUBLE),
     ("and", BOOLEAN, BOOLEAN), ("or", BOOLEAN, BOOLEAN),
     ("concat", STRING, STRING), ("case", BOOLEAN, BOOLEAN),
@@ -98,6 +106,9 @@ ONE: list[tuple[str, str, str]] = [
     *(("cast", source, target) for source in NUMBERS for target in NUMBERS),
     *(("cast", BOOLEAN, target) for target in (*NUMBERS, STRING, BOOLEAN)),
     *(("cast", source, STRING) for source in ("tinyint", "smallint", INT, BIGINT, STRING)),
+    *((op, kind, kind) for op in ("negate", "abs") for kind in DECIMALS),
+    *(("cast", source, target) for source in (*DECIMALS, *NUMBERS[:4]) for target in DECIMALS),
+    *(("cast", source, DOUBLE) for source in DECIMALS),
     ("not", BOOLEAN, BOOLEAN), ("length", STRING, INT), ("upper", STRING, STRING), ("lower", STRING, STRING),
 ]  # fmt: skip
 OTHERS = ("round", "startswith", "endswith", "contains")
@@ -159,6 +170,27 @@ def test_round(kind: str, scale: int) -> None:
     columns = columns_from(rows, {"a": kind})
     for argument in (Column("a", kind), literal(POOLS[kind][2], kind)):
         check(Call("round", (argument, literal(scale, INT)), kind), rows, columns, Tolerance())
+
+
+@pytest.mark.parametrize("kind", DECIMALS)
+@pytest.mark.parametrize("places", [-39, -30, -2, -1, 0, 1, 5, 37])
+def test_round_of_decimals(kind: str, places: int) -> None:
+    given = digits_of(kind)
+    scale = min(given.scale, max(0, places))
+    # the type that Spark gives the result
+    digits = max(given.precision - given.scale + 1 + scale, 1 - places)
+    whole = Call("round", (Column("a", kind), literal(places, INT)), Digits(min(38, digits), scale).type)
+    rows = [{"a": a} for a in POOLS[kind]]
+    check(whole, rows, columns_from(rows, {"a": kind}), Tolerance())
+
+
+@pytest.mark.parametrize("op", ["add", "subtract", "multiply"])
+def test_arithmetic_of_decimals_of_two_scales(op: str) -> None:
+    left, right = "decimal(18,6)", "decimal(10,2)"
+    rows = [{"a": a, "b": b} for a, b in itertools.product(POOLS[left], POOLS[right])]
+    kind = exact_digits(op, digits_of(left), digits_of(right)).type
+    check(Call(op, (Column("a", left), Column("b", right)), kind), rows, columns_from(rows, {"a": left, "b": right}),
+          Tolerance())  # fmt: skip
 
 
 def test_round_of_large_doubles_sees_the_ties_that_their_texts_have() -> None:

@@ -15,9 +15,11 @@ from millpond.errors import OverflowedError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Call, Column, literal
 from millpond.model.query import Named, Query
+from millpond.model.types import is_decimal
 from millpond.model.windows import Sliding
+from millpond.runtime.columns import arrow_type
 from millpond.testing import duckdb_judge, oracle
-from millpond.testing.cases import BIGINTS, DOUBLES, TEXTS, Case, Menu, random_case
+from millpond.testing.cases import BIGINTS, DOUBLES, EXTREMES, TEXTS, Case, Menu, decimals, random_case
 from millpond.testing.compare import Tolerance, assert_same_rows
 from millpond.testing.duckdb_expressions import Unsupported, translate
 from millpond.testing.rowwise import Raised, evaluate
@@ -108,6 +110,10 @@ _CASES = [
     *((op, "string", _BOOLEAN) for op in ("eq", "lt", "ge", "same", "startswith", "endswith", "contains")),
     *((op, _BOOLEAN, _BOOLEAN) for op in ("and", "or", "eq", "lt", "same", "in")),
     ("concat", "string", "string"),
+    *((op, kind, _BOOLEAN) for op in ("eq", "lt", "same", "in") for kind in ("decimal(10,2)", "decimal(38,6)")),
+    *((op, kind, kind) for op in ("least", "greatest", "coalesce") for kind in ("decimal(10,2)", "decimal(38,6)")),
+    *((op, "decimal(10,2)", "decimal(11,2)") for op in ("add", "subtract")),
+    ("multiply", "decimal(10,2)", "decimal(21,4)"),
 ]
 _ONE = [
     *((op, _DOUBLE, _DOUBLE) for op in ("negate", "abs", "sqrt", "exp", "ln", "log10")),
@@ -117,6 +123,9 @@ _ONE = [
     *(("cast", _INTEGER, kind) for kind in ("tinyint", "int", _DOUBLE, _BOOLEAN, "string")),
     *(("cast", _BOOLEAN, kind) for kind in ("int", _DOUBLE, "string")),
     *(("cast", "timestamp", kind) for kind in ("int", _INTEGER, _DOUBLE)),
+    *((op, kind, kind) for op in ("negate", "abs") for kind in ("decimal(10,2)", "decimal(38,6)")),
+    *(("cast", "decimal(38,6)", kind) for kind in (_DOUBLE, "decimal(10,2)", "decimal(38,20)", "decimal(20,0)")),
+    *(("cast", _INTEGER, kind) for kind in ("decimal(10,2)", "decimal(38,6)")),
     ("isnan", _DOUBLE, _BOOLEAN), ("isnull", _DOUBLE, _BOOLEAN), ("isnotnull", "string", _BOOLEAN),
     ("not", _BOOLEAN, _BOOLEAN), ("length", "string", "int"),
 ]  # fmt: skip
@@ -126,6 +135,7 @@ _POOLS: dict[str, tuple[Any, ...]] = {
     "timestamp": (*BIGINTS, -1, 1_500_000, -1_500_000, None),
     "string": (*sorted(set(TEXTS)), None),
     _BOOLEAN: (True, False, None),
+    **{kind: (*decimals(kind), *decimals(kind, EXTREMES), None) for kind in ("decimal(10,2)", "decimal(38,6)")},
 }
 _NEARLY = Tolerance(relative=1e-14)
 """Powers and logarithms differ in the last bits from library to library, Java's included."""
@@ -142,7 +152,7 @@ def test_each_operator_agrees_on_every_pair_of_nasty_values(
     guarded = Call("case", (Call("same", (plain, plain), "boolean"), plain, literal(None, kind)), kind)
     broken = Call(op, (*plain.args[:-1], Call("cast", (raising,), source)), kind)
     rows = [{"a": a, "b": b} for a, b in itertools.product(_POOLS[source], repeat=2)]
-    held = {"double": pa.float64(), "string": pa.string(), "boolean": pa.bool_()}.get(source, pa.int64())
+    held = arrow_type(source) if source in ("double", "string", "boolean") or is_decimal(source) else pa.int64()
     table = pa.table({name: pa.array([row[name] for row in rows], held) for name in "ab"})
     expressions = [plain, guarded]
     if arity == 2 and source in ("double", "bigint"):

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from millpond.log.manifest import Manifest
-from millpond.log.records import Entry, EpochRecord
+from millpond.log.records import Entry, EpochRecord, Fates
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
-from millpond.model.expressions import Column
+from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
+from millpond.plan.build import build_plan
+from millpond.runtime.counting import FATES, add_fates
+from millpond.runtime.packet import SourceFates
+from millpond.testing.compare import rows_of
 from millpond.testing.local_pond import LocalPond
 
 SECOND = 1_000_000
@@ -43,6 +50,10 @@ def query(name: str, size: int, slide: int, delay: int) -> Query:
 
 
 QUERIES = [query("short", 20, 10, 3), query("patient", 20, 10, 15), query("odd", 7, 7, 3)]
+LARGE = call("gt", (Column("v", "double"), literal(0.5, "double")), "boolean")
+PICKY = replace(query("picky", 20, 10, 3), where=LARGE, late=Sink("memory"))
+ASKING = [*QUERIES[:2], PICKY, replace(query("all", 7, 7, 15), late=Sink("memory"), keys=(Column("p", "int"),))]
+"""Two of them want their late events, with and without a filter, in two groups."""
 
 
 class Rows:
@@ -50,10 +61,13 @@ class Rows:
 
     name = "rows"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, queries: Sequence[Query] = ()) -> None:
         self._folder, self._cursor = folder, -1
-        self.rows: dict[str, list[tuple[Any, ...]]] = {query.name: [] for query in QUERIES}
-        self.counts: dict[str, dict[str, int]] = {query.name: {} for query in QUERIES}
+        names = {query.name for query in (*QUERIES, *ASKING, *queries)}
+        self.rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in names}
+        self.late: dict[str, list[Event]] = {name: [] for name in names}
+        self.counts: dict[str, dict[str, int]] = {name: {} for name in names}
+        self.fates: Fates = {}
 
     def cursor(self) -> int:
         return self._cursor
@@ -65,10 +79,14 @@ class Rows:
                 file = receipt.file
                 data = bytes(record.inline(receipt)) if file is None else (self._folder / file).read_bytes()
                 for section in receipt.sections:
-                    if section.kind == "rows":
-                        piece = data[section.offset : section.offset + section.size]
-                        table = pa.ipc.open_stream(piece).read_all()
+                    if section.kind not in ("rows", "late"):
+                        continue
+                    table = pa.ipc.open_stream(data[section.offset : section.offset + section.size]).read_all()
+                    if section.kind == "late":
+                        self.late[section.group] += rows_of(table)
+                    else:
                         self.rows[section.group] += [tuple(map(str, row.values())) for row in table.to_pylist()]
+            add_fates(self.fates, (SourceFates([name], fates) for name, fates in found.fates.items()))
             for name, counts in found.counts.items():
                 for fate, count in counts.items():
                     if name in self.counts:
@@ -98,10 +116,10 @@ def table(rows: list[Event]) -> pa.Table:
     return pa.table({name: pa.array(values, types[name]) for name, values in columns.items()})
 
 
-def run(folder: Path, streams: list[list[Event]], dice: random.Random) -> Rows:
+def run(folder: Path, streams: list[list[Event]], dice: random.Random, queries: Sequence[Query] = QUERIES) -> Rows:
     """Any cut: each epoch takes some more events of some partitions, in one source task or several."""
     kept = Rows(folder)
-    pond = LocalPond(folder, [STREAM], QUERIES, instances=dice.randint(1, 3), followers=[kept])
+    pond = LocalPond(folder, [STREAM], queries, instances=dice.randint(1, 3), followers=[kept])
     taken = [0] * len(streams)
     while any(at < len(stream) for at, stream in zip(taken, streams, strict=True)):
         tables = []
@@ -148,6 +166,75 @@ def test_lateness_is_judged_in_the_events_own_partition(seed: int, tmp_path: Pat
         assert counts["late"] == expected_late(each, streams)
         assert counts["read"] == sum(counts[fate] for fate in ("applied", "late", "dead", "filtered"))
         assert counts["read"] == sum(map(len, streams))
+
+
+def crowd() -> list[Query]:
+    """So many filters that cells are split by signature, and what passes them is known without a look at each event."""
+    above = [call("gt", (Column("v", "double"), literal(i / 20, "double")), "boolean") for i in range(20)]
+    return [replace(query(f"over {i}", 20, 10, 3 + i % 2), where=where) for i, where in enumerate(above)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_filters_are_counted_alike_in_one_source_task_and_in_several(seed: int, tmp_path: Path) -> None:
+    streams, queries = events(seed), crowd()
+    assert build_plan(queries).groups[0].signed
+    kept = Rows(tmp_path, queries)
+    pond = LocalPond(tmp_path, [STREAM], queries, followers=[kept])
+    dice = random.Random(seed)
+    for start in range(0, 80, 20):
+        tables = [table(stream[start : start + 20]) for stream in streams]
+        pond.epoch({"tx": [pa.concat_tables(tables)] if dice.random() < 0.5 else tables})
+    for i, each in enumerate(queries):
+        for partition, stream in zip(PARTITIONS, streams, strict=True):
+            assert kept.fates[each.name][partition] == naive_fates(each, stream, i / 20)[0]
+
+
+def naive_fates(query: Query, partition: list[Event], above: float = 0.5) -> tuple[list[int], list[Event]]:
+    """Read, applied, late, dead, filtered of one partition, and its late rows that WHERE takes; one plain loop."""
+    fates, late = dict.fromkeys(FATES, 0), []
+    newest: int | None = None
+    for event in partition:
+        taken = query.where is None or event["v"] > above
+        fates["read"] += 1
+        if event["ts"] is None:
+            fates["dead"] += 1
+            continue
+        if newest is not None and event["ts"] <= newest - query.delay_us:
+            fates["late"] += 1
+            late += [{**event, "_watermark": newest - query.delay_us}] if taken else []
+        else:
+            fates["applied" if taken else "filtered"] += 1
+        newest = event["ts"] if newest is None else max(newest, event["ts"])
+    return list(fates.values()), late
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_event_has_one_fate_per_query_and_source_partition(seed: int, tmp_path: Path) -> None:
+    streams, dice = events(seed), random.Random(seed)
+    for event in itertools.chain(*streams):
+        event["ts"] = None if dice.random() < 0.05 else event["ts"]
+    kept = run(tmp_path, streams, dice, ASKING)
+    lost = 0
+    for each in ASKING:
+        late: list[Event] = []
+        for partition, stream in zip(PARTITIONS, streams, strict=True):
+            fates, rows = naive_fates(each, stream)
+            assert kept.fates[each.name][partition] == fates
+            assert fates[0] == sum(fates[1:]) == len(stream)
+            late += rows
+        assert [kept.counts[each.name][fate] for fate in FATES] == [
+            sum(numbers) for numbers in zip(*kept.fates[each.name].values(), strict=True)
+        ]
+        found = {(row["p"], row["o"]): row for row in kept.late[each.name]}
+        expected = {(row["p"], row["o"]): row for row in late} if each.late_sink else {}
+        assert len(found) == len(kept.late[each.name]), "a late event was written twice"
+        assert found.keys() == expected.keys()
+        for at, row in found.items():
+            names = row.keys() - {"_epoch"}
+            assert names == {"ts", "p", "o", "v", "_watermark"} | ({"k"} if each.name == "picky" else set())
+            assert {name: row[name] for name in names} == {name: expected[at][name] for name in names}
+        lost += len(found)
+    assert lost
 
 
 def test_the_watermark_waits_for_every_partition_that_is_expected(tmp_path: Path) -> None:

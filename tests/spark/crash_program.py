@@ -51,13 +51,16 @@ def queries(spark: SparkSession, source: Path) -> dict[str, DataFrame]:
 
 SINKS = {"spend": "json", "web": "parquet", "tags": "parquet"}
 SERVED = "spend"
+LATE = "web"
+"""Its late events go to BASE/out/late."""
 
 
 def make_pond(spark: SparkSession, base: Path, **settings: Any) -> control.Pond:
     """The pond of BASE, opened; files that are not needed are deleted at once, so that pruning is tested too."""
     pond = control.Pond(spark, base / "pond", cache=base / "cache", instances=2, **settings)
     for name, frame in queries(spark, base / "in").items():
-        pond.add(name, frame, sink=Sink(SINKS[name], str(base / "out" / name)), serve=name == SERVED)
+        late = Sink("parquet", str(base / "out" / "late")) if name == LATE else None
+        pond.add(name, frame, sink=Sink(SINKS[name], str(base / "out" / name)), serve=name == SERVED, late=late)
     with mock.patch.object(control, "follow", functools.partial(follow, grace_seconds=0.0)):
         pond.open()
     return pond

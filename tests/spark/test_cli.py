@@ -64,7 +64,7 @@ class Bench:
         )
         self.file.write_text(
             "CREATE TABLE tx (ts TIMESTAMP, c STRING, v BIGINT) USING parquet "
-            f"OPTIONS (path '{folder}/in', maxFilesPerTrigger 1);\n{queries}\n"
+            f"OPTIONS (path '{folder}/in', maxFilesPerTrigger 1) TBLPROPERTIES ('max_ahead' = '2 hours');\n{queries}\n"
         )
 
     def add_file(self, number: int, rows: int = 100) -> None:
@@ -138,6 +138,8 @@ def test_explain(bench: Bench) -> None:
     done = millpond("explain", bench.file)
     assert done.status == 0, done.err
     assert "3 queries in 1 group over 1 stream" in done.out
+    assert "no order: what is late depends on which input comes together" in done.out
+    assert "an event more than 2 hours ahead of the clock is dead" in done.out
     assert "if added last  no more measures, no more edges" in done.out
     assert not (bench.folder / "tx.pond").exists()
 

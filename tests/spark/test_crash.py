@@ -36,7 +36,7 @@ from millpond.model.spec import from_json
 from millpond.runtime.followers.view import scan
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.testing.compare import difference
-from millpond.testing.oracle import answer, counts
+from millpond.testing.oracle import answer, counts, late_rows
 
 PROGRAM = Path(__file__).with_name("crash_program.py")
 FILES = 6
@@ -89,6 +89,7 @@ class Expected(NamedTuple):
     """What every way to the end must lead to."""
 
     rows: dict[str, list[dict[str, Any]]]
+    late: list[dict[str, Any]]
     counts: dict[str, dict[str, int]]
     view: dict[str, dict[str, Any]]
 
@@ -224,7 +225,8 @@ class Truth:
         latest: dict[str, dict[str, Any]] = {}
         for row in sorted(rows[program.SERVED], key=lambda row: int(str(row["at"]))):
             latest[str(row["customer"])] = row
-        return Expected(rows, {name: counts(query, epochs) for name, query in queries.items()}, latest)
+        late = late_rows(queries[program.LATE], epochs)
+        return Expected(rows, late, {name: counts(query, epochs) for name, query in queries.items()}, latest)
 
 
 def micros(text: str) -> int:
@@ -281,9 +283,22 @@ def check_exact(base: Path, truth: Truth) -> Expected:
         for name in expected.counts:
             for kind, value in epoch.counts.get(name, {}).items():
                 summed[name][kind] = summed[name].get(kind, 0) + value
-    assert summed == {name: {**of, "rows": len(expected.rows[name])} for name, of in expected.counts.items()}
+    of_rows = {name: {**of, "rows": len(expected.rows[name])} for name, of in expected.counts.items()}
+    of_rows[program.LATE]["late_rows"] = len(expected.late)
+    assert summed == of_rows
+    check_late(base, expected, [epoch.n for epoch in epochs if not epoch.drained])
     check_view(base, expected, manifest)
     return expected
+
+
+def check_late(base: Path, expected: Expected, numbers: list[int]) -> None:
+    """Each late event that the query's filter takes stands in its folder once."""
+    parts = [pq.read_table(part) for part in sorted((base / "out" / "late").glob("part-*"))]
+    names = ["ts", "customer", "kind", "amount", "n", "_watermark"]
+    rows = [{name: row[name] for name in names} | {"_epoch": numbers[row["_epoch"]]} for row in expected.late]
+    assert rows
+    found = difference(rows, pa.concat_tables(parts))
+    assert found is None, f"late: {found}"
 
 
 def check_view(base: Path, expected: Expected, manifest: Manifest) -> None:

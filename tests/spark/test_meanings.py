@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import math
+from decimal import Decimal
 from typing import NamedTuple
 
 import numpy as np
@@ -23,11 +24,13 @@ from millpond.spark.read import Watermark
 
 SCHEMA = (
     "ts TIMESTAMP, i INT, j INT, l BIGINT, m BIGINT, x DOUBLE, y DOUBLE, f FLOAT, s STRING, t STRING, "
-    "b BOOLEAN, dt DATE, k TINYINT, h SMALLINT"
+    "b BOOLEAN, dt DATE, k TINYINT, h SMALLINT, p DECIMAL(10,2), q DECIMAL(10,2), r DECIMAL(20,6), w DECIMAL(38,6)"
 )
 INTS = [None, 0, 1, -1, 2, 7, -7, 2**31 - 1, -(2**31)]
 LONGS = [None, 0, 1, -1, 3, 2**53 + 1, 2**63 - 1, -(2**63)]
 DOUBLES = [None, 0.0, -0.0, 1.5, -2.5, 1e300, -1e300, math.nan, math.inf, -math.inf, 0.1, 3e9, 9.3e18, 5e-324]
+PRICES = [None, 0, 1, -1, 250, -250, 700, 10**10 - 1, -(10**10) + 1]
+WIDE = [None, 0, 1, -1, 5 * 10**5, -15 * 10**5, 10**38 - 1, -(10**38) + 1, 2**64 + 5, 10**28 + 9, 10**16]
 TEXTS = [None, "", "a", "A", "abc", "xabc", "abcx", "a%", "straße", "ÄÖ", "日本", "é"]
 TIMES = [datetime.datetime(1970, 1, 1, 0, 0, second) for second in range(10)]
 
@@ -48,6 +51,13 @@ EXPRESSIONS = [
     "cast(l AS string)", "cast(k AS string)", "upper(s)", "lower(s)", "length(s)", "startswith(s, 'a')",
     "endswith(s, 'c')", "contains(s, 'ab')", "s LIKE 'a%'", "s LIKE '%c'", "s LIKE '%b%'", "concat(s, t)", "s || 'x'",
     "ts > TIMESTAMP '1970-01-01 00:00:03'", "dt < DATE '2000-01-01'", "i BETWEEN j AND 7", "x BETWEEN y AND 2",
+    "p + q", "p - r", "r - p", "p * q", "p * r", "-p", "abs(r)", "p = q", "p <=> q", "p < r", "w >= p", "w <= r",
+    "p > 10", "p > 1.5D", "p IN (1, 2.5)", "p IN (q, 7)", "p BETWEEN q AND 7", "greatest(p, q)", "least(w, p)",
+    "coalesce(p, 0)", "nullif(p, q)", "CASE WHEN i > 0 THEN p ELSE r END", "if(b, w, p)", "p IS NULL", "p + i",
+    "i * 1.10", "cast(p AS double)", "cast(r AS double)", "cast(w AS double)", "cast(i AS decimal(12,2))",
+    "cast(l AS decimal(20,1))", "cast(l AS decimal(10,0))", "cast(w AS decimal(10,1))", "cast(r AS decimal(8,3))",
+    "cast(w AS decimal(38,20))", "cast(r AS decimal(30,10))", "cast(p AS decimal(3,0))", "p > 1E-30",
+    "try_cast(p AS decimal(12,2))",
     "i > 1 + 1", "x > 0.1", "f > 0.1", "i > 1.5D", "try_cast(i AS bigint)",
 ]  # fmt: skip
 
@@ -73,6 +83,9 @@ def rows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Rows:
             DOUBLES[b] if DOUBLES[b] is None or abs(DOUBLES[b]) < 1e30 else None,
             TEXTS[a % 12], TEXTS[b % 12], (None, True, False)[n % 3], datetime.date(1970 + a, 1, 1 + b),
             (None, 1, -128, 127)[n % 4], (None, 300, -181, 181)[n % 4],
+            *(None if number is None else Decimal(f"{number}E-{scale}") for number, scale in (
+                (PRICES[a % 9], 2), (PRICES[b % 9], 2), (LONGS[b % 8], 6), (WIDE[n % 11], 6),
+            )),
         )
         for n, (a, b) in enumerate(pairs)
     ]  # fmt: skip

@@ -7,14 +7,15 @@ import random
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from millpond import Pond
-from millpond.model.endpoints import Source
+from millpond.control.tally import EventCounts, QueryCounts
+from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Order, Stream
 from millpond.runtime.tasks import WHOLE_POND
 from millpond.spark.driver import Epoch
@@ -78,46 +79,58 @@ def ordered_source() -> type[DataSource]:
     return Ordered
 
 
-def write_events(folder: Path, seed: int, count: int) -> int:
-    """Three partitions of disordered events, one far behind; returns how many are late by the naive rule."""
+def write_events(folder: Path, seed: int, count: int) -> list[tuple[str, int]]:
+    """Three partitions of disordered events, one far behind; returns which are late by the naive rule."""
     dice = random.Random(seed)
-    late = 0
+    late = []
     for name, behind in zip(PARTITIONS, (0, 2, 25), strict=True):
         clock, newest, lines = 1_000, None, []
-        for _ in range(count):
+        for offset in range(count):
             clock += dice.choice((0, 0, 1, 2, 5))
             time = clock - behind - dice.choice((0, 0, 0, 1, 4, 12, 40))
-            late += newest is not None and time <= newest - 3
+            late += [(name, offset)] if newest is not None and time <= newest - 3 else []
             newest = time if newest is None else max(newest, time)
             lines.append(json.dumps({"t": time, "k": dice.choice("ab"), "v": dice.random()}))
         (folder / name).write_text("\n".join(lines))
     return late
 
 
-def answer(spark: SparkSession, folder: Path, pond: Path, most: int, events: int) -> tuple[list[str], int]:
-    """Rows, as text in order, and late events of a run whose batches take `most` events of each partition."""
+class Answer(NamedTuple):
+    """Rows, as text in order; which events were late; what became of those of each source partition."""
+
+    rows: list[str]
+    late: list[tuple[str, int]]
+    counts: QueryCounts
+
+
+def answer(spark: SparkSession, folder: Path, pond: Path, most: int, events: int) -> Answer:
+    """The answer of a run whose batches take `most` events of each partition."""
     stream = Stream(
         "tx",
         COLUMNS,
         Source("ordered", (("folder", str(folder)), ("most", str(most)))),
         Order("p", "o", PARTITIONS),
     )
-    seen = {"events": 0, "late": 0}
+    seen = {"events": 0}
 
     def count(epoch: Epoch) -> None:
         seen["events"] += epoch.record.counts[WHOLE_POND].get("events", 0)
-        seen["late"] += epoch.record.counts.get("q", {}).get("late", 0)
         if seen["events"] >= events:
             running.stop()
 
     with Pond(spark, pond, on_epoch=count) as running:
         running.stream(stream)
-        running.add("q", QUERY)
+        running.add("q", QUERY, late=Sink("memory"))
         running.run(once=False)
         running.drain()
         rows = sorted(str(tuple(row.values())) for row in running.table("q").to_pylist())
+        late = running.late_rows("q").to_pylist()
+        counts = running.counts()["q"]
     assert seen["events"] == events
-    return rows, seen["late"]
+    for row in late:
+        assert list(row) == ["ts", "p", "o", "k", "v", "_watermark", "_epoch"]
+        assert row["ts"] <= row["_watermark"]
+    return Answer(rows, sorted((row["p"], row["o"]) for row in late), counts)
 
 
 @pytest.mark.timeout(180)
@@ -128,5 +141,10 @@ def test_the_answer_is_the_same_for_any_cut(spark: SparkSession, tmp_path: Path)
     late = write_events(folder, 7, 90)
     found = [answer(spark, folder, tmp_path / f"pond-{most}", most, 270) for most in (20, 90)]
     assert found[0] == found[1]
-    assert found[0][1] == late > 0
-    assert len(found[0][0]) > 20
+    rows, written, (whole, partitions) = found[0]
+    assert written == late != []
+    assert len(rows) > 20
+    assert whole == EventCounts(270, 270 - len(late), len(late))
+    assert partitions == {
+        name: EventCounts(90, 90 - lost, lost) for name in PARTITIONS for lost in [sum(at[0] == name for at in late)]
+    }

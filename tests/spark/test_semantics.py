@@ -122,6 +122,8 @@ SAME = {
     "no_zone_extremes": q("min(cast(n AS timestamp)) AS a, max(cast(n AS timestamp)) AS z", "no zone"),
     "text_to_time": q("cast(s AS timestamp) AS a, count(*) AS n", "no zone", "1"),
     "decimal_casts": q("sum(cast(m AS double)) AS t, max(cast(m AS bigint)) AS z, count(m) AS n", "decimal"),
+    "decimal_sums": q("sum(m) AS t, avg(m) AS v, min(m) AS a, max(m) AS z, count(m) AS n", "decimal"),
+    "decimal_keys": q("m AS a, count(*) AS n", "decimal", "m"),
 }
 """Queries that a pond answers as Spark does, row by row and type by type."""
 
@@ -295,8 +297,8 @@ def test_sums_of_intervals_are_refused(answered: Answered, text: str) -> None:
         answered.door._front.query_from_sql("interval", q(f"sum({text})", "one"))
 
 
-def test_decimals_are_cast_as_spark_casts_them(answered: Answered) -> None:
-    same(answered, "decimal_casts")
+def test_decimals_are_what_they_are_in_spark(answered: Answered) -> None:
+    same(answered, "decimal_casts", "decimal_sums", "decimal_keys")
 
 
 @pytest.mark.parametrize("text", [

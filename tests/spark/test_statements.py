@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from millpond.errors import MillpondError, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Sink, Source
-from millpond.model.stream import Field, Stream
+from millpond.model.stream import Field, Order, Stream
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.statements import parse_file, split
 
@@ -41,6 +41,28 @@ CREATE STREAMING TABLE quiet AS {SELECT}
     spend, quiet = pond.queries
     assert (spend.name, spend.text, spend.serve, spend.line) == ("spend", SELECT, True, 5)
     assert (spend.sink, quiet.sink, quiet.serve) == (Sink("parquet", "out/spend"), Sink("noop"), False)
+
+
+ORDERED = """CREATE TABLE log (part INT, off BIGINT, seen TIMESTAMP) USING json OPTIONS (path 'log')
+TBLPROPERTIES ('order.partition' = 'part', 'order.offset' = 'off', 'order.partitions' = '0, 1',
+               'Idle_After' = '30 seconds', 'max_ahead' = 'INTERVAL 2 HOURS')"""
+
+
+def test_a_stream_states_its_order_and_a_query_where_late_rows_go(spark: SparkSession) -> None:
+    text = f"""{ORDERED};
+{TX} TBLPROPERTIES ('max_ahead' = 'none');
+CREATE STREAMING TABLE a USING json TBLPROPERTIES ('path' = 'out/a', 'late.path' = 'out/late') AS {SELECT};
+CREATE STREAMING TABLE b TBLPROPERTIES ('late.format' = 'parquet', 'late.path' = 'out/b') AS {SELECT};
+CREATE STREAMING TABLE c TBLPROPERTIES ('late.format' = 'console') AS {SELECT};
+CREATE STREAMING TABLE d AS {SELECT}"""
+    pond = parse_file(spark, text)
+    log, tx = pond.streams
+    assert log.order == Order("part", "off", ("0", "1"), 30_000_000)
+    assert log.max_ahead_us == 7_200_000_000
+    assert (tx.order, tx.max_ahead_us) == (None, None)
+    lates = [query.late for query in pond.queries]
+    assert lates == [Sink("json", "out/late"), Sink("parquet", "out/b"), Sink("console"), None]
+    assert [query.sink.format for query in pond.queries] == ["json", "noop", "noop", "noop"]
 
 
 def test_a_file_becomes_queries(spark: SparkSession, tmp_path: object) -> None:
@@ -117,6 +139,18 @@ REFUSED = [
     (f"CREATE STREAMING TABLE a USING delta AS {SELECT}", UnsupportedQuery, "written as delta"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('sreve'='true') AS {SELECT}", QueryTypeError, "sreve.*serve"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('serve'='yes') AS {SELECT}", QueryTypeError, "'serve' of a is yes"),
+    (f"CREATE STREAMING TABLE a TBLPROPERTIES ('late.path'='x') AS {SELECT}", QueryTypeError, "'late.path' of a has"),
+    (f"CREATE STREAMING TABLE a TBLPROPERTIES ('late.format'='csv') AS {SELECT}", QueryTypeError, "has no late.path"),
+    (f"CREATE STREAMING TABLE a TBLPROPERTIES ('late.format'='noop') AS {SELECT}", UnsupportedQuery, "written as noop"),
+    (f"{TX} TBLPROPERTIES ('serve'='true')", QueryTypeError, "line 1: `serve` is not a property of a stream"),
+    (f"{TX} TBLPROPERTIES ('order.offset'='id')", QueryTypeError, "'order.offset' without 'order.partition'"),
+    (f"{TX} TBLPROPERTIES ('idle_after'='1 second')", QueryTypeError, "'idle_after' of the stream tx needs an order"),
+    (f"{TX} TBLPROPERTIES ('max_ahead'='soon')", QueryTypeError, "'max_ahead' of the stream tx is 'soon'"),
+    (f"{TX} TBLPROPERTIES ('max_ahead'='1 month')", QueryTypeError, "counts months"),
+    (f"{TX} TBLPROPERTIES ('max_ahead'='-1 hour')", QueryTypeError, "negative"),
+    (ORDERED.replace("30 sec", "0 sec"), QueryTypeError, "idle_after of the stream log is not above zero"),
+    (ORDERED.replace("'part'", "'prt'"), QueryTypeError, "no column prt to tell the partition by"),
+    (ORDERED.replace("'off'", "'seen'"), QueryTypeError, "seen of log is timestamp, which tells no offset"),
     (f"CREATE STREAMING TABLE a CLUSTER BY (id) AS {SELECT}", QueryRefused, "CLUSTER BY"),
 ]  # fmt: skip
 

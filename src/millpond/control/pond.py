@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from millpond.control.inputs import empty_inputs
+from millpond.control.tally import QueryCounts, Tally
 from millpond.control.wiring import Followers, Truth, follow, new_writer, open_truth
 from millpond.errors import EmptyInputError, ForeignPondError, QueryTypeError, StoreError, UnsupportedQuery
 from millpond.log.manifest import Manifest, load
@@ -21,7 +22,7 @@ from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Stream
 from millpond.plan.build import build_plan
 from millpond.plan.plan import Plan
-from millpond.runtime.columns import ARROW_TYPES
+from millpond.runtime.columns import arrow_type
 from millpond.runtime.epoch import Setting
 from millpond.runtime.followers.runner import FollowerStatus
 from millpond.runtime.followers.view import Served, lookup
@@ -75,6 +76,7 @@ class Pond:
         self._instances, self._store = instances, store
         self._cache = Path(cache) if cache is not None else _host_local_folder()
         self._on_epoch = on_epoch or (lambda _epoch: None)
+        self._tally = Tally()
         self._front = FrontEnd(self.spark)
         self._queries: dict[str, Query] = {}
         self._truth: Truth | None = None
@@ -90,11 +92,13 @@ class Pond:
         """
         self._front.declare(stream)
 
-    def add(self, name: str, query: str | Frame, *, sink: Sink = _MEMORY, serve: bool = False) -> Query:
+    def add(
+        self, name: str, query: str | Frame, *, sink: Sink = _MEMORY, serve: bool = False, late: Sink | None = None
+    ) -> Query:
         """Add a query before the pond runs: Spark SQL, or a Structured Streaming DataFrame that is not started.
 
         Its rows go to `sink` (default: kept in memory, see `table`); `serve` keeps the latest row per key
-        for `lookup`.
+        for `lookup`; late events that WHERE takes go to `late`, or are only counted.
 
         Raises:
             QueryError: the query is wrong, refused or not supported; nothing was added.
@@ -104,9 +108,9 @@ class Pond:
         if name in self._queries:
             raise QueryTypeError(f"The query name {name!r} is used twice.", "Give each query its own name.")
         if isinstance(query, str):
-            made = self._front.query_from_sql(name, query, sink=sink, serve=serve)
+            made = self._front.query_from_sql(name, query, sink=sink, serve=serve, late=late)
         else:
-            made = self._front.query_from_dataframe(name, query, sink=sink, serve=serve)
+            made = self._front.query_from_dataframe(name, query, sink=sink, serve=serve, late=late)
         self._queries[name] = made
         return made
 
@@ -127,6 +131,11 @@ class Pond:
     def queries(self) -> tuple[Query, ...]:
         """The queries, in the order they were added."""
         return tuple(self._queries.values())
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """The streams, in the order they were declared."""
+        return tuple(self._front.streams.values())
 
     @property
     def plan(self) -> Plan:
@@ -189,7 +198,7 @@ class Pond:
         )
         driver = Driver(
             self._reading, setting, truth.log, truth.manifests, new_writer(truth),
-            followers.runner.notify, followers.followed, self._on_epoch,
+            followers.runner.notify, followers.followed, self._committed,
         )  # fmt: skip
         try:
             check_deltas(self.path, truth.log, truth.manifest)
@@ -256,6 +265,25 @@ class Pond:
             raise KeyError(name)
         return self._followers.tables.table(name)
 
+    def late_rows(self, name: str) -> pa.Table:
+        """All late events so far of a query whose `late` sink is `memory`; `_watermark` is what each was late against.
+
+        Raises:
+            QueryError: its late events go elsewhere.
+            KeyError: no such query, or the pond is not open.
+        """
+        if self._followers is None:
+            raise KeyError(name)
+        return self._followers.late_tables.table(name)
+
+    def counts(self) -> dict[str, QueryCounts]:
+        """What became of the events each query read since this pond was made, also per source partition."""
+        return self._tally.counts()
+
+    def _committed(self, epoch: Epoch) -> None:
+        self._tally.add(epoch.record)
+        self._on_epoch(epoch)
+
     def lookup(self, name: str, *key: Any) -> Served:
         """The latest row of a served query for a key (its values in order), and the record it is as of.
 
@@ -267,7 +295,7 @@ class Pond:
         if self._followers is None or self._followers.store is None or not plan.query.serve:
             raise StoreError(f"The query {name!r} is not served.", "Add it with serve=True.")
         columns = [
-            pa.array([value], ARROW_TYPES[kind.type]) for value, kind in zip(key, group.keys, strict=True)
+            pa.array([value], arrow_type(kind.type)) for value, kind in zip(key, group.keys, strict=True)
         ]
         text, bucket = served_key(columns, 1, self._spec.buckets if self._spec else 1)
         return lookup(self._followers.store, name, text[0].as_py(), bucket[0].as_py())

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from millpond.clock import Clock, now_us
+from millpond.control.tally import Tally
 from millpond.plan.plan import Plan
 from millpond.runtime.followers.prune import PruneFollower
 from millpond.runtime.followers.runner import FollowerStatus
@@ -40,6 +41,7 @@ class Progress:
         self._marks = dict.fromkeys(self._delays, Watermark())
         self.rows = {query.query.name: 0 for group in plan.groups for query in group.queries}
         self.events = self.bytes_read = self.bytes_moved = self.late = self.dead = 0
+        self._tally = Tally()
         self.epoch_n: int | None = None
         self.epochs = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=_EPOCHS_OF_RATE)
@@ -73,6 +75,7 @@ class Progress:
             self.rows[query] += found.get("rows", 0)
             self.late += found.get("late", 0)
             self.dead += found.get("dead", 0)
+        self._tally.add(record)
         for stream, times in record.max_time.items():
             self._marks[stream] = self._marks.get(stream, Watermark()).advanced(times.get(ANY_PARTITION))
         for stream, floor in record.watermark_floor.items():
@@ -132,10 +135,11 @@ class Progress:
     def _say_line(self) -> None:
         self._line_due, self._unsaid = self._clock() + _LINE_EVERY_US, False
         rows = "  ".join(f"{name} {count:,}" for name, count in self.rows.items())
+        losses = self._tally.losses()
         marks = ", ".join(f"{name} to {time}" for name, time in self.watermarks().items())
         self._console.print(
             f"epoch {self.epoch_n}  {self.events:,} events  {self.events_per_second():,.0f}/s  {marks}  "
-            f"rows: {rows}  {self.lag()}",
+            f"rows: {rows}  {self.lag()}{losses and f'  {losses}'}",
             soft_wrap=True, highlight=False, markup=False,
         )  # fmt: skip
 
@@ -152,6 +156,7 @@ class Progress:
                 table.add_row(f"watermark of {stream}", time)
             for name, count in self.rows.items():
                 table.add_row(f"rows of {name}", f"{count:,}")
+            table.add_row("late and dead", self._tally.losses() or "none")
             table.add_row("followers", self.lag())
             return table
 

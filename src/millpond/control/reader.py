@@ -15,7 +15,7 @@ from millpond.log.manifest import Manifests, load
 from millpond.log.port import Log
 from millpond.model.query import Query
 from millpond.model.spec import PondSpec, from_json
-from millpond.runtime.columns import ARROW_TYPES
+from millpond.runtime.columns import arrow_type
 from millpond.runtime.followers.view import Served, lookup
 from millpond.runtime.rows import served_key
 
@@ -78,7 +78,7 @@ def _key_columns(query: Query, key: Sequence[str]) -> list[pa.Array]:
     columns = []
     for text, expression in zip(key, query.keys, strict=True):
         try:
-            columns.append(pa.array([text]).cast(ARROW_TYPES[expression.type]))
+            columns.append(pa.array([text]).cast(arrow_type(expression.type)))
         except pa.ArrowInvalid as error:
             raise QueryTypeError(f"{text!r} is no {expression.type}.", "Write it as Spark would.") from error
     return columns

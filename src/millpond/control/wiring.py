@@ -52,6 +52,7 @@ class Followers(NamedTuple):
 
     runner: Runner
     tables: MemoryTables
+    late_tables: MemoryTables
     store: BucketStore | None
     prune: PruneFollower
 
@@ -143,11 +144,16 @@ def follow(
     Raises:
         UnsupportedQuery, ForeignPondError, PlaceError, StoreError: a sink or the store does not fit.
     """
-    rows, tables = RowsReader(section_reader(truth.folder)), MemoryTables()
+    read = section_reader(truth.folder)
+    rows, tables = RowsReader(read), MemoryTables()
+    late_rows, late_tables = RowsReader(read, "late"), MemoryTables()
+    cursors = truth.folder / "cursors"
     runner = Runner(truth.log, truth.manifests)
     for query in queries:
         if query.sink.format != "noop":
-            runner.add(sink_follower(query, truth.pond, rows, truth.folder / "cursors", memory=tables))
+            runner.add(sink_follower(query, truth.pond, rows, cursors, memory=tables))
+        if query.late_sink is not None:
+            runner.add(sink_follower(query, truth.pond, late_rows, cursors, memory=late_tables, late=True))
     served = {query.name: query.window.size_us for query in queries if query.serve}
     opened = None
     if served:
@@ -159,7 +165,7 @@ def follow(
         truth.folder, lambda: _lowest(runner), grace_seconds, start=truth.manifest.n
     )
     runner.add(prune)
-    return Followers(runner, tables, opened, prune)
+    return Followers(runner, tables, late_tables, opened, prune)
 
 
 def _lowest(runner: Runner) -> int:

@@ -29,9 +29,12 @@ _LENGTH = struct.Struct("<I")
 _HEADER_START = len(MAGIC) + _LENGTH.size
 _CHECKSUM_BYTES = 32
 
-SectionKind = Literal["segment", "keys", "rows", "dead"]
+SectionKind = Literal["segment", "keys", "rows", "late", "dead"]
 Offsets = dict[str, str]
 """Stream name -> the JSON text of its Spark offset."""
+
+Fates = dict[str, dict[str, list[int]]]
+"""Query -> source partition -> how many events were read, applied, late, dead, filtered."""
 
 
 class Section(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -64,6 +67,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     at: int = 0
     sections: tuple[Section, ...] = ()
     counts: dict[str, int] = {}
+    fates: Fates = {}
 
 
 class ClaimRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="claim", kw_only=True):
@@ -114,6 +118,7 @@ class EpochRecord(
     map: int = 0
     receipts: tuple[Receipt, ...] = ()
     counts: dict[str, dict[str, int]] = {}
+    fates: Fates = {}
     retired: tuple[str, ...] = ()
     quarantined: dict[str, str] = {}
 

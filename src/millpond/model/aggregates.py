@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millpond.model.expressions import Expression
+from millpond.model.types import MOST_DIGITS, Digits, digits_of, is_decimal, is_integer
 
 FUNCTIONS = (
     "count", "sum", "min", "max", "avg", "stddev_samp", "stddev_pop", "var_samp", "var_pop",
@@ -19,3 +20,20 @@ class Aggregate(msgspec.Struct, frozen=True):
     argument: Expression | None
     filter: Expression | None
     type: str
+
+
+def result_type(function: str, kind: str) -> str:
+    """The type that Spark gives an aggregate over values of type `kind`.
+
+    >>> result_type("sum", "decimal(10,2)"), result_type("avg", "decimal(38,6)"), result_type("min", "date")
+    ('decimal(20,2)', 'decimal(38,10)', 'date')
+    """
+    if function == "count" or (function == "sum" and is_integer(kind)):
+        return "bigint"
+    if function in ("min", "max"):
+        return kind
+    if is_decimal(kind) and function in ("sum", "avg"):
+        precision, scale = digits_of(kind)
+        more = (10, 0) if function == "sum" else (4, 4)
+        return Digits(min(MOST_DIGITS, precision + more[0]), min(MOST_DIGITS, scale + more[1])).type
+    return "double"

@@ -8,9 +8,12 @@ Spark evaluates, in the projection of the read, and which then behaves like a co
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import TypeAlias
 
 import msgspec
+
+from millpond.model.types import digits_of, is_decimal
 
 OPERATORS = {
     # three-valued logic; `ran` is true where its argument does not raise
@@ -42,24 +45,29 @@ class Column(msgspec.Struct, frozen=True, tag_field="node", tag="column"):
 class Literal(msgspec.Struct, frozen=True, tag_field="node", tag="literal"):
     """A constant as text (`float.hex` for floating types, so JSON keeps every bit); `None` is NULL.
 
-    Integers are decimal, timestamps microseconds, dates days, booleans `true` or `false`. Use `literal`.
+    Integers are in base ten, decimals have all digits of their scale, timestamps are microseconds, dates days,
+    booleans `true` or `false`. Use `literal`.
     """
 
     text: str | None
     type: str
 
     @property
-    def value(self) -> bool | int | float | str | None:
+    def value(self) -> bool | int | float | str | Decimal | None:
         """The constant as a Python value."""
         if self.text is None or self.type == "string":
             return self.text
+        if is_decimal(self.type):
+            return Decimal(self.text)
         if self.type == "boolean":
             return self.text == "true"
         return float.fromhex(self.text) if self.type in ("float", "double") else int(self.text)
 
 
-def literal(value: bool | int | float | str | None, kind: str) -> Literal:
+def literal(value: bool | int | float | str | Decimal | None, kind: str) -> Literal:
     """The `Literal` for a Python value of SQL type `kind`; -0.0 and NaN keep their identity.
+
+    A decimal, or its text, must fit its type.
 
     >>> literal(2.5, "double").value, literal(True, "boolean").value
     (2.5, True)
@@ -68,6 +76,8 @@ def literal(value: bool | int | float | str | None, kind: str) -> Literal:
         return Literal(None, kind)
     if kind in ("float", "double"):
         return Literal(float(value).hex(), kind)
+    if is_decimal(kind):
+        return Literal(f"{Decimal(value):.{digits_of(kind).scale}f}", kind)
     return Literal(str(value).lower() if isinstance(value, bool) else str(value), kind)
 
 
@@ -134,6 +144,7 @@ def columns_of(expression: Expression) -> frozenset[str]:
 _RAISING = frozenset(
     {"add", "subtract", "multiply", "divide", "remainder", "negate", "abs", "floor", "ceil", "cast", "round"}
 )
+"""Decimals are computed here only where nothing can raise (Spark does the rest), but for a cast or `round`."""
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double")
 
 
@@ -156,6 +167,9 @@ def _raises_itself(node: Call) -> bool:
     if node.op not in _RAISING:
         return False
     source = node.args[0].type
+    if is_decimal(source) or is_decimal(node.type):
+        narrows = is_decimal(node.type) and not digits_of(node.type).holds(digits_of(source))
+        return node.op == "round" or (node.op == "cast" and narrows)
     if node.op == "cast":
         widening = (
             source in _NUMBERS

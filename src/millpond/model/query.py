@@ -23,7 +23,8 @@ class Query(msgspec.Struct, frozen=True):
     `keys` and the aggregates' arguments and filters are over the stream's columns. `output` and `having`
     are over `key:i`, `agg:i` (their positions here), `window` (struct), `window.start`, `window.end`.
     `delay_us`: an event is late, and dropped, iff its time is at or below the watermark, which is the
-    largest event time seen minus the delay.
+    largest event time seen minus the delay. `late`: where late events go that WHERE takes; without one they are
+    only counted, and the JSON of the query has no such field.
     """
 
     name: str
@@ -39,3 +40,9 @@ class Query(msgspec.Struct, frozen=True):
     sink: Sink = Sink()
     serve: bool = False
     text: str = ""
+    late: Sink | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def late_sink(self) -> Sink | None:
+        """Where late events go, if anywhere."""
+        return None if isinstance(self.late, msgspec.UnsetType) else self.late

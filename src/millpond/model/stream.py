@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from millpond.errors import QueryTypeError
 from millpond.model.endpoints import Source
+from millpond.model.types import is_integer
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -39,3 +41,30 @@ class Stream(msgspec.Struct, frozen=True):
     source: Source | None = None
     order: Order | None = None
     max_ahead_us: int | None = 3_600_000_000
+
+
+def check_order(stream: Stream) -> None:
+    """Refuse an order that the stream's columns cannot give, and times that cannot be.
+
+    Raises:
+        QueryTypeError: a column is missing or of another type, or a duration is negative.
+    """
+    if stream.max_ahead_us is not None and stream.max_ahead_us < 0:
+        raise QueryTypeError(f"max_ahead of the stream {stream.name} is negative.", "Give a duration, or none at all.")
+    if stream.order is None:
+        return
+    if stream.order.idle_after_us <= 0:
+        raise QueryTypeError(f"idle_after of the stream {stream.name} is not above zero.", "Write '1 minute'.")
+    types = {field.name: field.type for field in stream.columns}
+    for what, name in (("partition", stream.order.partition), ("offset", stream.order.offset)):
+        if name not in types:
+            raise QueryTypeError(
+                f"The stream {stream.name} has no column {name} to tell the {what} by.",
+                f"Name one of {', '.join(types)}, as it is spelled there.",
+            )
+        fits = is_integer(types[name]) or (what == "partition" and types[name] == "string")
+        if not fits:
+            raise QueryTypeError(
+                f"The column {name} of {stream.name} is {types[name]}, which tells no {what}.",
+                f"Use a column of whole numbers{' or strings' if what == 'partition' else ''}.",
+            )

@@ -3,9 +3,13 @@
 A type is the text of Spark's `simpleString`: `bigint`, `double`, `string`, `timestamp`, …
 Timestamps are int64 microseconds since 1970-01-01 UTC; dates are int64 days; booleans are bool;
 tinyint … bigint are int64 (their own range is checked where arithmetic could leave it).
+`decimal(p,s)` is held as the 128-bit integer value * 10**s, at most p digits long.
 """
 
 from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
 
 INTEGERS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 """Integer types and their width in bits."""
@@ -23,7 +27,60 @@ WINDOW = "struct<start:timestamp,end:timestamp>"
 """The type of a window column."""
 
 KEY_TYPES = frozenset({*INTEGERS, *FLOATS, *TIMES, "string", "boolean"})
-"""Types a key column may have."""
+"""Types a key column may have, and `decimal(p,s)`."""
+
+MOST_DIGITS = 38
+"""The largest precision of a decimal."""
+
+
+class Digits(NamedTuple):
+    """Precision (all digits) and scale (those after the point) of a decimal type."""
+
+    precision: int
+    scale: int
+
+    @property
+    def type(self) -> str:
+        """The SQL type."""
+        return f"decimal({self.precision},{self.scale})"
+
+    def holds(self, other: Digits) -> bool:
+        """Whether every number of `other` is one of these."""
+        return self.scale >= other.scale and self.precision - self.scale >= other.precision - other.scale
+
+
+_INTEGER_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+
+
+def is_known(kind: str) -> bool:
+    """Whether columns of `kind` can be held in arrays, and be keys."""
+    return kind in KEY_TYPES or is_decimal(kind)
+
+
+def is_decimal(kind: str) -> bool:
+    """Whether `kind` is a `decimal(p,s)`."""
+    return kind.startswith("decimal(")
+
+
+@cache
+def digits_of(kind: str) -> Digits:
+    """Precision and scale of a decimal type, or those of the decimals that an integer type needs.
+
+    >>> digits_of("decimal(10,2)"), digits_of("int")
+    (Digits(precision=10, scale=2), Digits(precision=10, scale=0))
+    """
+    if kind in _INTEGER_DIGITS:
+        return Digits(_INTEGER_DIGITS[kind], 0)
+    precision, scale = kind[len("decimal(") : -1].split(",")
+    return Digits(int(precision), int(scale))
+
+
+def exact_digits(op: str, left: Digits, right: Digits) -> Digits:
+    """What the exact result of `add`, `subtract` or `multiply` needs: Spark's own type up to 38 digits."""
+    if op == "multiply":
+        return Digits(left.precision + right.precision + 1, left.scale + right.scale)
+    scale = max(left.scale, right.scale)
+    return Digits(max(left.precision - left.scale, right.precision - right.scale) + scale + 1, scale)
 
 
 def is_integer(kind: str) -> bool:
@@ -37,7 +94,7 @@ def is_float(kind: str) -> bool:
 
 
 def is_number(kind: str) -> bool:
-    """Whether `kind` is an integer or floating type (decimals are not: they are not answered yet)."""
+    """Whether `kind` is an integer or floating type, not a decimal."""
     return kind in INTEGERS or kind in FLOATS
 
 

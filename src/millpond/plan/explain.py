@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
+from millpond.model.stream import Stream
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.edges import edges_between
@@ -22,8 +23,8 @@ _COUNTED_EDGES = 1 << 20
 """Beyond so many edges in one common period of all windows, they are added up instead of counted."""
 
 
-def explain(plan: Plan) -> str:
-    """The plan as text for people: equal plans give equal text."""
+def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
+    """The plan as text for people, with what its streams declare of time: equal plans give equal text."""
     streams = sorted({group.stream for group in plan.groups})
     lines = [
         f"plan {plan.id}: {_count(sum(len(group.queries) for group in plan.groups), 'query')} in "
@@ -31,9 +32,22 @@ def explain(plan: Plan) -> str:
     ]
     for stream in streams:
         lines.append(f"  {stream} is read once: {', '.join(needed_columns(plan, stream))}")
+        lines += [line for one in declared if one.name == stream for line in _times_of(one)]
     for group in plan.groups:
         lines += ["", *_group(plan, group)]
     return "\n".join(lines) + "\n"
+
+
+def _times_of(stream: Stream) -> Iterator[str]:
+    order = stream.order
+    if order is None:
+        yield "    no order: what is late depends on which input comes together"
+    else:
+        awaited = f", all of {', '.join(order.partitions)}" if order.partitions else ""
+        yield f"    in the order of {order.offset} within each {order.partition}{awaited}"
+        yield f"    a partition without events for {duration(order.idle_after_us)} is not waited for"
+    if stream.max_ahead_us is not None:
+        yield f"    an event more than {duration(stream.max_ahead_us)} ahead of the clock is dead"
 
 
 def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
@@ -45,7 +59,8 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
     yield f"  windows   {', '.join(map(window_text, group.windows))}"
     yield f"  edges     {edges_text(group.windows)}"
     yield f"  delays    {', '.join(map(duration, group.delays_us))}"
-    once = f"{_count(len(filters), 'predicate')}, each evaluated once per event"
+    how = "cells are kept by signature" if group.signed else "each evaluated once per event"
+    once = f"{_count(len(filters), 'predicate')}, {how}"
     yield f"  filters   {once if filters else 'none'}"
     for filter_ in filters:
         yield f"    {_predicate(filter_)}"
@@ -64,6 +79,9 @@ def _query(plan: Plan, group: GroupPlan, query: QueryPlan) -> Iterator[str]:
     theirs = {place for other in others for place in _places(other)}
     private = mine - theirs
     yield f"    {query.query.name}: {window_text(query.query.window)}, delay {duration(query.query.delay_us)}"
+    late = query.query.late_sink
+    if late is not None:
+        yield f"      late rows  {' '.join(filter(None, (late.format, late.path)))}"
     yield f"      measures  {len(mine)}: {len(mine) - len(private)} shared, {len(private)} private"
     yield f"      if added last  {', '.join(_marginal(plan, group, query.query, len(private)))}"
 

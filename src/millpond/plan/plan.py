@@ -29,6 +29,16 @@ class Measure(msgspec.Struct, frozen=True, dict=True):
         """Twelve hex digits that name its columns in packets and segments, the same in every plan."""
         return fingerprint(self)
 
+    @cached_property
+    def base(self) -> Measure:
+        """The measure without its filter: what cells that are split by signature keep."""
+        return self if self.filter is None else Measure(self.kind, self.value, None, self.type)
+
+    @cached_property
+    def filter_id(self) -> str:
+        """Twelve hex digits that name its filter in tables of signatures."""
+        return fingerprint(self.filter)
+
 
 class QueryPlan(msgspec.Struct, frozen=True):
     """How one query reads its group: `presence` and `measures` are positions in the group's measures.
@@ -44,7 +54,11 @@ class QueryPlan(msgspec.Struct, frozen=True):
     delay: int
 
 
-class GroupPlan(msgspec.Struct, frozen=True):
+SIGNED_FROM = 17
+"""A group with so many distinct filters keeps cells by signature (see `state.signatures`), not columns by filter."""
+
+
+class GroupPlan(msgspec.Struct, frozen=True, dict=True):
     """All queries with the same stream, event time and key: they share dictionary, edges, measures, slices."""
 
     id: str
@@ -60,6 +74,22 @@ class GroupPlan(msgspec.Struct, frozen=True):
     def horizon_us(self) -> int:
         """The longest window: slices older than the watermark by more than this are not needed."""
         return max(window.size_us for window in self.windows)
+
+
+    @cached_property
+    def filters(self) -> dict[str, Expression | None]:
+        """Every distinct filter of its measures, by id."""
+        return {measure.filter_id: measure.filter for measure in self.measures}
+
+    @cached_property
+    def signed(self) -> bool:
+        """Whether its cells are split by signature."""
+        return len(self.filters) >= SIGNED_FROM
+
+    @cached_property
+    def kept(self) -> tuple[Measure, ...]:
+        """The measures whose columns its cells have."""
+        return tuple(dict.fromkeys(measure.base for measure in self.measures)) if self.signed else self.measures
 
 
 class Plan(msgspec.Struct, frozen=True):

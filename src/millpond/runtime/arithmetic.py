@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.model.expressions import Call
-from millpond.model.types import integer_range, is_float, is_integer
-from millpond.runtime.columns import NONE, Array, Mask, Values
+from millpond.model.types import integer_range, is_decimal, is_float, is_integer
+from millpond.runtime import decimals
+from millpond.runtime.columns import NONE, Array, Mask, Values, joined
 
 _PLAIN: dict[str, Callable[[Any, Any], Any]] = {
     "eq": np.equal,
@@ -36,6 +37,8 @@ def compare(op: str, kind: str, left: Any, right: Any) -> Mask:
             left = pa.array([left.as_py()], pa.string())
             return np.asarray(_filled(_ARROW[op](left, right))[0])
         return _filled(_ARROW[op](left, right))
+    if is_decimal(kind):
+        return decimals.compare(op, left, right)
     result: Mask = _PLAIN[op](left, right)
     if not is_float(kind):
         return result
@@ -54,15 +57,6 @@ def _filled(found: pa.Array) -> Mask:
     return np.asarray(pc.fill_null(found, False))
 
 
-def _joined(args: list[Values], data: Array, raised: Mask = NONE) -> Values:
-    """NULL where an operand is; an operand right of a NULL one is never evaluated, so its error hides."""
-    null, error = NONE, NONE
-    for value in args:
-        error = error | (value.error & ~null)
-        null = null | value.null
-    return Values(data, null, error | (raised & ~null))
-
-
 def _outside(data: Array, kind: str) -> Mask:
     low, high = integer_range(kind)
     return (data < low) | (data > high)
@@ -73,9 +67,9 @@ def _add(node: Call, args: list[Values]) -> Values:
     with np.errstate(over="ignore", invalid="ignore"):
         data = left + right
     if is_float(node.type):
-        return _joined(args, data)
+        return joined(args, data)
     raised = ((left ^ data) & (right ^ data)) < 0 if node.type == "bigint" else _outside(data, node.type)
-    return _joined(args, data, raised)
+    return joined(args, data, raised)
 
 
 def _subtract(node: Call, args: list[Values]) -> Values:
@@ -83,9 +77,9 @@ def _subtract(node: Call, args: list[Values]) -> Values:
     with np.errstate(over="ignore", invalid="ignore"):
         data = left - right
     if is_float(node.type):
-        return _joined(args, data)
+        return joined(args, data)
     raised = ((left ^ right) & (left ^ data)) < 0 if node.type == "bigint" else _outside(data, node.type)
-    return _joined(args, data, raised)
+    return joined(args, data, raised)
 
 
 def _multiply(node: Call, args: list[Values]) -> Values:
@@ -93,9 +87,9 @@ def _multiply(node: Call, args: list[Values]) -> Values:
     with np.errstate(over="ignore", invalid="ignore"):
         data = left * right
     if is_float(node.type):
-        return _joined(args, data)
+        return joined(args, data)
     if node.type != "bigint":
-        return _joined(args, data, _outside(data, node.type))
+        return joined(args, data, _outside(data, node.type))
     # the double product tells overflow except within rounding of the border: only there divide back
     rough = np.abs(np.multiply(left, right, dtype=np.float64))
     raised = rough > 9.3e18
@@ -105,33 +99,33 @@ def _multiply(node: Call, args: list[Values]) -> Values:
         with np.errstate(over="ignore"):
             wrong = (np.floor_divide(data, divisor) != right) | ((left == -1) & (right == _INT64_MIN))
         raised = raised | (border & wrong)
-    return _joined(args, data, raised)
+    return joined(args, data, raised)
 
 
 # Division reads its divisor first: raise / NULL is NULL.
 def _divide(node: Call, args: list[Values]) -> Values:
     with np.errstate(all="ignore"):
-        return _joined(args[::-1], args[0].data / args[1].data, args[1].data == 0)
+        return joined(args[::-1], args[0].data / args[1].data, args[1].data == 0)
 
 
 def _remainder(node: Call, args: list[Values]) -> Values:
     zero = args[1].data == 0
     with np.errstate(all="ignore"):
-        return _joined(args[::-1], np.fmod(args[0].data, np.where(zero, 1, args[1].data)), zero)
+        return joined(args[::-1], np.fmod(args[0].data, np.where(zero, 1, args[1].data)), zero)
 
 
 def _negate(node: Call, args: list[Values]) -> Values:
     with np.errstate(over="ignore"):
         data = -args[0].data
     low = NONE if is_float(node.type) else args[0].data == integer_range(node.type)[0]
-    return _joined(args, data, low)
+    return joined(args, data, low)
 
 
 def _abs(node: Call, args: list[Values]) -> Values:
     with np.errstate(over="ignore"):
         data = np.abs(args[0].data)
     low = NONE if is_float(node.type) else args[0].data == integer_range(node.type)[0]
-    return _joined(args, data, low)
+    return joined(args, data, low)
 
 
 def _to_bigint(rounding: Callable[[Array], Array]) -> Callable[[Call, list[Values]], Values]:
@@ -140,8 +134,8 @@ def _to_bigint(rounding: Callable[[Array], Array]) -> Callable[[Call, list[Value
     def apply(node: Call, args: list[Values]) -> Values:
         data = args[0].data
         if not is_float(node.args[0].type):
-            return _joined(args, data)
-        return _joined(args, *_fitted(np.where(np.isnan(data), 0.0, rounding(data)), "bigint"))
+            return joined(args, data)
+        return joined(args, *_fitted(np.where(np.isnan(data), 0.0, rounding(data)), "bigint"))
 
     return apply
 
@@ -157,9 +151,9 @@ def _round(node: Call, args: list[Values]) -> Values:
     """Half away from zero in decimal, as Java's BigDecimal of the shortest text that reads back as the double."""
     data, scale = args[0].data, int(args[1].data)
     if is_float(node.type):
-        return _joined(args[:1], round_half_up(data, scale))
+        return joined(args[:1], round_half_up(data, scale))
     if scale >= 0:
-        return _joined(args[:1], data)
+        return joined(args[:1], data)
     step = 10 ** min(-scale, 20)  # beyond, every integer is nearer to 0
     exact = [
         (abs(int(x)) * 2 + step) // (2 * step) * step * (1 if x >= 0 else -1) for x in np.atleast_1d(data)
@@ -169,7 +163,7 @@ def _round(node: Call, args: list[Values]) -> Values:
     rounded = np.array([value if low <= value <= high else 0 for value in exact], np.int64).reshape(
         data.shape
     )
-    return _joined(args[:1], rounded, raised)
+    return joined(args[:1], rounded, raised)
 
 
 def round_half_up(data: Array, scale: int) -> Array:
@@ -198,7 +192,7 @@ def round_half_up(data: Array, scale: int) -> Array:
 def _real(function: Callable[..., Any]) -> Callable[[Call, list[Values]], Values]:
     def apply(node: Call, args: list[Values]) -> Values:
         with np.errstate(all="ignore"):
-            return _joined(args, function(*(value.data for value in args)))
+            return joined(args, function(*(value.data for value in args)))
 
     return apply
 
@@ -218,8 +212,8 @@ def _logarithm(function: Callable[..., Any]) -> Callable[[Call, list[Values]], V
     def apply(node: Call, args: list[Values]) -> Values:
         below = args[0].data <= 0
         with np.errstate(all="ignore"):
-            joined = _joined(args, function(args[0].data))
-        return joined._replace(null=joined.null | below)
+            found = joined(args, function(args[0].data))
+        return found._replace(null=found.null | below)
 
     return apply
 
@@ -243,13 +237,13 @@ def cast(node: Call, args: list[Values]) -> Values:
     """Casts between numbers, from boolean, and to text of integers; others are left to Spark."""
     source, target, data = node.args[0].type, node.type, args[0].data
     if source == target or (source == "boolean" and is_integer(target)):
-        return _joined(args, data if source == target else data.astype(np.int64))
+        return joined(args, data if source == target else data.astype(np.int64))
     if target == "string":
         texts = pc.cast(pa.array(np.atleast_1d(data)), pa.string())
-        return _joined(args, texts if data.ndim else texts[0])
+        return joined(args, texts if data.ndim else texts[0])
     if is_float(target):
         with np.errstate(over="ignore"):
-            return _joined(args, data.astype(np.float32 if target == "float" else np.float64))
+            return joined(args, data.astype(np.float32 if target == "float" else np.float64))
     if is_float(source):
         whole, outside = _fitted(np.trunc(data), target)
         if (
@@ -257,8 +251,8 @@ def cast(node: Call, args: list[Values]) -> Values:
         ):  # Spark compares with 2**63 - 1 as a double, so 2**63 itself passes and saturates
             edge = data == 2.0**63
             whole, outside = np.where(edge, np.iinfo(np.int64).max, whole), outside & ~edge
-        return _joined(args, whole, outside)
-    return _joined(args, data, _outside(data, target))
+        return joined(args, whole, outside)
+    return joined(args, data, _outside(data, target))
 
 
 ARITHMETIC: dict[str, Callable[[Call, list[Values]], Values]] = {

@@ -1,6 +1,7 @@
 """Columns as arrays: Arrow in, NumPy with explicit NULL and error masks inside.
 
-Integers, times and booleans become int64, int64 and bool arrays; floats keep their width; text stays Arrow.
+Integers, times and booleans become int64, int64 and bool arrays; floats keep their width; decimals become 128-bit
+integers; text stays Arrow.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millpond.arrays import WIDE
 from millpond.errors import QueryTypeError
-from millpond.model.types import INTEGERS, TIMES
+from millpond.model.types import INTEGERS, TIMES, digits_of, is_decimal
 
 Array: TypeAlias = npt.NDArray[Any]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -31,7 +33,7 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
-"""SQL type -> the Arrow type in which it is stored and leaves."""
+"""SQL type -> the Arrow type in which it is stored and leaves; `arrow_type` knows decimals too."""
 
 NONE = np.zeros((), bool)
 """A mask that is false everywhere, by broadcasting."""
@@ -54,6 +56,20 @@ class Values(NamedTuple):
         return chosen
 
 
+def arrow_type(kind: str) -> pa.DataType:
+    """The Arrow type in which values of SQL type `kind` are stored and leave."""
+    return pa.decimal128(*digits_of(kind)) if is_decimal(kind) else ARROW_TYPES[kind]
+
+
+def joined(args: list[Values], data: Any, raised: Mask = NONE) -> Values:
+    """NULL where an operand is; an operand right of a NULL one is never evaluated, so its error hides."""
+    null, error = NONE, NONE
+    for value in args:
+        error = error | (value.error & ~null)
+        null = null | value.null
+    return Values(data, null, error | (raised & ~null))
+
+
 def from_arrow(column: pa.Array, kind: str) -> Values:
     """The values of an Arrow column of SQL type `kind`; timestamps as µs, dates as days.
 
@@ -68,6 +84,8 @@ def from_arrow(column: pa.Array, kind: str) -> Values:
     if kind in INTEGERS or kind in TIMES:
         return Values(_buffer(column).astype(np.int64, copy=False), null)
     if kind in ("float", "double"):
+        return Values(_buffer(column), null)
+    if is_decimal(kind):
         return Values(_buffer(column), null)
     raise QueryTypeError(f"A column of type {kind} cannot be held in arrays.", "Cast it to double or string.")
 
@@ -84,7 +102,9 @@ def _buffer(column: pa.Array) -> Array:
     """The value buffer of a fixed-width column as is: what stands under NULLs is arbitrary."""
     kind = column.type
     width: Any
-    if pa.types.is_floating(kind):
+    if pa.types.is_decimal(kind):
+        width = WIDE
+    elif pa.types.is_floating(kind):
         width = np.float32 if kind.bit_width == 32 else np.float64
     else:
         width = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}[kind.bit_width]
@@ -101,7 +121,10 @@ def to_arrow(values: Values, kind: str, rows: int) -> pa.Array:
             text = pa.array([text.as_py()] * rows, pa.string())
         return text if null is None else pc.if_else(pa.array(~null), text, pa.scalar(None, pa.string()))
     data = np.ascontiguousarray(np.broadcast_to(values.data, (rows,)))
-    target = ARROW_TYPES[kind]
+    target = arrow_type(kind)
+    if is_decimal(kind):
+        valid = None if null is None else pa.array(~null).buffers()[1]
+        return pa.Array.from_buffers(target, rows, [valid, pa.py_buffer(data)])
     if kind in TIMES:
         data = data.astype(np.int32) if kind == "date" else data
         return pa.array(data, mask=null).view(target) if null is None else _masked(data, null, target)

@@ -1,52 +1,142 @@
-"""What became of the events of a chunk, per query: read = applied + late + dead + filtered."""
+"""What became of the events of a chunk, per query and source partition: read = applied + late + dead + filtered."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from millpond.arrays import Ints, Mask
+from millpond.log.records import Fates
 from millpond.model.expressions import Expression, may_raise
 from millpond.plan.plan import GroupPlan
+from millpond.runtime import packet
 from millpond.runtime.evaluate import Evaluator
 
+FATES = ("read", "applied", "late", "dead", "filtered")
+"""The counts, in the order in which they stand in lists; the first is the sum of the others."""
 
-def count_rows(group: GroupPlan, rows: Evaluator, timed: Mask, late: Ints) -> dict[str, dict[str, int]]:
-    """Counts by query name; events without a time are dead for every query.
+OTHERS = "*"
+"""Stands for all source partitions that are not listed."""
+
+LISTED = 4096
+"""A record lists so many pairs of query and source partition at most, or one per query."""
+
+
+class Sources(NamedTuple):
+    """The source partitions of a chunk: their names; events `order[starts[i]]` … are those of partition i.
+
+    `order` None: the events are in that order.
+    """
+
+    names: list[str]
+    starts: list[int]
+    order: Ints | None
+
+    @classmethod
+    def of(cls, partitions: pa.Array) -> Sources:
+        """From a column of text; NULL is the partition without a name."""
+        encoded = pc.fill_null(partitions, "").dictionary_encode()
+        codes, names = np.asarray(encoded.indices), encoded.dictionary.to_pylist()
+        starts = np.cumsum(np.bincount(codes, minlength=len(names))) - np.bincount(codes, minlength=len(names))
+        order = None if bool((np.diff(codes) >= 0).all()) else np.argsort(codes, kind="stable")
+        return cls(names, starts.tolist(), order)
+
+
+class Counts(NamedTuple):
+    """By query: counts by name of all events of a chunk; and those of each source partition, if there are any."""
+
+    whole: dict[str, dict[str, int]]
+    fates: list[packet.SourceFates]
+
+
+Passed: TypeAlias = Mapping[Expression | None, Sequence[int]]
+"""For each filter of a group how many events of late classes 0, 0 … 1, 0 … 2, … pass it; none are of later ones."""
+
+
+def count_rows(
+    counts: Counts, group: GroupPlan, rows: Evaluator, timed: Mask, late: Ints, sources: Sources | None,
+    known_passed: Passed | None = None,
+) -> None:  # fmt: skip
+    """Add what became of the events for each query of the group; events without a time are dead for all of them.
 
     An event is late if its class exceeds the query's delay, else dead if something the query evaluates for it
     raises, else filtered if WHERE is not TRUE, else applied.
     """
-    known: dict[object, dict[str, int]] = {}
-    counts: dict[str, dict[str, int]] = {}
-    untimed = rows.rows - int(np.count_nonzero(timed))
+    known: dict[object, tuple[dict[str, int], list[str]]] = {}
+    read, with_time = _number(np.ones(rows.rows, bool), sources), _number(timed, sources)
+    taken_by = [timed & (late <= delay) for delay in range(len(group.delays_us))]
+    number_by = [_number(taken, sources) for taken in taken_by]
+    if sources is not None and len(sources.names) > 1:
+        known_passed = None  # it is of all partitions together
     for plan in group.queries:
         presence = group.measures[plan.presence].filter
         same = (presence, plan.query.where, plan.delay)
         if same not in known:
-            taken = timed & (late <= plan.delay)
-            read = int(np.count_nonzero(taken))
-            passed = read if presence is None else _true(rows, presence, taken)
-            dead = 0
+            taken, number = taken_by[plan.delay], number_by[plan.delay]
+            if known_passed is not None:
+                applied = np.array([known_passed[presence][min(plan.delay, len(known_passed[presence]) - 1)]])
+            else:
+                applied = number if presence is None else _number(taken & rows(presence).is_true(), sources)
+            passing = applied
             if presence is not None and (presence != plan.query.where or may_raise(presence)):
-                dead = _raised(rows, plan.query.where, taken) - passed
-            known[same] = {
-                "read": rows.rows,
-                "applied": passed,
-                "late": rows.rows - untimed - read,
-                "dead": dead + untimed,
-                "filtered": read - passed - dead,
-            }
-        counts[plan.query.name] = known[same]
-    return counts
+                passing = _number(_passes_or_raises(rows, plan.query.where, taken), sources)
+            dead = passing - applied + read - with_time
+            found = np.stack([read, applied, with_time - number, dead, number - passing])
+            whole = dict(zip(FATES, found.sum(axis=1).tolist(), strict=True))
+            names: list[str] = []
+            known[same] = whole, names
+            if sources is not None:
+                of_each = dict(zip(sources.names, found.T.tolist(), strict=True))
+                counts.fates.append(packet.SourceFates(names, of_each))
+        whole, names = known[same]
+        names.append(plan.query.name)
+        counts.whole[plan.query.name] = whole
 
 
-def _true(rows: Evaluator, condition: Expression, taken: Mask) -> int:
-    return int(np.count_nonzero(rows(condition).is_true() & taken))
+def _number(mask: Mask, sources: Sources | None) -> Ints:
+    """How many rows, of each source partition if there are any."""
+    if sources is None:
+        return np.array([np.count_nonzero(mask)])
+    sorted_mask = mask if sources.order is None else mask[sources.order]
+    pairs = zip(sources.starts, [*sources.starts[1:], len(mask)], strict=False)
+    return np.array([np.count_nonzero(sorted_mask[start:end]) for start, end in pairs])
 
 
-def _raised(rows: Evaluator, where: Expression | None, taken: Mask) -> int:
+def _passes_or_raises(rows: Evaluator, where: Expression | None, taken: Mask) -> Mask:
     """Rows that pass, or would if nothing raised."""
     if where is None:
-        return int(np.count_nonzero(taken))
+        return taken
     values = rows(where)
-    return int(np.count_nonzero((values.is_true() | values.error) & taken))
+    return taken & (values.is_true() | values.error)
+
+
+def add_fates(total: Fates, more: Iterable[packet.SourceFates]) -> None:
+    """Add what a packet tells of source partitions."""
+    for one in more:
+        for query in one.queries:
+            mine = total.setdefault(query, {})
+            for partition, numbers in one.partitions.items():
+                mine[partition] = [a + b for a, b in zip(mine.get(partition, [0] * len(FATES)), numbers, strict=True)]
+
+
+def bounded(fates: Fates, listed: int = LISTED) -> Fates:
+    """At most `listed` lists (one per query if there are more queries): the partitions with most late and dead events,
+    and the sum of the others.
+    """
+    most = max(1, listed // max(1, len(fates)))
+    return {query: _worst(partitions, most) for query, partitions in fates.items()}
+
+
+def _worst(partitions: dict[str, list[int]], most: int) -> dict[str, list[int]]:
+    if len(partitions) <= most:
+        return partitions
+    late, dead = FATES.index("late"), FATES.index("dead")
+    lost = {name: numbers[late] + numbers[dead] for name, numbers in partitions.items()}
+    ordered = sorted(partitions, key=lambda name: (name == OTHERS, -lost[name], name))
+    kept = {name: partitions[name] for name in sorted(ordered[: most - 1])}
+    rest = [partitions[name] for name in ordered[most - 1 :]]
+    return kept | {OTHERS: [sum(numbers) for numbers in zip(*rest, strict=True)]}

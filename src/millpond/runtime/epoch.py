@@ -10,9 +10,10 @@ import msgspec
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.port import numbered_name
 from millpond.log.protocol import Run
-from millpond.log.records import EpochRecord, Offsets, Receipt
+from millpond.log.records import EpochRecord, Fates, Offsets, Receipt
 from millpond.model.stream import Stream
 from millpond.placement.slots import even_owners
+from millpond.plan.late import late_asks
 from millpond.plan.plan import GroupPlan, Plan
 from millpond.runtime.fold import needed_from
 from millpond.runtime.lateness import ANY_PARTITION, advanced
@@ -84,6 +85,7 @@ def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> Gather
         setting.instances,
         now_us,
         frozenset(run.manifest.quarantined),
+        late_asks(setting.plan, setting.streams),
     )
 
 
@@ -107,6 +109,7 @@ def fold_task(setting: Setting, run: Run, writer: str, drain: bool = False, idle
         writer,
         drain,
         frozenset(run.manifest.quarantined),
+        late_asks(setting.plan, setting.streams),
     )
 
 
@@ -160,7 +163,10 @@ def assemble(
     `followed`: every follower has applied the records up to this number, so their result rows may go.
     """
     receipts, bodies, size = [], [], 0
+    fates: Fates = {}
     for receipt, body in sorted(deltas, key=lambda delta: delta[0].instance):
+        fates |= receipt.fates
+        receipt = msgspec.structs.replace(receipt, fates={})
         receipts.append(receipt if receipt.file is not None else msgspec.structs.replace(receipt, at=size))
         bodies.append(body)
         size += len(body)
@@ -187,6 +193,7 @@ def assemble(
         drained=task.drained,
         receipts=tuple(receipts),
         counts=_counts(receipts),
+        fates=fates,
         retired=retired(setting.plan, run.manifest, after, followed),
         quarantined=_raised(receipts),
     )
@@ -233,7 +240,7 @@ def _raised(receipts: Sequence[Receipt]) -> dict[str, str]:
 def retired(plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], followed: int) -> tuple[str, ...]:
     """Sections that nobody needs any more: segments whose slices no open window holds, rows everybody has.
 
-    Rows of served queries stay, so that a lost view can be made again.
+    Rows of served queries stay, so that a lost view can be made again; their late rows go.
     """
     horizons = {group.id: needed_from(group.queries, after.get(group.stream, Watermark())) for group in plan.groups}
     served = {query.query.name for group in plan.groups for query in group.queries if query.query.serve}
@@ -243,6 +250,8 @@ def retired(plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], foll
             horizon, last = horizons.get(section.group), section.info.get("last")
             if horizon is not None and isinstance(last, int) and last <= horizon:
                 gone.append(section.id)
-        elif section.kind == "rows" and section.n <= followed and section.group not in served:
+        elif section.n <= followed and (
+            section.kind == "late" or (section.kind == "rows" and section.group not in served)
+        ):
             gone.append(section.id)
     return tuple(gone)

@@ -15,8 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.model.expressions import Call, Column, Expression, Foreign, Literal
+from millpond.model.types import is_decimal
 from millpond.runtime.arithmetic import ARITHMETIC, compare
 from millpond.runtime.columns import NONE, Array, Mask, Values
+from millpond.runtime.decimals import DECIMALS
+from millpond.state.wide import wide_integer
 
 
 class Evaluator:
@@ -64,6 +67,8 @@ class Evaluator:
             return _compared(expression, args)
         if expression.op in _TEXT:
             return _text(expression, args)
+        if any(is_decimal(part.type) for part in (expression, *expression.args)):
+            return DECIMALS.get(expression.op, ARITHMETIC[expression.op])(expression, args)
         return ARITHMETIC[expression.op](expression, args)
 
 
@@ -71,6 +76,8 @@ def constant(literal: Literal) -> Values:
     """The values of a literal: zero-dimensional."""
     if literal.type == "string":
         return Values(pa.scalar(literal.text, pa.string()), np.bool_(literal.text is None) | NONE)
+    if is_decimal(literal.type):
+        return Values(wide_integer(int((literal.text or "0").replace(".", ""))), np.array(literal.text is None))
     width = np.float32 if literal.type == "float" else np.float64 if literal.type == "double" else np.int64
     dtype = bool if literal.type == "boolean" else width
     value = literal.value

@@ -6,13 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from millpond.arrays import Ints
-from millpond.model.aggregates import Aggregate
-from millpond.model.types import is_float, is_integer
+from millpond.arrays import Ints, Wide
+from millpond.model.aggregates import Aggregate, result_type
+from millpond.model.types import digits_of, is_decimal, is_float, is_integer
 from millpond.plan.plan import Measure
-from millpond.runtime.columns import Array, Values
+from millpond.runtime.arithmetic import round_half_up
+from millpond.runtime.columns import Array, Mask, Values
 from millpond.state.cells import from_order_codes, words_of
 from millpond.state.exact import SHIFT, Words, normalise, to_doubles, to_integers, variance_numerators
+from millpond.state.wide import beyond, divided, of_words, widened
+
+_DIGITS_AVERAGED_IN_DOUBLES = 11
+"""Spark's `DecimalAggregates`: four more digits still fit a double."""
 
 
 def finish(
@@ -35,6 +40,9 @@ def _sum(
     if is_integer(measure.type):
         total, outside = to_integers(_words(measure, columns, count))
         return Values(total, count == 0, outside & (count > 0))
+    if is_decimal(measure.type):
+        unscaled, beyond_type = _decimal_sum(measure, columns, count)
+        return Values(unscaled, count == 0, beyond_type)
     return Values(_real_sum(measure, columns, count), count == 0)
 
 
@@ -44,9 +52,32 @@ def _avg(
     measure = measures[0]
     if is_integer(measure.type):
         total = to_doubles(_words(measure, columns, count), SHIFT["integer"])
+    elif is_decimal(measure.type):
+        return _decimal_avg(aggregate, measure, columns, count)
     else:
         total = _real_sum(measure, columns, count)
     return Values(total / np.maximum(count, 1), count == 0)
+
+
+def _decimal_sum(measure: Measure, columns: Mapping[str, Ints], count: Ints) -> tuple[Wide, Mask]:
+    """The sum, and where it leaves the type of sums."""
+    total, outside = of_words(_words(measure, columns, count))
+    return total, outside | beyond(total, digits_of(result_type("sum", measure.type)).precision)
+
+
+def _decimal_avg(
+    aggregate: Aggregate, measure: Measure, columns: Mapping[str, Ints], count: Ints
+) -> Values:
+    """Rounded half up to the result's scale; up to 11 digits by way of doubles, which is how Spark divides then."""
+    given, result = digits_of(measure.type), digits_of(aggregate.type)
+    if given.precision <= _DIGITS_AVERAGED_IN_DOUBLES:
+        doubles = to_doubles(_words(measure, columns, count), SHIFT["integer"])
+        quotient = doubles / np.maximum(count, 1) / 10.0**given.scale
+        unscaled = np.rint(round_half_up(quotient, result.scale) * 10.0**result.scale)
+        return Values(widened(unscaled.astype(np.int64)), count == 0)
+    total, outside = _decimal_sum(measure, columns, count)
+    mean, too_large = divided(total, result.scale - given.scale, np.maximum(count, 1))
+    return Values(mean, count == 0, outside | too_large | beyond(mean, result.precision))
 
 
 def _words(measure: Measure, columns: Mapping[str, Ints], like: Ints) -> Words:
@@ -99,6 +130,8 @@ def _extreme(
 ) -> Values:
     measure = measures[0]
     codes = columns[f"{measure.id}:{measure.kind}"]
+    if is_decimal(measure.type):
+        return Values(codes, count == 0)
     if not is_float(measure.type):
         return Values(codes > 0 if measure.type == "boolean" else codes, count == 0)
     values = from_order_codes(np.where(count > 0, codes, 0))

@@ -6,23 +6,28 @@ that is run again, anywhere, on packets in any order of arrival, gives the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
+from millpond.clock import lap_us
 from millpond.errors import OverflowedError
 from millpond.faults import reached
-from millpond.log.records import Receipt
+from millpond.log.records import Fates, Receipt
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.closing import Closing, batches, closing_windows
-from millpond.runtime.columns import ARROW_TYPES
-from millpond.runtime.combine import blocks, edges_of, ranges_of
+from millpond.runtime.columns import arrow_type
+from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
+from millpond.runtime.counting import add_fates, bounded
+from millpond.runtime.late_rows import read_late_rows, write_late_rows
 from millpond.runtime.lateness import advanced
 from millpond.runtime.packet import GroupPart, decode_packet
 from millpond.runtime.raw import RawRows, piece_of_raw
-from millpond.runtime.rows import rows_of_block
+from millpond.runtime.rows import rows_of_block, shape_of
+from millpond.runtime.signed import signed_blocks
 from millpond.runtime.tasks import WHOLE_POND, FoldTask, SectionPlace, TimeLine, Watermark
 from millpond.runtime.tiles import new_tiles
 from millpond.state.cells import Cells, Piece, merge, piece_of
@@ -44,15 +49,21 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
     Raises:
         CorruptError: a packet or a section does not read.
     """
-    arrived = [decode_packet(packet) for packet in packets]
+    began = lap_us()
+    arrived = [(*decode_packet(packet), packet) for packet in packets]
     arrived.sort(key=lambda packet: (packet[0].stream, packet[0].partition, packet[0].sequence))
     counts = {f"bytes_moved:{WHOLE_POND}": sum(packet.size for packet in packets)}
+    fates: Fates = {}
     newest: dict[str, dict[str, int]] = {}
+    late: dict[str, list[pa.RecordBatch]] = {}
     parts: dict[str, list[GroupPart]] = {}
-    for header, groups in arrived:
+    for header, groups, packet in arrived:
         for query, found in header.counts.items():
             for name, value in found.items():
                 counts[f"{name}:{query}"] = counts.get(f"{name}:{query}", 0) + value
+        add_fates(fates, header.fates)
+        if header.late_size:
+            late.setdefault(header.stream, []).append(read_late_rows(packet, header.late_size))
         reached_so_far = newest.setdefault(header.stream, {})
         for name, time in header.newest_us.items():
             reached_so_far[name] = max(time, reached_so_far.get(name, time))
@@ -67,10 +78,14 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
         if group.stream in task.drain_floor_us:
             after = Watermark(after.max_time_us, task.drain_floor_us[group.stream])
         _GroupFold(task, instance, group, files, delta, counts).run(parts.get(group.id, []), mark, after)
+    for stream, found_late in late.items():
+        floor = task.lines.get(stream, TimeLine()).mark.floor_us
+        write_late_rows(task.late.get(stream, ()), found_late, floor, task.number, delta, counts)
+    counts[f"fold_us:{WHOLE_POND}"] = lap_us() - began
     reached("fold.before_delta")
-    finished = delta.finish(Path(task.folder), task.number, instance, attempt, counts)
+    receipt, body = delta.finish(Path(task.folder), task.number, instance, attempt, counts)
     reached("fold.after_delta")
-    return finished
+    return msgspec.structs.replace(receipt, fates=bounded(fates)), body
 
 
 class _GroupFold:
@@ -87,7 +102,7 @@ class _GroupFold:
     ) -> None:
         self._task, self._group, self._files, self._delta, self._counts = task, group, files, delta, counts
         self._state = task.of(instance, group)
-        types = [ARROW_TYPES[key.type] for key in group.keys]
+        types = [arrow_type(key.type) for key in group.keys]
         cache = Path(task.cache) / task.pond / f"{group.id}-{instance}" if task.cache else None
         batches_of_keys = [self._read(place) for place in self._state.keys]
         self._keys = KeyDictionary(types, batches_of_keys, cache)
@@ -154,8 +169,8 @@ class _GroupFold:
         closing = closing_windows(self._group, table[:, 0], table[:, 1], before, after)
         results: dict[str, list[pa.RecordBatch]] = {}
         for run in batches(closing, WINDOWS_AT_ONCE):
-            for delay in sorted({window.delay for window in run}):
-                self._answer([window for window in run if window.delay == delay], parts, delay, results)
+            for some in _together(self._group, run):
+                self._answer(some, parts, some[0].delay, results)
         for query, found in results.items():
             self._write_rows(query, found)
 
@@ -175,30 +190,47 @@ class _GroupFold:
             and group.windows.index(plan.query.window) in occurring
             and plan.query.name not in self._task.quarantined
         ]
-        wanted = {
-            group.measures[i].id
-            for plan in asked
-            for places in ((plan.presence,), *plan.measures)
-            for i in places
-        }
+        if not asked:
+            return
+        measures = [group.measures[i] for i in _measures_of(asked)]
         edges = edges_of(run)
-        ranges = ranges_of(parts, edges, delay)
-        self._counts[_SLICES_READ] = self._counts.get(_SLICES_READ, 0) + len(ranges)
-        for block in blocks(edges, ranges, wanted, len(self._keys)):
-            for plan in asked:
-                name = plan.query.name
-                if f"raised:{name}" in self._counts:
-                    continue
-                position = group.windows.index(plan.query.window)
+        chosen = slices_between(parts, edges, delay)
+        read = sum(int(np.count_nonzero(mask)) for mask in chosen)
+        self._counts[_SLICES_READ] = self._counts.get(_SLICES_READ, 0) + read
+        if group.signed:
+            made = signed_blocks(edges, parts, chosen, measures, len(self._keys))
+        else:
+            ids = {measure.id for measure in measures}
+            made = blocks(edges, ranges_of(parts, edges, chosen), ids, len(self._keys))
+        for block in made:
+            for plans in _alike(group, asked):
+                position = group.windows.index(plans[0].query.window)
                 mine = [window for window in run if window.window == position]
-                try:
-                    batch = rows_of_block(group, plan, block, mine, self._keys, self._task.buckets)
-                except OverflowedError:
-                    self._counts[f"raised:{name}"] = 1
-                    results.pop(name, None)
-                    continue
-                if batch is not None:
-                    results.setdefault(name, []).append(batch)
+                self._answer_alike(plans, block, mine, results)
+
+    def _answer_alike(
+        self,
+        plans: Sequence[QueryPlan],
+        block: Block,
+        windows: Sequence[Closing],
+        results: dict[str, list[pa.RecordBatch]],
+    ) -> None:
+        """Rows of queries of one shape; one that raises is given up alone."""
+        plans = [plan for plan in plans if f"raised:{plan.query.name}" not in self._counts]
+        if not plans:
+            return
+        try:
+            found = rows_of_block(self._group, plans, block, windows, self._keys, self._task.buckets)
+        except OverflowedError:
+            if len(plans) == 1:
+                self._counts[f"raised:{plans[0].query.name}"] = 1
+                results.pop(plans[0].query.name, None)
+            else:
+                for plan in plans:
+                    self._answer_alike([plan], block, windows, results)
+            return
+        for name, batch in found.items():
+            results.setdefault(name, []).append(batch)
 
     def _write_rows(self, query: str, found: Sequence[pa.RecordBatch]) -> None:
         rows = sum(batch.num_rows for batch in found)
@@ -230,6 +262,30 @@ class _GroupFold:
         supersedes = tuple(self._state.segments[i].id for i in chosen)
         if merged.rows:
             self._write_segment(merged, level + 1, supersedes)
+
+
+def _together(group: GroupPlan, run: Sequence[Closing]) -> list[list[Closing]]:
+    """Windows that are answered from the same dense arrays: of one delay; where filters are many, of one size too."""
+    kinds: dict[tuple[int, int], list[Closing]] = {}
+    for window in run:
+        kinds.setdefault((window.delay, window.window if group.signed else 0), []).append(window)
+    return list(kinds.values())
+
+
+def _measures_of(plans: Sequence[QueryPlan]) -> list[int]:
+    """Positions of the measures that some queries read, each once."""
+    every = (i for plan in plans for places in ((plan.presence,), *plan.measures) for i in places)
+    return list(dict.fromkeys(every))
+
+
+def _alike(group: GroupPlan, plans: Sequence[QueryPlan]) -> list[list[QueryPlan]]:
+    """Queries whose rows are made together."""
+    if not group.signed:
+        return [[plan] for plan in plans]
+    shapes: dict[Hashable, list[QueryPlan]] = {}
+    for plan in plans:
+        shapes.setdefault(shape_of(plan), []).append(plan)
+    return list(shapes.values())
 
 
 def _full_level(places: Sequence[SectionPlace]) -> int | None:

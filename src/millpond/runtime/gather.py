@@ -13,17 +13,20 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints
+from millpond.clock import lap_us
 from millpond.model.expressions import Expression
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan
+from millpond.runtime.classify import classify, split_slices
 from millpond.runtime.columns import Values, from_arrow, to_arrow
-from millpond.runtime.counting import count_rows
+from millpond.runtime.counting import Counts, Passed, Sources, count_rows
 from millpond.runtime.evaluate import Evaluator
+from millpond.runtime.late_rows import LateCatch
 from millpond.runtime.lateness import Judge, Judged, late_classes
 from millpond.runtime.layout import TICK, StreamLayout
 from millpond.runtime.packet import GroupPart, Header, encode_packet
-from millpond.runtime.partials import Partials, Rolled, Rows, piece_of_cells, roll_up
+from millpond.runtime.partials import Partials, Rolled, Rows, compact, piece_of_cells, roll_up
 from millpond.runtime.raw import is_smaller_raw, raw_rows
 from millpond.runtime.tasks import WHOLE_POND, GatherTask, TimeLine
 from millpond.state.cells import Slices
@@ -109,27 +112,39 @@ class _Columns(dict[str, Values]):
 def _gather_chunk(
     task: GatherTask, stream: StreamLayout, table: pa.RecordBatch, judge: Judge, partition: int, sequence: int
 ) -> Iterator[tuple[int, bytes]]:
+    began = lap_us()
     columns = _Columns(stream, table)
     evaluator = Evaluator(columns, table.num_rows)
     floor = task.lines.get(stream.name, TimeLine()).mark.floor_us
     parts: list[list[GroupPart]] = [[] for _ in range(task.instances)]
-    counts = {WHOLE_POND: {"events": table.num_rows, "bytes_read": table.nbytes}}
+    counts = Counts({WHOLE_POND: {"events": table.num_rows, "bytes_read": table.nbytes}}, [])
+    catch = LateCatch(task.late.get(stream.name, ()))
+    late_rows = b""
     newest: dict[str, int] = {}
     judged: Judged | None = None
+    order = _order(stream, columns)
+    sources = None if order[0] is None else Sources.of(order[0])
     for group in task.plan.groups:
         if group.stream != stream.name:
             continue
         times = columns[group.event_time]
         if judged is None:  # a stream has one event-time column
-            judged = judge.judge(times.data, times.null, *_order(stream, columns))
+            judged = judge.judge(times.data, times.null, *order)
             newest = judged.newest_us
         late = late_classes(times.data, judged, floor, group.delays_us)
         chosen = Rows(evaluator, judged.timed & (late < len(group.delays_us)))
-        _gather_group(task, group, chosen, times.data, late, parts)
-        counts.update(count_rows(group, evaluator, judged.timed, late))
+        passed = _gather_group(task, group, chosen, times.data, late, parts)
+        count_rows(counts, group, evaluator, judged.timed, late, sources, passed)
+        catch.see(group, evaluator, late)
+    if judged is not None:
+        late_rows = catch.packed(stream, table, judged)
+    counts.whole[WHOLE_POND]["gather_us"] = lap_us() - began
     for instance in range(task.instances):
-        header = Header(stream.name, partition, sequence, newest, counts if instance == 0 else {})
-        yield instance, encode_packet(header, parts[instance])
+        header = Header(stream.name, partition, sequence, newest, {})
+        if instance == 0:
+            header.counts, header.fates = counts
+        mine = late_rows if instance == partition % task.instances else b""
+        yield instance, encode_packet(header, parts[instance], mine)
 
 
 def _order(stream: StreamLayout, columns: _Columns) -> tuple[pa.Array | None, Ints | None]:
@@ -143,15 +158,16 @@ def _order(stream: StreamLayout, columns: _Columns) -> tuple[pa.Array | None, In
 
 def _gather_group(
     task: GatherTask, group: GroupPlan, rows: Rows, times_us: Ints, late: Ints, parts: list[list[GroupPart]]
-) -> None:
+) -> Passed | None:
+    """Add the group's part of each instance's packet; returns what passed which filter if that is known by now."""
     if not rows.count:
-        return
+        return None
     times = rows.take(times_us)
     starts_us, ends_us, slices = slices_of(group.windows, times)
-    classes = rows.take(late)
-    class_count = int(classes.max()) + 1
+    late_rows = rows.take(late)
+    class_count = int(late_rows.max()) + 1
     if class_count > 1:
-        slices = slices * class_count + classes
+        slices = slices * class_count + late_rows
     slice_count = len(starts_us) * class_count
     codes, keys, key_count = _key_codes(group, rows)
     codes, keys, bounds = _by_instance(task, codes, keys, key_count)
@@ -163,7 +179,25 @@ def _gather_group(
     owned = [
         _Owned(instance, keys, int(bounds[instance]), int(bounds[instance + 1])) for instance in range(task.instances)
     ]
-    partials = Partials(rows, codes * slice_count + slices, key_count * slice_count)
+    if not group.signed:
+        _add(group, rows, owned, codes, slices, every, parts)
+        return None
+    cells, _ = compact(codes * slice_count + slices, key_count * slice_count)
+    passed = np.zeros((class_count, len(group.filters)), np.int64)
+    for bundle in classify(rows, list(group.filters.values()), len(cells)):
+        split = split_slices(every, slices[bundle.rows], bundle, list(group.filters))
+        _add(group, rows.at(bundle.rows), owned, codes[bundle.rows], split.rows, split.slices, parts)
+        passed += bundle.counts(late_rows, class_count)
+    return dict(zip(group.filters.values(), passed.cumsum(axis=0).T.tolist(), strict=True))
+
+
+def _add(
+    group: GroupPlan, rows: Rows, owned: Sequence[_Owned], codes: Ints, slices: Ints, every: Slices,
+    parts: list[list[GroupPart]],
+) -> None:  # fmt: skip
+    """Add rows with key `codes` and `slices` (positions in `every`), in the smaller form."""
+    slice_count = len(every.start_us)
+    partials = Partials(rows, codes * slice_count + slices, owned[-1].end * slice_count)
     if is_smaller_raw(group, rows, len(partials.ids)):
         _add_raw(group, rows, owned, codes, slices, every, parts)
     else:

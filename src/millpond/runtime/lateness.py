@@ -87,16 +87,20 @@ def _in_order(partitions: pa.Array, offsets: Ints) -> Iterable[tuple[str, Ints]]
 def late_classes(times_us: Ints, judged: Judged, floor_us: int | None, delays_us: tuple[int, ...]) -> Ints:
     """For each event the number of delays for which it is late: all of them means that nobody takes it."""
     late = np.zeros(len(times_us), np.int64)
-    judgeable = judged.base_us > _LONG_AGO
     for delay in delays_us:
-        limit = np.where(judgeable, judged.base_us - np.where(judgeable, delay, 0), _LONG_AGO)
-        if floor_us is not None:
-            limit = np.maximum(limit, floor_us)
+        limit = limit_us(judged.base_us, floor_us, delay)
         missed = (times_us <= limit) & judged.timed & (limit > _LONG_AGO)
         if not missed.any():
             break  # longer delays have lower limits
         late += missed
     return late
+
+
+def limit_us(base_us: Ints, floor_us: int | None, delay_us: int) -> Ints:
+    """The watermark that each event must be above for a delay; INT64_MIN where nothing is late."""
+    judgeable = base_us > _LONG_AGO
+    limit: Ints = np.where(judgeable, base_us - np.where(judgeable, delay_us, 0), _LONG_AGO)
+    return limit if floor_us is None else np.maximum(limit, floor_us)
 
 
 def advanced(line: TimeLine, newest_us: Mapping[str, int]) -> Watermark:

@@ -1,7 +1,7 @@
 """Packets: what the one shuffle moves, from one source partition to one instance, as bytes.
 
 packet  = "MPK1" , u32 length of header , header (JSON) , sections
-section = an Arrow IPC stream, lz4: keys and cells in turn, for each group the header names
+section = an Arrow IPC stream, lz4: keys and cells in turn, for each group the header names; then late rows, if any
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import pyarrow as pa
 
 from millpond.errors import CorruptError
 from millpond.runtime.raw import RawRows, raw_batch, raw_of_batch
-from millpond.state.cells import Piece, Slices
-from millpond.state.segments import columns_batch
+from millpond.state.cells import Piece
+from millpond.state.segments import columns_batch, read_slices
+from millpond.state.signatures import Stored, to_stored
 
 _MAGIC = b"MPK1"
 
 
-class PartHeader(msgspec.Struct):
+class PartHeader(msgspec.Struct, omit_defaults=True):
     """One group's share of a packet: its slices, and the sizes in bytes of its keys and its body.
 
     `filters` are those of raw rows, None for cells; `same` tells which columns of cells equal another.
@@ -37,12 +38,21 @@ class PartHeader(msgspec.Struct):
     keys: int
     same: dict[str, str] = {}
     filters: list[int] | None = None
+    signature: list[int] | None = None
+    signatures: Stored | None = None
+
+
+class SourceFates(msgspec.Struct):
+    """What became of events per source partition, for `queries`: five numbers each, see `counting.FATES`."""
+
+    queries: list[str]
+    partitions: dict[str, list[int]]
 
 
 class Header(msgspec.Struct):
     """Where a packet comes from and what its task saw: `newest_us` is the largest event time per source partition.
 
-    `counts` travel to one instance only.
+    `counts` and `fates` travel to one instance only, and so do late rows, `late_size` bytes of them.
     """
 
     stream: str
@@ -51,6 +61,8 @@ class Header(msgspec.Struct):
     newest_us: dict[str, int]
     counts: dict[str, dict[str, int]]
     groups: list[PartHeader] = []
+    fates: list[SourceFates] = []
+    late_size: int = 0
 
 
 class GroupPart(NamedTuple):
@@ -62,8 +74,9 @@ class GroupPart(NamedTuple):
     body: Piece | RawRows
 
 
-def encode_packet(header: Header, parts: Sequence[GroupPart]) -> bytes:
-    """The bytes of a packet; `header.groups` is filled in."""
+def encode_packet(header: Header, parts: Sequence[GroupPart], late_rows: bytes = b"") -> bytes:
+    """The bytes of a packet and its late rows; `header.groups` and `header.late_size` are filled in."""
+    header.late_size = len(late_rows)
     written: list[bytes] = []
     for part in parts:
         keys = _stream(pa.RecordBatch.from_arrays(part.keys, names=[f"k{i}" for i in range(len(part.keys))]))
@@ -74,12 +87,14 @@ def encode_packet(header: Header, parts: Sequence[GroupPart]) -> bytes:
         else:
             batch, same = columns_batch({"slice": body.slice_rows, "slot": body.slots}, body.columns)
         data = _stream(batch)
-        start, end, late = (column.tolist() for column in body.slices)
+        start, end, late = (column.tolist() for column in body.slices[:3])
+        signed = body.slices.signed
+        signature = (None, None) if signed is None else (signed.ids.tolist(), to_stored(signed.table))
         sizes = len(keys), len(data), part.key_count
-        header.groups.append(PartHeader(part.group, start, end, late, *sizes, same, filters))
+        header.groups.append(PartHeader(part.group, start, end, late, *sizes, same, filters, *signature))
         written += [keys, data]
     head = msgspec.json.encode(header)
-    return b"".join([_MAGIC, struct.pack("<I", len(head)), head, *written])
+    return b"".join([_MAGIC, struct.pack("<I", len(head)), head, *written, late_rows])
 
 
 def _stream(batch: pa.RecordBatch) -> bytes:
@@ -119,7 +134,7 @@ def _parts(packet: pa.Buffer, at: int, header: Header) -> list[GroupPart]:
 
 
 def _body(group: PartHeader, batch: pa.RecordBatch) -> Piece | RawRows:
-    slices = Slices(*(np.array(part, np.int64) for part in (group.start_us, group.end_us, group.late_class)))
+    slices = read_slices(group.start_us, group.end_us, group.late_class, group.signature, group.signatures)
     if group.filters is not None:
         return raw_of_batch(batch, slices, group.filters)
     columns = {name: np.asarray(batch.column(name)) for name in batch.schema.names[2:]}

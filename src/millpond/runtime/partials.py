@@ -8,14 +8,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints, Mask
+from millpond.arrays import WIDE, Ints, Mask
 from millpond.model.expressions import Call, Expression
-from millpond.model.types import is_integer
+from millpond.model.types import is_decimal, is_integer
 from millpond.plan.plan import GroupPlan, Measure
 from millpond.runtime.columns import Array
 from millpond.runtime.evaluate import Evaluator
-from millpond.state.cells import LARGEST, SMALLEST, Piece, Slices, order_codes, word_names
-from millpond.state.exact import sums_of_doubles, sums_of_integers, sums_of_squares
+from millpond.state.cells import Piece, Slices, best_at, extreme_names, no_extreme, order_codes, word_names
+from millpond.state.exact import sums_of_doubles, sums_of_integers, sums_of_squares, sums_of_wide
 
 _DENSE_FACTOR = 4
 
@@ -41,6 +41,13 @@ class Rows:
         self.index: Ints | None = None if keep.all() else np.flatnonzero(keep)
         self.count = evaluator.rows if self.index is None else len(self.index)
         self._filters: dict[Expression | None, tuple[Expression, ...]] = {}
+
+    def at(self, chosen: Ints) -> Rows:
+        """Some of these rows, in the order of `chosen`."""
+        rows = Rows.__new__(Rows)
+        rows.evaluator, rows.count, rows._filters = self.evaluator, len(chosen), {}
+        rows.index = chosen if self.index is None else self.index[chosen]
+        return rows
 
     def take(self, data: Array) -> Array:
         """The group's rows of a column; constants are repeated."""
@@ -73,7 +80,13 @@ class Rows:
 
     def values(self, expression: Expression) -> Array:
         """See `Facts.values`."""
-        return self.take(self.evaluator(expression).data)
+        known = self.evaluator(expression)
+        data, unknown = self.take(known.data), known.null | known.error
+        # without a filter of its own a sum must not grow words for what lies under NULLs
+        if unknown.any():
+            data = data.copy()
+            data[self.take(unknown)] = 0
+        return data
 
 
 class Partials:
@@ -82,7 +95,7 @@ class Partials:
     def __init__(self, facts: Facts, cells: Ints, size: int) -> None:
         """`cells`: the cell (below `size`) of each row."""
         self._facts = facts
-        self.ids, self._cells = _compact(cells, size)
+        self.ids, self._cells = compact(cells, size)
         self._columns: dict[str, Ints] = {}
         self._chosen: dict[Hashable, tuple[Ints, Ints | None]] = {}
         self._counts: dict[Hashable, Ints] = {}
@@ -100,7 +113,10 @@ class Partials:
             values = values[index]
         size = len(self.ids)
         if measure.kind in ("min", "max"):
-            self._columns[f"{measure.id}:{measure.kind}"] = _extreme(measure.kind, cells, values, size)
+            extremes = _extreme(measure.kind, cells, values, size)
+            self._columns.update(extreme_names(f"{measure.id}:{measure.kind}", extremes))
+        elif is_decimal(measure.type):
+            self._columns.update(word_names(measure.id, sums_of_wide(cells, values, size)))
         elif is_integer(measure.type) and measure.kind == "sum":
             whole = values.astype(np.int64, copy=False)
             self._columns.update(word_names(measure.id, sums_of_integers(cells, whole, size)))
@@ -149,9 +165,11 @@ class Rolled(NamedTuple):
 
 
 def roll_up(group: GroupPlan, partials: Partials) -> Rolled:
-    """All measures of the group, for the cells that some query has rows in."""
-    for measure in group.measures:
+    """All measures that the group keeps, for the cells that some query has rows in."""
+    for measure in group.kept:
         partials.add(measure)
+    if group.signed:  # rows that pass no filter are not among them
+        return Rolled(partials.ids, partials.columns(np.arange(len(partials.ids))))
     present = partials.present([group.measures[query.presence] for query in group.queries])
     return Rolled(partials.ids[present], partials.columns(present))
 
@@ -167,7 +185,7 @@ def piece_of_cells(rolled: Rolled, every: Slices, low: int, high: int, first_key
     return Piece(every.take(used), slice_rows, key_rows - first_key, columns)
 
 
-def _compact(cells: Ints, size: int) -> tuple[Ints, Ints]:
+def compact(cells: Ints, size: int) -> tuple[Ints, Ints]:
     """Distinct cells ascending, and for each row the position of its cell among them."""
     if size <= max(_DENSE_FACTOR * len(cells), 1 << 16):
         seen = np.zeros(size, bool)
@@ -186,10 +204,11 @@ def _compact(cells: Ints, size: int) -> tuple[Ints, Ints]:
     return found[order], place[np.asarray(encoded.indices)]
 
 
-def _extreme(kind: str, cells: Ints, values: Array, size: int) -> Ints:
-    codes = order_codes(values) if values.dtype.kind == "f" else values.astype(np.int64)
-    out = np.full(size, LARGEST if kind == "min" else SMALLEST, np.int64)
-    (np.minimum if kind == "min" else np.maximum).at(out, cells, codes)
+def _extreme(kind: str, cells: Ints, values: Array, size: int) -> Array:
+    if values.dtype != WIDE:
+        values = order_codes(values) if values.dtype.kind == "f" else values.astype(np.int64)
+    out = no_extreme(kind, values.dtype, size)
+    best_at(kind, out, cells, values)
     return out
 
 

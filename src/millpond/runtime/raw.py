@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints, Mask
+from millpond.arrays import WIDE, Ints, Mask
 from millpond.model.expressions import Expression
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.columns import Array
@@ -42,10 +42,10 @@ class RawRows(NamedTuple):
 def is_smaller_raw(group: GroupPlan, rows: Rows, cells: int) -> bool:
     """Whether the rows themselves take fewer bytes than partials of so many cells."""
     kept: dict[Hashable, int] = {}
-    for measure in group.measures:
+    for measure in group.kept:
         name = (measure.kind, measure.value, rows.filter_of(measure.filter))
         kept[name] = _COLUMN_BYTES[measure.kind]
-    filters = {rows.filter_of(measure.filter) for measure in group.measures}
+    filters = {rows.filter_of(measure.filter) for measure in group.kept}
     per_row = 5 + 8 * len(_values(group)) + len(filters) / 8
     per_cell = 5 + sum(kept.values())
     return rows.count * per_row < cells * per_cell
@@ -53,7 +53,7 @@ def is_smaller_raw(group: GroupPlan, rows: Rows, cells: int) -> bool:
 
 def _values(group: GroupPlan) -> list[Expression]:
     """The distinct values of the group's measures, in the order in which they travel."""
-    return list(dict.fromkeys(measure.value for measure in group.measures if measure.value is not None))
+    return list(dict.fromkeys(measure.value for measure in group.kept if measure.value is not None))
 
 
 def raw_rows(group: GroupPlan, rows: Rows, chosen: Ints, slices: Slices, slice_rows: Ints, keys: Ints) -> RawRows:
@@ -61,7 +61,7 @@ def raw_rows(group: GroupPlan, rows: Rows, chosen: Ints, slices: Slices, slice_r
     places: dict[Hashable, int] = {}
     masks: list[Mask] = []
     filters = []
-    for measure in group.measures:
+    for measure in group.kept:
         name = rows.filter_of(measure.filter)
         if name not in places:
             passed = rows.passed(name)
@@ -76,15 +76,27 @@ def raw_rows(group: GroupPlan, rows: Rows, chosen: Ints, slices: Slices, slice_r
 def raw_batch(raw: RawRows) -> pa.RecordBatch:
     """Raw rows as they are written into a packet."""
     columns = [narrow(raw.slice_rows), narrow(raw.key_rows)]
-    columns += [narrow(value) if value.dtype.kind == "i" else value for value in raw.values]
+    columns += [_packed(value) for value in raw.values]
     names = ["slice", "key", *(f"v{i}" for i in range(len(raw.values))), *(f"f{i}" for i in range(len(raw.masks)))]
     return pa.RecordBatch.from_arrays([pa.array(column) for column in (*columns, *raw.masks)], names=names)
+
+
+def _packed(values: Array) -> Array | pa.Array:
+    if values.dtype == WIDE:
+        return pa.Array.from_buffers(pa.binary(16), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+    return narrow(values) if values.dtype.kind == "i" else values
+
+
+def _unpacked(column: pa.Array) -> Array:
+    if pa.types.is_fixed_size_binary(column.type):
+        return np.frombuffer(column.buffers()[1], WIDE)[column.offset : column.offset + len(column)]
+    return np.asarray(column)
 
 
 def raw_of_batch(batch: pa.RecordBatch, slices: Slices, filters: list[int]) -> RawRows:
     """Raw rows out of a packet."""
     named = dict(zip(batch.schema.names, batch.columns, strict=True))
-    values = [np.asarray(named[f"v{i}"]) for i in range(sum(name.startswith("v") for name in named))]
+    values = [_unpacked(named[f"v{i}"]) for i in range(sum(name.startswith("v") for name in named))]
     masks = [named[f"f{i}"].to_numpy(zero_copy_only=False) for i in range(sum(name.startswith("f") for name in named))]
     return RawRows(slices, np.asarray(named["slice"]), np.asarray(named["key"]), values, masks, filters)
 
@@ -94,7 +106,7 @@ class _RawFacts:
 
     def __init__(self, group: GroupPlan, raw: RawRows) -> None:
         self._raw = raw
-        self._filters = {measure.filter: raw.filters[i] for i, measure in enumerate(group.measures)}
+        self._filters = {measure.filter: raw.filters[i] for i, measure in enumerate(group.kept)}
         self._values: Mapping[Expression, Array] = dict(zip(_values(group), raw.values, strict=True))
 
     def filter_of(self, condition: Expression | None) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,7 +17,7 @@ from millpond.model.types import WINDOW
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.closing import Closing
-from millpond.runtime.columns import ARROW_TYPES, Values, from_arrow, to_arrow
+from millpond.runtime.columns import ARROW_TYPES, Values, arrow_type, from_arrow, to_arrow
 from millpond.runtime.combine import Block
 from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.finish import finish
@@ -35,66 +36,108 @@ def output_schema(plan: QueryPlan) -> pa.Schema:
 
 
 def _arrow_type(kind: str) -> pa.DataType:
-    return ARROW_WINDOW if kind == WINDOW else ARROW_TYPES[kind]
+    return ARROW_WINDOW if kind == WINDOW else arrow_type(kind)
+
+
+def shape_of(plan: QueryPlan) -> Hashable:
+    """Queries of equal shape differ in their filters alone: their rows are made together."""
+    query = plan.query
+    aggregates = tuple(msgspec.structs.replace(aggregate, filter=None) for aggregate in query.aggregates)
+    return query.window, plan.delay, aggregates, query.having, query.output, query.serve
 
 
 def rows_of_block(
     group: GroupPlan,
-    plan: QueryPlan,
+    plans: Sequence[QueryPlan],
     block: Block,
     windows: Sequence[Closing],
     keys: KeyDictionary,
     buckets: int,
-) -> pa.RecordBatch | None:
-    """The query's rows for some windows and the slots of one block, or None for none.
+) -> Mapping[str, pa.RecordBatch]:
+    """The rows, by query, of queries of one shape for some windows and the slots of one block; none: left out.
 
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
     """
-    presence = f"{group.measures[plan.presence].id}:n"
-    found = [np.flatnonzero(block.window(presence, window) > 0) for window in windows]
-    count = sum(len(rows) for rows in found)
-    if not count:
-        return None
-    columns = _measured(group, plan, block, windows, found)
-    ends = np.repeat(np.array([window.end_us for window in windows]), [len(rows) for rows in found])
-    slots = np.concatenate(found) + block.first
-    inputs = _inputs(group, plan, columns, ends, count)
+    plan = plans[0]
+    found = _Found.of(group, plans, block, windows)
+    if not len(found.slots):
+        return {}
+    inputs = _inputs(group, plan, _measured(group, plans, block, windows, found), found.ends_us)
+    inputs.update(_key_values(group, found.slots + block.first, keys))
     having = plan.query.having
     if having is not None:
-        inputs.update(_key_values(group, slots, keys))
-        held = Evaluator(inputs, count)
-        kept = np.flatnonzero(np.broadcast_to(_checked(plan, held(having)).is_true(), (count,)))
+        held = Evaluator(inputs, len(found.slots))
+        true = _checked(plan, held(having)).is_true()
+        kept = np.flatnonzero(np.broadcast_to(true, (len(found.slots),)))
         if not len(kept):
-            return None
-        slots, ends, count = slots[kept], ends[kept], len(kept)
+            return {}
+        found = found.take(kept)
         inputs = {name: _taken(values, kept) for name, values in inputs.items()}
-    else:
-        inputs.update(_key_values(group, slots, keys))
-    return _outputs(plan, inputs, slots, ends, count, keys, buckets)
-
-
-def _measured(
-    group: GroupPlan, plan: QueryPlan, block: Block, windows: Sequence[Closing], found: Sequence[Ints]
-) -> dict[str, Ints]:
-    wanted = {group.measures[i].id for measures in plan.measures for i in measures}
-    names = [name for name in (*block.columns, *block.extremes) if name.partition(":")[0] in wanted]
+    rows = _outputs(plan, inputs, found.slots + block.first, found.ends_us, keys, buckets)
+    bounds = np.searchsorted(found.queries, np.arange(len(plans) + 1)).tolist()
     return {
-        name: np.concatenate(
-            [block.window(name, window, rows) for window, rows in zip(windows, found, strict=True)]
-        )
-        for name in names
+        plan.query.name: rows.slice(low, high - low)
+        for plan, low, high in zip(plans, bounds, bounds[1:], strict=False)
+        if low < high
     }
 
 
-def _inputs(
-    group: GroupPlan, plan: QueryPlan, columns: dict[str, Ints], ends: Ints, count: int
-) -> dict[str, Values]:
+class _Found(NamedTuple):
+    """One row per result, by query: positions of query and window, slot within the block, end of the window."""
+
+    queries: Ints
+    windows: Ints
+    slots: Ints
+    ends_us: Ints
+
+    @staticmethod
+    def of(group: GroupPlan, plans: Sequence[QueryPlan], block: Block, windows: Sequence[Closing]) -> _Found:
+        """Where some query has events."""
+        counts, begins = _placed(group, [plan.presence for plan in plans], block)
+        at = begins[:, None] + np.arange(block.size)
+        parts = []
+        for i, window in enumerate(windows):
+            queries, slots = np.nonzero(block.window(f"{counts}:n", window)[at] > 0)
+            parts.append((queries, np.full(len(slots), i), slots, np.full(len(slots), window.end_us)))
+        found = _Found(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        return found.take(np.argsort(found.queries, kind="stable")) if len(plans) > 1 < len(windows) else found
+
+    def take(self, rows: Ints) -> _Found:
+        """Some of the rows."""
+        return _Found(*(column[rows] for column in self))
+
+
+def _placed(group: GroupPlan, measures: Sequence[int], block: Block) -> tuple[str, Ints]:
+    """The name in the block of measures that differ in their filters alone, and where the slots of each begin."""
+    names, begins = zip(*(block.place(group.measures[i]) for i in measures), strict=True)
+    return names[0], np.array(begins)
+
+
+def _measured(
+    group: GroupPlan, plans: Sequence[QueryPlan], block: Block, windows: Sequence[Closing], found: _Found
+) -> dict[str, Ints]:
+    """Columns of the first query's measures, each row with the value of its own query's."""
+    rows_of = [np.flatnonzero(found.windows == i) for i in range(len(windows))]
+    columns: dict[str, Ints] = {}
+    for same in zip(*((place for places in plan.measures for place in places) for plan in plans), strict=True):
+        own = group.measures[same[0]].id
+        name, begins = _placed(group, same, block)
+        at = begins[found.queries] + found.slots
+        for column in (column for column in (*block.columns, *block.extremes) if column.partition(":")[0] == name):
+            values = np.empty(len(at), block.dtype(column))
+            for window, rows in zip(windows, rows_of, strict=True):
+                values[rows] = block.window(column, window, at[rows])
+            columns[f"{own}:{column.partition(':')[2]}"] = values
+    return columns
+
+
+def _inputs(group: GroupPlan, plan: QueryPlan, columns: dict[str, Ints], ends: Ints) -> dict[str, Values]:
     inputs = {"window.end": Values(ends), "window.start": Values(ends - plan.query.window.size_us)}
     for i, (aggregate, places) in enumerate(zip(plan.query.aggregates, plan.measures, strict=True)):
         measures = [group.measures[place] for place in places]
-        missing = {f"{measures[-1].id}:n": np.zeros(count, np.int64)}
-        values = finish(aggregate, measures, missing | columns, count)
+        missing = {f"{measures[-1].id}:n": np.zeros(len(ends), np.int64)}
+        values = finish(aggregate, measures, missing | columns, len(ends))
         inputs[f"agg:{i}"] = _checked(plan, values)
     return inputs
 
@@ -130,10 +173,10 @@ def _outputs(
     inputs: dict[str, Values],
     slots: Ints,
     ends: Ints,
-    count: int,
     keys: KeyDictionary,
     buckets: int,
 ) -> pa.RecordBatch:
+    count = len(slots)
     evaluator = Evaluator(inputs, count)
     arrays, names = [], []
     for item in plan.query.output:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from millpond.arrays import Ints
+from millpond.arrays import Ints, Mask
 from millpond.log.manifest import Manifest
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan, Plan, QueryPlan
@@ -101,7 +101,7 @@ def _alone(
     """What the query would keep by itself: its cells between its own edges, while its own windows need them."""
     starts = np.repeat(cells.slices.start_us, np.diff(cells.offsets))
     classes = np.repeat(cells.slices.late_class, np.diff(cells.offsets))
-    kept = (cells.columns[f"{group.measures[query.presence].id}:n"] > 0) & (classes <= query.delay)
+    kept = _has_rows(group, query, cells) & (classes <= query.delay)
     if not kept.any():
         return StateSize()
     _, ends_us, slices = slices_of([query.query.window], starts)
@@ -111,8 +111,19 @@ def _alone(
     slots = cells.slots[kept]
     distinct = np.unique(np.stack([slots.astype(np.int64), slices[kept]]), axis=1)
     places = {query.presence, *(place for places in query.measures for place in places)}
-    wanted = {group.measures[place].id for place in places}
+    measures = (group.measures[place] for place in places)
+    wanted = {measure.base.id if group.signed else measure.id for measure in measures}
     return _size(distinct.shape[1], slots, _columns(cells, wanted), key_bytes)
+
+
+def _has_rows(group: GroupPlan, query: QueryPlan, cells: Cells) -> Mask:
+    """The cells with events that the query takes, late or not."""
+    presence = group.measures[query.presence]
+    if cells.slices.signed is None:
+        held: Mask = cells.columns[f"{presence.id}:n"] > 0
+        return held
+    passing = cells.slices.signed.table.passing([presence.filter_id], cells.slices.signatures)[:, 0]
+    return np.repeat(passing, np.diff(cells.offsets))
 
 
 def _size(cells: int, slots: npt.NDArray[np.integer] | Ints, columns: int, key_bytes: float) -> StateSize:

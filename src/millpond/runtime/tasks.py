@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
+from millpond.plan.late import LateAsk
 from millpond.plan.plan import GroupPlan, Plan
 from millpond.runtime.layout import ReadLayout
 
 WHOLE_POND = "*"
 """Where counts stand that are of no one query: `events` and `bytes_read` (Arrow), `bytes_moved` (packets),
-`slices_read` (slices and tiles that closing windows were put together from)."""
+`slices_read` (slices and tiles that closing windows were put together from), `gather_us` and `fold_us` (time that
+the workers of both took in Python, all tasks together, waiting for input left out)."""
 
 
 class Watermark(msgspec.Struct, frozen=True):
@@ -50,7 +52,8 @@ class TimeLine(msgspec.Struct, frozen=True):
 class GatherTask(msgspec.Struct, frozen=True):
     """Everything a gather needs besides its events; `owners[bucket]` is the bucket's instance.
 
-    `now_us`: the driver's clock when the epoch began; None: no event is too far ahead.
+    `now_us`: the driver's clock when the epoch began; None: no event is too far ahead. `late`: who wants its late
+    events, by stream.
     """
 
     plan: Plan
@@ -60,6 +63,7 @@ class GatherTask(msgspec.Struct, frozen=True):
     instances: int
     now_us: int | None = None
     quarantined: frozenset[str] = frozenset()
+    late: dict[str, tuple[LateAsk, ...]] = {}
 
 
 class SectionPlace(msgspec.Struct, frozen=True):
@@ -96,6 +100,7 @@ class FoldTask(msgspec.Struct, frozen=True):
     writer: str
     drained: bool = False
     quarantined: frozenset[str] = frozenset()
+    late: dict[str, tuple[LateAsk, ...]] = {}
 
     def of(self, instance: int, group: GroupPlan) -> GroupState:
         """What `instance` remembers of `group`."""

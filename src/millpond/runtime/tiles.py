@@ -95,9 +95,11 @@ def _rolled_up(grid: Grid, spans: Ints, parts: Sequence[Cells], keys: int) -> Ce
 def _widened(grid: Grid, cells: Cells, position: int, start_us: int) -> Piece:
     """One slice's cells, said to be of the whole span."""
     low, high = int(cells.offsets[position]), int(cells.offsets[position + 1])
+    one, signed = slice(position, position + 1), cells.slices.signed
     slices = Slices(
-        np.array([start_us]), np.array([start_us + grid.width_us]), cells.slices.late_class[position : position + 1]
-    )
+        np.array([start_us]), np.array([start_us + grid.width_us]), cells.slices.late_class[one],
+        None if signed is None else signed._replace(ids=signed.ids[one]),
+    )  # fmt: skip
     columns = {name: column[low:high] for name, column in cells.columns.items()}
     return Piece(slices, np.zeros(high - low, np.int64), cells.slots[low:high], columns)
 

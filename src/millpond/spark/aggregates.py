@@ -5,7 +5,7 @@ from __future__ import annotations
 from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Call, Expression, Literal, call, literal
-from millpond.model.types import KEY_TYPES, is_integer, is_number
+from millpond.model.types import is_decimal, is_integer, is_known, is_number
 from millpond.spark.catalyst import Catalyst, JavaObject, children, kind_of, optional, text_of, type_of
 from millpond.spark.expressions import Translator, conjunction
 
@@ -45,29 +45,26 @@ def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) ->
         return _count(catalyst, function, filters, translate)
     part = children(function)[0]
     _check_type(node, name, type_of(part))
-    if (
-        name == "sum"
-        and is_integer(type_of(part))
-        and str(function.evalContext().evalMode().toString()) != "ANSI"
-    ):
+    may_overflow = is_decimal(type_of(part)) or (name == "sum" and is_integer(type_of(part)))
+    if name in ("sum", "avg") and may_overflow and _mode(function, name) != "ANSI":
         raise UnsupportedQuery(
-            f"`{text_of(node)}` is to survive overflow; only ANSI sums are answered.",
-            "Use sum, with spark.sql.ansi.enabled=true.",
+            f"`{text_of(node)}` is to survive overflow; only ANSI sums and averages are answered.",
+            f"Use {name}, with spark.sql.ansi.enabled=true.",
         )
     argument, guard = _unguarded(translate(part))
     return Aggregate(name, argument, conjunction(filters + guard), type_of(function))
 
 
+def _mode(function: JavaObject, name: str) -> str:
+    return str((function.evalContext() if name == "sum" else function).evalMode().toString())
+
+
 def _check_type(node: JavaObject, name: str, kind: str) -> None:
-    if is_number(kind) or (name in ("min", "max") and kind in _TIMES):
+    if is_number(kind) or is_decimal(kind) or (name in ("min", "max") and kind in _TIMES):
         return
-    cure = (
-        "Cast it to double."
-        if kind.startswith("decimal")
-        else f"This version answers {_ANSWERED} of numbers."
-    )
     raise UnsupportedQuery(
-        f"`{text_of(node)}` is the {name} of a {kind}, which is planned, not answered yet.", cure
+        f"`{text_of(node)}` is the {name} of a {kind}, which is planned, not answered yet.",
+        f"This version answers {_ANSWERED} of numbers.",
     )
 
 
@@ -77,7 +74,7 @@ def _count(
     """`count(a, b)` counts rows where neither is NULL; a constant counts every row."""
     arguments: list[Expression] = []
     for part in children(function):
-        if type_of(part) not in KEY_TYPES:
+        if not is_known(type_of(part)):
             filters = [*filters, translate(catalyst.not_null(part))]
             continue
         argument, guard = _unguarded(translate(part))

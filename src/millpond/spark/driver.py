@@ -37,10 +37,15 @@ T = TypeVar("T")
 
 
 class Epoch(NamedTuple):
-    """What one committed epoch did, for progress and metrics; times in µs."""
+    """What one committed epoch did, for progress and metrics.
+
+    `seconds` from the first event asked for to the commit; `job_seconds` of them were Spark's job: read, gather,
+    shuffle, fold. The record's counts `gather_us` and `fold_us` tell how much of that its Python workers took.
+    """
 
     record: EpochRecord
     seconds: float
+    job_seconds: float = 0.0
 
 
 def _unwritable(folder: str, error: OSError) -> MillpondError:
@@ -187,12 +192,13 @@ class Driver:
         task = fold_task(self._setting, run, self._writer.token, drain, idle)
         reached("epoch.before_job")
         deltas = deltas_of(packets, task, self._setting.instances)
+        worked = now_us() - began
         reached("epoch.after_job")
         record, body = assemble(self._setting, run, task, batch, deltas, now_us(), self._followed())
         done = self._perform(self._writer.commit(record, body))
         if isinstance(done, Committed):
             self._watch.committed(record, now_us())
-            self._on_epoch(Epoch(record, (now_us() - began) / 1e6))
+            self._on_epoch(Epoch(record, (now_us() - began) / 1e6, worked / 1e6))
 
     def _perform(self, steps: Steps[T]) -> T:
         return perform(steps, self._log, self._manifests, self._announce)

@@ -2,7 +2,8 @@
 
 Foldable subtrees are evaluated here, operators that the model has become calls, and the smallest subtree
 that it has no word for is handed to `foreign`: below the aggregation Spark projects it, above it is refused.
-Only what the runtime repeats exactly is translated: ANSI modes, integer and floating types.
+Only what the runtime repeats exactly is translated: ANSI modes, integer and floating types, decimals that keep
+all their digits.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from pyspark.errors import PySparkException
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Call, Expression, Literal, call, literal, may_raise
-from millpond.model.types import FLOATS, INTEGERS, KEY_TYPES, is_float, is_integer, is_number
+from millpond.model.types import (
+    FLOATS,
+    INTEGERS,
+    digits_of,
+    exact_digits,
+    is_decimal,
+    is_float,
+    is_integer,
+    is_known,
+    is_number,
+)
 from millpond.spark.catalyst import (
     Catalyst,
     JavaObject,
@@ -65,6 +76,8 @@ _TEXT = {
     "Contains": "contains",
     "Concat": "concat",
 }
+_NEGATED_DIGITS = 34
+"""Of decimals with more, Spark's `-` and `abs` round the last ones away."""
 _PATTERNS = frozenset({"startswith", "endswith", "contains"})
 """Operators that search for a constant only."""
 
@@ -118,7 +131,7 @@ class Translator:
 
     def _constant(self, node: JavaObject, kind: str) -> Literal | None:
         type_ = type_of(node)
-        if type_ not in KEY_TYPES:
+        if not is_known(type_):
             return None
         if kind != "Literal":
             check_stable(node)
@@ -131,11 +144,11 @@ class Translator:
 
     def _operator(self, node: JavaObject, kind: str) -> Expression | None:
         """The call for a node that the model has a word for, else None."""
-        if type_of(node) not in KEY_TYPES:
+        if not is_known(type_of(node)):
             return None
         parts = children(node)
         types = [type_of(part) for part in parts]
-        if not parts or any(type_ not in KEY_TYPES for type_ in types):
+        if not parts or not all(map(is_known, types)):
             return None
         op = _word(node, kind, types)
         if op is None:
@@ -147,14 +160,14 @@ class Translator:
 
     def _special(self, node: JavaObject, kind: str, parts: list[JavaObject], types: list[str]) -> Expression | None:
         if kind == "In":
-            return self._member(parts)
+            return self._member(parts) if len(set(types)) == 1 else None
         if kind == "Cast":
             return self._cast(node, parts[0], types[0])
         if kind == "Logarithm" and kind_of(parts[0]) == "EulerNumber":
             return call("ln", (self(parts[1]),), "double")
         if kind == "Like":
             return self._like(node, parts)
-        if kind == "Round" and self._rounding and is_number(types[0]):
+        if kind == "Round" and self._rounding and (is_number(types[0]) or _is_ansi_decimal(node, types[0])):
             scale = self(parts[1])
             return call("round", (self(parts[0]), scale), type_of(node)) if isinstance(scale, Literal) else None
         return None
@@ -172,6 +185,8 @@ class Translator:
         if source == target:
             return self(part)
         numeric = is_number(target) and (is_number(source) or source == "boolean")
+        numeric = numeric or (is_decimal(target) and (is_decimal(source) or is_integer(source)))
+        numeric = numeric or (is_decimal(source) and target == "double")
         if not (numeric or (target == "string" and is_integer(source))):
             return None
         # only a cast that loses something differs between the modes
@@ -194,6 +209,8 @@ class Translator:
 
 def _word(node: JavaObject, kind: str, types: list[str]) -> str | None:
     """The model's operator for a node over these types, where it is exactly Spark's."""
+    if any(map(is_decimal, types)):
+        return _decimal_word(node, kind, types)
     if kind in _SIMPLE or kind in _ORDER:
         return _SIMPLE.get(kind) or _ORDER[kind]
     if kind in _NUMERIC:
@@ -212,6 +229,23 @@ def _word(node: JavaObject, kind: str, types: list[str]) -> str | None:
     return None
 
 
+def _decimal_word(node: JavaObject, kind: str, types: list[str]) -> str | None:
+    """The same where a type is a decimal: choice and comparison within one type, arithmetic that keeps all digits."""
+    if kind in _ARITHMETIC and all(map(is_decimal, types)) and kind not in ("Divide", "Remainder"):
+        op = _ARITHMETIC[kind]
+        return op if exact_digits(op, *map(digits_of, types)).type == type_of(node) else None
+    decimals = {type_ for type_ in (*types, type_of(node)) if is_decimal(type_)}
+    if len(decimals) > 1:
+        return None
+    if kind in _STRICT:
+        return _STRICT[kind] if digits_of(types[0]).precision <= _NEGATED_DIGITS else None
+    return _SIMPLE.get(kind) or _ORDER.get(kind) or _NUMERIC.get(kind)
+
+
+def _is_ansi_decimal(node: JavaObject, kind: str) -> bool:
+    return is_decimal(kind) and bool(node.ansiEnabled())
+
+
 def compared(op: str, left: Expression, right: Expression) -> Expression:
     """A comparison with its constant on the right, so that `10 < a` and `a > 10` are one."""
     swap = isinstance(left, Literal) or (not isinstance(right, Literal) and _encoded(right) < _encoded(left))
@@ -228,6 +262,8 @@ _WIDTHS = (*INTEGERS, *FLOATS)
 def _widening(source: str, target: str) -> bool:
     if target == "string" or source == "boolean":
         return True
+    if is_decimal(source) or is_decimal(target):
+        return not is_decimal(target) or digits_of(target).holds(digits_of(source))
     return _WIDTHS.index(source) <= _WIDTHS.index(target)
 
 
@@ -253,6 +289,8 @@ def refused_above(node: JavaObject) -> Expression:
         UnsupportedQuery: always.
     """
     kind, type_ = kind_of(node), type_of(node)
-    cure = "Cast it to double." if "decimal" in type_ else "Compute it below the aggregation, or where rows are read."
+    cure = "Compute it below the aggregation, or where rows are read."
+    if "decimal" in type_:
+        cure = "Cast its parts to double."
     parts = ", ".join(sorted({type_of(part) for part in children(node)}))
     raise UnsupportedQuery(f"`{text_of(node)}` ({kind} of {parts}) is not answered above an aggregation.", cure)

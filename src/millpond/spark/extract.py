@@ -22,7 +22,7 @@ from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column, Expression, Foreign, Literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
-from millpond.model.types import KEY_TYPES, WINDOW
+from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Sliding
 from millpond.spark.aggregates import aggregate_of
 from millpond.spark.below import Below, read_below
@@ -219,10 +219,10 @@ class _Reader:
                 kind = WINDOW if part.field is None else "timestamp"
                 self._scope[identity] = Column("window" if part.field is None else f"window.{part.field}", kind)
                 continue
-            if type_of(group) not in KEY_TYPES:
+            if not is_known(type_of(group)):
                 raise UnsupportedQuery(
                     f"The key `{text_of(group)}` is a {type_of(group)}, which is planned, not answered yet.",
-                    f"Cast it to one of {', '.join(sorted(KEY_TYPES))}.",
+                    f"Cast it to one of {', '.join(sorted(KEY_TYPES))} or a decimal.",
                 )
             key = self._down(group)
             if isinstance(key, Literal):
@@ -294,7 +294,7 @@ class _Reader:
         alias = self._below.definitions.get(identity)
         if alias is not None:
             return self._down(alias.child())
-        if type_of(attribute) not in KEY_TYPES:
+        if not is_known(type_of(attribute)):
             return self._projected(attribute)
         self._check_declared((str(attribute.name()),))
         return Column(str(attribute.name()), type_of(attribute))
@@ -319,7 +319,7 @@ class _Reader:
 
     def _projected(self, expression: JavaObject) -> Expression:
         """A `Foreign`, over the stream's own columns."""
-        if type_of(expression) not in KEY_TYPES:
+        if not is_known(type_of(expression)):
             raise UnsupportedQuery(
                 f"`{text_of(expression)}` is a {type_of(expression)}, which is planned, not answered yet.",
                 "Cast it to double, bigint or string.",

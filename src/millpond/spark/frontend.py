@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -12,7 +13,8 @@ from millpond.errors import QueryError, QueryTypeError
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import columns_of
 from millpond.model.query import Query
-from millpond.model.stream import Stream
+from millpond.model.stream import Stream, check_order
+from millpond.plan.late import check_late, late_columns
 from millpond.spark.catalyst import Catalyst, self_check, unlogged
 from millpond.spark.extract import Extraction, Terms, extract_query
 from millpond.spark.foreign import Projected
@@ -60,6 +62,7 @@ class FrontEnd:
         """
         if not (stream.name.isidentifier() and stream.name.isascii()):
             raise QueryTypeError(f"`{stream.name}` cannot name a stream.", "Use letters, digits and underscores.")
+        check_order(stream)
         known = self._known(stream.name)
         if known is not None and known != stream:
             raise QueryTypeError(
@@ -68,16 +71,18 @@ class FrontEnd:
         register(self._spark, stream, watermark)
         self._streams[stream.name] = stream
 
-    def query_from_sql(self, name: str, text: str, *, sink: Sink | None = None, serve: bool = False) -> Query:
-        """The query that a SELECT means.
+    def query_from_sql(
+        self, name: str, text: str, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None
+    ) -> Query:
+        """The query that a SELECT means; its late events go to `late`.
 
         Raises:
             QuerySyntaxError, QueryRefused, QueryTypeError, UnsupportedQuery: see `errors`.
         """
-        return self._query(Terms(name, None, sink or Sink(), serve, text), text)
+        return self._query(Terms(name, None, sink or Sink(), serve, text), text, late)
 
     @unlogged()
-    def _query(self, terms: Terms, text: str) -> Query:
+    def _query(self, terms: Terms, text: str, late: Sink | None = None) -> Query:
         """The query of a text; `text` is it with blanks before, where it stands in a file."""
         check_size(terms.text)
         judged = judge(parse(self._catalyst, text), self._streams)
@@ -89,7 +94,7 @@ class FrontEnd:
             read = [stream for name in judged.relations if (stream := self._known(name))]
             relation = read[0].name if len(read) == 1 else None
             terms = terms._replace(window=twin.window)
-            return self._kept(extract_query(self._catalyst, frame, terms, self._all(), relation))
+            return self._kept(extract_query(self._catalyst, frame, terms, self._all(), relation), late)
         except PySparkException as error:
             raise spark_refusal(error, text) from error
         except QueryError as error:
@@ -97,7 +102,7 @@ class FrontEnd:
 
     @unlogged()
     def query_from_dataframe(
-        self, name: str, frame: DataFrame, *, sink: Sink | None = None, serve: bool = False
+        self, name: str, frame: DataFrame, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None
     ) -> Query:
         """The query that a streaming DataFrame means; it is read, never started.
 
@@ -112,7 +117,7 @@ class FrontEnd:
         found = extract_query(self._catalyst, frame, terms, self._all())
         if found.stream.name not in self._streams:
             self.declare(found.stream)
-        return self._kept(found)
+        return self._kept(found, late)
 
     @unlogged()
     def load_file(self, text: str) -> list[Query]:
@@ -128,7 +133,7 @@ class FrontEnd:
         for statement in pond.queries:
             try:
                 terms = Terms(statement.name, None, statement.sink, statement.serve, statement.text)
-                queries.append(self._query(terms, blank(text[: statement.start]) + statement.text))
+                queries.append(self._query(terms, blank(text[: statement.start]) + statement.text, statement.late))
             except QueryError as error:
                 what = f"In {statement.name} (line {statement.line} of the file): {error.what}"
                 raise type(error)(what, error.cure) from error
@@ -150,6 +155,8 @@ class FrontEnd:
             for part in parts:
                 if part is not None:
                     names |= columns_of(part)
+            if query.late_sink is not None:
+                names.update(late_columns(query, self._streams[query.stream]))
         for name, columns in needed.items():
             if order := self._streams[name].order:
                 columns |= {order.partition, order.offset}
@@ -163,11 +170,15 @@ class FrontEnd:
             found.append(Wanted(stream, plain, tuple(by_name[column] for column in rest)))
         return tuple(found)
 
-    def _kept(self, found: Extraction) -> Query:
+    def _kept(self, found: Extraction, late: Sink | None) -> Query:
         """Remember the expressions of a query; one that another query brought stays as it is."""
+        query = found.query
+        if late is not None:
+            query = msgspec.structs.replace(query, late=late)
+            check_late(query, found.stream)
         for key, projected in found.foreigns.items():
             self._foreigns.setdefault(key, projected)
-        return found.query
+        return query
 
     def _all(self) -> list[Stream]:
         return list(self._streams.values())

@@ -17,6 +17,7 @@ from millpond.model.endpoints import SINKS, Sink, Source
 from millpond.model.stream import Field, Stream
 from millpond.spark.catalyst import Catalyst, JavaObject, items, kind_of, optional, pairs
 from millpond.spark.gate import check_size, parse
+from millpond.spark.properties import STREAM_PROPERTIES, with_times
 
 _FILES = (
     "path maxFilesPerTrigger maxBytesPerTrigger latestFirst fileNameOnly maxFileAge cleanSource "
@@ -41,7 +42,7 @@ PROVIDERS = {
 _RATE = (Field("timestamp", "timestamp"), Field("value", "bigint"))
 _FOLDERS = ("parquet", "json", "csv")
 _FILE_SINKS = tuple(sink for sink in SINKS if sink != "memory")
-_PROPERTIES = ("path", "serve")
+_PROPERTIES = ("path", "serve", "late.path", "late.format")
 _TOKEN = re.compile(
     r"""--(?:\\\n|[^\r\n])*          # a comment to the end of the line
       | /\*                          # a bracketed one, which may nest
@@ -70,6 +71,7 @@ class QueryStatement(NamedTuple):
     serve: bool
     line: int
     start: int
+    late: Sink | None = None
 
 
 class PondFile(NamedTuple):
@@ -162,7 +164,7 @@ def _read(catalyst: Catalyst, statement: Statement, before: str) -> Stream | Que
     plan = parse(catalyst, before + statement.text)
     kind = kind_of(plan)
     if kind == "CreateTable":
-        return _stream(plan)
+        return _stream(catalyst, plan)
     if kind == "CreateStreamingTableAsSelect":
         return _query(plan, statement)
     what = "a streaming table without AS SELECT" if kind == "CreateStreamingTable" else f"the statement {kind}"
@@ -181,15 +183,13 @@ def _name(plan: JavaObject, node: JavaObject) -> str:
     return parts[0]
 
 
-def _stream(plan: JavaObject) -> Stream:
+def _stream(catalyst: Catalyst, plan: JavaObject) -> Stream:
     name = _name(plan, plan.name())
     spec = plan.tableSpec()
     provider = str(optional(spec.provider()) or "").lower()
     if provider not in PROVIDERS:
         what = f"the source {provider}" if provider else "no USING clause"
         raise UnsupportedQuery(f"The stream {name} has {what}.", f"Use one of {', '.join(PROVIDERS)}.")
-    if spec.properties().size():
-        raise QueryTypeError(f"The stream {name} has TBLPROPERTIES, which say nothing of a source.", "Use OPTIONS.")
     options = {str(entry._1()): _text(name, entry) for entry in items(spec.optionExpression().options())}
     location = optional(spec.location())
     if location is not None:
@@ -200,7 +200,8 @@ def _stream(plan: JavaObject) -> Stream:
     columns = tuple(
         Field(str(column.name()), str(column.dataType().catalogString())) for column in items(plan.columns())
     )
-    return Stream(name, _columns(name, provider, columns, options), _source(provider, options, known))
+    stream = Stream(name, _columns(name, provider, columns, options), _source(provider, options, known))
+    return with_times(catalyst, stream, _properties(spec, STREAM_PROPERTIES, "a property of a stream"))
 
 
 def _source(provider: str, options: dict[str, str], known: dict[str, str]) -> Source:
@@ -229,20 +230,46 @@ def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
     provider = str(optional(spec.provider()) or "noop").lower()
     if provider not in _FILE_SINKS:
         raise UnsupportedQuery(f"{name} is to be written as {provider}.", f"Use one of {', '.join(_FILE_SINKS)}.")
-    properties = dict(pairs(spec.properties()))
-    for key in properties:
-        _known(key, {key: key for key in _PROPERTIES}, "a property of a query")
-    path = properties.get("path")
-    if provider in _FOLDERS and not path:
-        raise QueryTypeError(f"{name} is written as {provider}, but has no path.", "Add TBLPROPERTIES ('path' = '…').")
-    if provider not in _FOLDERS and path:
-        raise QueryTypeError(f"{name} has a path, but {provider} is no folder.", f"Use one of {', '.join(_FOLDERS)}.")
+    properties = _properties(spec, _PROPERTIES, "a property of a query")
+    sink = _sink(name, provider, "path", properties.get("path"))
     serve = properties.get("serve", "false").lower()
     if serve not in ("true", "false"):
         raise QueryTypeError(f"'serve' of {name} is {serve}.", "Write 'true' or 'false'.")
+    late = _late(name, provider, properties)
     text = str(plan.originalText())
     start = statement.start + statement.text.rindex(text)
-    return QueryStatement(name, text, Sink(provider, path), serve == "true", statement.line, start)
+    return QueryStatement(name, text, sink, serve == "true", statement.line, start, late)
+
+
+def _late(name: str, provider: str, properties: dict[str, str]) -> Sink | None:
+    """Where late rows go: a folder in the query's own format, or in another."""
+    path, format_ = properties.get("late.path"), properties.get("late.format", "").lower()
+    if path is None and not format_:
+        return None
+    if not format_:
+        format_ = provider
+        if provider not in _FOLDERS:
+            raise QueryTypeError(f"'late.path' of {name} has no format.", "Add 'late.format' = 'parquet'.")
+    if format_ not in _FILE_SINKS or format_ == "noop":
+        known = ", ".join(sink for sink in _FILE_SINKS if sink != "noop")
+        raise UnsupportedQuery(f"The late rows of {name} are to be written as {format_}.", f"Use one of {known}.")
+    return _sink(name, format_, "late.path", path)
+
+
+def _sink(name: str, format_: str, key: str, path: str | None) -> Sink:
+    if format_ in _FOLDERS and not path:
+        cure = f"Add TBLPROPERTIES ('{key}' = '…')."
+        raise QueryTypeError(f"{name} is written as {format_}, but has no {key}.", cure)
+    if format_ not in _FOLDERS and path:
+        raise QueryTypeError(f"{name} has a {key}, but {format_} is no folder.", f"Use one of {', '.join(_FOLDERS)}.")
+    return Sink(format_, path)
+
+
+def _properties(spec: JavaObject, known: tuple[str, ...], what: str) -> dict[str, str]:
+    properties = dict(pairs(spec.properties()))
+    for key in properties:
+        _known(key, {name: name for name in known}, what)
+    return {key.lower(): value for key, value in properties.items()}
 
 
 def _known(name: str, known: dict[str, str], what: str) -> None:

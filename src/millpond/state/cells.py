@@ -6,6 +6,7 @@ A column's name is `<measure id>:<part>`; the part says how it merges:
     w<k>         word k of an exact sum (see state/exact.py)      added
     nan inf -inf counts of values an exact sum leaves out         added
     min max      order codes (see `order_codes`)                  minimum, maximum
+    minlow maxlow  low words of extremes that take 128 bits       with their `min` or `max`, the high words
 
 A column that a piece of state lacks is 0, or the identity of its merge.
 """
@@ -13,13 +14,15 @@ A column that a piece of state lacks is 0, or the identity of its merge.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from millpond.arrays import Ints
+from millpond.arrays import WIDE, Ints
 from millpond.state.exact import Words, normalise
+from millpond.state.signatures import UNSIGNED, Signatures, union
+from millpond.state.wide import less, wide, wide_integer
 
 LARGEST = np.iinfo(np.int64).max
 SMALLEST = np.iinfo(np.int64).min
@@ -29,16 +32,36 @@ _DENSE_FACTOR = 8
 _AT_ONCE = 1024  # words are below 2**51: there is room to add 2**11 of them
 
 
+class Signed(NamedTuple):
+    """The signature of each slice, and what the signatures mean."""
+
+    ids: Ints
+    table: Signatures
+
+
 class Slices(NamedTuple):
-    """Slices of event time, [start, end) in µs, with the number of delays their events had missed."""
+    """Slices of event time, [start, end) in µs, with the number of delays their events had missed.
+
+    `signed`: their events are also alike in the filters they pass; None: they are not told apart by filters.
+    """
 
     start_us: Ints
     end_us: Ints
     late_class: Ints
+    signed: Signed | None = None
 
     def take(self, rows: Ints) -> Slices:
         """Some of the slices."""
-        return Slices(self.start_us[rows], self.end_us[rows], self.late_class[rows])
+        signed = self.signed
+        if signed is not None:
+            ids = signed.ids[rows]
+            signed = Signed(ids, signed.table.take(ids))
+        return Slices(self.start_us[rows], self.end_us[rows], self.late_class[rows], signed)
+
+    @property
+    def signatures(self) -> Ints:
+        """The signature of each slice."""
+        return np.full(len(self.start_us), UNSIGNED) if self.signed is None else self.signed.ids
 
 
 class Cells(NamedTuple):
@@ -97,12 +120,15 @@ def merge(pieces: Sequence[Piece], keys: int) -> Cells:
 
 def _union(parts: Sequence[Slices]) -> tuple[Slices, list[Ints]]:
     """Distinct slices in order of time, and for each part the positions of its own among them."""
-    table = np.concatenate([np.stack(part, axis=1) for part in parts])
+    columns = [(part.start_us, part.end_us, part.late_class, part.signatures) for part in parts]
+    table = np.concatenate([np.stack(part, axis=1) for part in columns])
     distinct, inverse = np.unique(table, axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
     ends = np.cumsum([len(part.start_us) for part in parts])
     split = np.split(inverse, ends[:-1])
-    return Slices(distinct[:, 0], distinct[:, 1], distinct[:, 2]), list(split)
+    tables = [part.signed.table for part in parts if part.signed is not None]
+    signed = Signed(distinct[:, 3], union(tables)) if tables else None
+    return Slices(distinct[:, 0], distinct[:, 1], distinct[:, 2], signed), list(split)
 
 
 def _distinct(ids: list[Ints], size: int) -> tuple[Ints, list[Ints]]:
@@ -129,6 +155,12 @@ def _merged_columns(pieces: Sequence[Piece], targets: list[Ints], size: int) -> 
     merged: dict[str, Ints] = {}
     for name in names:
         how = merge_rule(name)
+        if how == "low":
+            continue
+        if f"{name}low" in names:
+            extremes = [extreme_of(name, piece.columns) for piece in pieces]
+            merged |= extreme_names(name, _best(how, extremes, targets, size))
+            continue
         parts = [piece.columns.get(name) for piece in pieces]
         same = (how, tuple(id(part) if part is not None else 0 for part in parts))
         if same not in known:
@@ -140,28 +172,78 @@ def _merged_columns(pieces: Sequence[Piece], targets: list[Ints], size: int) -> 
 def _merged(
     how: str, parts: Sequence[npt.NDArray[np.integer] | None], targets: list[Ints], size: int
 ) -> Ints:
-    out = np.full(size, identity(how), np.int64)
+    if how != "add":
+        return _best(how, parts, targets, size)
+    out = np.zeros(size, np.int64)
     for part, target in zip(parts, targets, strict=True):
-        if part is None:
-            continue
-        if how == "add":
+        if part is not None:
             out[target] += part
-        elif how == "min":
-            out[target] = np.minimum(out[target], part)
-        else:
-            out[target] = np.maximum(out[target], part)
+    return out
+
+
+def _best(
+    how: str, parts: Sequence[npt.NDArray[Any] | None], targets: list[Ints], size: int
+) -> npt.NDArray[Any]:
+    dtype = WIDE if any(part is not None and part.dtype == WIDE for part in parts) else np.dtype(np.int64)
+    out = no_extreme(how, dtype, size)
+    for part, target in zip(parts, targets, strict=True):
+        if part is not None:
+            out[target] = better(how, out[target], part)
     return out
 
 
 def merge_rule(name: str) -> str:
-    """How a column merges: add, min or max."""
+    """How a column merges: add, min, max, or low: together with the column of high words."""
     part = name.rpartition(":")[2]
-    return part if part in ("min", "max") else "add"
+    return part if part in ("min", "max") else "low" if part in ("minlow", "maxlow") else "add"
 
 
 def identity(how: str) -> int:
     """What a missing cell stands for."""
     return {"add": 0, "min": int(LARGEST), "max": int(SMALLEST)}[how]
+
+
+def better(how: str, left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Element by element the smaller (`min`) or larger one (`max`) of order codes or 128-bit integers."""
+    if left.dtype != WIDE:
+        chosen: Ints = (np.minimum if how == "min" else np.maximum)(left, right)
+        return chosen
+    return np.where(less(right, left) if how == "min" else less(left, right), right, left)
+
+
+def best_at(how: str, best: npt.NDArray[Any], places: Ints, values: npt.NDArray[Any]) -> None:
+    """Let each value better the one at its place in `best`."""
+    ufunc = np.minimum if how == "min" else np.maximum
+    if best.dtype != WIDE:
+        ufunc.at(best, places, values)
+        return
+    ufunc.at(best["high"], places, values["high"])
+    leading = values["high"] == best["high"][places]
+    ufunc.at(best["low"], places[leading], values["low"][leading])
+
+
+def no_extreme(how: str, dtype: np.dtype[Any], shape: int | tuple[int, ...]) -> npt.NDArray[Any]:
+    """An array that changes nothing when it is merged by `how`."""
+    if dtype == WIDE:
+        return np.full(shape, wide_integer((1 << 127) - 1 if how == "min" else -(1 << 127)), WIDE)
+    return np.full(shape, identity(how), dtype)
+
+
+def extreme_of(
+    name: str, columns: Mapping[str, npt.NDArray[np.integer]], rows: slice = slice(None)
+) -> npt.NDArray[Any] | None:
+    """The extremes in a column `min` or `max`: 128-bit integers if it has low words; None without the column."""
+    column, low = columns.get(name), columns.get(f"{name}low")
+    if column is None:
+        return None
+    return column[rows] if low is None else wide(column[rows], low[rows])
+
+
+def extreme_names(name: str, extremes: npt.NDArray[Any]) -> dict[str, Ints]:
+    """Extremes as columns."""
+    if extremes.dtype != WIDE:
+        return {name: extremes}
+    return {name: extremes["high"].copy(), f"{name}low": extremes["low"].view(np.int64).copy()}
 
 
 def word_names(measure: str, words: Words) -> dict[str, Ints]:

@@ -15,7 +15,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-Ints: TypeAlias = npt.NDArray[np.int64]
+from millpond.arrays import Ints, Wide
+
 Doubles: TypeAlias = npt.NDArray[np.float64]
 Words: TypeAlias = dict[int, Ints]
 
@@ -39,6 +40,24 @@ def sums_of_integers(cells: Ints, values: Ints, size: int) -> Words:
     low = values & ((1 << _HALF_BITS) - 1)
     middle = (values >> _HALF_BITS) & ((1 << _HALF_BITS) - 1)
     digits = {0: low, 1: middle, 2: values >> WORD_BITS}
+    return _words({j: _counted(cells, digit, size) for j, digit in digits.items()})
+
+
+def sums_of_wide(cells: Ints, values: Wide, size: int) -> Words:
+    """Exact sums of 128-bit integers by cell: words of an integer sum; at most 2**27 values at once."""
+    low, high = values["low"], values["high"]
+    narrow = low.view(np.int64)
+    if bool((high == narrow >> 63).all()):
+        return sums_of_integers(cells, narrow, size)
+    mask = (1 << _HALF_BITS) - 1
+    across = (low >> np.uint64(WORD_BITS)).astype(np.int64) | ((high & ((1 << 14) - 1)) << 12)  # bits 52 to 77
+    digits = {
+        0: (low & np.uint64(mask)).astype(np.int64),
+        1: ((low >> np.uint64(_HALF_BITS)) & np.uint64(mask)).astype(np.int64),
+        2: across,
+        3: (high >> 14) & mask,
+        4: high >> 40,
+    }
     return _words({j: _counted(cells, digit, size) for j, digit in digits.items()})
 
 

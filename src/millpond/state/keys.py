@@ -38,7 +38,13 @@ def hashes_of(columns: KeyColumns, rows: int) -> Hashes:
     """A 64-bit hash of each key; the same for equal canonical keys on every host and version of this format."""
     total = np.full(rows, _ODD, np.uint64)
     for column in columns:
-        part = _text_hash(column) if pa.types.is_string(column.type) else _mix(_bits(column))
+        if pa.types.is_string(column.type):
+            part = _text_hash(column)
+        elif pa.types.is_decimal(column.type):
+            words = _words(column)
+            part = _mix(_mix(words[:, 0]) * _ODD + words[:, 1])
+        else:
+            part = _mix(_bits(column))
         if column.null_count:
             part = np.where(np.asarray(pc.is_null(column)), _NULL, part)
         total = _mix(total * np.uint64(31) + part)
@@ -62,6 +68,12 @@ def _bits(column: pa.Array) -> Hashes:
     return data[column.offset : column.offset + len(column)].astype(np.uint64)
 
 
+def _words(column: pa.Array) -> Hashes:
+    """The low and high words of a column of decimals."""
+    data = np.frombuffer(column.buffers()[1], np.uint64) if len(column) else np.zeros(0, np.uint64)
+    return data.reshape(-1, 2)[column.offset : column.offset + len(column)]
+
+
 def _text_hash(column: pa.Array) -> Hashes:
     """Eight bytes at a time over all rows that still have some."""
     data, starts, lengths = text_bytes(column)
@@ -82,8 +94,8 @@ def equal_keys(left: KeyColumns, right: KeyColumns, rows: int) -> Mask:
     """Row by row, whether two sets of canonical key columns are the same key."""
     same = np.ones(rows, bool)
     for a, b in zip(left, right, strict=True):
-        text = pa.types.is_string(a.type)
-        equal = np.asarray(pc.fill_null(pc.equal(a, b), False)) if text else _bits(a) == _bits(b)
+        plain = pa.types.is_string(a.type) or pa.types.is_decimal(a.type)
+        equal = np.asarray(pc.fill_null(pc.equal(a, b), False)) if plain else _bits(a) == _bits(b)
         if a.null_count or b.null_count:
             a_null, b_null = np.asarray(pc.is_null(a)), np.asarray(pc.is_null(b))
             equal = (equal & ~a_null & ~b_null) | (a_null & b_null)

@@ -17,20 +17,23 @@ import pyarrow as pa
 
 from millpond.arrays import Ints
 from millpond.errors import CorruptError
-from millpond.state.cells import Cells, Slices
+from millpond.state.cells import Cells, Signed, Slices
+from millpond.state.signatures import Stored, from_stored, to_stored
 
 Whole: TypeAlias = npt.NDArray[np.integer]
 
 _WIDTHS = (np.int8, np.int16, np.int32, np.int64)
 
 
-class _Header(msgspec.Struct):
+class _Header(msgspec.Struct, omit_defaults=True):
     version: int
     start_us: list[int]
     end_us: list[int]
     late_class: list[int]
     offsets: list[int]
     same: dict[str, str]
+    signature: list[int] | None = None
+    signatures: Stored | None = None
 
 
 def encode_cells(cells: Cells) -> pa.RecordBatch:
@@ -45,6 +48,8 @@ def encode_cells(cells: Cells) -> pa.RecordBatch:
         slices.late_class.tolist(),
         cells.offsets.tolist(),
         same,
+        None if slices.signed is None else slices.signed.ids.tolist(),
+        None if slices.signed is None else to_stored(slices.signed.table),
     )
     return batch.replace_schema_metadata({"millpond": msgspec.json.encode(header)})
 
@@ -81,10 +86,10 @@ def decode_cells(batch: pa.RecordBatch) -> Cells:
     if header.version != 1:
         raise CorruptError(f"A segment has version {header.version}.", "Read it with a newer Millpond.")
     columns = {name: np.asarray(batch.column(name)) for name in batch.schema.names[1:]}
-    slices = Slices(_ints(header.start_us), _ints(header.end_us), _ints(header.late_class))
+    slices = read_slices(header.start_us, header.end_us, header.late_class, header.signature, header.signatures)
     offsets = _ints(header.offsets)
     fits = (
-        len({len(offsets) - 1, *map(len, slices)}) == 1
+        len({len(offsets) - 1, *map(len, slices[:3]), len(slices.signatures)}) == 1
         and (offsets[0], offsets[-1]) == (0, batch.num_rows)
         and bool((np.diff(offsets) >= 0).all())
         and columns.keys() >= set(header.same.values())
@@ -93,6 +98,18 @@ def decode_cells(batch: pa.RecordBatch) -> Cells:
         raise CorruptError("The header of a segment does not fit its columns.", "Restore the file.")
     columns.update({name: columns[other] for name, other in header.same.items()})
     return Cells(slices, offsets, np.asarray(batch.column(0)), columns)
+
+
+def read_slices(
+    start_us: list[int], end_us: list[int], late_class: list[int], signature: list[int] | None, table: Stored | None
+) -> Slices:
+    """Slices out of a header.
+
+    Raises:
+        CorruptError: the table of signatures does not read.
+    """
+    signed = None if signature is None or table is None else Signed(_ints(signature), from_stored(table))
+    return Slices(_ints(start_us), _ints(end_us), _ints(late_class), signed)
 
 
 def _ints(values: list[int]) -> Ints:

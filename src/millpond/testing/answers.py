@@ -16,7 +16,7 @@ from millpond.log.records import Entry, EpochRecord, Receipt, Section
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
 from millpond.model.stream import Stream
-from millpond.runtime.columns import ARROW_TYPES
+from millpond.runtime.columns import arrow_type
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.sinks import MemorySink
 from millpond.testing.cases import STREAM
@@ -70,7 +70,7 @@ def table_of(rows: Rows, stream: Stream = STREAM) -> pa.Table:
     """Events as an Arrow table with the stream's columns; timestamps are int microseconds."""
     columns = {}
     for field in stream.columns:
-        kind, values = ARROW_TYPES[field.type], [row.get(field.name) for row in rows]
+        kind, values = arrow_type(field.type), [row.get(field.name) for row in rows]
         timed = field.type.startswith("timestamp")
         columns[field.name] = pa.array(values, pa.int64()).view(kind) if timed else pa.array(values, kind)
     return pa.table(columns)
@@ -89,7 +89,10 @@ class Run:
         kept = remembered if keep_rows else []
         self.sinks = {query.name: MemorySink(query.name, reader) for query in kept}
         self.ledger = Ledger()
-        everybody: list[Follower] = [*self.sinks.values(), self.ledger, *followers]
+        late = RowsReader(lambda _n, receipt, section: _section(folder, receipt, section), "late")
+        asking = [query for query in kept if query.late_sink is not None]
+        self.late_sinks = {query.name: MemorySink(query.name, late, late=True) for query in asking}
+        everybody: list[Follower] = [*self.sinks.values(), *self.late_sinks.values(), self.ledger, *followers]
         self.pond = LocalPond(folder, [STREAM], remembered, instances, buckets, everybody)
 
     def epoch(self, partitions: Sequence[Rows]) -> None:
@@ -99,7 +102,7 @@ class Run:
     def answers(self) -> Answers:
         """What came out so far."""
         fates = {
-            query: {name: value for name, value in found.items() if name != "rows"}
+            query: {name: value for name, value in found.items() if name not in ("rows", "late_rows")}
             for query, found in self.ledger.counts.items()
         }
         rows = {name: rows_of(sink.table()) for name, sink in self.sinks.items()}

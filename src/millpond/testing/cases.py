@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from millpond.model.aggregates import Aggregate
+from millpond.model.aggregates import Aggregate, result_type
 from millpond.model.expressions import Call, Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
-from millpond.model.types import WINDOW, is_float, is_integer
+from millpond.model.types import WINDOW, digits_of, exact_digits, is_decimal, is_float
 from millpond.model.windows import Sliding
 
 SECOND = 1_000_000
@@ -30,9 +31,12 @@ STREAM = Stream(
         Field("amount", "double"),
         Field("flag", "boolean"),
         Field("ts", "timestamp"),
+        Field("p", "decimal(10,2)"),
+        Field("d", "decimal(38,6)"),
     ),
 )
-"""The stream of every random case: `f` holds every nasty double, `amount` prices, `k` skewed strings."""
+"""The stream of every random case: `f` holds every nasty double, `amount` and `p` prices, `k` skewed strings,
+`d` decimals of up to 38 digits."""
 
 TEXTS = ("a", "a", "a", "a", "b", "b", "", "ä", "a\u0308", "日本", "😀", "a b", "it's", "A", "zz", "ß")
 DOUBLES = (
@@ -41,6 +45,13 @@ DOUBLES = (
     123456.789, 0.125, 2.675,
 )  # fmt: skip
 BIGINTS = (0, 1, 2, 3, -1, -7, 2**31, 2**53 + 1, -(2**53) - 1, 2**62, 2**63 - 1, -(2**63))
+UNSCALED = (
+    0, 1, -1, 5, -50, 99, 100, 12345, -(10**9) - 5, 10**10 - 1, 10**17, -(2**63), 2**63, 2**64, -(2**64) - 1,
+    10**22 + 7, -(10**30) + 3, 10**32,
+)  # fmt: skip
+"""Decimals without their point; those with more digits than a type has are left out of it."""
+EXTREMES = (10**38 - 1, -(10**38) + 1, 10**37, 2**126)
+"""More of them, so large that sums and averages leave their type."""
 INTS = (0, 1, 2, 3, 5, 7, -1, -3, 100, 2**31 - 1, -(2**31))
 BASES = (0, 1_700_000_000 * SECOND, -86_400 * SECOND, 45 * SECOND)
 """Where a stream begins; the first begins at 1970 and reaches before it."""
@@ -76,7 +87,7 @@ class Case(NamedTuple):
 class Menu(NamedTuple):
     """What queries may use; leave out what a tested part does not promise."""
 
-    summed: tuple[str, ...] = ("v", "amount", "f", "g")
+    summed: tuple[str, ...] = ("v", "amount", "f", "g", "p", "d")
     """Columns whose sums, averages and variances are asked for."""
     raising: bool = True
     """Whether expressions may raise for some rows."""
@@ -104,12 +115,25 @@ def cast_to(expression: Expression, kind: str) -> Expression:
     return expression if expression.type == kind else Call("cast", (expression,), kind)
 
 
+def decimals(kind: str, unscaled: Sequence[int] = UNSCALED) -> list[Decimal]:
+    """Those of the numbers that fit a decimal type."""
+    precision, scale = digits_of(kind)
+    return [Decimal(f"{number}E-{scale}") for number in unscaled if abs(number) < 10**precision]
+
+
 def _constant(dice: Dice, kind: str) -> Expression:
-    return literal(None if _chance(dice, 15) else dice.choice(_SMALL[kind]), kind)
+    pool = decimals(kind) if is_decimal(kind) else _SMALL[kind]
+    return literal(None if _chance(dice, 15) else dice.choice(pool), kind)
+
+
+def _is_comparable(kind: str) -> bool:
+    return kind in _SMALL or is_decimal(kind)
 
 
 def number(dice: Dice, menu: Menu, column: Column) -> Expression:
     """A numeric expression around `column`; without `menu.raising` it raises for no row."""
+    if is_decimal(column.type):
+        return _decimal(dice, menu, column)
     kind = "double" if is_float(column.type) else "bigint"
     wide = cast_to(column, kind)
     shape = dice.randint(0, 14)
@@ -139,6 +163,29 @@ def number(dice: Dice, menu: Menu, column: Column) -> Expression:
     return column
 
 
+def _decimal(dice: Dice, menu: Menu, column: Column) -> Expression:
+    """A numeric expression around a column of decimals; only a narrowing cast can raise."""
+    shape, kind = dice.randint(0, 9), column.type
+    constant = _constant(dice, kind)
+    if shape == 0:
+        operator = dice.choice(("add", "subtract", "multiply"))
+        exact = exact_digits(operator, digits_of(kind), digits_of(kind))
+        return column if exact.precision > 38 else call(operator, (column, constant), exact.type)
+    if shape == 1:
+        return Call(dice.choice(("negate", "abs")), (column,), kind)
+    if shape == 2 and menu.raising:
+        return cast_to(column, dice.choice(("decimal(6,1)", "decimal(38,20)", "decimal(20,0)")))
+    if shape == 3:
+        return Call("case", (condition(dice, menu, 1), column, constant)[: dice.choice((2, 3))], kind)
+    if shape == 4:
+        return Call(dice.choice(("least", "greatest", "coalesce")), (column, constant), kind)
+    if shape == 5:
+        return cast_to(column, "double")
+    if shape == 6:
+        return cast_to(_COLUMNS["v"], "decimal(12,2)")
+    return column
+
+
 def condition(dice: Dice, menu: Menu, depth: int = 2) -> Expression:
     """A boolean expression over the columns."""
     if depth and _chance(dice, 3):
@@ -148,7 +195,7 @@ def condition(dice: Dice, menu: Menu, depth: int = 2) -> Expression:
     if shape == 0 and depth:
         return Call("not", (condition(dice, menu, depth - 1),), "boolean")
     if shape == 1:
-        inner = number(dice, menu, _COLUMNS["v"]) if _chance(dice, 2) else _COLUMNS["g"]
+        inner = number(dice, menu, _COLUMNS[dice.choice(("v", "p"))]) if _chance(dice, 2) else _COLUMNS["g"]
         return Call(dice.choice(("isnull", "isnotnull", "ran")), (inner,), "boolean")
     if shape == 2:
         return Call("isnan", (_COLUMNS[dice.choice(("f", "amount"))],), "boolean")
@@ -157,14 +204,14 @@ def condition(dice: Dice, menu: Menu, depth: int = 2) -> Expression:
     if shape == 4:
         operator = dice.choice(("startswith", "endswith", "contains"))
         return Call(operator, (_COLUMNS["k"], _constant(dice, "string")), "boolean")
-    name = dice.choice(("k", "g", "f", "v", "amount", "flag"))
+    name = dice.choice(("k", "g", "f", "v", "amount", "flag", "p", "d"))
     column = _COLUMNS[name]
     if shape == 5:
         options = tuple(_constant(dice, column.type) for _ in range(dice.randint(1, 4)))
         return Call("in", (column, *options), "boolean")
     if shape == 6 and name not in ("k", "flag"):
         left = number(dice, menu, column)
-        if left.type in _SMALL:
+        if _is_comparable(left.type):
             return call(dice.choice(("lt", "ge", "same")), (left, _constant(dice, left.type)), "boolean")
         return Call("isnull", (left,), "boolean")
     operator = dice.choice(("eq", "lt", "le", "gt", "ge", "same"))
@@ -175,7 +222,7 @@ def key(dice: Dice, menu: Menu) -> Expression:
     """A grouping expression."""
     shape = dice.randint(0, 9)
     if shape <= 5:
-        return _COLUMNS[dice.choice(("k", "k", "k", "g", "v", "f", "flag"))]
+        return _COLUMNS[dice.choice(("k", "k", "k", "g", "v", "f", "flag", "p", "d"))]
     if shape == 6:
         return condition(dice, menu, 0)
     if shape == 7:
@@ -183,7 +230,7 @@ def key(dice: Dice, menu: Menu) -> Expression:
         return Call(operator, (_COLUMNS["k"],), "int" if operator == "length" else "string")
     if shape == 8:
         return Call("concat", (_COLUMNS["k"], literal("-", "string"), _COLUMNS["k"]), "string")
-    return number(dice, menu, _COLUMNS[dice.choice(("g", "v", "f"))])
+    return number(dice, menu, _COLUMNS[dice.choice(("g", "v", "f", "p"))])
 
 
 # --- queries -----------------------------------------------------------------------------------------------
@@ -193,13 +240,9 @@ def aggregate_of(function: str, argument: Expression | None, where: Expression |
     """An aggregate with the argument cast and the result typed as Spark does."""
     if function == "count" or argument is None:
         return Aggregate("count", argument, where, "bigint")
-    if function in ("min", "max"):
-        return Aggregate(function, argument, where, argument.type)
-    if function == "sum":
-        return Aggregate(function, argument, where, "bigint" if is_integer(argument.type) else "double")
-    if function != "avg":
+    if function not in ("min", "max", "sum", "avg"):
         argument = cast_to(argument, "double")
-    return Aggregate(function, argument, where, "double")
+    return Aggregate(function, argument, where, result_type(function, argument.type))
 
 
 def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
@@ -212,12 +255,14 @@ def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
         return aggregate_of("count", None, where)
     if function in ("count", "min", "max"):
         text = ("k",) if function == "count" else ()  # extremes of text are not answered yet
-        column = _COLUMNS[dice.choice((*text, "g", "f", "v", "amount", "flag", "ts"))]
+        column = _COLUMNS[dice.choice((*text, "g", "f", "v", "amount", "flag", "ts", "p", "d"))]
         return aggregate_of(function, column, where)
     argument = number(dice, menu, _COLUMNS[dice.choice(menu.summed)])
     # Sums of wide integers leave their type, which ends the query: rare is enough.
     if function == "sum" and argument.type == "bigint" and not (menu.raising and _chance(dice, 6)):
         argument = _COLUMNS["v"]
+    if function in ("sum", "avg") and argument.type == "decimal(38,6)" and not (menu.raising and _chance(dice, 2)):
+        argument = _COLUMNS["p"]
     return aggregate_of(function, argument, where)
 
 
@@ -227,7 +272,8 @@ def _output(dice: Dice, keys: Sequence[Expression], aggregates: Sequence[Aggrega
         columns = [Named(part, Column(f"window.{part}", "timestamp")) for part in ("start", "end")]
     columns += [Named(f"key{i}", Column(f"key:{i}", key.type)) for i, key in enumerate(keys)]
     columns += [Named(f"agg{i}", Column(f"agg:{i}", agg.type)) for i, agg in enumerate(aggregates)]
-    numbers = [column for column in columns if column.expression.type in ("bigint", "double")]
+    numbers = [column for column in columns if column.expression.type in ("bigint", "double")
+               or is_decimal(column.expression.type)]  # fmt: skip
     if numbers and _chance(dice, 2):
         left, right = (cast_to(dice.choice(numbers).expression, "double") for _ in range(2))
         # Never by zero: an output that raises ends the query.
@@ -239,7 +285,7 @@ def _output(dice: Dice, keys: Sequence[Expression], aggregates: Sequence[Aggrega
 
 
 def _having(dice: Dice, aggregates: Sequence[Aggregate]) -> Expression | None:
-    usable = [(i, agg) for i, agg in enumerate(aggregates) if agg.type in _SMALL]
+    usable = [(i, agg) for i, agg in enumerate(aggregates) if _is_comparable(agg.type)]
     if not usable or not _chance(dice, 4):
         return None
     i, chosen = dice.choice(usable)
@@ -308,6 +354,8 @@ def _event(dice: random.Random, time: int, keys: Sequence[str]) -> dict[str, Any
         "amount": dice.randint(0, 100_000) / 100,
         "flag": dice.random() < 0.5,
         "ts": (time - disorder) // SECOND * SECOND + jitter,
+        "p": Decimal(dice.randint(-100, 100_000)).scaleb(-2),
+        "d": dice.choice(decimals("decimal(38,6)", EXTREMES if dice.random() < 0.02 else UNSCALED)),
     }
-    rare = {"k": 0.05, "g": 0.1, "f": 0.1, "v": 0.05, "amount": 0.02, "flag": 0.1, "ts": 0.005}
+    rare = {"k": 0.05, "g": 0.1, "f": 0.1, "v": 0.05, "amount": 0.02, "flag": 0.1, "ts": 0.005, "p": 0.05, "d": 0.1}
     return {name: None if dice.random() < rare[name] else value for name, value in row.items()}

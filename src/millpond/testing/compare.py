@@ -76,7 +76,7 @@ def canonical(value: Any) -> _Canonical:
     if isinstance(value, list | tuple):
         return ("list", tuple(canonical(item) for item in value))
     if isinstance(value, Decimal):
-        return ("decimal", value.normalize())
+        return ("decimal", str(value))  # the scale is part of its type
     return (type(value).__name__, value)
 
 

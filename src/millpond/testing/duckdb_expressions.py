@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Call, Column, Expression, Foreign, Literal
-from millpond.model.types import integer_range, is_float, is_integer
+from millpond.model.types import digits_of, integer_range, is_decimal, is_float, is_integer
 
 
 class Unsupported(UnsupportedQuery):
@@ -72,8 +72,8 @@ _TYPES = {"string": "VARCHAR", "boolean": "BOOLEAN", "double": "DOUBLE"}
 
 
 def _type(kind: str) -> str:
-    if kind in _TYPES:
-        return _TYPES[kind]
+    if kind in _TYPES or is_decimal(kind):
+        return _TYPES.get(kind, kind)
     if is_integer(kind) or kind == "timestamp":
         return "BIGINT"
     raise Unsupported(f"DuckDB's judge does not hold {kind}.")
@@ -83,7 +83,7 @@ def _constant(constant: Literal) -> str:
     value = constant.value
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
-    text = "NULL" if value is None else f"'{value!r}'"
+    text = "NULL" if value is None else f"'{value}'" if is_decimal(constant.type) else f"'{value!r}'"
     return f"CAST({text} AS {_type(constant.type)})"
 
 
@@ -148,8 +148,10 @@ def _coalesce(_node: Call, args: Sequence[Sql]) -> Sql:
 
 
 def _checked(node: Call, exact: str, args: Sequence[Sql], raised: str | None = None) -> Sql:
-    """An integer result computed in HUGEINT, or a double."""
+    """An integer result computed in HUGEINT, a decimal, which is exact, or a double."""
     reached = _strict(args) if raised is None else raised
+    if is_decimal(node.type):
+        return Sql(f"CAST(({exact}) AS {node.type})", reached)
     if is_float(node.type):
         return Sql(f"({exact})", reached)
     low, high = integer_range(node.type)
@@ -158,12 +160,18 @@ def _checked(node: Call, exact: str, args: Sequence[Sql], raised: str | None = N
 
 
 def _operand(node: Call, arg: Sql) -> str:
+    if is_decimal(node.type):
+        return f"({arg.value})"
     return f"({arg.value})::{'DOUBLE' if is_float(node.type) else 'HUGEINT'}"
 
 
 def _arithmetic(sign: str) -> _Translator:
     def translator(node: Call, args: Sequence[Sql]) -> Sql:
-        return _checked(node, f" {sign} ".join(_operand(node, arg) for arg in args), args)
+        left, right = (_operand(node, arg) for arg in args)
+        if is_decimal(node.type):
+            precision, scale = digits_of(node.args[0].type)
+            left = f"CAST({left} AS DECIMAL({max(precision, 19)}, {scale}))"  # else computed in 64 bits
+        return _checked(node, f"{left} {sign} {right}", args)
 
     return translator
 
@@ -223,6 +231,8 @@ def _cast(node: Call, args: Sequence[Sql]) -> Sql:
     number = is_integer(source) or is_float(source)
     if source == target:
         return args[0]
+    if is_decimal(source) or is_decimal(target):
+        return _decimal_cast(source, target, args[0])
     if target == "boolean" and number:
         return Sql(f"(({value}) <> 0)", raised)
     if target == "string" and (source == "boolean" or is_integer(source)):
@@ -241,6 +251,15 @@ def _cast(node: Call, args: Sequence[Sql]) -> Sql:
     if is_integer(target) and is_float(source):
         return _truncation(target, args[0])
     raise Unsupported(f"DuckDB's judge does not cast {source} to {target}.")
+
+
+def _decimal_cast(source: str, target: str, arg: Sql) -> Sql:
+    if target == "double" and is_decimal(source):
+        return Sql(f"({arg.value})::VARCHAR::DOUBLE", arg.raised)  # its own cast is not the nearest double
+    if not is_decimal(target) or not (is_decimal(source) or is_integer(source)):
+        raise Unsupported(f"DuckDB's judge does not cast {source} to {target}.")
+    fitted = f"TRY_CAST(({arg.value}) AS {target})"
+    return Sql(fitted, either(arg.raised, f"coalesce(({arg.value}) IS NOT NULL AND {fitted} IS NULL, FALSE)"))
 
 
 def _truncation(target: str, arg: Sql) -> Sql:

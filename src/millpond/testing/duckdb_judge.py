@@ -2,13 +2,14 @@
 
 DuckDB reads SQL in any order and stops at the first error, Spark evaluates row by row. So each expression
 becomes two: one for its value, which never raises, and one that tells whether Spark would have raised.
-Integers are BIGINT, arithmetic goes through HUGEINT, times are BIGINT microseconds.
+Integers are BIGINT, arithmetic goes through HUGEINT, times are BIGINT microseconds, decimals are DECIMAL.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
@@ -21,7 +22,7 @@ from millpond.errors import OverflowedError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, Foreign, columns_of, walk
 from millpond.model.query import Query
-from millpond.model.types import integer_range, is_float, is_integer
+from millpond.model.types import digits_of, is_decimal, is_float, is_integer
 from millpond.testing.duckdb_expressions import Sql, Unsupported, either, quoted, translate
 from millpond.testing.oracle import Batch, Raised, late_marks
 
@@ -138,7 +139,7 @@ class _Script:
         first = f"({time} - {offset} - {size}) // {slide} - 2"
         last = f"({time} - {offset}) // {slide} + 3"
         # Within its range, which is checked apart, a sum is a BIGINT again.
-        sums = [f"TRY_CAST({agg} AS BIGINT) AS {agg}" for agg in _integer_sums(query)]
+        sums = [f"TRY_CAST({agg} AS {kind}) AS {agg}" for agg, kind in _bounded(query)]
         replaced = f"REPLACE ({', '.join(sums)})" if sums else ""
         return f"""{self.judged()},
             candidates AS (SELECT *, {offset} + {slide} * unnest(range({first}, {last})) AS _start
@@ -162,6 +163,9 @@ class _Script:
 
     def _aggregate(self, function: str, kind: str, value: str, condition: str) -> str:
         tail = f"FILTER (WHERE {condition} AND ({value}) IS NOT NULL)"
+        if is_decimal(kind) and function in ("sum", "avg"):
+            precision, scale = digits_of(kind)
+            return f"exact_decimal_{function}(list(({value})::VARCHAR) {tail}, {precision}, {scale})"
         if function in ("count", "min", "max") or (function == "sum" and is_integer(kind)):
             result = f"{function}({value}) {tail}"
             return f"{result} + 0.0" if is_float(kind) and function != "count" else result
@@ -189,20 +193,21 @@ def _shown(value: str, expression: Expression) -> str:
     return f"({value}) + 0.0::DOUBLE" if is_float(expression.type) else f"({value})"
 
 
-def _integer_sums(query: Query) -> list[str]:
+def _bounded(query: Query) -> list[tuple[str, str]]:
+    """Sums and averages that may leave their type, and that type: those of integers and of decimals."""
     return [
-        quoted(f"agg:{i}")
+        (quoted(f"agg:{i}"), wanted.type)
         for i, wanted in enumerate(query.aggregates)
-        if wanted.function == "sum" and is_integer(wanted.type)
+        if wanted.function in ("sum", "avg") and (is_integer(wanted.type) or is_decimal(wanted.type))
     ]
 
 
 def _check_sums(query: Query, db: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """DuckDB sums into HUGEINT, and so never overflows here; Spark's type is smaller."""
-    low, high = integer_range("bigint")
-    for name in _integer_sums(query):
-        if db.execute(f"SELECT 1 FROM ({sql}) WHERE {name} NOT BETWEEN {low} AND {high} LIMIT 1").fetchone():
-            raise OverflowedError("A sum is no bigint.", "Cast its argument to double.")
+    """Integers are summed into HUGEINT, decimals into text, and so never overflow here; Spark's types are smaller."""
+    for name, kind in _bounded(query):
+        outside = f"{name} IS NOT NULL AND TRY_CAST({name} AS {kind}) IS NULL"
+        if db.execute(f"SELECT 1 FROM ({sql}) WHERE {outside} LIMIT 1").fetchone():
+            raise OverflowedError(f"A result is no {kind}.", "Cast its argument to double.")
 
 
 # --- the table ---------------------------------------------------------------------------------------------
@@ -227,6 +232,14 @@ def _connection(query: Query, epochs: Sequence[Batch]) -> duckdb.DuckDBPyConnect
             duckdb.sqltypes.VARCHAR,
             null_handling=FunctionNullHandling.SPECIAL,
         )
+    for name, exact in (("sum", _decimal_sum), ("avg", _decimal_avg)):
+        db.create_function(
+            f"exact_decimal_{name}",
+            exact,
+            [duckdb.list_type(duckdb.sqltypes.VARCHAR), duckdb.sqltypes.INTEGER, duckdb.sqltypes.INTEGER],
+            duckdb.sqltypes.VARCHAR,
+            null_handling=FunctionNullHandling.SPECIAL,
+        )
     return db
 
 
@@ -239,10 +252,11 @@ def _table(query: Query, epochs: Sequence[Batch]) -> pa.Table:
             raise Unsupported(f"DuckDB does not know {node.sql}.")
         if isinstance(node, Column):
             kinds[node.name] = node.type
-    if not set(kinds.values()) <= set(_ARROW):
+    if not all(kind in _ARROW or is_decimal(kind) for kind in kinds.values()):
         raise Unsupported(f"DuckDB's judge does not hold all of {sorted(set(kinds.values()))}.")
     rows = [row for batch in epochs for row in batch]
-    columns = {name: pa.array([row[name] for row in rows], _ARROW[kind]) for name, kind in kinds.items()}
+    held = {kind: pa.decimal128(*digits_of(kind)) if is_decimal(kind) else _ARROW[kind] for kind in kinds.values()}
+    columns = {name: pa.array([row[name] for row in rows], held[kind]) for name, kind in kinds.items()}
     return pa.table({**columns, "_late": pa.array(late_marks(query, epochs), pa.bool_())})
 
 
@@ -256,6 +270,27 @@ def _as_text(function: _Exact) -> Callable[[Sequence[float] | None], str | None]
         return None if result is None else repr(result)
 
     return textual
+
+
+def _decimal_sum(texts: Sequence[str] | None, _precision: int, _scale: int) -> str | None:
+    if texts is None:
+        return None
+    with localcontext(Context(prec=200)):
+        return format(sum(map(Decimal, texts), Decimal()), "f")
+
+
+def _decimal_avg(texts: Sequence[str] | None, precision: int, scale: int) -> str | None:
+    """Rounded half up to four more decimals; of at most 11 digits by way of doubles, as Spark does."""
+    total = _decimal_sum(texts, precision, scale)
+    if total is None or texts is None:
+        return None
+    with localcontext(Context(prec=200)):
+        if abs(Decimal(total)) >= Decimal(10) ** (min(38, precision + 10) - scale):
+            return "overflow"
+        mean = Decimal(total) / len(texts)
+        if precision <= 11:
+            mean = Decimal(repr(float(Decimal(total).scaleb(scale)) / len(texts) / 10**scale))
+        return format(mean.quantize(Decimal(1).scaleb(-min(38, scale + 4)), ROUND_HALF_UP), "f")
 
 
 def _nonfinite(values: Sequence[float]) -> float | None:

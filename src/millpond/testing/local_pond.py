@@ -21,7 +21,7 @@ from millpond.model.query import Query
 from millpond.model.stream import Stream
 from millpond.model.types import TIMES
 from millpond.plan.build import build_plan, needed_columns
-from millpond.runtime.columns import ARROW_TYPES
+from millpond.runtime.columns import arrow_type
 from millpond.runtime.epoch import Batch, Setting, assemble, fold_task, gather_task
 from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
@@ -130,7 +130,7 @@ class LocalPond:
         arrays[0] = pa.array([position] * len(table), pa.int32())
         for column in stream.columns:
             array = table.column(column.name).combine_chunks()
-            kind = ARROW_TYPES[column.type]
+            kind = arrow_type(column.type)
             if column.type in TIMES and pa.types.is_int64(array.type):
                 array = array.view(kind) if column.type != "date" else array.cast(pa.int32()).view(kind)
             arrays[column.position] = array.cast(kind)

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from typing import NamedTuple
 
 from millpond.errors import OverflowedError
-from millpond.model.aggregates import Aggregate
+from millpond.model.aggregates import Aggregate, result_type
 from millpond.model.query import Query
-from millpond.model.types import FARTHEST_US, integer_range, is_integer
+from millpond.model.types import FARTHEST_US, Digits, digits_of, integer_range, is_decimal, is_integer
 from millpond.model.windows import Interval
-from millpond.testing.rowwise import Raised, Row, Value, evaluate, order
+from millpond.testing.rowwise import EXACT, Raised, Row, Value, evaluate, fit_decimal, order
 
 __all__ = [
     "Batch", "Raised", "Result", "Row", "Value",
-    "aggregate", "answer", "answer_by_epoch", "counts", "evaluate", "late_marks", "watermarks",
+    "aggregate", "answer", "answer_by_epoch", "counts", "evaluate", "late_marks", "late_rows", "watermarks",
 ]  # fmt: skip
 
 Batch = Sequence[Row]
@@ -105,6 +107,23 @@ def late_marks(query: Query, epochs: Sequence[Batch]) -> list[bool]:
     ]
 
 
+def late_rows(query: Query, epochs: Sequence[Batch]) -> list[Row]:
+    """The late events that WHERE takes, whole, with the watermark they missed and the position of their epoch."""
+    found: list[Row] = []
+    for epoch, (batch, watermark) in enumerate(zip(epochs, watermarks(query, epochs), strict=False)):
+        for row in batch:
+            if _judge(query, row, watermark).fate == "late" and _is_taken(query, row):
+                found.append({**row, "_watermark": watermark, "_epoch": epoch})
+    return found
+
+
+def _is_taken(query: Query, row: Row) -> bool:
+    try:
+        return query.where is None or evaluate(query.where, row) is True
+    except Raised:
+        return False
+
+
 def _is_known(time: int | None) -> bool:
     """Times too far away for windows in int64 count as missing."""
     return time is not None and abs(time) <= FARTHEST_US
@@ -182,11 +201,35 @@ def aggregate(wanted: Aggregate, arguments: Sequence[Value]) -> Value:
         return _shown(min(values, key=order))
     if wanted.function == "max":
         return _shown(max(values, key=order))
+    if wanted.argument is not None and is_decimal(wanted.argument.type):
+        return _decimal(wanted.function, values, digits_of(wanted.argument.type), wanted.type)
     if wanted.function == "sum":
         return _sum(values, wanted.type)
     if wanted.function == "avg":
         return float(_sum(values, "double")) / float(len(values))
     return _variance(wanted.function, values)
+
+
+def _decimal(function: str, values: Sequence[Decimal], given: Digits, kind: str) -> Decimal:
+    """A sum or an average; Spark sums in a type of ten more digits, and divides up to 11 digits as doubles."""
+    total = sum(map(Fraction, values), Fraction())
+    try:
+        summed = fit_decimal(_written(total), result_type("sum", given.type))
+        if function == "sum":
+            return summed
+        if given.precision <= 11:
+            mean = float(int(total * 10**given.scale)) / float(len(values)) / 10.0**given.scale
+            return fit_decimal(Decimal(repr(mean)), kind)
+        scale = digits_of(kind).scale
+        ties_up = math.floor(abs(total) / len(values) * 10**scale + Fraction(1, 2))
+        return fit_decimal(_written(Fraction(ties_up, 10**scale) * (1 if total > 0 else -1)), kind)
+    except Raised as error:
+        raise OverflowedError(f"A {function} of decimals: {error}.", "Cast its argument to double.") from error
+
+
+def _written(value: Fraction) -> Decimal:
+    """A fraction that ends, as a decimal."""
+    return EXACT.divide(Decimal(value.numerator), Decimal(value.denominator))
 
 
 def _sum(values: Sequence[Value], kind: str) -> int | float:

@@ -49,6 +49,11 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "boolean": st.booleans(),
     "double": st.one_of(st.sampled_from(cases.DOUBLES), st.floats()),
     "timestamp": _TIME,
+    "decimal(10,2)": st.one_of(st.decimals(-10, 10, places=2), st.sampled_from(cases.decimals("decimal(10,2)"))),
+    "decimal(38,6)": st.one_of(
+        st.decimals(-(10**26), 10**26, places=6),
+        st.sampled_from(cases.decimals("decimal(38,6)") * 3 + cases.decimals("decimal(38,6)", cases.EXTREMES)),
+    ),
 }
 _PRICES = st.integers(0, 100_000).map(lambda cents: cents / 100)
 

@@ -7,10 +7,13 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from millpond.model.aggregates import Aggregate
+from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
+from millpond.model.stream import Order, Stream
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.explain import duration, edges_per_hour, explain
@@ -65,6 +68,21 @@ def test_a_twin_is_free() -> None:
     lines = explain(build_plan([SPEND, TWIN])).splitlines()
     costs = [line.strip() for line in lines if "if added last" in line]
     assert costs == ["if added last  no more measures, no more edges"] * 2
+
+
+def test_what_streams_say_of_time_is_told_and_where_late_rows_go() -> None:
+    order = Order("p", "o", ("0", "1"), 30_000_000)
+    stream = Stream("tx", (), order=order, max_ahead_us=HOUR)
+    lines = explain(build_plan([replace(SPEND, late=Sink("json", "/late"))]), [stream, replace(stream, name="other")])
+    assert lines.splitlines()[2:5] == [
+        "    in the order of o within each p, all of 0, 1",
+        "    a partition without events for 30 seconds is not waited for",
+        "    an event more than 1 hour ahead of the clock is dead",
+    ]
+    assert "      late rows  json /late\n" in lines
+    unordered = explain(build_plan([SPEND]), [replace(stream, order=None, max_ahead_us=None)])
+    assert "no order" in unordered
+    assert "ahead" not in unordered
 
 
 def test_no_queries() -> None:

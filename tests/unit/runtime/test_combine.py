@@ -9,7 +9,7 @@ import pytest
 
 from millpond.runtime import combine
 from millpond.runtime.closing import Closing
-from millpond.runtime.combine import Block, blocks, edges_of, ranges_of
+from millpond.runtime.combine import Block, Range, blocks, edges_of, ranges_of, slices_between
 from millpond.state.cells import Cells, Piece, Slices, identity, merge, merge_rule, words_of
 
 NAMES = ("a:n", "a:w-1", "a:w0", "b:min", "c:max", "other:n")
@@ -37,6 +37,10 @@ def value(block: Block, name: str, window: Closing, slot: int) -> int:
     return int(block.window(name, window)[slot - block.first])
 
 
+def ranged(parts: list[Cells], edges: list[int], late_class: int) -> list[Range]:
+    return ranges_of(parts, edges, slices_between(parts, edges, late_class))
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_windows_are_the_naive_merges(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     #   slices     |-50|-40| … |80|      windows of 10 to 60, panes between their edges; three blocks of slots
@@ -47,7 +51,7 @@ def test_windows_are_the_naive_merges(seed: int, monkeypatch: pytest.MonkeyPatch
     starts = [dice.randint(-5, 6) * 10 for _ in range(dice.randint(1, 6))]
     run = [Closing(start + dice.randint(1, 6) * 10, start, 0, late) for start in starts]
     edges = edges_of(run)
-    ranges = ranges_of([cells for cells, _ in made], edges, late)
+    ranges = ranged([cells for cells, _ in made], edges, late)
     compared = 0
     for block in blocks(edges, ranges, {"a", "b", "c"}, slots):
         assert not any(name.startswith("other") for name in (*block.columns, *block.extremes))
@@ -73,9 +77,9 @@ def test_windows_are_the_naive_merges(seed: int, monkeypatch: pytest.MonkeyPatch
 def test_blocks_without_cells_are_passed_over() -> None:
     cells, _ = random_cells(random.Random(1), 3)
     run = [Closing(1000, 990, 0, 0)]
-    assert list(blocks(edges_of(run), ranges_of([cells], edges_of(run), 2), {"a"}, 3)) == []
+    assert list(blocks(edges_of(run), ranged([cells], edges_of(run), 2), {"a"}, 3)) == []
     run = [Closing(90, -50, 0, 2)]
-    found = list(blocks(edges_of(run), ranges_of([cells], edges_of(run), 2), {"a"}, 1 << 20))
+    found = list(blocks(edges_of(run), ranged([cells], edges_of(run), 2), {"a"}, 1 << 20))
     assert [(block.first, block.size) for block in found] == [(0, 8192)]
 
 
@@ -83,7 +87,7 @@ def test_some_rows_of_a_window_are_asked_for_alone() -> None:
     cells, _ = random_cells(random.Random(2), 50)
     run = [Closing(40, 0, 0, 2), Closing(80, 40, 0, 2), Closing(80, 0, 0, 2)]
     edges = edges_of(run)
-    (block,) = blocks(edges, ranges_of([cells], edges, 2), {"a", "b"}, 50)
+    (block,) = blocks(edges, ranged([cells], edges, 2), {"a", "b"}, 50)
     rows = np.array([3, 7, 49])
     for name in (*block.columns, *block.extremes):
         for window in run:
@@ -101,7 +105,7 @@ def test_thousands_of_segments_do_not_overflow_a_word() -> None:
     run = [Closing(10 * (i + 1), 10 * i, 0, 0) for i in range(127)]
     run.append(Closing(1270, 0, 0, 0))
     edges = edges_of(run)
-    (block,) = blocks(edges, ranges_of([one] * 1100, edges, 0), {"m"}, 1)
+    (block,) = blocks(edges, ranged([one] * 1100, edges, 0), {"m"}, 1)
     names = list(block.columns)
     for window, panes in ((run[0], 1), (run[-1], 127)):
         found = words_of("m", {name: block.window(name, window) for name in names})

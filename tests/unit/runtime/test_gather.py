@@ -92,7 +92,7 @@ def cells_of(task: GatherTask, found: Iterable[tuple[int, Header, list[Any]]]) -
             body = piece_of_raw(group, part.body, part.key_count) if isinstance(part.body, RawRows) else part.body
             cells = merge([body], part.key_count)
             keys = list(zip(*(key.to_pylist() for key in part.keys), strict=True)) or [()]
-            for i, at in enumerate(zip(*(column.tolist() for column in cells.slices), strict=True)):
+            for i, at in enumerate(zip(*(column.tolist() for column in cells.slices[:3]), strict=True)):
                 for row in range(int(cells.offsets[i]), int(cells.offsets[i + 1])):
                     cell = total.setdefault((group.id, keys[int(cells.slots[row])], at), {})
                     for name, column in cells.columns.items():

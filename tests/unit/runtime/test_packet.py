@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptError
+from millpond.runtime.late_rows import read_late_rows
 from millpond.runtime.packet import GroupPart, Header, decode_packet, encode_packet
 from millpond.runtime.raw import RawRows
 from millpond.state.cells import Piece, Slices
@@ -81,3 +82,18 @@ def test_bytes_that_are_no_packet_are_corrupt() -> None:
     for damaged in (b"", b"MPK1", b"MPK2" + data[4:], data[:40], data[:-200], data[:8] + b"x" * (len(data) - 8)):
         with pytest.raises(CorruptError):
             decode_packet(pa.py_buffer(damaged))
+
+
+def test_late_rows_are_at_the_end_and_damaged_ones_are_refused() -> None:
+    batch = pa.record_batch({"0": [1, 2], "1": [True, False]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    late = sink.getvalue().to_pybytes()
+    data = encode_packet(header(), [part("g", [TEXTS])], late)
+    found, _ = decode_packet(pa.py_buffer(data))
+    assert found.late_size == len(late)
+    assert read_late_rows(pa.py_buffer(data), found.late_size).equals(batch)
+    for damaged in (data[:-40], data[: -len(late)] + b"\0" * len(late)):
+        with pytest.raises(CorruptError, match="late rows"):
+            read_late_rows(pa.py_buffer(damaged), found.late_size)

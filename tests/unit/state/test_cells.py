@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from millpond.arrays import Ints
+from millpond.arrays import WIDE, Ints
 from millpond.state.cells import (
     LARGEST,
     SMALLEST,
     Cells,
     Piece,
     Slices,
+    extreme_names,
+    extreme_of,
     from_order_codes,
     identity,
     merge,
@@ -24,6 +27,7 @@ from millpond.state.cells import (
     word_names,
     words_of,
 )
+from millpond.state.segments import narrow
 
 Row = tuple[tuple[int, int, int], int, dict[str, int]]
 """A slice, a slot, and the values of its columns."""
@@ -46,7 +50,7 @@ def piece(rows: Sequence[Row], columns: Sequence[str]) -> Piece:
 
 def listed(cells: Cells) -> dict[tuple[tuple[int, int, int], int], dict[str, int]]:
     found = {}
-    for i, (start, end, late) in enumerate(zip(*(part.tolist() for part in cells.slices), strict=True)):
+    for i, (start, end, late) in enumerate(zip(*(part.tolist() for part in cells.slices[:3]), strict=True)):
         for row in range(int(cells.offsets[i]), int(cells.offsets[i + 1])):
             at = ((start, end, late), int(cells.slots[row]))
             found[at] = {name: int(column[row]) for name, column in cells.columns.items()}
@@ -83,6 +87,27 @@ def test_merging_is_what_a_dict_does(seed: int) -> None:
     assert listed(found) == expected
     assert list(listed(found)) == sorted(expected)
     assert found.rows == len(expected)
+
+
+@pytest.mark.parametrize("how", ["min", "max"])
+def test_extremes_of_two_words_merge_as_one_number(how: str) -> None:
+    dice = random.Random(how)
+    pool = [0, 1, -1, 2**63, 2**64 - 1, 2**64, -(2**64), -(2**64) - 1, 10**38 - 1, -(10**38) + 1]
+    best: dict[int, int] = {}
+    pieces = []
+    for _ in range(6):
+        values = {slot: dice.choice(pool) for slot in range(20) if dice.random() < 0.7}
+        for slot, value in values.items():
+            best[slot] = (min if how == "min" else max)(value, best.get(slot, value))
+        column = np.array([(value & (2**64 - 1), value >> 64) for value in values.values()], WIDE)
+        named = {name: narrow(part) for name, part in extreme_names(f"m:{how}", column).items()}
+        where = np.array(list(values), np.int64)
+        pieces.append(Piece(Slices(ints(0), ints(10), ints(0)), np.zeros(len(where), np.int64), where, named))
+    merged = merge(pieces, 20)
+    found = extreme_of(f"m:{how}", merged.columns)
+    assert found is not None
+    assert merged.columns.keys() == {f"m:{how}", f"m:{how}low"}
+    assert [int(high) * 2**64 + int(low) for low, high in found.tolist()] == [best[slot] for slot in sorted(best)]
 
 
 def test_nothing_merges_to_nothing() -> None:

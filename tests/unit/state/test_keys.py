@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from millpond.runtime.columns import ARROW_TYPES
+from millpond.runtime.columns import ARROW_TYPES, arrow_type
 from millpond.state.keys import canonical, equal_keys, hashes_of, texts_of
 
 VALUES: dict[str, list[Any]] = {
@@ -23,6 +24,7 @@ VALUES: dict[str, list[Any]] = {
     "boolean": [True, False, None],
     "date": [0, 1, -1, None],
     "timestamp": [0, 1, -1, None],
+    "decimal(38,2)": [*map(Decimal, ("0", "0.01", "-0.01", f"{2**64}", f"{2**62}", f"{10**36 - 1}.99")), None],
 }
 
 
@@ -31,7 +33,7 @@ def column(kind: str, values: list[Any]) -> pa.Array:
         return pa.array(values, pa.int32()).view(pa.date32())
     if kind == "timestamp":
         return pa.array(values, pa.int64()).view(ARROW_TYPES[kind])
-    return canonical(pa.array(values, ARROW_TYPES[kind]))
+    return canonical(pa.array(values, arrow_type(kind)))
 
 
 @pytest.mark.parametrize("kind", VALUES)

@@ -61,6 +61,11 @@ def is_next(follower: str, cursor: int, n: int) -> bool:
     return n == cursor + 1
 
 
+def follower_name(query: str, late: bool) -> str:
+    """What the follower is called that carries a query's rows, or its late rows, to their sink."""
+    return f"{'late' if late else 'sink'}:{query}"
+
+
 @contextmanager
 def explained(folder: Path) -> Iterator[None]:
     """Turn an OSError within into an error of ours that names the folder."""

@@ -26,7 +26,7 @@ from millpond.log.follower import NOTHING_APPLIED
 from millpond.log.manifest import Manifest
 from millpond.log.port import numbered_name
 from millpond.log.records import Entry
-from millpond.runtime.followers.cursors import CursorFile, explained, is_next
+from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next
 from millpond.runtime.followers.formats import Format
 from millpond.runtime.followers.rows import RowsGone, RowsReader
 
@@ -39,12 +39,13 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """What the file `_millpond` says: whose folder this is."""
+    """What the file `_millpond` says: whose folder this is, and whether it is that of late rows."""
 
     pond: str
     query: str
     format: str
     version: int = _MARKER_VERSION
+    late: bool = False
 
 
 class FolderSink:
@@ -62,8 +63,9 @@ class FolderSink:
         form: Format,
         rows: RowsReader,
         since: int = NOTHING_APPLIED,
+        late: bool = False,
     ) -> None:
-        self.name = f"sink:{query}"
+        self.name = follower_name(query, late)
         self._query = query
         self._path = path
         self._form = form
@@ -71,7 +73,7 @@ class FolderSink:
         self._cursor_file = CursorFile(path / CURSOR_NAME)
         with explained(path):
             path.mkdir(parents=True, exist_ok=True)
-            self._check_ours(Marker(pond_id, query, form.name))
+            self._check_ours(Marker(pond_id, query, form.name, late=late))
             self._reached = max(since, self._highest_part())
             self._remove_leftovers()
 
@@ -164,8 +166,8 @@ class FolderSink:
             ) from error
         if theirs != ours:
             raise ForeignPondError(
-                f"The folder {self._path} holds {theirs.format} of query {theirs.query} of pond {theirs.pond}.",
-                f"Choose another folder for the {ours.format} of query {ours.query}.",
+                f"The folder {self._path} holds {_told(theirs)} of query {theirs.query} of pond {theirs.pond}.",
+                f"Choose another folder for the {_told(ours)} of query {ours.query}.",
             )
 
     def _check_nobodys(self) -> None:
@@ -175,6 +177,10 @@ class FolderSink:
                 f"The folder {self._path} holds files that are not Millpond's, such as {foreign[0]}.",
                 "Choose an empty folder.",
             )
+
+
+def _told(marker: Marker) -> str:
+    return f"late rows ({marker.format})" if marker.late else marker.format
 
 
 def local_folder(path: str) -> Path:

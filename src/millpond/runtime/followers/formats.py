@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, TypeAlias
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.endpoints import Sink
-from millpond.model.query import Query
+from millpond.model.query import Named
 from millpond.runtime.followers.text import as_lines, csv_header, csv_lines, json_objects
 
 WriteTable: TypeAlias = Callable[[pa.Table, BinaryIO], None]
@@ -29,9 +29,8 @@ class Format:
     write: WriteTable
 
 
-def format_of(query: Query) -> Format:
-    """The format of a query's folder sink; UnsupportedQuery: an option or a column it does not take."""
-    sink = query.sink
+def format_of(sink: Sink, output: Iterable[Named] = ()) -> Format:
+    """The format of a folder sink for these columns; UnsupportedQuery: an option or a column it does not take."""
     options = {name.lower(): value for name, value in sink.options}
     match sink.format:
         case "parquet":
@@ -39,7 +38,7 @@ def format_of(query: Query) -> Format:
         case "json":
             return _json(options)
         case "csv":
-            for named in query.output:
+            for named in output:
                 if named.expression.type.startswith("struct"):
                     raise UnsupportedQuery(
                         f"CSV has no place for the column {named.name} of type {named.expression.type}.",

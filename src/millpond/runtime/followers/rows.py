@@ -1,4 +1,7 @@
-"""The rows of one query in one record, as Arrow: what the view and every sink read, found once for all."""
+"""The rows of one query in one record, as Arrow: what the view and every sink read, found once for all.
+
+Result rows and late rows are the sections of two kinds, read by a reader each.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from millpond.errors import CorruptError
-from millpond.log.records import Entry, EpochRecord, Receipt, Section
+from millpond.log.records import Entry, EpochRecord, Receipt, Section, SectionKind
 
 ReadSection: TypeAlias = Callable[[int, Receipt, Section], pa.Buffer]
 """Bytes of a section whose delta is a file, by `(n, receipt, section)`; FileNotFoundError: it is gone."""
@@ -28,13 +31,14 @@ class RowsGone(CorruptError):
 
 
 class RowsReader:
-    """Finds and reads the sections of kind "rows"; share one among all followers of a pond.
+    """Finds and reads the sections of one kind, `rows` or `late`; share one among all followers of a pond.
 
     A record is indexed by query once, so that a thousand sinks do not each search a thousand sections.
     """
 
-    def __init__(self, read_section: ReadSection) -> None:
+    def __init__(self, read_section: ReadSection, kind: SectionKind = "rows") -> None:
         self._read_section = read_section
+        self._kind = kind
         self._lock = threading.Lock()
         self._indexes: OrderedDict[str, _Index] = OrderedDict()
 
@@ -70,7 +74,7 @@ class RowsReader:
         with self._lock:
             index = self._indexes.get(entry.digest)
             if index is None:
-                index = self._indexes[entry.digest] = _index_of(entry)
+                index = self._indexes[entry.digest] = _index_of(entry, self._kind)
                 if len(self._indexes) > _REMEMBERED_RECORDS:
                     self._indexes.popitem(last=False)
             return index
@@ -98,13 +102,15 @@ class RowsReader:
         return pa.py_buffer(entry.inline(receipt)[section.offset : section.offset + section.size])
 
 
-def _index_of(entry: Entry) -> _Index:
+def _index_of(entry: Entry, kind: SectionKind) -> _Index:
     record = entry.record
     index: _Index = {}
     # An empty reason in `quarantined` ends a quarantine, so rows beside it count.
     if isinstance(record, EpochRecord):
         for receipt in sorted(record.receipts, key=lambda receipt: receipt.instance):
             for section in receipt.sections:
-                if section.kind == "rows" and section.rows and not record.quarantined.get(section.group):
+                # late events are late whether or not a result raised
+                left_out = kind == "rows" and record.quarantined.get(section.group)
+                if section.kind == kind and section.rows and not left_out:
                     index.setdefault(section.group, []).append((receipt, section))
     return index

@@ -1,4 +1,4 @@
-"""One follower per query with a sink, whatever its format; `sink_follower` makes it.
+"""One follower per query with a sink, one more where its late rows have one; `sink_follower` makes them.
 
 parquet, json, csv   folder.FolderSink    exactly once: names by n, created if absent
 console              ConsoleSink          at least once: a crash after printing prints again
@@ -21,9 +21,9 @@ from millpond.errors import QueryError, UnsupportedQuery
 from millpond.log.follower import NOTHING_APPLIED, Follower
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
-from millpond.model.endpoints import SINKS
+from millpond.model.endpoints import SINKS, Sink
 from millpond.model.query import Query
-from millpond.runtime.followers.cursors import CursorFile, explained, is_next
+from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next
 from millpond.runtime.followers.folder import FolderSink, local_folder
 from millpond.runtime.followers.formats import format_of, is_folder
 from millpond.runtime.followers.rows import RowsGone, RowsReader
@@ -34,8 +34,8 @@ _SHOWN_ROWS = 20
 class NoopSink:
     """Keeps a cursor and nothing else."""
 
-    def __init__(self, query: str, cursors: Path, since: int = NOTHING_APPLIED) -> None:
-        self.name = f"sink:{query}"
+    def __init__(self, query: str, cursors: Path, since: int = NOTHING_APPLIED, late: bool = False) -> None:
+        self.name = follower_name(query, late)
         self._query = query
         self._since = since
         with explained(cursors):
@@ -67,8 +67,10 @@ class ConsoleSink(NoopSink):
         since: int = NOTHING_APPLIED,
         shown: int = _SHOWN_ROWS,
         write: Callable[[str], object] | None = None,
+        late: bool = False,
     ) -> None:
-        super().__init__(query, cursors, since)
+        super().__init__(query, cursors, since, late)
+        self._title = f"{query}, late" if late else query
         self._rows = rows
         self._shown = shown
         self._write = write
@@ -80,14 +82,14 @@ class ConsoleSink(NoopSink):
             return
         if table is not None:
             # Looked up late, so that output captured after the start is captured.
-            (self._write or sys.stdout.write)(_drawn(self._query, n, table, self._shown))
+            (self._write or sys.stdout.write)(_drawn(self._title, n, table, self._shown))
 
 
 class MemorySink:
     """Keeps the rows of each record as Arrow tables, for tests and notebooks; thread-safe."""
 
-    def __init__(self, query: str, rows: RowsReader, since: int = NOTHING_APPLIED) -> None:
-        self.name = f"sink:{query}"
+    def __init__(self, query: str, rows: RowsReader, since: int = NOTHING_APPLIED, late: bool = False) -> None:
+        self.name = follower_name(query, late)
         self._query = query
         self._rows = rows
         self._lock = threading.Lock()
@@ -152,33 +154,36 @@ def sink_follower(
     *,
     since: int = NOTHING_APPLIED,
     memory: MemoryTables | None = None,
+    late: bool = False,
 ) -> Follower:
-    """The follower that carries a query's rows to its sink.
+    """The follower that carries a query's rows, or its late rows, to their sink; `rows` reads the one or the other.
 
     `cursors` is a folder of this pond for the cursors of sinks that have no place of their own. A follower that
     has no cursor yet starts after record `since`: the number of the record that added the query, or -1.
     UnsupportedQuery: the sink's format, options or columns do not fit. ForeignPondError, PlaceError: see
     `FolderSink`.
     """
-    sink = query.sink
+    sink = query.late_sink or Sink() if late else query.sink
+    cursors = cursors / "late" if late else cursors
     if is_folder(sink):
         if not sink.path:
             raise UnsupportedQuery(f"The {sink.format} sink of {query.name} has no path.", "Give it a folder.")
-        return FolderSink(query.name, pond_id, local_folder(sink.path), format_of(query), rows, since)
+        form = format_of(sink, () if late else query.output)
+        return FolderSink(query.name, pond_id, local_folder(sink.path), form, rows, since, late)
     if sink.format == "console":
-        return ConsoleSink(query.name, cursors, rows, since, _console_rows(query))
+        return ConsoleSink(query.name, cursors, rows, since, _console_rows(sink), late=late)
     if sink.format == "noop":
-        return NoopSink(query.name, cursors, since)
+        return NoopSink(query.name, cursors, since, late)
     if sink.format == "memory":
-        kept = MemorySink(query.name, rows, since)
+        kept = MemorySink(query.name, rows, since, late)
         if memory is not None:
             memory.add(query.name, kept)
         return kept
     raise UnsupportedQuery(f"There is no sink {sink.format}.", f"Use one of {', '.join(SINKS)}.")
 
 
-def _console_rows(query: Query) -> int:
-    text = dict(query.sink.options).get("numRows", str(_SHOWN_ROWS))
+def _console_rows(sink: Sink) -> int:
+    text = dict(sink.options).get("numRows", str(_SHOWN_ROWS))
     if not text.isdecimal():
         raise UnsupportedQuery(f"The option numRows is {text!r}.", "Use a whole number.")
     return int(text)

@@ -54,17 +54,19 @@ class HandMadePond:
         inline: bool = False,
         quarantined: Mapping[str, str] | None = None,
         retired: Sequence[str] = (),
+        late: Mapping[str, Rows] | None = None,
     ) -> int:
-        """Append an epoch; the rows of each query are dealt to the instances in contiguous runs."""
+        """Append an epoch; the rows, and late rows, of each query are dealt to the instances in contiguous runs."""
         last = self._last()
         receipts, body = [], b""
         for instance in range(instances):
             delta, sections = b"", []
-            for query, some in (rows or {}).items():
+            of_kinds = [("rows", one) for one in (rows or {}).items()] + [("late", one) for one in (late or {}).items()]
+            for kind, (query, some) in of_kinds:
                 share = -(-len(some) // instances)
                 part = some[instance * share : (instance + 1) * share]
                 data = stream(table_of(part)) if part else b""
-                sections.append(Section("rows", query, len(delta), len(data), len(part)))
+                sections.append(Section(kind, query, len(delta), len(data), len(part)))
                 delta += data
             file = f"delta/{last.n + 1:020d}/{instance}-w-0.arrow"
             if not inline:

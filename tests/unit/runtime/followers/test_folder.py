@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from millpond.errors import CorruptError, DiskFullError, ForeignPondError, PlaceError, TruthError, UnsupportedQuery
 from millpond.model.endpoints import Sink
@@ -243,6 +244,9 @@ def test_foreign_folders_are_refused(filled: Any, tmp_path: Path) -> None:
     for other in ({"pond_id": "another"}, {"name": "another"}, {"form": "json"}):
         with pytest.raises(ForeignPondError, match="parquet of query q of pond p"):
             make(filled, tmp_path / "out", **other)
+    late = replace(query(Sink("json")), late=Sink("parquet", str(tmp_path / "out")))
+    with pytest.raises(ForeignPondError, match=r"parquet of query q .*another folder for the late rows \(parquet\)"):
+        sink_follower(late, "p", filled.rows, filled.path / "cursors", late=True)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "data.parquet").touch()
     with pytest.raises(ForeignPondError, match=r"data\.parquet"):

@@ -6,9 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from millpond.errors import QueryError
-from millpond.runtime.followers.sinks import ConsoleSink, MemorySink, MemoryTables, NoopSink
+from millpond.log.manifest import Manifest
+from millpond.log.records import decode
+from millpond.model.endpoints import Sink
+from millpond.model.query import Query
+from millpond.model.windows import Sliding
+from millpond.runtime.followers.rows import RowsReader
+from millpond.runtime.followers.sinks import ConsoleSink, MemorySink, MemoryTables, NoopSink, sink_follower
 
 
 @pytest.fixture
@@ -26,6 +33,29 @@ def test_noop_keeps_only_a_cursor(filled: Any, tmp_path: Path) -> None:
     assert NoopSink("a/b", tmp_path / "cursors").cursor() == 3
     assert NoopSink("a", tmp_path / "cursors", since=1).cursor() == 1
     assert filled.reads == 0
+
+
+def test_late_rows_have_a_reader_a_name_and_a_cursor_of_their_own(pond: Any, make_row: Any, tmp_path: Path) -> None:
+    pond.claim()
+    pond.epoch({"q": [make_row("a", 1.5)]}, late={"q": [make_row("b", 2.5), make_row("c", 3.5)]})
+    pond.epoch(late={"q": [make_row("d", 4.5)]}, quarantined={"q": "it raised"})
+    kept = {}
+    for late in (False, True):
+        asked = Query("q", "s", "ts", 0, Sliding(1, 1), (), (), (), sink=Sink("memory"), late=Sink("memory"))
+        tables = MemoryTables()
+        follower = sink_follower(
+            asked, "p", RowsReader(pond.read_section, "late" if late else "rows"), tmp_path, memory=tables, late=late
+        )
+        pond.feed(follower)
+        kept[follower.name] = tables.table("q")["customer"].to_pylist()
+    assert kept == {"sink:q": ["a"], "late:q": ["b", "c", "d"]}
+    names = []
+    for late in (False, True):
+        shown = replace(asked, sink=Sink("console"), late=Sink("console"))
+        follower = sink_follower(shown, "p", RowsReader(pond.read_section), tmp_path, late=late)
+        names.append((follower.name, follower.cursor()))
+        follower.apply(0, decode(pond.log.read(0)), Manifest())
+    assert names == [("sink:q", -1), ("late:q", -1)]
 
 
 def test_console_prints_small_tables(filled: Any, tmp_path: Path) -> None:

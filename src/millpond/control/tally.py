@@ -1,0 +1,82 @@
+"""What became of events since a pond was opened, per query and source partition."""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+from millpond.log.records import EpochRecord, Fates
+from millpond.runtime.counting import FATES, OTHERS, bounded
+
+
+class EventCounts(NamedTuple):
+    """Numbers of events; `read` is the sum of the others."""
+
+    read: int = 0
+    applied: int = 0
+    late: int = 0
+    dead: int = 0
+    filtered: int = 0
+
+
+class QueryCounts(NamedTuple):
+    """What became of the events that a query read; `partitions` is empty for a stream without an order.
+
+    There `*` stands for all partitions that are not listed; see `runtime.counting.bounded`.
+    """
+
+    whole: EventCounts
+    partitions: dict[str, EventCounts]
+
+
+class Tally:
+    """Adds up the counts of epochs; thread-safe."""
+
+    def __init__(self) -> None:
+        self._whole: dict[str, list[int]] = {}
+        self._fates: Fates = {}
+        self._lock = threading.Lock()
+
+    def add(self, record: EpochRecord) -> None:
+        """Take note of a committed epoch."""
+        with self._lock:
+            for query, counts in record.counts.items():
+                if "read" in counts:
+                    _add(self._whole, query, [counts.get(fate, 0) for fate in FATES])
+            for query, partitions in record.fates.items():
+                mine = self._fates.setdefault(query, {})
+                for partition, numbers in partitions.items():
+                    _add(mine, partition, numbers)
+            self._fates = bounded(self._fates)
+
+    def counts(self) -> dict[str, QueryCounts]:
+        """What became of events so far, by query."""
+        with self._lock:
+            return {
+                query: QueryCounts(
+                    EventCounts(*whole),
+                    {name: EventCounts(*numbers) for name, numbers in self._fates.get(query, {}).items()},
+                )
+                for query, whole in self._whole.items()
+            }
+
+    def losses(self) -> str:
+        """How many late and dead events all queries had, and where most of them are, in one line; empty for none."""
+        found = self.counts()
+        late, dead = (sum(getattr(counts.whole, fate) for counts in found.values()) for fate in ("late", "dead"))
+        if not late + dead:
+            return ""
+        query, worst = max(found.items(), key=lambda item: _lost(item[1].whole))
+        listed = {name: counts for name, counts in worst.partitions.items() if name != OTHERS}
+        text = f"late {late:,}  dead {dead:,}  most of {query}"
+        if listed:
+            text += f" in partition {max(listed, key=lambda name: _lost(listed[name]))}"
+        return text
+
+
+def _lost(counts: EventCounts) -> int:
+    return counts.late + counts.dead
+
+
+def _add(totals: dict[str, list[int]], name: str, numbers: list[int]) -> None:
+    totals[name] = [a + b for a, b in zip(totals.get(name, [0] * len(FATES)), numbers, strict=True)]

@@ -1,0 +1,122 @@
+"""Late events as rows: caught in the gather once per stream, with a bit per filter and delay; written by the fold.
+
+In a packet they are one Arrow IPC stream, lz4: the union of the columns that queries want, `base` (what an event was
+judged against before the delay is taken off, see `lateness`), and booleans, one per distinct (WHERE, delay).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints, Mask
+from millpond.errors import CorruptError
+from millpond.model.expressions import Expression
+from millpond.plan.late import LATE_EPOCH, LATE_WATERMARK, LateAsk
+from millpond.plan.plan import GroupPlan
+from millpond.runtime.columns import ARROW_TYPES
+from millpond.runtime.evaluate import Evaluator
+from millpond.runtime.lateness import Judged, limit_us
+from millpond.runtime.layout import StreamLayout
+from millpond.state.delta import DeltaWriter
+
+
+class LateCatch:
+    """The late events of one chunk that some query wants; costs nothing where none does."""
+
+    def __init__(self, asks: Sequence[LateAsk]) -> None:
+        self._asks = asks
+        self._masks: dict[tuple[Expression | None, int], Mask] = {}
+
+    def see(self, group: GroupPlan, rows: Evaluator, late: Ints) -> None:
+        """Take note of the lateness classes of a group."""
+        for ask in self._asks:
+            if ask.group == group.id and _bit(ask) not in self._masks:
+                missed = late > ask.delay
+                if ask.where is not None and missed.any():
+                    missed = missed & rows(ask.where).is_true()
+                self._masks[_bit(ask)] = missed
+
+    def packed(self, layout: StreamLayout, table: pa.RecordBatch, judged: Judged) -> bytes:
+        """The rows as they travel; no bytes without rows."""
+        if not self._masks:
+            return b""
+        masks = [self._masks[bit] for bit in _bits(self._asks)]
+        rows = np.flatnonzero(np.logical_or.reduce(masks))
+        if not len(rows):
+            return b""
+        places = {column.name: column for column in layout.columns}
+        arrays = []
+        for name in _columns(self._asks):
+            place = places[name]
+            arrays.append(table.column(place.position).take(pa.array(rows)).cast(ARROW_TYPES[place.type]))
+        arrays.append(pa.array(np.broadcast_to(judged.base_us, (table.num_rows,))[rows]))
+        arrays += [pa.array(mask[rows]) for mask in masks]
+        return _stream([pa.RecordBatch.from_arrays(arrays, names=[str(i) for i in range(len(arrays))])])
+
+
+def write_late_rows(
+    asks: Sequence[LateAsk], batches: Iterable[pa.RecordBatch], floor_us: int | None, epoch: int,
+    delta: DeltaWriter, counts: dict[str, int],
+) -> None:  # fmt: skip
+    """One section of the delta per query that has late rows; `batches` are those of one stream, in their order."""
+    columns, bits = _columns(asks), _bits(asks)
+    arrived = list(batches)
+    for ask in asks:
+        found = []
+        for batch in arrived:
+            mine = batch.filter(batch.column(len(columns) + 1 + bits.index(_bit(ask))))
+            if mine.num_rows:
+                found.append(_rows(ask, mine, columns, floor_us, epoch))
+        if found:
+            rows = sum(batch.num_rows for batch in found)
+            counts[f"late_rows:{ask.query}"] = rows
+            delta.add("late", ask.query, _stream(found), rows, {})
+
+
+def _rows(
+    ask: LateAsk, batch: pa.RecordBatch, columns: Sequence[str], floor_us: int | None, epoch: int
+) -> pa.RecordBatch:
+    base = np.asarray(batch.column(len(columns)))
+    missed = pa.array(limit_us(base, floor_us, ask.delay_us)).view(ARROW_TYPES["timestamp"])
+    arrays = [batch.column(columns.index(name)) for name in ask.columns]
+    arrays += [missed, pa.array(np.full(batch.num_rows, epoch, np.int64))]
+    return pa.RecordBatch.from_arrays(arrays, names=[*ask.columns, LATE_WATERMARK, LATE_EPOCH])
+
+
+def read_late_rows(packet: pa.Buffer, size: int) -> pa.RecordBatch:
+    """The late rows in the last `size` bytes of a packet.
+
+    Raises:
+        CorruptError: they do not read.
+    """
+    try:
+        return pa.ipc.open_stream(packet[packet.size - size :]).read_next_batch()
+    except (pa.ArrowException, OSError, StopIteration) as error:
+        raise CorruptError(f"The late rows of a packet do not read: {error}.", "Run the batch again.") from error
+
+
+def _bit(ask: LateAsk) -> tuple[Expression | None, int]:
+    """Queries of one filter and delay have the same late events."""
+    return ask.where, ask.delay_us
+
+
+def _bits(asks: Sequence[LateAsk]) -> list[tuple[Expression | None, int]]:
+    return list(dict.fromkeys(map(_bit, asks)))
+
+
+def _columns(asks: Sequence[LateAsk]) -> list[str]:
+    """The union of what the queries want, in one order on both sides of the shuffle."""
+    return list(dict.fromkeys(name for ask in asks for name in ask.columns))
+
+
+def _stream(batches: Sequence[pa.RecordBatch]) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(sink, batches[0].schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
