@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
 from pathlib import Path
@@ -21,7 +22,7 @@ from millpond.control.progress import Progress, utc
 from millpond.control.reader import look_up, read_truth
 from millpond.control.why import find_facts
 from millpond.control.why_picture import draw
-from millpond.errors import MillpondError, QueryTypeError
+from millpond.errors import MillpondError, QueryTypeError, of_machine
 from millpond.plan.explain import explain as explained
 from millpond.plan.price import price, price_text
 from millpond.spark.session import spark_session
@@ -83,6 +84,8 @@ def run(
         on_epoch=lambda epoch: told[0].epoch(epoch),
     ) as pond:  # fmt: skip
         pond.load(text)
+        for note in pond.notes():
+            console.print(str(note), highlight=False, markup=False, soft_wrap=True)
         told.append(Progress(pond.plan, pond.status, console))
         pond.open()
         with told[0] as progress, signals.stopping(pond.stop):
@@ -227,12 +230,23 @@ def _read(file: Path) -> str:
 
 
 def main() -> None:
-    """Run the command; errors of ours are one line on standard error, and exit status 1."""
+    """Run the command; an error is one line on standard error, and exit status 1."""
     words = sys.argv[1:]
+    # py4j logs a lost connection, with its trace, to whoever has set up no logging
+    logging.getLogger().addHandler(logging.NullHandler())
     try:
         app(args=[word for word in words if word not in _VERBOSE])
-    except MillpondError as error:
+    except Exception as error:
         if any(word in _VERBOSE for word in words):
             traceback.print_exc()
-        print(str(error).replace("\n", " "), file=sys.stderr)
+        print(" ".join(str(_of_ours(error)).split()), file=sys.stderr)
         sys.exit(1)
+
+
+def _of_ours(error: Exception) -> MillpondError:
+    """An error of ours; one that no code foresees is a defect, and says so."""
+    if isinstance(error, MillpondError):
+        return error
+    return of_machine(error) or MillpondError(
+        f"{type(error).__name__}: {error}.", "This is a defect of millpond: please report it with the output of -v."
+    )

@@ -8,7 +8,8 @@
     │   └── QueryTypeError        MP-TYPE          a name or a type does not fit
     ├── InputError            what is read
     │   ├── SourceError           MP-SOURCE        a stream cannot be read
-    │   └── LateSchemaError       MP-LATE-SCHEMA   its schema changed after the start
+    │   ├── EmptyInputError       MP-EMPTY         there is nothing to read yet; a note, the run goes on
+    │   └── LateSchemaError       MP-LATE-SCHEMA   a file's columns are not those the stream declares
     ├── TruthError            the log and what it names
     │   ├── FencedError           MP-FENCED        another driver has taken over
     │   ├── OffsetGapError        MP-OFFSET-GAP    Spark's checkpoint does not continue the log
@@ -18,15 +19,20 @@
     ├── StateError            what is remembered
     │   ├── StoreError            MP-STORE         the key-value store refused or vanished
     │   └── OverflowedError       MP-OVERFLOW      an exact number left its type
-    └── SetupError            this machine
-        └── JavaError             MP-JAVA          no usable Java
+    └── SetupError            this machine, and Spark on it
+        ├── JavaError             MP-JAVA          no usable Java
+        ├── DiskFullError         MP-DISK          no room left to write
+        ├── NoMemoryError         MP-MEMORY        no memory left
+        └── SparkError            MP-SPARK         Spark failed for a reason of its own
 
 `code` is stable across versions; `retry` says whether the same call may succeed later.
 Spark flattens exceptions of workers and of `foreachBatch` to text: `from_text` reads the code back.
+`docs/errors.md` says for each code what it means and what to do.
 """
 
 from __future__ import annotations
 
+import errno
 import re
 
 
@@ -92,8 +98,15 @@ class SourceError(InputError):
     retry = True
 
 
+class EmptyInputError(InputError):
+    """There is nothing to read yet: said as a note, for a folder may fill later."""
+
+    code = "MP-EMPTY"
+    retry = True
+
+
 class LateSchemaError(InputError):
-    """The schema of a source changed after the pond had started."""
+    """A file has other columns than its stream declares, or the schema changed after the start."""
 
     code = "MP-LATE-SCHEMA"
 
@@ -163,6 +176,55 @@ class JavaError(SetupError):
     """No Java that Spark 4.3 can run on."""
 
     code = "MP-JAVA"
+
+
+class DiskFullError(SetupError):
+    """There is no room left where something must be written."""
+
+    code = "MP-DISK"
+    retry = True
+
+
+class NoMemoryError(SetupError):
+    """The JVM or a Python process has no memory left."""
+
+    code = "MP-MEMORY"
+
+
+class SparkError(SetupError):
+    """Spark, or a process of it, failed for a reason that is none of the others."""
+
+    code = "MP-SPARK"
+    retry = True
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def of_machine(error: BaseException) -> SetupError | None:
+    """That there is no room or no memory, if that is what an exception of Python's says.
+
+    >>> str(of_machine(OSError(errno.ENOSPC, "No space left on device", "/data/x")))[:70]
+    '[MP-DISK] Nothing more can be written: [Errno 28] No space left on dev'
+    >>> of_machine(FileNotFoundError(errno.ENOENT, "No such file or directory")) is None
+    True
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    if number in _NO_ROOM:
+        return no_room(str(error))
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        return NoMemoryError(
+            f"A Python process has no memory left: {str(error).strip() or 'MemoryError'}.",
+            "Run fewer instances, or give the machine more memory; what was committed stands.",
+        )
+    return None
+
+
+def no_room(what: str) -> DiskFullError:
+    """That nothing more can be written, with the system's own words."""
+    return DiskFullError(
+        f"Nothing more can be written: {what.rstrip('.')}.", "Make room and run again; what was committed stands."
+    )
 
 
 def _tree(root: type[MillpondError]) -> dict[str, type[MillpondError]]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 import re
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from millpond import errors
-from millpond.errors import CorruptError, MillpondError, from_text
+from millpond.errors import CorruptError, DiskFullError, MillpondError, from_text, of_machine
+from millpond.log.local import LocalFolder
 
 
 def _family(root: type[MillpondError]) -> list[type[MillpondError]]:
@@ -76,3 +81,35 @@ def test_an_error_that_is_raised_again_is_not_wrapped_twice() -> None:
 def test_other_text_holds_no_error() -> None:
     assert from_text("java.lang.OutOfMemoryError: Java heap space") is None
     assert from_text("") is None
+
+
+def test_the_page_lists_every_code_in_the_order_of_the_tree() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(MP-[A-Z-]+)` \| ([^|]+) \| ([^|]*)\|$", page, re.MULTILINE)
+    assert [code for code, _, _ in rows] == [kind.code for kind in ALL]
+    leaves = {kind.code for kind in LEAVES}
+    assert all(cure.strip() for code, _, cure in rows if code in leaves)
+
+
+@pytest.mark.parametrize(("error", "code"), [
+    (OSError(errno.ENOSPC, "No space left on device"), "MP-DISK"),
+    (OSError(errno.EDQUOT, "Disk quota exceeded"), "MP-DISK"),
+    (OSError(errno.EFBIG, "File too large"), "MP-DISK"),
+    (OSError(errno.ENOMEM, "Cannot allocate memory"), "MP-MEMORY"),
+    (MemoryError(), "MP-MEMORY"),
+    (pa.ArrowMemoryError("malloc of size 64 failed"), "MP-MEMORY"),
+])  # fmt: skip
+def test_what_the_machine_lacks_has_a_code_and_a_cure(error: Exception, code: str) -> None:
+    found = of_machine(error)
+    assert found is not None and found.code == code and found.cure
+
+
+def test_a_local_folder_that_is_full_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = LocalFolder(tmp_path)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DiskFullError, match="Make room"):
+        folder.create("record", b"bytes")

@@ -12,11 +12,12 @@ from typing import Any
 import pyarrow as pa
 
 from millpond.control.causes import Why, explain_why
+from millpond.control.inputs import empty_inputs
 from millpond.control.reader import read_truth
 from millpond.control.tally import QueryCounts, Tally
 from millpond.control.why import find_facts
 from millpond.control.wiring import Followers, Truth, follow, new_writer, open_truth
-from millpond.errors import ForeignPondError, QueryTypeError, StoreError, UnsupportedQuery
+from millpond.errors import EmptyInputError, ForeignPondError, QueryTypeError, StoreError, UnsupportedQuery
 from millpond.log.manifest import Manifest, load
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
@@ -143,6 +144,11 @@ class Pond:
     def plan(self) -> Plan:
         """How the queries are answered together."""
         return build_plan(self._queries.values())
+
+    def notes(self) -> list[EmptyInputError]:
+        """What may be a mistake but is none for sure: streams whose folder holds nothing yet."""
+        used = {query.stream for query in self.queries}
+        return empty_inputs(stream for stream in self._front.streams.values() if stream.name in used)
 
     def run(self, *, once: bool = True, drain: bool = False) -> bool:
         """Run epochs: with `once` until all input there is has been taken, else until `stop`.

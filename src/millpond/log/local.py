@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from millpond.errors import PlaceError
+from millpond.errors import PlaceError, of_machine
 from millpond.ids import writer_token
 
 _TEMPORARY = ".tmp-"
@@ -96,7 +96,7 @@ class LocalFolder:
         try:
             yield
         except OSError as error:
-            raise PlaceError(
+            raise of_machine(error) or PlaceError(
                 f"The folder {self._path} failed: {error}.",
                 "It must be a writable local folder on a file system with hard links.",
             ) from error

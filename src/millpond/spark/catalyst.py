@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 import pyspark
 from py4j.java_gateway import get_field, is_instance_of
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
@@ -31,6 +33,7 @@ _WATERMARK = "spark.watermarkDelayMs"
 _HIDDEN = "__metadata_col"
 _WINDOW = "spark.timeWindow"
 _SESSION = "spark.sessionWindow"
+_SHOWN = 80
 
 
 class Place(NamedTuple):
@@ -41,10 +44,20 @@ class Place(NamedTuple):
     stop: int
 
     def __str__(self) -> str:
-        """`line:column` (from 1) and the piece itself."""
-        line = self.text.count("\n", 0, self.start) + 1
-        column = self.start - (self.text.rfind("\n", 0, self.start) + 1) + 1
-        return f"{line}:{column} `{self.piece}`"
+        """Line, column and the piece itself, on one line, cut when it is long."""
+        piece = " ".join(self.piece.split())
+        piece = piece if len(piece) <= _SHOWN else f"{piece[: _SHOWN - 1]}…"
+        return f"line {self.line}, column {self.column} (`{piece}`)"
+
+    @property
+    def line(self) -> int:
+        """The line, from 1."""
+        return self.text.count("\n", 0, self.start) + 1
+
+    @property
+    def column(self) -> int:
+        """The column, from 1."""
+        return self.start - self.text.rfind("\n", 0, self.start)
 
     @property
     def piece(self) -> str:
@@ -97,7 +110,9 @@ def place_of(node: JavaObject) -> Place | None:
 
 
 def text_of(expression: JavaObject) -> str:
-    """The expression as its user wrote it, or as Spark prints it."""
+    """The expression as its user wrote it, or as Spark prints it; a column by its name."""
+    if kind_of(expression) == "AttributeReference":
+        return str(expression.name())
     place = place_of(expression)
     return str(expression.sql()) if place is None else place.piece
 
@@ -132,6 +147,28 @@ def eval_mode(expression: JavaObject) -> str:
 def analysed(frame: DataFrame) -> JavaObject:
     """The analysed plan of a classic DataFrame."""
     return frame._jdf.queryExecution().analyzed()
+
+
+def unlog() -> None:
+    """Keep PySpark from printing each error of a query as a page of JSON beside raising it, from here on."""
+    for logger in _loggers():
+        logger.disabled = True
+
+
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """The same for a while, in a session that is not ours."""
+    before = [(logger, logger.disabled) for logger in _loggers()]
+    unlog()
+    try:
+        yield
+    finally:
+        for logger, disabled in before:
+            logger.disabled = disabled
+
+
+def _loggers() -> list[PySparkLogger]:
+    return [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
 
 
 class Catalyst:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millpond.clock import now_us
-from millpond.errors import FencedError, MillpondError, OffsetGapError, from_text
+from millpond.errors import FencedError, MillpondError, OffsetGapError, PlaceError, SparkError, of_machine
 from millpond.faults import reached
 from millpond.log.manifest import Manifests
 from millpond.log.port import Log
@@ -29,6 +29,8 @@ from millpond.runtime.epoch import Batch, Idle, Setting, assemble, fold_task, ga
 from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.layout import ReadLayout
 from millpond.spark.checkpoint import check_continues, check_names, own_checkpoint, query_id, read_offsets, repair
+from millpond.spark.failures import explained
+from millpond.spark.session import jvm_failure
 from millpond.spark.tasks import deltas_of, no_packets, packets_of
 
 T = TypeVar("T")
@@ -44,6 +46,12 @@ class Epoch(NamedTuple):
     record: EpochRecord
     seconds: float
     job_seconds: float = 0.0
+
+
+def _unwritable(folder: str, error: OSError) -> MillpondError:
+    return of_machine(error) or PlaceError(
+        f"The checkpoint in {folder} failed: {error}.", "It must be a folder that the driver may write."
+    )
 
 
 class _Stopped(Exception):
@@ -80,8 +88,8 @@ class Driver:
         )
         try:
             self._checkpoint = own_checkpoint(Path(self._setting.folder) / "spark", done.n)
-        except FileNotFoundError as error:
-            raise self._fenced_or(error) from error  # a successor has cleared it away
+        except OSError as error:
+            raise self._fenced_or(_unwritable(self._setting.folder, error)) from error  # or cleared by a successor
         return done.n
 
     def repair(self) -> None:
@@ -100,7 +108,7 @@ class Driver:
         """Run epochs until all input there is has been taken (`once`) or `stop` is called; tells whether it was not.
 
         Raises:
-            MillpondError: whatever ended the query, with its code; other failures pass through.
+            MillpondError: whatever ended the query, with its code.
         """
         self._failure = None
         try:
@@ -117,7 +125,7 @@ class Driver:
                 # Spark's stop would cancel the epoch at hand, so it waits for a moment between two
                 if self._may_stop():
                     self._query.stop()
-        except PySparkException as error:
+        except (PySparkException, Py4JError) as error:
             if self._failure is not None or not self._stopping:
                 raise self._explained(error) from error
         finally:
@@ -155,8 +163,7 @@ class Driver:
         try:
             self._begin(frame, number)
         except (MillpondError, PySparkException, Py4JError) as error:
-            explained = self._explained(error)
-            self._failure = explained if isinstance(explained, MillpondError) else None
+            self._failure = self._explained(error)
             raise
         finally:
             self._busy = False
@@ -196,13 +203,16 @@ class Driver:
     def _perform(self, steps: Steps[T]) -> T:
         return perform(steps, self._log, self._manifests, self._announce)
 
-    def _explained(self, error: Exception) -> Exception:
-        """The error of ours that Spark flattened to text, or why Spark may have failed, or the error itself."""
+    def _explained(self, error: Exception) -> MillpondError:
+        """The first failure, as an error of ours; what a dying JVM says is never the reason."""
         if self._failure is not None:
             return self._failure
-        return self._fenced_or(error if isinstance(error, MillpondError) else from_text(str(error)) or error)
+        found = explained(error)
+        if isinstance(found, SparkError):
+            found = jvm_failure() or found
+        return self._fenced_or(found)
 
-    def _fenced_or(self, error: Exception) -> Exception:
+    def _fenced_or(self, error: MillpondError) -> MillpondError:
         """That another driver has taken over, if so: that explains whatever happens here."""
         try:
             self._perform(self._writer.drain())  # reads the log, no more

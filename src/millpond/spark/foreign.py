@@ -17,9 +17,10 @@ import pyspark
 from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Foreign
 from millpond.spark.catalyst import Catalyst, JavaObject, children, items, kind_of, text_of, type_of
-from millpond.spark.vocabulary import OPAQUE, UNSTABLE
+from millpond.spark.vocabulary import MOMENTS, OPAQUE, UNSTABLE
 
 _IDENTITY = re.compile(r"@[0-9a-f]{5,}")
+_FIXED = re.compile(r"\s*[+-]?\d{4,}")
 _DROPPED = frozenset({"exprId", "qualifier", "metadata", "nullable", "value"})
 
 
@@ -49,6 +50,11 @@ def check_node(node: JavaObject, kind: str) -> None:
     Raises:
         UnsupportedQuery: see above.
     """
+    if kind == "Cast" and type_of(node) in MOMENTS and _of_the_clock(node.child()):
+        raise UnsupportedQuery(
+            f"`{text_of(node)}` takes a text without a date for a moment, which is wrong or depends on the clock.",
+            "Write it as 'yyyy-mm-dd hh:mm:ss'.",
+        )
     if kind in UNSTABLE:
         raise UnsupportedQuery(
             f"`{text_of(node)}` changes from run to run, so a repeated epoch would answer differently.",
@@ -63,6 +69,13 @@ def check_node(node: JavaObject, kind: str) -> None:
         raise UnsupportedQuery(
             f"The query has a subquery inside an expression ({kind}).", "Write it without one."
         )
+
+
+def _of_the_clock(node: JavaObject) -> bool:
+    """Whether a text is cast to `now`, `today` or a time of the day on which it is cast."""
+    if kind_of(node) != "Literal" or type_of(node) != "string" or node.value() is None:
+        return False
+    return _FIXED.match(str(node.value().toString())) is None
 
 
 def project(catalyst: Catalyst, expression: JavaObject) -> Projected:

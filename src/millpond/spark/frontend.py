@@ -6,21 +6,22 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 import msgspec
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
+from millpond.errors import QueryError, QueryTypeError
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import columns_of
 from millpond.model.query import Query
 from millpond.model.stream import Stream, check_order
 from millpond.plan.late import check_late, late_columns
-from millpond.spark.catalyst import Catalyst, self_check
+from millpond.spark.catalyst import Catalyst, self_check, unlogged
 from millpond.spark.extract import Extraction, Terms, extract_query
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
 from millpond.spark.read import Wanted, Watermark, register
-from millpond.spark.statements import parse_file
+from millpond.spark.refusals import placed, spark_refusal
+from millpond.spark.statements import blank, parse_file
 from millpond.spark.windows import tumbling_twin
 
 
@@ -51,6 +52,7 @@ class FrontEnd:
         """Expressions that Spark projects, by the key of their `Foreign`."""
         return MappingProxyType(self._foreigns)
 
+    @unlogged()
     def declare(self, stream: Stream, watermark: Watermark | None = None) -> None:
         """Make a stream readable by its name; with a `watermark`, texts need none of their own.
 
@@ -77,21 +79,28 @@ class FrontEnd:
         Raises:
             QuerySyntaxError, QueryRefused, QueryTypeError, UnsupportedQuery: see `errors`.
         """
-        check_size(text)
-        plan = parse(self._catalyst, text)
-        judged = judge(plan, self._streams)
-        twin = tumbling_twin(self._catalyst, text, judged.windows)
-        if twin.text != text:
-            judge(parse(self._catalyst, twin.text), self._streams)  # only judged text is analysed
-        try:
-            frame = self._spark.sql(twin.text)
-        except AnalysisException as error:
-            raise _type_error(error) from error
-        terms = Terms(name, twin.window, sink or Sink(), serve, text)
-        read = [stream for name in judged.relations if (stream := self._known(name))]
-        relation = read[0].name if len(read) == 1 else None
-        return self._kept(extract_query(self._catalyst, frame, terms, self._all(), relation), late)
+        return self._query(Terms(name, None, sink or Sink(), serve, text), text, late)
 
+    @unlogged()
+    def _query(self, terms: Terms, text: str, late: Sink | None = None) -> Query:
+        """The query of a text; `text` is it with blanks before, where it stands in a file."""
+        check_size(terms.text)
+        judged = judge(parse(self._catalyst, text), self._streams)
+        try:
+            twin = tumbling_twin(self._catalyst, text, judged.windows)
+            if twin.text != text:
+                judge(parse(self._catalyst, twin.text), self._streams)  # only judged text is analysed
+            frame = self._spark.sql(twin.text)
+            read = [stream for name in judged.relations if (stream := self._known(name))]
+            relation = read[0].name if len(read) == 1 else None
+            terms = terms._replace(window=twin.window)
+            return self._kept(extract_query(self._catalyst, frame, terms, self._all(), relation), late)
+        except PySparkException as error:
+            raise spark_refusal(error, text) from error
+        except QueryError as error:
+            raise placed(error, text, judged.places) from error
+
+    @unlogged()
     def query_from_dataframe(
         self, name: str, frame: DataFrame, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None
     ) -> Query:
@@ -110,6 +119,7 @@ class FrontEnd:
             self.declare(found.stream)
         return self._kept(found, late)
 
+    @unlogged()
     def load_file(self, text: str) -> list[Query]:
         """Declare the streams of a pond file and read its queries, in order.
 
@@ -122,8 +132,8 @@ class FrontEnd:
         queries = []
         for statement in pond.queries:
             try:
-                terms = {"sink": statement.sink, "late": statement.late}
-                queries.append(self.query_from_sql(statement.name, statement.text, serve=statement.serve, **terms))
+                terms = Terms(statement.name, None, statement.sink, statement.serve, statement.text)
+                queries.append(self._query(terms, blank(text[: statement.start]) + statement.text, statement.late))
             except QueryError as error:
                 what = f"In {statement.name} (line {statement.line} of the file): {error.what}"
                 raise type(error)(what, error.cure) from error
@@ -175,11 +185,3 @@ class FrontEnd:
 
     def _known(self, name: str) -> Stream | None:
         return next((stream for stream in self._streams.values() if stream.name.lower() == name.lower()), None)
-
-
-def _type_error(error: PySparkException) -> QueryError:
-    what = str(error).strip().splitlines()[0].split(" SQLSTATE:")[0].split("; line ")[0]
-    condition = error.getCondition() or ""
-    if condition.startswith(("_LEGACY_ERROR_TEMP_1039", "STREAMING", "UNSUPPORTED")):
-        return UnsupportedQuery(f"Spark refuses the query: {what}", "Change that part.")
-    return QueryTypeError(f"Spark cannot resolve the query: {what}", "Check names and types there.")

@@ -7,26 +7,36 @@ nothing, so the unresolved tree is judged: it is the same parser that the analys
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection
 from typing import NamedTuple
 
-from pyspark.errors import ParseException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millpond.errors import QueryRefused, QuerySyntaxError, QueryTypeError
-from millpond.spark.catalyst import Catalyst, JavaObject, children, items, kind_of, place_of
-from millpond.spark.vocabulary import EXPRESSIONS, FUNCTIONS, PLANS, WINDOWS
+from millpond.spark.catalyst import Catalyst, JavaObject, Place, children, items, kind_of, place_of, type_of
+from millpond.spark.refusals import positioned
+from millpond.spark.vocabulary import EXPRESSIONS, FUNCTIONS, MOMENTS, PLANS, WINDOWS
 
 MAX_CHARACTERS = 20_000
 MAX_NESTING = 100
 MAX_NODES = 3_000
+MAX_COMMENT_NESTING = 8
+"""Spark's lexer needs time and memory that grow with a power of this: 640 exhaust a heap of 1 GB."""
+
+_BRACKET = re.compile(r"[(\[]|[)\]]")
+_COMMENT = re.compile(r"/\*|\*/")
+_FIXED = re.compile(r"[a-z_]+\s*r?['\"][+-]?\d{4,}", re.IGNORECASE)
 
 
 class Judged(NamedTuple):
-    """What a query that passed is made of: its calls of window functions, and the relations it reads."""
+    """What a query that passed is made of: calls of window functions, relations, where each kind of node stands."""
 
     windows: list[JavaObject]
     relations: set[str]
+    places: dict[str, Place]
 
 
 class _Visit(NamedTuple):
@@ -57,27 +67,28 @@ def check_size(text: str) -> None:
 
     Raises:
         QueryRefused: see above.
+        QuerySyntaxError: it is no Unicode text.
     """
     if "${" in text:
         start = text.index("${")
         raise QueryRefused(
-            f"At character {start + 1} the text has `${{`, which would read a setting of the server.",
+            f"Query text may not use a setting of the server at {Place(text, start, start + 2)}.",
             "Write the value itself.",
         )
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise QuerySyntaxError("The text has half a surrogate pair, which is no character.", "Write UTF-8.")
     if len(text) > MAX_CHARACTERS:
         raise QueryRefused(
             f"The text has {len(text)} characters; {MAX_CHARACTERS} are allowed.",
             "Split the query into several.",
         )
-    depth = deepest = 0
-    for character in text:
-        if character in "([":
-            depth += 1
+    for what, marks, allowed in (("Parentheses", _BRACKET, MAX_NESTING), ("Comments", _COMMENT, MAX_COMMENT_NESTING)):
+        depth = deepest = 0
+        for mark in marks.findall(text):
+            depth += 1 if mark in ("(", "[", "/*") else -1
             deepest = max(deepest, depth)
-        elif character in ")]":
-            depth -= 1
-    if deepest > MAX_NESTING:
-        raise QueryRefused(f"Parentheses nest {deepest} deep; {MAX_NESTING} are allowed.", "Simplify the expression.")
+        if deepest > allowed:
+            raise QueryRefused(f"{what} nest {deepest} deep; {allowed} are allowed.", "Simplify the text.")
 
 
 def parse(catalyst: Catalyst, text: str) -> JavaObject:
@@ -85,13 +96,15 @@ def parse(catalyst: Catalyst, text: str) -> JavaObject:
 
     Raises:
         QuerySyntaxError: it does not parse; the message is Spark's, with its line and column.
+        QueryRefused: Spark's parser breaks on it.
     """
     try:
         return catalyst.parse(text)
-    except ParseException as error:
-        lines = [line for line in str(error).strip().splitlines() if line.strip()]
-        what = lines[0] if lines else "The text does not parse."
-        raise QuerySyntaxError(f"Spark cannot parse the query: {what}", "Correct the text there.") from error
+    except PySparkException as error:
+        what, where = positioned(str(error))
+        raise QuerySyntaxError(f"Spark cannot parse the query{where}: {what}", "Correct the text there.") from error
+    except Py4JError as error:
+        raise QueryRefused("Spark's parser breaks on the query.", "Split it into several.") from error
 
 
 def judge(plan: JavaObject, relations: Collection[str]) -> Judged:
@@ -102,7 +115,7 @@ def judge(plan: JavaObject, relations: Collection[str]) -> Judged:
         QueryTypeError: it reads a stream that nobody declared.
     """
     known = frozenset(name.lower() for name in relations)
-    judged = Judged([], set())
+    judged = Judged([], set(), {})
     stack = [_Visit(plan, 0, True, known)]
     count = 0
     while stack:
@@ -119,6 +132,8 @@ def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
     kind = kind_of(node)
     if kind not in PLANS:
         raise _refused(node, f"the statement or clause {kind}", "Use SELECT … FROM … WHERE … GROUP BY … HAVING.")
+    if (place := place_of(node)) is not None:
+        judged.places.setdefault(kind, place)
     if kind == "UnresolvedRelation":
         judged.relations.add(_judge_relation(node, relations))
     found: list[_Visit] = []
@@ -150,6 +165,11 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
     kind = kind_of(node)
     if kind not in EXPRESSIONS:
         raise _refused(node, f"the expression {kind}", "Say it with the functions that queries may call.")
+    if kind == "Literal" and type_of(node) in MOMENTS:
+        place = place_of(node)
+        if place is not None and place.piece[:1].isalpha() and not _FIXED.match(place.piece):
+            # 'now', 'today' and a time without a date are made of the clock while the text is parsed
+            raise _refused(node, "a moment that depends on the clock", "Write it as 'yyyy-mm-dd hh:mm:ss'.")
     if kind == "UnresolvedFunction":
         parts = [str(part) for part in items(node.nameParts())]
         if len(parts) != 1 or parts[0].lower() not in FUNCTIONS:
@@ -158,6 +178,8 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
             raise _refused(node, f"the function {'.'.join(parts)}", cure)
         if parts[0].lower() in WINDOWS:
             judged.windows.append(node)
+            if (place := place_of(node)) is not None:
+                judged.places.setdefault("window", place)
     return [_Visit(child, visit.depth + 1, False, visit.relations) for child in children(node)]
 
 

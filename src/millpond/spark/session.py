@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from millpond.errors import SetupError
-from millpond.spark.catalyst import Catalyst
+from millpond.errors import MillpondError, NoMemoryError, SetupError
+from millpond.spark.catalyst import Catalyst, unlog
+from millpond.spark.failures import explained, jvm_gone
 from millpond.spark.java import Gateway, find_java, handed_over, start_gateway
 
 Session: TypeAlias = SparkSession
@@ -90,6 +95,15 @@ LOOPBACK = (
 # Spark's that recurses per character: with the usual stack of 1 MB its thread dies of StackOverflowError.
 JVM_OPTIONS = f"-Xss8m -Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}"
 
+MIN_HEAP = 512 << 20
+"""Smallest heap in bytes; Spark itself refuses less than 450 MiB of usable memory."""
+
+_UNITS = {"": 1 << 20, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(\d+)([kmgt]?)b?", re.IGNORECASE)
+_MASTER = re.compile(
+    r"local(\[(\d+|\*)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|(spark|k8s)://.+"
+)
+
 _gateways: list[Gateway] = []
 
 
@@ -126,8 +140,17 @@ def end_java() -> None:
         gateway.process.kill()
 
 
+def jvm_failure(seconds: float = 2.0) -> MillpondError | None:
+    """Why the JVM that this process started has ended, if it ends within `seconds`; None while it lives."""
+    for gateway in _gateways[-1:]:
+        with suppress(subprocess.TimeoutExpired):
+            return jvm_gone(gateway.process.wait(seconds))
+    return None
+
+
 def launch_conf(master: str, app_name: str, driver_memory: str, extra: Mapping[str, str]) -> dict[str, str]:
     """Return every setting of a new session, by name."""
+    _check_launch(master, driver_memory)
     local = master.startswith("local")
     folder = os.path.join(tempfile.gettempdir(), f"millpond-{os.getuid()}")
     settings = [setting for setting in SETTINGS if setting.when is not When.NEEDED]
@@ -186,10 +209,30 @@ def _build(conf: Mapping[str, str]) -> SparkSession:
     settings = SparkConf(loadDefaults=True).setAll(list(conf.items()))
     # PySpark reads the worker's interpreter from the environment only.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with _own_handler():
-        spark = SparkSession.builder.config(conf=settings).getOrCreate()
+    unlog()
+    try:
+        with _own_handler():
+            spark = SparkSession.builder.config(conf=settings).getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise explained(error) from error
     check_session(spark)
     return spark
+
+
+def _check_launch(master: str, memory: str) -> None:
+    """Refuse what the JVM would answer with pages of its own.
+
+    Raises:
+        SetupError: Spark knows no such master, or the heap is no size.
+        NoMemoryError: the heap is too small for Spark.
+    """
+    if not _MASTER.fullmatch(master):
+        raise SetupError(f"Spark has no master {master!r}.", "Use local[4], local[*,4], spark://host:port, yarn or k8s://….")
+    size = _SIZE.fullmatch(memory.strip())
+    if size is None:
+        raise SetupError(f"{memory!r} is no size of a heap.", "Write it as 900m or 2g.")
+    if int(size[1]) * _UNITS[size[2].lower()] < MIN_HEAP:
+        raise NoMemoryError(f"A heap of {memory} is too small for Spark.", f"Give it {MIN_HEAP >> 20}m or more.")
 
 
 @contextmanager

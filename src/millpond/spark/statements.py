@@ -59,16 +59,18 @@ class Statement(NamedTuple):
 
     text: str
     line: int
+    start: int
 
 
 class QueryStatement(NamedTuple):
-    """A `CREATE STREAMING TABLE`: `text` is its SELECT, exactly as written."""
+    """A `CREATE STREAMING TABLE`: `text` is its SELECT, exactly as written, from character `start` of the file."""
 
     name: str
     text: str
     sink: Sink
     serve: bool
     line: int
+    start: int
     late: Sink | None = None
 
 
@@ -93,7 +95,7 @@ def parse_file(spark: SparkSession, text: str) -> PondFile:
     queries: dict[str, QueryStatement] = {}
     for statement in split(text):
         try:
-            made = _read(catalyst, statement)
+            made = _read(catalyst, statement, blank(text[: statement.start]))
             name = made.name.lower()
             if name in streams or name in queries:
                 raise QueryTypeError(f"{made.name} is created twice.", "Give one of them another name.")
@@ -104,6 +106,11 @@ def parse_file(spark: SparkSession, text: str) -> PondFile:
         else:
             queries[name] = made
     return PondFile(tuple(streams.values()), tuple(queries.values()))
+
+
+def blank(text: str) -> str:
+    """The text with nothing left of it but its length and its lines: behind it, positions are those of the file."""
+    return re.sub(r"[^\n]", " ", text)
 
 
 def split(text: str) -> list[Statement]:
@@ -122,7 +129,8 @@ def split(text: str) -> list[Statement]:
         if token is None or token.group("end"):
             if not empty:
                 lead = len(text[start:stop]) - len(text[start:stop].lstrip())
-                found.append(Statement(text[start:stop].strip(), text.count("\n", 0, start + lead) + 1))
+                line = text.count("\n", 0, start + lead) + 1
+                found.append(Statement(text[start:stop].strip(), line, start + lead))
             if token is None:
                 return found
             start = position = token.end()
@@ -151,14 +159,14 @@ def _unclosed(text: str, position: int, what: str) -> QuerySyntaxError:
     )
 
 
-def _read(catalyst: Catalyst, statement: Statement) -> Stream | QueryStatement:
+def _read(catalyst: Catalyst, statement: Statement, before: str) -> Stream | QueryStatement:
     check_size(statement.text)
-    plan = parse(catalyst, statement.text)
+    plan = parse(catalyst, before + statement.text)
     kind = kind_of(plan)
     if kind == "CreateTable":
         return _stream(catalyst, plan)
     if kind == "CreateStreamingTableAsSelect":
-        return _query(plan, statement.line)
+        return _query(plan, statement)
     what = "a streaming table without AS SELECT" if kind == "CreateStreamingTable" else f"the statement {kind}"
     raise QueryRefused(
         f"A pond file may not have {what}.",
@@ -212,7 +220,7 @@ def _columns(name: str, provider: str, columns: tuple[Field, ...], options: dict
     return columns
 
 
-def _query(plan: JavaObject, line: int) -> QueryStatement:
+def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
     name = _name(plan, plan.name())
     spec = plan.tableSpec()
     if plan.columns().size():
@@ -228,7 +236,9 @@ def _query(plan: JavaObject, line: int) -> QueryStatement:
     if serve not in ("true", "false"):
         raise QueryTypeError(f"'serve' of {name} is {serve}.", "Write 'true' or 'false'.")
     late = _late(name, provider, properties)
-    return QueryStatement(name, str(plan.originalText()), sink, serve == "true", line, late)
+    text = str(plan.originalText())
+    start = statement.start + statement.text.rindex(text)
+    return QueryStatement(name, text, sink, serve == "true", statement.line, start, late)
 
 
 def _late(name: str, provider: str, properties: dict[str, str]) -> Sink | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from millpond.errors import CorruptError
+from millpond.errors import CorruptError, of_machine
 from millpond.faults import reached
 from millpond.log.records import Receipt
 from millpond.runtime.fold import fold
@@ -28,10 +29,11 @@ class _Gather:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reached("gather.start")
-        for instance, packet in gather(self._task, batches, _context().partitionId()):
-            columns = [pa.array([instance], pa.int32()), pa.array([packet], pa.binary())]
-            reached("gather.packet")
-            yield pa.RecordBatch.from_arrays(columns, names=["instance", "packet"])
+        with _explained():
+            for instance, packet in gather(self._task, batches, _context().partitionId()):
+                columns = [pa.array([instance], pa.int32()), pa.array([packet], pa.binary())]
+                reached("gather.packet")
+                yield pa.RecordBatch.from_arrays(columns, names=["instance", "packet"])
 
 
 class _Fold:
@@ -42,14 +44,27 @@ class _Fold:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reached("fold.start")
-        packets = [packet.as_buffer() for batch in batches for packet in batch.column(1)]
-        context = _context()
-        # the application-wide id: a batch that is run again by the same driver counts its attempts anew
-        attempt = f"{self._task.writer}-{context.taskAttemptId()}"
-        receipt, body = fold(self._task, context.partitionId(), packets, attempt)
-        columns = [pa.array([msgspec.json.encode(receipt)], pa.binary()), pa.array([body], pa.binary())]
+        with _explained():
+            packets = [packet.as_buffer() for batch in batches for packet in batch.column(1)]
+            context = _context()
+            # the application-wide id: a batch that is run again by the same driver counts its attempts anew
+            attempt = f"{self._task.writer}-{context.taskAttemptId()}"
+            receipt, body = fold(self._task, context.partitionId(), packets, attempt)
+            columns = [pa.array([msgspec.json.encode(receipt)], pa.binary()), pa.array([body], pa.binary())]
         reached("fold.return")
         yield pa.RecordBatch.from_arrays(columns, names=["receipt", "body"])
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Say with a code that this machine has no room or no memory: only the text of an error reaches the driver."""
+    try:
+        yield
+    except (OSError, MemoryError) as error:
+        known = of_machine(error)
+        if known is None:
+            raise
+        raise known from error
 
 
 def _context() -> TaskContext:

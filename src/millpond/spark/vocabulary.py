@@ -70,9 +70,12 @@ UNSTABLE = _words(
     """CurrentTimestamp CurrentTimestampLike Now LocalTimestamp CurrentDate CurrentTime CurrentTimeZone
     CurrentUser SessionUser CurrentDatabase CurrentCatalog CurrentPath SparkVersion AesEncrypt
     UnixTimestampNow Uuid Rand Randn RandStr Uniform Shuffle MonotonicallyIncreasingID SparkPartitionID
-    InputFileName InputFileBlockStart InputFileBlockLength CallMethodViaReflection Sleep"""
+    InputFileName InputFileBlockStart InputFileBlockLength CallMethodViaReflection Sleep VariableReference"""
 )
 """Resolved expressions whose answer depends on more than their arguments, whatever Spark says of them."""
+
+MOMENTS = ("timestamp", "timestamp_ntz", "date")
+"""Types whose constants Spark may make of the clock: `TIMESTAMP 'now'`, or a time without a date."""
 
 OPAQUE = frozenset(
     {"PythonUDF", "PythonUDAF", "PythonUDTF", "ScalaUDF", "ScalaAggregator", "ScalaUDAF", "HiveSimpleUDF"}

@@ -29,13 +29,24 @@ from millpond.spark.catalyst import (
 )
 
 _ARGUMENTS = ("timecolumn", "windowduration", "slideduration", "starttime")
+MAX_DAYS = 36_525
+"""Longest window: a hundred years."""
+MAX_OVERLAP = 1_000_000
+"""Most windows that one event may be in; 7 days every second are 604,800."""
+
+_DAY_US = 86_400_000_000
+_UNITS = (
+    ("days", _DAY_US), ("hours", 3_600_000_000), ("minutes", 60_000_000), ("seconds", 1_000_000),
+    ("milliseconds", 1_000), ("microseconds", 1),
+)  # fmt: skip
 _PROBE_US = 1_000_000_000_000_000
 
 
 class Twin(NamedTuple):
     """The text with every hopping window made tumbling, and the window it stood for, if the text has one.
 
-    Of tumbling windows only those are rewritten whose duration Spark would not take in that spelling."""
+    Of tumbling windows only those are rewritten whose duration Spark would not take in that spelling. What is
+    rewritten keeps its length and its lines, so a position in one text is one in the other."""
 
     text: str
     window: Sliding | None
@@ -66,7 +77,8 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
         column = place_of(arguments["timecolumn"])
         plain = len(arguments) == 2 and type_of(arguments["windowduration"]) == "string"
         if place is not None and column is not None and not plain:
-            cuts.append((place.start, place.stop, f"window({column.piece}, '{window.size_us} microseconds')"))
+            twin = f"window({column.piece}, '{_duration(window.size_us)}')"
+            cuts.append((place.start, place.stop, _fitted(twin, place.piece)))
     if len(found) > 1:
         both = " and ".join(str(place) for place in found.values())
         raise UnsupportedQuery(f"The query has two different windows, {both}.", "Make them two queries.")
@@ -113,6 +125,20 @@ def _arguments(call: JavaObject) -> dict[str, JavaObject]:
     return found
 
 
+def _duration(us: int) -> str:
+    """A duration in the longest unit that it is a multiple of, for it must fit where another one stood."""
+    name, unit = next((name, unit) for name, unit in _UNITS if us % unit == 0)
+    return f"{us // unit} {name}"
+
+
+def _fitted(twin: str, piece: str) -> str:
+    """The twin padded to the length and the line breaks of the piece it replaces."""
+    breaks = piece.count("\n") - twin.count("\n")
+    room = len(piece) - len(twin) - breaks
+    last = len(piece) - piece.rfind("\n") - 1 if breaks > 0 else 0
+    return twin + " " * max(0, room - last) + "\n" * max(0, breaks) + " " * min(max(0, room), last)
+
+
 def _sliding(catalyst: Catalyst, arguments: dict[str, JavaObject]) -> Sliding:
     size = _microseconds(catalyst, arguments["windowduration"])
     slide = _microseconds(catalyst, arguments["slideduration"]) if "slideduration" in arguments else size
@@ -120,7 +146,24 @@ def _sliding(catalyst: Catalyst, arguments: dict[str, JavaObject]) -> Sliding:
     if slide > 0 and abs(offset) >= slide:
         place = place_of(arguments["starttime"])
         raise QueryTypeError(f"The window offset at {place} is not within one slide.", "Use offset modulo slide.")
-    return Sliding(size, slide, offset % slide if slide > 0 else 0)
+    window = Sliding(size, slide, offset % slide if slide > 0 else 0)
+    _check_sane(window)
+    return window
+
+
+def _check_sane(window: Sliding) -> None:
+    """Refuse a window that nobody means, before an event is read."""
+    if window.size_us > MAX_DAYS * _DAY_US:
+        raise QueryTypeError(
+            f"A window of {window.size_us // _DAY_US:,} days would never end; {MAX_DAYS:,} days are allowed.",
+            "Use a shorter size.",
+        )
+    if window.size_us > MAX_OVERLAP * window.slide_us:
+        raise QueryTypeError(
+            f"Each event would be in {window.size_us // window.slide_us:,} windows of {_duration(window.size_us)} "
+            f"every {_duration(window.slide_us)}; {MAX_OVERLAP:,} are allowed.",
+            "Use a longer slide or a shorter size.",
+        )
 
 
 def _microseconds(catalyst: Catalyst, argument: JavaObject) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from millpond.errors import PlaceError, TruthError
+from millpond.errors import PlaceError, TruthError, of_machine
 from millpond.ids import writer_token
 from millpond.log.follower import NOTHING_APPLIED
 
@@ -68,10 +68,10 @@ def follower_name(query: str, late: bool) -> str:
 
 @contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Turn an OSError within into a PlaceError that names the folder."""
+    """Turn an OSError within into an error of ours that names the folder."""
     try:
         yield
     except OSError as error:
-        raise PlaceError(
+        raise of_machine(error) or PlaceError(
             f"The folder {folder} failed: {error}.", "It must be a local folder that the driver may write."
         ) from error

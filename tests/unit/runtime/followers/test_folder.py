@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from millpond.errors import CorruptError, ForeignPondError, PlaceError, TruthError, UnsupportedQuery
+from millpond.errors import CorruptError, DiskFullError, ForeignPondError, PlaceError, TruthError, UnsupportedQuery
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
@@ -270,7 +270,7 @@ def test_places_that_cannot_be_written(filled: Any, tmp_path: Path, monkeypatch:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(folder.os, "fsync", full)
-    with pytest.raises(PlaceError, match="No space left"):
+    with pytest.raises(DiskFullError, match="No space left"):
         filled.feed(sink)
     assert visible(tmp_path / "out") == {}
     monkeypatch.undo()

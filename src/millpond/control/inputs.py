@@ -1,0 +1,47 @@
+"""Whether there is anything to read at all: said before the first epoch, for an empty folder is mostly a wrong one."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable
+
+from millpond.errors import EmptyInputError
+from millpond.model.stream import Stream
+
+_HIDDEN = ("_", ".")
+
+
+def empty_inputs(streams: Iterable[Stream]) -> list[EmptyInputError]:
+    """A note for each stream whose local folder holds no file that Spark would read."""
+    notes = []
+    for stream in streams:
+        options = {} if stream.source is None else {name.lower(): value for name, value in stream.source.options}
+        path = _local(options.get("path", ""))
+        if path and not any(_holds_a_file(found) for found in glob.glob(path)):
+            notes.append(
+                EmptyInputError(
+                    f"The stream {stream.name} has nothing to read: {path} holds no file.",
+                    "Check its path, or put files there.",
+                )
+            )
+    return notes
+
+
+def _local(path: str) -> str:
+    """The path on this machine; "" for one elsewhere."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", path)
+    if scheme is None:
+        return path
+    return re.sub(r"^file:/+", "/", path) if scheme[1].lower() == "file" else ""
+
+
+def _holds_a_file(path: str) -> bool:
+    if os.path.isfile(path):
+        return True
+    for _, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
+        if any(not name.startswith(_HIDDEN) for name in names):
+            return True
+    return False

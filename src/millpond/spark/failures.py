@@ -1,0 +1,119 @@
+"""What Spark reports when something failed, as one error of ours: a code, one line, a cure.
+
+Spark flattens whatever went wrong, in a worker, in a callback or in its own JVM, to pages of text. An error of
+ours is read back from there; what Spark says of files, disks and memory is recognised by its own words; the rest is
+`SparkError` with the innermost reason. The trace stays reachable as `__cause__`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from py4j.protocol import Py4JError, Py4JNetworkError
+
+from millpond.errors import (
+    LateSchemaError,
+    MillpondError,
+    NoMemoryError,
+    SourceError,
+    SparkError,
+    from_text,
+    no_room,
+)
+
+_MEMORY = re.compile(r"java\.lang\.OutOfMemoryError(?:: [^\n]*)?|\[UNABLE_TO_ACQUIRE_MEMORY\][^\n]*")
+_SHORT = re.compile(r"(?:MemoryError|ArrowMemoryError)(?:: [^\n]*)?$|Cannot allocate memory", re.MULTILINE)
+_EXIT_FOR_MEMORY = 52
+_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|File too large")
+_DEAD_WORKER = re.compile(r"Python worker exited unexpectedly[^\n]*|EOFException: Python worker[^\n]*")
+_MISMATCH = re.compile(r"while reading file (\S+?)\.? (Data type mismatches [^\n]*?)(?:\.? SQLSTATE|\n|$)")
+_FILE = re.compile(r"\[FAILED_READ_FILE[.\w]*\] [^\n]*?file (\S+?)\.?(?:\s|$)")
+_RECORD = re.compile(r"\[MALFORMED_RECORD_IN_PARSING[.\w]*\] ([^\n]*)")
+_CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?([\w$]+(?:: [^\n]*)?)$", re.MULTILINE)
+_PYTHON = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Exit|Interrupt)(?:: [^\n]*)?)$", re.MULTILINE)
+
+
+def explained(error: Exception) -> MillpondError:
+    """The error of ours behind an exception that came out of Spark; one of ours is returned as it is."""
+    if isinstance(error, MillpondError):
+        return error
+    if isinstance(error, Py4JNetworkError):
+        return jvm_gone()
+    try:
+        text = str(error)
+    except Py4JError:  # the text of an exception is fetched from a JVM that may be gone
+        return jvm_gone()
+    return from_text(text) or _of_machine(text) or _of_input(text) or _of_spark(text)
+
+
+def jvm_gone(status: int | None = None) -> MillpondError:
+    """That the driver's JVM has ended; Spark ends it with status 52 when its memory is short."""
+    if status == _EXIT_FOR_MEMORY:
+        return _heap_full("it has ended")
+    return SparkError(
+        "The JVM of the driver has ended.",
+        "See what it said above; if it was its memory, give it more (--memory). What was committed stands.",
+    )
+
+
+def _heap_full(what: str) -> NoMemoryError:
+    return NoMemoryError(
+        f"The JVM has no memory left: {what}.",
+        "Give it more (--memory), or let a batch read less (maxFilesPerTrigger); what was committed stands.",
+    )
+
+
+def _of_machine(text: str) -> MillpondError | None:
+    if found := _NO_ROOM.search(text):
+        return no_room(found.group())
+    if found := _MEMORY.search(text):
+        return _heap_full(found.group())
+    if found := _SHORT.search(text):
+        return NoMemoryError(
+            f"A Python process has no memory left: {found.group()}.",
+            "Run fewer instances, or give the machine more memory; what was committed stands.",
+        )
+    return None
+
+
+def _of_input(text: str) -> MillpondError | None:
+    if found := _MISMATCH.search(text):
+        return LateSchemaError(
+            f"{found[1]} does not fit its stream: {found[2]}.",
+            "Take the file away or mend the declaration; nothing of its epoch was committed.",
+        )
+    if found := _FILE.search(text):
+        return SourceError(
+            f"{found[1]} cannot be read: {_innermost(text)}.",
+            "Mend the file or take it away; nothing of its epoch was committed.",
+        )
+    if found := _RECORD.search(text):
+        return SourceError(
+            f"A record cannot be read: {_shortened(found[1])}.",
+            "Mend it, or use the mode PERMISSIVE; nothing of its epoch was committed.",
+        )
+    return None
+
+
+def _of_spark(text: str) -> SparkError:
+    if found := _DEAD_WORKER.search(text):
+        return SparkError(
+            f"A Python worker died more often than Spark retries: {_shortened(found.group())}.",
+            "Often the system killed it for its memory: run fewer instances, or give the machine more.",
+        )
+    return SparkError(f"Spark failed: {_innermost(text)}.", "Run with -v for the trace; what was committed stands.")
+
+
+def _innermost(text: str) -> str:
+    """The reason that lies deepest: the last cause of Java's, else the last line of Python's, else the first line."""
+    if causes := _CAUSE.findall(text):
+        return _shortened(causes[-1])
+    if raised := _PYTHON.findall(text):
+        return _shortened(raised[-1])
+    lines = [line for line in text.splitlines() if line.strip()]
+    return _shortened(lines[0]) if lines else "it says nothing"
+
+
+def _shortened(text: str) -> str:
+    plain = " ".join(text.split(" SQLSTATE:")[0].split()).rstrip(".")
+    return plain if len(plain) <= 300 else f"{plain[:297]}..."

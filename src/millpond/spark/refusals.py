@@ -1,0 +1,71 @@
+"""Refusals say where: line and column, from 1, in the text as its user wrote it.
+
+What is analysed has the positions of the user's text (`windows.tumbling_twin` keeps them), so Spark's own count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pyspark.errors import PySparkException
+
+from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
+from millpond.spark.catalyst import Place
+
+_PLACED = re.compile(r"\bline \d+, column \d+")
+_QUOTED = re.compile(r"`([^`]+)`")
+_KIND = re.compile(r"\((\w+)\)")
+_POSITION = re.compile(r"\(?\bline (\d+),? pos (\d+)\)?")
+_STREAMING = ("_LEGACY_ERROR_TEMP_1039", "STREAMING", "UNSUPPORTED")
+
+
+def spark_refusal(error: PySparkException, text: str) -> QueryError:
+    """What Spark's analyser says against `text`, in one line, with its place."""
+    told = str(error).strip()
+    what = " ".join(told.split("\n\n")[0].splitlines()[0].split(" SQLSTATE:")[0].split("; line ")[0].split())
+    where = _context(error, text) or _position(told)
+    if (error.getCondition() or "").startswith(_STREAMING):
+        return UnsupportedQuery(f"Spark refuses the query{where}: {what}", "Change that part.")
+    return QueryTypeError(f"Spark cannot resolve the query{where}: {what}", "Check names and types there.")
+
+
+def positioned(told: str) -> tuple[str, str]:
+    """The first line of a message of Spark's parser without its position, and the position in our words.
+
+    >>> positioned("[PARSE_SYNTAX_ERROR] Syntax error at or near ','. SQLSTATE: 42601 (line 1, pos 37)")
+    ("[PARSE_SYNTAX_ERROR] Syntax error at or near ','.", ' at line 1, column 38')
+    """
+    lines = [line for line in told.strip().splitlines() if line.strip()]
+    first = lines[0] if lines else "It says nothing."
+    return _POSITION.sub("", first).split(" SQLSTATE:")[0].strip(), _position(told)
+
+
+def placed(error: QueryError, text: str, places: Mapping[str, Place]) -> QueryError:
+    """The error with a place, if it has none: that of the first piece it quotes, or of the plan node it names."""
+    what = " ".join(error.what.split())
+    if _PLACED.search(what):
+        return type(error)(what, error.cure)
+    place = next((found for piece in _QUOTED.findall(error.what) if (found := _find(piece, text))), None)
+    if place is None:
+        kinds = [*_KIND.findall(what), *re.findall("window", what)]
+        place = next((places[kind] for kind in kinds if kind in places), None)
+    where = "" if place is None else f"At line {place.line}, column {place.column}: "
+    return type(error)(where + what, error.cure)
+
+
+def _find(piece: str, text: str) -> Place | None:
+    start = text.find(piece)
+    return None if start < 0 else Place(text, start, start + len(piece))
+
+
+def _context(error: PySparkException, text: str) -> str:
+    for context in error.getQueryContext():
+        if context.contextType().name == "SQL" and 0 <= context.startIndex() < len(text):
+            return f" at {Place(text, context.startIndex(), context.stopIndex() + 1)}"
+    return ""
+
+
+def _position(told: str) -> str:
+    found = _POSITION.search(told)
+    return "" if found is None else f" at line {found[1]}, column {int(found[2]) + 1}"

@@ -1,0 +1,286 @@
+"""Errors as a user meets them: a code, one line, a cure, and where it can be before any event is read.
+
+Also those that arise inside Spark's workers: there a process is really out of room or memory.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from millpond import Pond
+from millpond.errors import (
+    DiskFullError,
+    FencedError,
+    ForeignPondError,
+    LateSchemaError,
+    MillpondError,
+    NoMemoryError,
+    PlaceError,
+    QueryError,
+    QueryRefused,
+    QuerySyntaxError,
+    QueryTypeError,
+    SourceError,
+    UnsupportedQuery,
+)
+from millpond.spark import session
+from millpond.spark.frontend import FrontEnd
+
+COLUMNS = "ts TIMESTAMP, c STRING, v BIGINT, day DATE, items ARRAY<INT>"
+WM = "FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND"
+W = "window(ts, '10 seconds')"
+QUERY = f"SELECT c, {W} AS w, count(*) AS n, sum(v) AS s {WM} GROUP BY ALL"
+
+QUERIES: list[tuple[str, type[MillpondError], str]] = [
+    (f"SELECT c,\n  sum(nosuch) AS s {WM} GROUP BY c, {W}", QueryTypeError, r"line 2, column 7 \(`nosuch`\)"),
+    (f"SELECT c,\n  sum(items) AS s {WM} GROUP BY c, {W}", QueryTypeError, r"line 2, column 3 .*ARRAY<INT>"),
+    (f"SELECT c, count(*) {WM}\n WHERE length(c, 1) > 0 GROUP BY c, {W}", QueryTypeError, "line 2, column 8"),
+    (f"SELECT c,, count(*) {WM} GROUP BY c, {W}", QuerySyntaxError, "line 1, column 10"),
+    (f"SELECT c,\n percentile(v, 0.5) AS p {WM} GROUP BY c, {W}", UnsupportedQuery, "line 2, column 2.*percentile"),
+    (f"SELECT c, count(DISTINCT\n v) AS p {WM} GROUP BY c, {W}", UnsupportedQuery, "line 1, column 11.*DISTINCT"),
+    (f"SELECT count(*) AS n {WM} GROUP BY {W}\n ORDER BY n", QueryRefused, r"line 2, column 2 \(`ORDER BY n`\)"),
+    (f"SELECT date_format({W}.start, 'yyyy') AS y {WM} GROUP BY {W}", UnsupportedQuery, "line 1, column 8"),
+    # behind a hopping window, whose text is rewritten before Spark counts
+    (
+        "SELECT window(ts, '1 hour',\n '1 minute') AS w, sum(nosuch) AS s FROM STREAM tx WATERMARK ts DELAY OF "
+        "INTERVAL 1 SECOND GROUP BY ALL",
+        QueryTypeError, r"line 2, column 24 \(`nosuch`\)",
+    ),
+    (
+        f"SELECT window(slideDuration => '1 minute', windowDuration => INTERVAL 1 HOUR, timeColumn => ts) AS w, "
+        f"sum(x) {WM} GROUP BY ALL",
+        QueryTypeError, r"line 1, column 107 \(`x`\)",
+    ),
+    (f"SELECT count(*) FROM STREAM tx\n GROUP BY {W}", QueryTypeError, "line 2, column 11.*no watermark"),
+    (f"SELECT count(*) {WM} GROUP BY window(ts, '0 seconds')", QueryTypeError, r"line 1, column 81.*is empty"),
+    (f"SELECT count(*) {WM} GROUP BY window(ts, '365 days', '1 microsecond')", QueryTypeError, "31,536,000,000,000"),
+    (f"SELECT count(*) {WM} GROUP BY window(ts, '200000000 days')", QueryTypeError, "would never end"),
+    (f"SELECT count(*) {WM.replace('INTERVAL 1', 'INTERVAL -1')} GROUP BY {W}", QueryError, "not be negative"),
+    (f"SELECT c, count(*) {WM} GROUP BY c", UnsupportedQuery, "does not group by a window"),
+    (f"SELECT c, count(*) {WM} WHERE c = '${{env:HOME}}' GROUP BY c, {W}", QueryRefused, "line 1, column"),
+]  # fmt: skip
+
+
+def events(path: Path, start: int, count: int, v: Any = None) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    times = pa.array([(start + i % 9) * 1_000_000 for i in range(count)], pa.timestamp("us", "UTC"))
+    values = pa.array(range(count), pa.int64()) if v is None else v
+    pq.write_table(pa.table({"ts": times, "c": [f"key {i}" for i in range(count)], "v": values}), path)
+    os.utime(path, (1_700_000_000 + start,) * 2)
+
+
+def file_of(
+    folder: Path, query: str = QUERY, source: str = "parquet", path: Path | None = None, options: str = ""
+) -> str:
+    options = f"path '{path or folder / 'in'}', maxFilesPerTrigger 1{options}"
+    return (
+        f"CREATE TABLE tx ({COLUMNS}) USING {source} OPTIONS ({options});\n"
+        f"CREATE STREAMING TABLE q AS {query};\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def front(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> FrontEnd:
+    front = FrontEnd(spark)
+    folder = tmp_path_factory.mktemp("tx")
+    (folder / "in").mkdir()
+    front.load_file(file_of(folder))
+    return front
+
+
+@pytest.mark.parametrize(("text", "error", "what"), QUERIES)
+def test_a_wrong_query_is_told_where_it_is_wrong(
+    front: FrontEnd, capfd: pytest.CaptureFixture[str], text: str, error: type[MillpondError], what: str
+) -> None:
+    with pytest.raises(error, match=what) as caught:
+        front.query_from_sql("q", text)
+    assert caught.value.cure
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr().err == "", "PySpark logs each error as a page of JSON"
+
+
+@pytest.mark.parametrize(("query", "what"), [
+    (f"SELECT c,\n sum(nosuch) {WM} GROUP BY c, {W}", "line 3, column 6"),
+    (f"SELECT c,\n median(v) {WM} GROUP BY c, {W}", "line 3, column 2"),
+    (f"SELECT c,\n java_method('a') {WM} GROUP BY c, {W}", "line 3, column 2"),
+    (f"SELECT c,,\n v {WM} GROUP BY c, {W}", "line 2, column 38"),
+])  # fmt: skip
+def test_in_a_file_positions_are_the_files(spark: SparkSession, tmp_path: Path, query: str, what: str) -> None:
+    (tmp_path / "in").mkdir()
+    with pytest.raises(QueryError, match=what):
+        FrontEnd(spark).load_file(file_of(tmp_path, query))
+
+
+def test_a_missing_path_is_told_before_anything_is_made(spark: SparkSession, tmp_path: Path) -> None:
+    pond = Pond(spark, tmp_path / "pond")
+    with pytest.raises(SourceError, match=r"PATH_NOT_FOUND.*nowhere"):
+        pond.load(file_of(tmp_path, path=tmp_path / "nowhere"))
+    assert not (tmp_path / "pond").exists()
+
+
+def test_an_empty_folder_is_a_note(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in" / "_hidden").mkdir(parents=True)
+    (tmp_path / "in" / ".part").touch()
+    pond = Pond(spark, tmp_path / "pond")
+    pond.load(file_of(tmp_path))
+    [note] = pond.notes()
+    assert str(note).startswith("[MP-EMPTY] The stream tx has nothing to read: ")
+    events(tmp_path / "in" / "0.parquet", 0, 1)
+    assert pond.notes() == []
+
+
+def run(spark: SparkSession, folder: Path, text: str, **options: Any) -> Pond:
+    with Pond(spark, folder / "pond", **options) as pond:
+        pond.load(text)
+        pond.run(once=True, drain=True)
+    return pond
+
+
+def test_a_file_with_other_columns_is_named_and_costs_only_its_epoch(spark: SparkSession, tmp_path: Path) -> None:
+    events(tmp_path / "in" / "0.parquet", 0, 2)
+    events(tmp_path / "in" / "1.parquet", 20, 2, v=["x", "y"])
+    text = file_of(tmp_path)
+    with pytest.raises(LateSchemaError, match=r"1\.parquet does not fit its stream: .*\[v\].*bigint.*BINARY") as caught:
+        run(spark, tmp_path, text)
+    assert caught.value.cure
+    (tmp_path / "in" / "1.parquet").unlink()
+    events(tmp_path / "in" / "1.parquet", 20, 2)
+    run(spark, tmp_path, text)
+
+
+def test_a_file_that_is_none_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.parquet").write_bytes(b"no parquet at all" * 9)
+    with pytest.raises(SourceError, match=r"0\.parquet cannot be read: .*not a Parquet file"):
+        run(spark, tmp_path, file_of(tmp_path))
+
+
+def test_a_record_that_cannot_be_read_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.json").write_text('{"ts": "2024-01-01T00:00:00Z", "v": "two"}\n')
+    with pytest.raises(SourceError, match="cannot be read"):
+        run(spark, tmp_path, file_of(tmp_path, source="json", options=", mode 'FAILFAST'"))
+
+
+def test_folders_that_are_no_ponds(spark: SparkSession, tmp_path: Path) -> None:
+    events(tmp_path / "in" / "0.parquet", 0, 1)
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "data.csv").touch()
+    for name, error in (("file", PlaceError), ("foreign", ForeignPondError)):
+        pond = Pond(spark, tmp_path / name)
+        pond.load(file_of(tmp_path))
+        with pytest.raises(error) as caught:
+            pond.run()
+        assert caught.value.cure
+
+
+def test_of_two_drivers_the_older_one_stops(spark: SparkSession, tmp_path: Path) -> None:
+    events(tmp_path / "in" / "0.parquet", 0, 1)
+    with Pond(spark, tmp_path / "pond") as older, Pond(spark, tmp_path / "pond") as newer:
+        for pond in (older, newer):
+            pond.load(file_of(tmp_path))
+            pond.open()
+        with pytest.raises(FencedError) as caught:
+            older.run()
+        assert caught.value.cure
+
+
+def _python_workers() -> list[int]:
+    """Processes below our JVM: the daemon that forks Python workers, and the workers."""
+    found, stack = [], [gateway.process.pid for gateway in session._gateways]
+    while stack:
+        below = [
+            int(child)
+            for task in Path(f"/proc/{stack.pop()}/task").glob("*/children")
+            for child in task.read_text().split()
+        ]
+        found += below
+        stack += below
+    return found
+
+
+@contextmanager
+def _limited(limit: int, size: int) -> Iterator[None]:
+    """Soft limits of living processes; what they fork inherits them."""
+    workers = _python_workers()
+    assert workers, "no Python worker is alive"
+    before = {worker: resource.prlimit(worker, limit) for worker in workers}
+    for worker, (_, hard) in before.items():
+        resource.prlimit(worker, limit, (size, hard))
+    try:
+        yield
+    finally:
+        for worker in {*workers, *_python_workers()}:
+            if Path(f"/proc/{worker}").exists():
+                resource.prlimit(worker, limit, next(iter(before.values())))
+
+
+def _warm(spark: SparkSession) -> None:
+    spark.range(1).mapInArrow(lambda batches: batches, "id bigint").toArrow()
+
+
+def test_a_worker_without_room_says_so_and_a_later_run_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    events(tmp_path / "in" / "0.parquet", 0, 50_000)
+    text = file_of(tmp_path)
+    _warm(spark)
+    with _limited(resource.RLIMIT_FSIZE, 100_000), pytest.raises(DiskFullError, match="can be written") as caught:
+        run(spark, tmp_path, text, instances=1)
+    assert "Make room" in str(caught.value)
+    run(spark, tmp_path, text, instances=1)
+
+
+def test_a_worker_without_memory_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    events(tmp_path / "in" / "0.parquet", 0, 400_000)
+    _warm(spark)
+    pages = [int(Path(f"/proc/{worker}/statm").read_text().split()[0]) for worker in _python_workers()]
+    most = max(pages) * resource.getpagesize() + (16 << 20)
+    with _limited(resource.RLIMIT_AS, most), pytest.raises(NoMemoryError, match="fewer instances"):
+        run(spark, tmp_path, file_of(tmp_path), instances=1)
+
+
+def _millpond(*words: object, **limits: Any) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return subprocess.run(
+        [sys.executable, "-m", "millpond", *map(str, words)],
+        capture_output=True, text=True, timeout=180, check=False, env=environment, **limits,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_command_says_it_in_one_line(tmp_path: Path) -> None:
+    events(tmp_path / "in" / "0.parquet", 0, 2, v=["x", "y"])
+    file = tmp_path / "q.sql"
+    file.write_text(file_of(tmp_path))
+    done = _millpond("run", file, "--once", "--master", "local[1]", "--memory", "1g")
+    assert done.returncode == 1
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("The pond is in ")]
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("[MP-LATE-SCHEMA] "), done.stderr
+
+
+@pytest.mark.slow
+def test_a_heap_that_is_too_small_for_the_data_is_told(tmp_path: Path) -> None:
+    table = pa.table({"ts": pa.array([0], pa.timestamp("us", "UTC")), "c": ["x" * 300_000_000], "v": [1]})
+    (tmp_path / "in").mkdir()
+    place = tmp_path / "in" / "0.parquet"
+    pq.write_table(table, place, compression="zstd", use_dictionary=False, write_statistics=False)
+    file = tmp_path / "q.sql"
+    file.write_text(file_of(tmp_path))
+    done = _millpond("run", file, "--once", "--master", "local[1]", "--memory", "512m")
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("[MP-MEMORY] The JVM has no memory left"), done.stderr[-2_000:]
+    assert "Traceback" not in done.stderr

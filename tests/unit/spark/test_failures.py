@@ -1,0 +1,90 @@
+"""What Spark says of a failure becomes one line with a code, from texts that Spark 4.3 has written."""
+
+from __future__ import annotations
+
+import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
+
+from millpond.errors import CorruptError, SetupError
+from millpond.spark.failures import explained
+from millpond.spark.session import launch_conf
+
+STREAM = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
+TASK = "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times: "
+
+TEXTS = [
+    (
+        STREAM + TASK + "org.apache.spark.SparkException: [FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH] "
+        "Encountered error while reading file file:///in/1.parquet. Data type mismatches when reading Parquet column "
+        "[v]. Expected Spark type bigint, actual Parquet type BINARY. SQLSTATE: KD001\n\tat org.apache.spark.sql",
+        "MP-LATE-SCHEMA", "file:///in/1.parquet does not fit its stream: Data type mismatches",
+    ),
+    (
+        STREAM + TASK + "[FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Encountered error while reading file "
+        "file:///in/0.parquet. Could not read footer. SQLSTATE: KD001\n\tat x\nCaused by: java.lang.RuntimeException: "
+        "file:/in/0.parquet is not a Parquet file. Expected magic number at tail\n\tat y",
+        "MP-SOURCE", "file:///in/0.parquet cannot be read: RuntimeException: file:/in/0.parquet is not a Parquet file",
+    ),
+    (
+        "[MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION] Malformed records are detected in record parsing: [null].\n"
+        "Parse Mode: FAILFAST. SQLSTATE: 22023",
+        "MP-SOURCE", "Malformed records are detected",
+    ),
+    (TASK + "java.io.IOException: No space left on device\n\tat java.io", "MP-DISK", "No space left on device"),
+    (STREAM + "Caused by: java.io.IOException: File too large\n\tat java", "MP-DISK", "File too large"),
+    (TASK + "java.lang.OutOfMemoryError: Java heap space\n\tat java", "MP-MEMORY", "Java heap space"),
+    (
+        "PythonException: Traceback (most recent call last):\n  File x\nnumpy._core._exceptions._ArrayMemoryError: "
+        "Unable to allocate 9 GiB\n\tat org",
+        "MP-MEMORY", "Unable to allocate 9 GiB",
+    ),
+    (TASK + "SparkException: Python worker exited unexpectedly (crashed)\n\tat x", "MP-SPARK", "worker died"),
+    (
+        STREAM + "Traceback (most recent call):\n  File a\nValueError: first\n\nDuring\nKeyError: 'last'\n\tat org",
+        "MP-SPARK", "KeyError: 'last'",
+    ),
+    ("[MP-CORRUPT] Bad digest. Restore it.\n\tat org", "MP-CORRUPT", "Bad digest"),
+    ("", "MP-SPARK", "says nothing"),
+    ("x" * 10_000, "MP-SPARK", "x" * 100),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "code", "what"), TEXTS, ids=lambda value: value[:40])
+def test_a_failure_of_spark_has_a_code_and_one_line(text: str, code: str, what: str) -> None:
+    error = explained(Exception(text))
+    assert error.code == code
+    assert what in error.what
+    assert "\n" not in str(error) and len(str(error)) < 600
+    assert error.cure or code == "MP-CORRUPT"  # read back, a cure is part of the text
+
+
+def test_an_error_of_ours_stays_as_it_is() -> None:
+    error = CorruptError("Bad digest.", "Restore it.")
+    assert explained(error) is error
+
+
+class _Gone(Py4JError):
+    def __str__(self) -> str:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+
+@pytest.mark.parametrize("error", [Py4JNetworkError("Answer from Java side is empty"), _Gone()])
+def test_a_jvm_that_has_gone_is_told(error: Exception) -> None:
+    assert "[MP-SPARK] The JVM of the driver has ended." in str(explained(error))
+
+
+@pytest.mark.parametrize(("master", "memory", "what"), [
+    ("nowhere", "1g", "no master 'nowhere'"),
+    ("local[many]", "1g", "no master"),
+    ("local[2]", "lots", "'lots' is no size"),
+    ("local[2]", "64m", "too small for Spark"),
+])  # fmt: skip
+def test_a_launch_that_cannot_work_is_refused_before_java_starts(master: str, memory: str, what: str) -> None:
+    with pytest.raises(SetupError, match=what) as caught:
+        launch_conf(master, "test", memory, {})
+    assert caught.value.cure
+
+
+@pytest.mark.parametrize("master", ["local", "local[4]", "local[*]", "local[*,4]", "local[2, 3]", "yarn", "spark://h:7"])
+def test_masters_that_spark_knows(master: str) -> None:
+    assert launch_conf(master, "test", "900m", {})["spark.master"] == master
