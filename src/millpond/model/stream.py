@@ -19,12 +19,26 @@ class Order(msgspec.Struct, frozen=True):
 
     `partitions` are the names of all source partitions, where they are known: the watermark waits for each of
     them. `idle_after_us`: a partition without events for so long (by the driver's clock) is waited for no more.
+    `offset` None: the watermark waits for each partition, but within one there is no order.
     """
 
     partition: str
-    offset: str
+    offset: str | None
     partitions: tuple[str, ...] = ()
     idle_after_us: int = 60_000_000
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns it is told by."""
+        return (self.partition,) if self.offset is None else (self.partition, self.offset)
+
+
+class Derivation(msgspec.Struct, frozen=True):
+    """What a stream is made of: in words, the streams that are read for it, and a digest of all that matters."""
+
+    text: str
+    reads: tuple[str, ...]
+    digest: str
 
 
 class Stream(msgspec.Struct, frozen=True):
@@ -32,6 +46,7 @@ class Stream(msgspec.Struct, frozen=True):
 
     `order` None: the source has no order (files, rate), and what is late depends on how it was cut into epochs.
     `max_ahead_us`: an event later than the driver's clock by more than this is dead (None: none is).
+    `derived`: Spark makes it of other streams while it reads them; it has no source of its own.
     """
 
     name: str
@@ -39,3 +54,4 @@ class Stream(msgspec.Struct, frozen=True):
     source: Source | None = None
     order: Order | None = None
     max_ahead_us: int | None = 3_600_000_000
+    derived: Derivation | None = None

@@ -91,6 +91,7 @@ def _inputs(
     group: GroupPlan, plan: QueryPlan, columns: dict[str, Ints], ends: Ints, count: int
 ) -> dict[str, Values]:
     inputs = {"window.end": Values(ends), "window.start": Values(ends - plan.query.window.size_us)}
+    inputs["window.time"] = Values(ends - 1)
     for i, (aggregate, places) in enumerate(zip(plan.query.aggregates, plan.measures, strict=True)):
         measures = [group.measures[place] for place in places]
         missing = {f"{measures[-1].id}:n": np.zeros(count, np.int64)}

@@ -23,10 +23,13 @@ MAX_NODES = 3_000
 
 
 class Judged(NamedTuple):
-    """What a query that passed is made of: its calls of window functions, and the relations it reads."""
+    """What a query that passed is made of: its calls of window functions, the relations it reads, and the functions
+    that it might call.
+    """
 
     windows: list[JavaObject]
     relations: set[str]
+    functions: frozenset[str]
 
 
 class _Visit(NamedTuple):
@@ -94,15 +97,17 @@ def parse(catalyst: Catalyst, text: str) -> JavaObject:
         raise QuerySyntaxError(f"Spark cannot parse the query: {what}", "Correct the text there.") from error
 
 
-def judge(plan: JavaObject, relations: Collection[str]) -> Judged:
+def judge(plan: JavaObject, relations: Collection[str], functions: Collection[str] = ()) -> Judged:
     """Refuse a parsed query with a node, function or relation outside the allow-lists; names are in lower case.
+
+    `functions`: those that the session's user registered, besides the ones that every query may call.
 
     Raises:
         QueryRefused: see above.
         QueryTypeError: it reads a stream that nobody declared.
     """
     known = frozenset(name.lower() for name in relations)
-    judged = Judged([], set())
+    judged = Judged([], set(), FUNCTIONS | {name.lower() for name in functions})
     stack = [_Visit(plan, 0, True, known)]
     count = 0
     while stack:
@@ -152,8 +157,8 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
         raise _refused(node, f"the expression {kind}", "Say it with the functions that queries may call.")
     if kind == "UnresolvedFunction":
         parts = [str(part) for part in items(node.nameParts())]
-        if len(parts) != 1 or parts[0].lower() not in FUNCTIONS:
-            near = difflib.get_close_matches(parts[-1].lower(), sorted(FUNCTIONS), 3, 0.7)
+        if len(parts) != 1 or parts[0].lower() not in judged.functions:
+            near = difflib.get_close_matches(parts[-1].lower(), sorted(judged.functions), 3, 0.7)
             cure = f"Did you mean: {' or '.join(near)}?" if near else "Use a function that queries may call."
             raise _refused(node, f"the function {'.'.join(parts)}", cure)
         if parts[0].lower() in WINDOWS:

@@ -74,7 +74,5 @@ UNSTABLE = _words(
 )
 """Resolved expressions whose answer depends on more than their arguments, whatever Spark says of them."""
 
-OPAQUE = frozenset(
-    {"PythonUDF", "PythonUDAF", "PythonUDTF", "ScalaUDF", "ScalaAggregator", "ScalaUDAF", "HiveSimpleUDF"}
-)
-"""Resolved expressions that run a user's code."""
+OPAQUE = frozenset({"PythonUDAF", "PythonUDTF", "ScalaUDF", "ScalaAggregator", "ScalaUDAF", "HiveSimpleUDF"})
+"""Resolved expressions that run code which cannot be identified or kept from ending the epoch."""
