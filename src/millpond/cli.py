@@ -92,7 +92,7 @@ def explain(file: File, master: Master = "local[1]", memory: Memory = "1g") -> N
     text = _read(file)
     pond = Pond(spark_session(master, driver_memory=memory), _folder(file, None))
     pond.load(text)
-    typer.echo(explained(pond.plan), nl=False)
+    typer.echo(explained(pond.plan, pond.streams), nl=False)
 
 
 @app.command()

@@ -128,6 +128,11 @@ class Pond:
         return tuple(self._queries.values())
 
     @property
+    def streams(self) -> tuple[Stream, ...]:
+        """The streams, declared or derived by queries from those."""
+        return tuple(self._front.streams.values())
+
+    @property
     def plan(self) -> Plan:
         """How the queries are answered together."""
         return build_plan(self._queries.values())

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
+from millpond.model.stream import Stream
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.edges import edges_between
@@ -22,15 +23,22 @@ _COUNTED_EDGES = 1 << 20
 """Beyond so many edges in one common period of all windows, they are added up instead of counted."""
 
 
-def explain(plan: Plan) -> str:
-    """The plan as text for people: equal plans give equal text."""
+def explain(plan: Plan, derived: Sequence[Stream] = ()) -> str:
+    """The plan as text for people: equal plans give equal text; `derived` tells what streams are made of."""
     streams = sorted({group.stream for group in plan.groups})
     lines = [
         f"plan {plan.id}: {_count(sum(len(group.queries) for group in plan.groups), 'query')} in "
         f"{_count(len(plan.groups), 'group')} over {_count(len(streams), 'stream')}"
     ]
     for stream in streams:
-        lines.append(f"  {stream} is read once: {', '.join(needed_columns(plan, stream))}")
+        columns = ", ".join(needed_columns(plan, stream))
+        origin = next((known.derived for known in derived if known.name == stream), None)
+        if origin is None:
+            lines.append(f"  {stream} is read once: {columns}")
+        else:
+            once = "a copy of its rows behind the one read" if len(origin.reads) == 1 else "copies of their rows"
+            lines.append(f"  {stream} is derived from {', '.join(origin.reads)}, {once}: {columns}")
+            lines.append(f"    {origin.text}")
     for group in plan.groups:
         lines += ["", *_group(plan, group)]
     return "\n".join(lines) + "\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import pyspark
@@ -167,6 +168,7 @@ class Catalyst:
         self._jvm: JavaObject = spark._jvm
         self._session: JavaObject = spark._jsparkSession
         self._modules: dict[str, JavaObject] = {}
+        self._classes: dict[str, JavaObject] = {}
 
     def analysis_session(self) -> SparkSession:
         """A clone of the session in which streams need no names: analysing there leaves the user's alone."""
@@ -212,13 +214,14 @@ class Catalyst:
             mine.functionRegistry().registerFunction(identity, information, builder)
 
     def clean(self, plan: JavaObject) -> JavaObject:
-        """The analysed plan without CTEs, views, aliases of relations and replaceable expressions."""
+        """The analysed plan without CTEs, views, pipes, aliases of relations and replaceable expressions."""
         inline = self._jvm.java.lang.Class.forName(_PACKAGE + "optimizer.InlineCTE").getConstructors()[0]
         flags = [True] + [False] * (inline.getParameterCount() - 1)
         plan = self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(*flags).apply(plan)
         for rule in (
             "analysis.EliminateSubqueryAliases",
             "analysis.EliminateView",
+            "expressions.EliminatePipeOperators",
             "optimizer.EliminateSQLFunctionNode",
             "optimizer.ReplaceExpressions",
             "optimizer.RewriteWithExpression",
@@ -241,10 +244,8 @@ class Catalyst:
 
     def alias(self, expression: JavaObject, name: str, like: JavaObject | None = None) -> JavaObject:
         """`expression AS name`, with the expression id of the attribute `like` or a new one."""
-        package = self._jvm.org.apache.spark.sql.catalyst.expressions
-        identity = package.NamedExpression.newExprId() if like is None else like.exprId()
-        none = getattr(self._jvm.scala, "None$").__getattr__("MODULE$")
-        return package.Alias(expression, name, identity, self._seq([]), none, self._seq([]))
+        identity = self._class("NamedExpression").newExprId() if like is None else like.exprId()
+        return self._class("Alias")(expression, name, identity, self._seq([]), self._none, self._seq([]))
 
     def named(self, attribute: JavaObject, name: str) -> JavaObject:
         """The attribute called `name`, without the name of its relation."""
@@ -258,7 +259,7 @@ class Catalyst:
         """A boolean or text constant."""
         types = self._jvm.org.apache.spark.sql.types.DataTypes
         kind = types.BooleanType if isinstance(value, bool) else types.StringType
-        return self._jvm.org.apache.spark.sql.catalyst.expressions.Literal.create(value, kind)
+        return self._class("Literal").create(value, kind)
 
     def every(self, conditions: Sequence[JavaObject]) -> JavaObject:
         """`a AND b AND …`; TRUE for none."""
@@ -266,17 +267,16 @@ class Catalyst:
             return self.literal(True)
         found = conditions[0]
         for condition in conditions[1:]:
-            found = self._jvm.org.apache.spark.sql.catalyst.expressions.And(found, condition)
+            found = self._class("And")(found, condition)
         return found
 
     def labelled(self, label: str, text: JavaObject) -> JavaObject:
         """The text of an expression behind `label:`; NULL is empty."""
-        package = self._jvm.org.apache.spark.sql.catalyst.expressions
-        return package.ConcatWs(self._seq([self.literal(":"), self.literal(label), text]))
+        return self._class("ConcatWs")(self._seq([self.literal(":"), self.literal(label), text]))
 
     def tried(self, expression: JavaObject) -> JavaObject:
         """The expression, or NULL where it raises."""
-        return self._jvm.org.apache.spark.sql.catalyst.expressions.TryEval(expression)
+        return self._class("TryEval")(expression)
 
     def rebuilt(self, node: JavaObject, parts: Sequence[JavaObject]) -> JavaObject:
         """The node with other children."""
@@ -287,8 +287,7 @@ class Catalyst:
         row = self._jvm.org.apache.spark.sql.catalyst.InternalRow.fromSeq(
             self._seq([self._jvm.java.lang.Long.valueOf(value)])
         )
-        package = self._jvm.org.apache.spark.sql.catalyst.expressions
-        attributes = getattr(package, "package$AttributeSeq")(self._seq([attribute]))
+        attributes = self._class("package$AttributeSeq")(self._seq([attribute]))
         bound = self._module("expressions.BindReferences").bindReference(expression, attributes, False)
         return int(bound.eval(row))
 
@@ -315,18 +314,16 @@ class Catalyst:
 
     def not_null(self, expression: JavaObject) -> JavaObject:
         """`expression IS NOT NULL`."""
-        return self._jvm.org.apache.spark.sql.catalyst.expressions.IsNotNull(expression)
+        return self._class("IsNotNull")(expression)
 
     def attempt(self, expression: JavaObject) -> JavaObject:
         """`{v: expression}`, or NULL where evaluating it raises."""
-        package = self._jvm.org.apache.spark.sql.catalyst.expressions
-        return self.tried(package.CreateNamedStruct(self._seq([self.literal("v"), expression])))
+        return self.tried(self._class("CreateNamedStruct")(self._seq([self.literal("v"), expression])))
 
     def insisted(self, attempt: JavaObject) -> JavaObject:
         """The `v` of an attempt; raises where it is NULL."""
-        package = self._jvm.org.apache.spark.sql.catalyst.expressions
-        there = package.objects.AssertNotNull(attempt, self._seq([]))
-        return package.GetStructField(there, 0, self._jvm.scala.Option.empty())
+        there = self._class("objects").AssertNotNull(attempt, self._seq([]))
+        return self._class("GetStructField")(there, 0, self._none)
 
     def called(self, function: UserDefinedFunction, arguments: Sequence[JavaObject]) -> JavaObject:
         """A Python function applied to expressions."""
@@ -347,7 +344,22 @@ class Catalyst:
         return self._modules[name]
 
     def _seq(self, values: Iterable[JavaObject]) -> JavaObject:
-        return self._jvm.PythonUtils.toSeq(list(values))
+        return self._to_seq(list(values))
+
+    # each step of a name is a call of the JVM, so it is gone once
+    @cached_property
+    def _to_seq(self) -> JavaObject:
+        return self._jvm.PythonUtils.toSeq
+
+    @cached_property
+    def _none(self) -> JavaObject:
+        return self._jvm.scala.Option.empty()
+
+    def _class(self, name: str) -> JavaObject:
+        """A class of Catalyst's expressions."""
+        if name not in self._classes:
+            self._classes[name] = getattr(self._jvm.org.apache.spark.sql.catalyst.expressions, name)
+        return self._classes[name]
 
 
 def calendar_us(interval: JavaObject) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -14,7 +15,7 @@ from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import columns_of
 from millpond.model.query import Query
 from millpond.model.stream import Stream
-from millpond.spark.catalyst import Catalyst, self_check
+from millpond.spark.catalyst import Catalyst, Place, self_check
 from millpond.spark.extract import Extraction, Terms, extract_query
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
@@ -129,7 +130,10 @@ class FrontEnd:
         terms = Terms(name, twin.window, sink or Sink(), serve, text)
         read = [stream for name in judged.relations if (stream := self._known(name))]
         relation = read[0].name if len(read) == 1 else None
-        return self._kept(extract_query(self._catalyst, frame, terms, self._all(), relation))
+        try:
+            return self._kept(extract_query(self._catalyst, frame, terms, self._all(), relation))
+        except UnsupportedQuery as error:
+            raise _placed(error, text) from error
 
     def query_from_dataframe(
         self, name: str, frame: DataFrame, *, sink: Sink | None = None, serve: bool = False
@@ -226,6 +230,16 @@ def _told(statement: QueryStatement | ViewStatement) -> Iterator[None]:
     except QueryError as error:
         what = f"In {statement.name} (line {statement.line} of the file): {error.what}"
         raise type(error)(what, error.cure) from error
+
+
+def _placed(error: UnsupportedQuery, text: str) -> UnsupportedQuery:
+    """The error with the position of the piece of text that it begins with; the analysed text has other positions."""
+    found = re.match(r"`(.+?)` ", error.what, re.DOTALL)
+    start = text.find(found.group(1)) if found else -1
+    if found is None or start < 0:
+        return error
+    place = Place(text, start, start + len(found.group(1)))
+    return UnsupportedQuery(f"At {place} {error.what[found.end() :]}", error.cure)
 
 
 def _type_error(error: PySparkException) -> QueryError:

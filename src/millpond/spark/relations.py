@@ -10,10 +10,11 @@ from millpond.spark.catalyst import Catalyst, JavaObject, children, id_of, items
 from millpond.spark.foreign import check_stable, tree_of
 
 _SHAPES = frozenset(
-    {"Project", "Filter", "Join", "Union", "Aggregate", "Distinct", "Deduplicate", "ResolvedHint", "SubqueryAlias"}
+    {"Project", "Filter", "Join", "Union", "Aggregate", "Distinct", "Deduplicate"}
 )
+_TRANSPARENT = frozenset({"ResolvedHint", "SubqueryAlias"})
 _ROWS = ("LogicalRDD", "LocalRelation")
-_SECRET = re.compile("password|secret|token|key|user", re.IGNORECASE)
+_IGNORED = re.compile("^path$|password|secret|token|key|user", re.IGNORECASE)
 MAX_ROWS = 10_000
 """Rows that only this process has and that may be joined with."""
 
@@ -36,6 +37,8 @@ def relation_tree(catalyst: Catalyst, plan: JavaObject) -> list[object]:
             for column in items(node.output()):
                 label(column)
             return found
+        if kind in _TRANSPARENT:
+            return tree(node.child())
         if kind not in _SHAPES:
             raise UnsupportedQuery(
                 f"The stream is joined with a relation that has {kind}, which is not answered.",
@@ -115,4 +118,5 @@ def _table(node: JavaObject) -> list[object]:
 
 
 def _public(options: dict[str, str]) -> list[list[str]]:
-    return sorted([key.lower(), value] for key, value in options.items() if not _SECRET.search(key))
+    """Options that matter: not the place, which is told apart, and nothing that could be a secret."""
+    return sorted([key.lower(), value] for key, value in options.items() if not _IGNORED.search(key))

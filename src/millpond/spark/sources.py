@@ -101,12 +101,16 @@ class _Partner(NamedTuple):
 
 
 class _Path(NamedTuple):
-    """A branch in the making: `layers` of aliases, the highest first; `joins` and conditions over what is below."""
+    """A branch in the making: `layers` of aliases, the highest first; `joins` and conditions over what is below.
+
+    `names` are those of `Branch.columns`, by expression id.
+    """
 
     leaf: JavaObject
     layers: list[list[JavaObject]]
     joins: list[tuple[_Partner, JavaObject]]
     taken: list[JavaObject]
+    names: dict[int, str]
 
 
 def find_source(catalyst: Catalyst, below: Below, streams: Sequence[Stream], relation: str | None) -> Found:
@@ -212,7 +216,7 @@ class _Deriver:
     def _ways(self, leaf: JavaObject) -> list[_Path]:
         """From a stream or a union down to each stream."""
         if kind_of(leaf) in STREAMS:
-            return [_Path(leaf, [], [], [])]
+            return [_Path(leaf, [], [], [], _names(leaf, []))]
         made = items(leaf.output())
         ways = []
         for child in children(leaf):
@@ -253,7 +257,7 @@ class _Deriver:
                     taken += [self._catalyst.not_null(partner.marker)] if step.inner else []
             elif whole:
                 taken.append(self._resolved(step.condition, layers))
-        return _Path(path.leaf, below.layers + path.layers, joins, taken)
+        return _Path(path.leaf, below.layers + path.layers, joins, taken, _names(path.leaf, joins))
 
     def _partners(self, below: Below) -> dict[int, _Partner]:
         found: dict[int, _Partner] = {}
@@ -277,10 +281,10 @@ class _Deriver:
         probe = _probe(part, partner)
         if probe is None:
             return self._catalyst.tried(self._resolved(part, layers))
-        # only a bare equality is a hash join
+        # only a bare equality is a hash join; the stream's side comes first, so that equal joins are one
         key = self._resolved(probe, layers)
         key = key if kind_of(key) in _PLAIN else self._catalyst.tried(key)
-        return self._catalyst.rebuilt(part, [key if side.equals(probe) else side for side in children(part)])
+        return self._catalyst.rebuilt(part, [key, *(side for side in children(part) if not side.equals(probe))])
 
     def _resolved(self, expression: JavaObject, layers: list[list[JavaObject]]) -> JavaObject:
         for layer in layers:
@@ -290,19 +294,19 @@ class _Deriver:
     def _over_names(self, path: _Path, expression: JavaObject) -> JavaObject:
         """The expression over attributes that are called as in `Branch.columns`."""
         check_stable(expression)
-        named = {str(column.name()): column for column in items(path.leaf.output()) if not is_hidden(column)}
-        for number, (partner, _) in enumerate(path.joins, 1):
-            named |= {f"join{number}.{name}": column for name, column in _named(partner)}
-            named[f"join{number}"] = partner.marker
-        layer = [
-            self._catalyst.alias(self._catalyst.named(column, name), name, column) for name, column in named.items()
-        ]
-        strangers = {id_of(column) for column in references(expression)} - {id_of(column) for column in named.values()}
-        if strangers or not expression.deterministic():
+        names = path.names
+        used = {id_of(column): column for column in references(expression)}
+        if used.keys() - names.keys() or not expression.deterministic():
             raise UnsupportedQuery(
                 f"`{text_of(expression)}` reads a hidden column of its source, or is not deterministic.",
                 "Use the columns of the stream.",
             )
+        if kind_of(expression) == "AttributeReference":
+            return self._catalyst.named(expression, names[id_of(expression)])
+        layer = [
+            self._catalyst.alias(self._catalyst.named(column, names[identity]), names[identity], column)
+            for identity, column in used.items()
+        ]
         return self._catalyst.substitute(expression, layer)
 
     def _sides(self, path: _Path) -> tuple[Side, ...]:
@@ -373,6 +377,14 @@ class _Deriver:
 
 
 _PLAIN = ("AttributeReference", "Literal")
+
+
+def _names(leaf: JavaObject, joins: list[tuple[_Partner, JavaObject]]) -> dict[int, str]:
+    found = {id_of(column): str(column.name()) for column in items(leaf.output()) if not is_hidden(column)}
+    for number, (partner, _) in enumerate(joins, 1):
+        found |= {id_of(column): f"join{number}.{name}" for name, column in _named(partner)}
+        found[id_of(partner.marker)] = f"join{number}"
+    return found
 
 
 def _named(partner: _Partner) -> list[tuple[str, JavaObject]]:

@@ -29,7 +29,6 @@ from millpond.spark.catalyst import (
     items,
     kind_of,
     place_of,
-    text_of,
     type_of,
 )
 
@@ -55,8 +54,9 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
         UnsupportedQuery: two different windows, or a session window.
     """
     found: dict[Sliding, Place | None] = {}
-    cuts: list[tuple[int, int, str]] = []
-    places: list[Place] = []
+    # sets: the parser puts a grouping key of `|> AGGREGATE` among the outputs too
+    cuts: set[tuple[int, int, str]] = set()
+    places: set[Place] = set()
     for call in calls:
         name = str(items(call.nameParts())[-1]).lower()
         place = place_of(call)
@@ -71,11 +71,11 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
             raise QueryTypeError(f"The window at {place} lacks a time or a size.", "Write window(ts, '1 hour').")
         window = _sliding(catalyst, arguments)
         found[window] = place
-        places += [] if place is None else [place]
+        places |= set() if place is None else {place}
         column = place_of(arguments["timecolumn"])
         plain = len(arguments) == 2 and type_of(arguments["windowduration"]) == "string"
         if place is not None and column is not None and not plain:
-            cuts.append((place.start, place.stop, f"window({column.piece}, '{window.size_us} microseconds')"))
+            cuts.add((place.start, place.stop, f"window({column.piece}, '{window.size_us} microseconds')"))
     if len(found) > 1:
         both = " and ".join(str(place) for place in found.values())
         raise UnsupportedQuery(f"The query has two different windows, {both}.", "Make them two queries.")
@@ -119,10 +119,8 @@ def is_noted(expression: JavaObject) -> bool:
 
 def _note(expression: JavaObject) -> Sliding | None:
     """The window hidden in an expression."""
-    if kind_of(expression) == "Literal":
-        found = _NOTE.fullmatch(text_of(expression).strip("'"))
-        return Sliding(*map(int, found.groups())) if found else None
-    return next((note for part in children(expression) if (note := _note(part)) is not None), None)
+    found = _NOTE.search(str(expression.toString()))
+    return Sliding(*map(int, found.groups())) if found else None
 
 
 def recovered(catalyst: Catalyst, column: JavaObject, panes: list[JavaObject]) -> tuple[JavaObject, Sliding]:
