@@ -139,7 +139,7 @@ LONG = Sliding(168 * HOUR, 1_000_000)
 def test_a_long_hop_in_a_text_is_never_expanded(front: FrontEnd) -> None:
     text = "SELECT customer, count(*) AS n FROM tx GROUP BY customer, window(ts, '7 days', '1 second')"
     twin = tumbling_twin(front._catalyst, text, judge(parse(front._catalyst, text), ["tx"]).windows)
-    assert _size(front._catalyst.clean(analysed(front._spark.sql(twin.text)))) < 200
+    assert _size(front, front._catalyst.clean(analysed(front._spark.sql(twin.text)))) < 200
     started = time.monotonic()
     assert front.query_from_sql("q", text).window == LONG
     assert time.monotonic() - started < 5  # 0.1 s when the machine is idle; expanded it would end in OutOfMemory
@@ -148,7 +148,7 @@ def test_a_long_hop_in_a_text_is_never_expanded(front: FrontEnd) -> None:
 def test_a_long_hop_in_a_frame_is_never_expanded(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
     started = time.monotonic()
     source = frame(spark, folder).groupBy(window("ts", "7 days", "1 second"), "customer").count().where("count > 1")
-    assert _size(front._catalyst.clean(analysed(source))) < 300
+    assert _size(front, front._catalyst.clean(analysed(source))) < 300
     query = front.query_from_dataframe("q", source)
     assert time.monotonic() - started < 5
     assert (query.window, query.stream, query.where, query.keys) == (LONG, "tx", None, (CUSTOMER,))
@@ -166,14 +166,14 @@ def test_a_frame_with_our_window_does_not_run_in_spark(spark: SparkSession) -> N
         times.groupBy(window("ts", "1 hour", "1 minute")).count().collect()
 
 
-def _size(plan: JavaObject) -> int:
+def _size(front: FrontEnd, plan: JavaObject) -> int:
     """How many nodes a plan and its expressions have."""
     stack, count = [plan], 0
     while stack:
         node = stack.pop()
         count += 1
         stack.extend(children(node))
-        if hasattr(node, "expressions"):
+        if not front._catalyst.is_expression(node):
             stack.extend(items(node.expressions()))
     return count
 
@@ -511,9 +511,9 @@ def test_a_window_needs_a_watermark(spark: SparkSession, front: FrontEnd, folder
         front.query_from_dataframe("q", source.groupBy(F.window("ts", "1 hour")).count())
 
 
-def _frames(source: DataFrame) -> dict[str, Callable[[], DataFrame]]:
+def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame]]:
     hour = F.window("ts", "1 hour")
-    bare = source.sparkSession.readStream.schema(SCHEMA).parquet("/tmp")
+    bare = source.sparkSession.readStream.schema(SCHEMA).parquet(str(folder))
     computed = bare.withColumn("at", F.timestamp_seconds("id")).withWatermark("at", "1 second")
     minutes = source.groupBy(F.window("ts", "5 minutes")).count()
     shout = F.udf(lambda text: text.upper(), "string")
@@ -549,7 +549,7 @@ def _frames(source: DataFrame) -> dict[str, Callable[[], DataFrame]]:
 ])  # fmt: skip
 def test_frames_refused(spark: SparkSession, front: FrontEnd, folder: Path, what: str) -> None:
     with pytest.raises(QueryError, match=what):
-        front.query_from_dataframe("q", _frames(frame(spark, folder))[what]())
+        front.query_from_dataframe("q", _frames(frame(spark, folder), folder)[what]())
 
 
 def test_a_batch_frame_is_no_stream(spark: SparkSession, front: FrontEnd) -> None:

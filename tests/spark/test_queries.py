@@ -9,8 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from millpond import Pond
+from millpond.model.endpoints import Sink
 from millpond.plan.explain import explain
 
 # not imported by its name, so that Spark ships its functions themselves to workers, which cannot import a test
@@ -151,3 +153,38 @@ def test_equal_joins_are_one_source(answers: Answers) -> None:
     names = ("join", "left_join", "right_join", "join_on", "df_join", "df_broadcast")
     assert len({query.stream for query in answers.pond.queries if query.name in names}) == 1
     assert "derived from tx_s" in answers.explained
+
+
+def test_a_pond_with_derived_streams_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    """A second program finds the same joins, unions and functions, and reads on where the first one stopped."""
+    columns, _ = TABLES["tx"]
+    known = spark.createDataFrame([("m1", "eu"), ("m2", "us")], "merchant string, region string")
+
+    def write(start: int) -> None:
+        rows = spark.range(start, start + 40, 1, 1).selectExpr(
+            "id", "concat('c', id % 3) AS card", "concat('m', id % 4) AS merchant", "'pos' AS kind",
+            "id * 0.5D AS amount", "cast(id % 5 AS int) AS qty", "true AS flagged", "timestamp_seconds(id * 60) AS ts",
+        )  # fmt: skip
+        rows.write.mode("append").parquet(str(tmp_path / "tx"))
+
+    def ask(tx: DataFrame) -> dict[str, DataFrame]:
+        hour = F.window("ts", "1 hour")
+        shift = F.udf(lambda amount: 10 // int(amount), "int")
+        both = tx.select("card", "ts").union(tx.where("qty > 2").select("merchant", "ts"))
+        return {
+            "join": tx.join(known, "merchant").groupBy("region", hour).count(),
+            "union": both.groupBy("card", hour).count(),
+            "function": tx.where("amount >= 1").groupBy(shift("amount").alias("k"), hour).count(),
+        }
+
+    (tmp_path / "tx").mkdir()
+    stream = spark.readStream.schema(columns).parquet(str(tmp_path / "tx")).withWatermark("ts", "1 minute")
+    for start in (0, 40):
+        write(start)
+        with Pond(spark, tmp_path / "pond") as pond:
+            for name, frame in ask(stream).items():
+                pond.add(name, frame, sink=Sink("parquet", str(tmp_path / name)))
+            pond.run(once=True, drain=start > 0)
+    for name, frame in ask(spark.read.schema(columns).parquet(str(tmp_path / "tx"))).items():
+        written = spark.read.schema(frame.schema).parquet(str(tmp_path / name))
+        assert _rows(written.toArrow()) == _rows(frame.toArrow()) != []
