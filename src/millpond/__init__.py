@@ -10,10 +10,15 @@ from millpond.version import VERSION as __version__
 if TYPE_CHECKING:
     from millpond.control.pond import Pond
     from millpond.spark.session import spark_session
+    from millpond.spark.windows import window
 
-__all__ = ["Pond", "__version__", "spark_session"]
+__all__ = ["Pond", "__version__", "spark_session", "window"]
 
-_HOMES = {"Pond": "millpond.control.pond", "spark_session": "millpond.spark.session"}
+_HOMES = {
+    "Pond": "millpond.control.pond",
+    "spark_session": "millpond.spark.session",
+    "window": "millpond.spark.windows",
+}
 
 
 def __getattr__(name: str) -> Any:

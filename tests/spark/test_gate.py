@@ -6,7 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond.errors import MillpondError, QueryRefused, QuerySyntaxError, QueryTypeError
-from millpond.spark.gate import gate
+from millpond.spark.catalyst import Catalyst
+from millpond.spark.gate import gate, judge, parse
 from millpond.testing.attacks import ATTACKS, GOOD, RELATIONS
 
 UNPARSED = [
@@ -40,6 +41,24 @@ def test_text_that_does_not_parse_is_a_syntax_error(spark: SparkSession, text: s
 def test_a_refusal_names_the_piece_of_the_users_text(spark: SparkSession) -> None:
     with pytest.raises(QueryRefused, match=r"java_method at line 2, column 9 \(`java_method\('a', 'it''s'\)`\)"):
         gate(spark, "SELECT customer,\n        java_method('a', 'it''s') FROM tx", RELATIONS)
+
+
+def test_only_what_the_session_registered_is_known_besides(spark: SparkSession) -> None:
+    """Its temporary views, its Python and SQL functions: nothing of the catalogue, nothing of the JVM, none of ours."""
+    spark.range(1).createOrReplaceTempView("registered_view")
+    spark.range(1).createOrReplaceGlobalTempView("global_view")
+    spark.udf.register("registered_udf", lambda x: x, "string")
+    spark.sql("CREATE OR REPLACE TEMPORARY FUNCTION registered_sql(x INT) RETURNS INT RETURN x + 1")
+    found = Catalyst(spark).temporary()
+    assert "registered_view" in found.views and "global_view" not in found.views
+    assert {"registered_udf", "registered_sql"} <= {*found.functions}
+    assert not {"java_method", "reflect", "version", "abs"} & {*found.functions}
+    plan = parse(Catalyst(spark), "SELECT registered_udf(x), registered_sql(1) FROM registered_view")
+    judge(plan, found.views, found.functions)
+    hidden = ("SELECT a.b.registered_udf(x) FROM registered_view", "SELECT 1 FROM global_temp.global_view")
+    for text in hidden:
+        with pytest.raises(QueryRefused):
+            judge(parse(Catalyst(spark), text), found.views, found.functions)
 
 
 def test_an_unknown_function_is_told_the_nearest(spark: SparkSession) -> None:

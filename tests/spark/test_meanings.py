@@ -99,7 +99,7 @@ def rows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Rows:
     front.declare(Stream("tx", columns, Source("parquet", (("path", str(folder)),))), Watermark("ts", "1 second"))
     doors = Catalyst(calm)
     plan = doors.clean(analysed(frame.selectExpr(*(f"{text} AS e{n}" for n, text in enumerate(EXPRESSIONS)))))
-    attempts = [doors.attempt(column.child()) for column in items(plan.projectList())]
+    attempts = [doors.column(doors.attempt(column.child())) for column in items(plan.projectList())]
     answers = frame.select(*(attempt.alias(f"e{n}") for n, attempt in enumerate(attempts))).toArrow()
     return Rows(frame, frame.toArrow(), front, dict(zip(EXPRESSIONS, answers.columns, strict=True)))
 

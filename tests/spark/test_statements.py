@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pyspark.sql import SparkSession
 
@@ -116,7 +118,45 @@ def test_what_is_opened_must_be_closed(text: str) -> None:
         split(text)
 
 
+def test_views_stand_for_selects_and_tables(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(3).write.parquet(str(tmp_path / "names"))
+    text = f"""{TX.replace("data/tx", str(tmp_path))};
+CREATE TEMPORARY VIEW names USING parquet OPTIONS (path '{tmp_path / "names"}');
+CREATE TEMPORARY VIEW big AS SELECT * FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 5 SECONDS WHERE amount > 10;
+CREATE STREAMING TABLE a AS SELECT count(*) AS n FROM big JOIN names USING (id) GROUP BY window(ts, '1 hour')"""
+    views = parse_file(spark, text).views
+    assert [(view.name, view.text is None, view.line) for view in views] == [("names", True, 2), ("big", False, 3)]
+    [query] = FrontEnd(spark).load_file(text)
+    assert (query.delay_us, query.stream[:3]) == (5_000_000, "tx_")
+    assert not spark.catalog.tableExists("big")
+
+
+WRONG_VIEWS = [
+    ("CREATE TEMPORARY VIEW v AS SELECT java_method('a', 'b') FROM tx", QueryRefused, "java_method"),
+    ("CREATE TEMPORARY VIEW v AS SELECT * FROM text.`/etc/passwd`", QueryRefused, "the relation text"),
+    ("CREATE TEMPORARY VIEW v AS SELECT * FROM nosuch", QueryTypeError, "no stream nosuch"),
+    ("CREATE TEMPORARY VIEW v AS SELECT window(ts, '1 hour') AS w FROM tx", UnsupportedQuery, "has a window"),
+    ("CREATE TEMPORARY VIEW v AS SELECT nosuch FROM tx", QueryTypeError, "nosuch"),
+    ("CREATE TEMPORARY VIEW v USING csv OPTIONS (path '/no/where/at/all')", QueryTypeError, "/no/where"),
+]
+
+
+@pytest.mark.parametrize(("text", "error", "what"), WRONG_VIEWS)
+def test_a_view_is_judged_like_a_query(
+    spark: SparkSession, tmp_path: Path, text: str, error: type[MillpondError], what: str
+) -> None:
+    with pytest.raises(error, match=rf"In v \(line 2 of the file\): .*{what}"):
+        FrontEnd(spark).load_file(f"{TX.replace('data/tx', str(tmp_path))};\n{text}")
+
+
 REFUSED = [
+    ("CREATE VIEW v AS SELECT 1", QueryRefused, "CreateView"),
+    ("CREATE GLOBAL TEMPORARY VIEW v AS SELECT 1", QueryRefused, "outlive"),
+    ("CREATE GLOBAL TEMPORARY VIEW v USING csv OPTIONS (path 'x')", QueryRefused, "outlive"),
+    ("CREATE TEMPORARY VIEW v (a) AS SELECT 1", QueryRefused, "lists columns"),
+    ("CREATE TEMPORARY VIEW v USING text OPTIONS (path '/etc/passwd')", UnsupportedQuery, "USING text"),
+    ("CREATE TEMPORARY VIEW v USING jdbc OPTIONS (sessionInitStatement 'DROP TABLE a')", QueryTypeError, "sessionInit"),
+    (f"{TX}; CREATE TEMPORARY VIEW TX USING csv OPTIONS (path 'x')", QueryTypeError, "TX is created twice"),
     (f"{TX}; {TX}", QueryTypeError, "tx is created twice"),
     (f"{TX}; CREATE STREAMING TABLE TX AS {SELECT}", QueryTypeError, "TX is created twice"),
     ("CREATE TABLE a (b INT) USING kafka OPTIONS (x 1)", UnsupportedQuery, "the source kafka"),

@@ -137,7 +137,7 @@ class Pond:
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """The streams, in the order they were declared."""
+        """The streams, declared or derived by queries from those."""
         return tuple(self._front.streams.values())
 
     @property

@@ -21,7 +21,8 @@ class Query(msgspec.Struct, frozen=True):
     """One windowed aggregation over one stream.
 
     `keys` and the aggregates' arguments and filters are over the stream's columns. `output` and `having`
-    are over `key:i`, `agg:i` (their positions here), `window` (struct), `window.start`, `window.end`.
+    are over `key:i`, `agg:i` (their positions here), `window` (struct), `window.start`, `window.end` and
+    `window.time`, the last microsecond of the window.
     `delay_us`: an event is late, and dropped, iff its time is at or below the watermark, which is the
     largest event time seen minus the delay. `late`: where late events go that WHERE takes; without one they are
     only counted, and the JSON of the query has no such field.

@@ -21,12 +21,26 @@ class Order(msgspec.Struct, frozen=True):
 
     `partitions` are the names of all source partitions, where they are known: the watermark waits for each of
     them. `idle_after_us`: a partition without events for so long (by the driver's clock) is waited for no more.
+    `offset` None: the watermark waits for each partition, but within one there is no order.
     """
 
     partition: str
-    offset: str
+    offset: str | None
     partitions: tuple[str, ...] = ()
     idle_after_us: int = 60_000_000
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns it is told by."""
+        return (self.partition,) if self.offset is None else (self.partition, self.offset)
+
+
+class Derivation(msgspec.Struct, frozen=True):
+    """What a stream is made of: in words, the streams that are read for it, and a digest of all that matters."""
+
+    text: str
+    reads: tuple[str, ...]
+    digest: str
 
 
 class Stream(msgspec.Struct, frozen=True):
@@ -34,6 +48,7 @@ class Stream(msgspec.Struct, frozen=True):
 
     `order` None: the source has no order (files, rate), and what is late depends on how it was cut into epochs.
     `max_ahead_us`: an event later than the driver's clock by more than this is dead (None: none is).
+    `derived`: Spark makes it of other streams while it reads them; it has no source of its own.
     """
 
     name: str
@@ -41,6 +56,7 @@ class Stream(msgspec.Struct, frozen=True):
     source: Source | None = None
     order: Order | None = None
     max_ahead_us: int | None = 3_600_000_000
+    derived: Derivation | None = None
 
 
 def check_order(stream: Stream) -> None:
@@ -56,7 +72,7 @@ def check_order(stream: Stream) -> None:
     if stream.order.idle_after_us <= 0:
         raise QueryTypeError(f"idle_after of the stream {stream.name} is not above zero.", "Write '1 minute'.")
     types = {field.name: field.type for field in stream.columns}
-    for what, name in (("partition", stream.order.partition), ("offset", stream.order.offset)):
+    for what, name in zip(("partition", "offset"), stream.order.columns, strict=False):
         if name not in types:
             raise QueryTypeError(
                 f"The stream {stream.name} has no column {name} to tell the {what} by.",

@@ -24,14 +24,21 @@ _COUNTED_EDGES = 1 << 20
 
 
 def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
-    """The plan as text for people, with what its streams declare of time: equal plans give equal text."""
+    """The plan as text for people, with what its streams are made of and declare: equal plans give equal text."""
     streams = sorted({group.stream for group in plan.groups})
     lines = [
         f"plan {plan.id}: {_count(sum(len(group.queries) for group in plan.groups), 'query')} in "
         f"{_count(len(plan.groups), 'group')} over {_count(len(streams), 'stream')}"
     ]
     for stream in streams:
-        lines.append(f"  {stream} is read once: {', '.join(needed_columns(plan, stream))}")
+        columns = ", ".join(needed_columns(plan, stream))
+        origin = next((known.derived for known in declared if known.name == stream), None)
+        if origin is None:
+            lines.append(f"  {stream} is read once: {columns}")
+        else:
+            once = "a copy of its rows behind the one read" if len(origin.reads) == 1 else "copies of their rows"
+            lines.append(f"  {stream} is derived from {', '.join(origin.reads)}, {once}: {columns}")
+            lines.append(f"    {origin.text}")
         lines += [line for one in declared if one.name == stream for line in _times_of(one)]
     for group in plan.groups:
         lines += ["", *_group(plan, group)]

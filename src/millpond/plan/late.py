@@ -62,7 +62,7 @@ def late_columns(query: Query, stream: Stream) -> tuple[str, ...]:
             read.update(name for node in foreign for name in node.columns)
     first = [query.event_time]
     if stream.order is not None:
-        first += [stream.order.partition, stream.order.offset]
+        first += stream.order.columns
     return tuple(dict.fromkeys([*first, *(field.name for field in stream.columns if field.name in read)]))
 
 

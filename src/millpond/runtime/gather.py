@@ -150,12 +150,12 @@ def _gather_chunk(
 
 
 def _order(stream: StreamLayout, columns: _Columns) -> tuple[pa.Array | None, Ints | None]:
-    """Source partition (as text) and offset of each event, for a stream with an order."""
-    if stream.partition is None or stream.offset is None:
+    """Source partition (as text) and offset of each event, where they have any."""
+    if stream.partition is None:
         return None, None
     partition = columns[stream.partition].data
     text = partition if isinstance(partition, pa.Array) else pa.array(partition).cast(pa.string())
-    return text, columns[stream.offset].data
+    return text, None if stream.offset is None else columns[stream.offset].data
 
 
 def _longest_delays(group: GroupPlan) -> dict[Expression | None, int]:

@@ -7,7 +7,8 @@ For delay d an event is late iff its time is at or below
 where W is the stream's watermark base when the epoch begins: the minimum over source partitions of their largest
 times (idle ones and those of streams without order apart). An accepted event can then meet no closed window, and
 for a stream with an order the answer does not depend on how its input was cut into epochs.
-A stream without order (files, rate) is one partition whose largest time moves only between epochs.
+A stream without order (files, rate) is one partition whose largest time moves only between epochs; a union of
+such streams has a partition for each of them.
 """
 
 from __future__ import annotations
@@ -49,12 +50,17 @@ class Judge:
         self._base = _LONG_AGO if line.mark.max_time_us is None else line.mark.max_time_us
 
     def judge(self, times_us: Ints, null: Mask, partitions: pa.Array | None, offsets: Ints | None) -> Judged:
-        """Judge a chunk; `partitions` (text) and `offsets` are given for a stream with an order."""
+        """Judge a chunk; `partitions` (text) are given where the watermark waits for several, `offsets` where
+        events have an order within them."""
         timed = ~null & (times_us >= -FARTHEST_US) & (times_us <= FARTHEST_US)
         if self._latest_us is not None:
             timed = timed & (times_us <= self._latest_us)
-        if partitions is None or offsets is None:
+        if partitions is None:
             newest = {ANY_PARTITION: int(times_us[timed].max())} if timed.any() else {}
+            return Judged(timed, np.asarray(self._base), newest)
+        if offsets is None:
+            in_time = ((name, rows[timed[rows]]) for name, rows in _in_order(partitions, None))
+            newest = {name: int(times_us[rows].max()) for name, rows in in_time if len(rows)}
             return Judged(timed, np.asarray(self._base), newest)
         base = np.full(len(times_us), self._base, np.int64)
         newest = {}
@@ -73,13 +79,13 @@ class Judge:
         return before
 
 
-def _in_order(partitions: pa.Array, offsets: Ints) -> Iterable[tuple[str, Ints]]:
-    """Rows of each source partition in the order of their offsets."""
+def _in_order(partitions: pa.Array, offsets: Ints | None) -> Iterable[tuple[str, Ints]]:
+    """Rows of each source partition, in the order of their offsets if they have any."""
     encoded = partitions.dictionary_encode()
     codes = np.asarray(encoded.indices)
     for code, name in enumerate(encoded.dictionary.to_pylist()):
         rows = np.flatnonzero(codes == code)
-        if len(rows) > 1 and not bool((np.diff(offsets[rows]) > 0).all()):
+        if offsets is not None and len(rows) > 1 and not bool((np.diff(offsets[rows]) > 0).all()):
             rows = rows[np.argsort(offsets[rows], kind="stable")]
         yield str(name), rows
 

@@ -22,12 +22,16 @@ class ReadColumn(NamedTuple):
 
 
 class StreamLayout(NamedTuple):
-    """A stream and its columns; `partition` and `offset` name those that give its events an order, if any do."""
+    """A stream and its columns; `partition` and `offset` name those that give its events an order, if any do.
+
+    `reads`: the sources it is made of, where that is not the one of its own name.
+    """
 
     name: str
     columns: tuple[ReadColumn, ...]
     partition: str | None = None
     offset: str | None = None
+    reads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,3 +42,8 @@ class ReadLayout:
     """
 
     streams: tuple[StreamLayout, ...]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of what is read, each once."""
+        return tuple(dict.fromkeys(name for stream in self.streams for name in stream.reads or (stream.name,)))

@@ -178,6 +178,7 @@ def _measured(family: Family, block: Block, windows: Sequence[Closing], found: _
 
 def _inputs(group: GroupPlan, plan: QueryPlan, columns: dict[str, Ints], ends: Ints) -> dict[str, Values]:
     inputs = {"window.end": Values(ends), "window.start": Values(ends - plan.query.window.size_us)}
+    inputs["window.time"] = Values(ends - 1)
     for i, (aggregate, places) in enumerate(zip(plan.query.aggregates, plan.measures, strict=True)):
         measures = [group.measures[place] for place in places]
         missing = {f"{measures[-1].id}:n": np.zeros(len(ends), np.int64)}

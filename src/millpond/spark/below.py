@@ -1,4 +1,7 @@
-"""What an analysed plan has below its aggregation: one stream, filters, derived columns, one window."""
+"""What an analysed plan has below its aggregation: filters, derived columns, one window, joins with batch relations.
+
+The walk goes down from the aggregation and stops at a stream, or at a union, whose branches `sources` follows.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,10 @@ from typing import NamedTuple
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.windows import Sliding
-from millpond.spark.catalyst import Catalyst, JavaObject, children, id_of, items, kind_of, window_mark
-from millpond.spark.windows import recovered
+from millpond.spark.catalyst import Catalyst, JavaObject, children, id_of, items, kind_of, optional, window_mark
+from millpond.spark.windows import is_noted, recovered
 
 _STATEFUL = {
-    "Join": "A join",
-    "Union": "A union",
     "Aggregate": "An aggregation below the window (a chain of queries)",
     "Deduplicate": "dropDuplicates or DISTINCT",
     "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
@@ -24,7 +25,9 @@ _STATEFUL = {
     "Expand": "CUBE, ROLLUP or GROUPING SETS",
     "Sample": "A sample",
 }
-_STREAMS = ("StreamingRelation", "StreamingRelationV2")
+STREAMS = ("StreamingRelation", "StreamingRelationV2")
+_JOINS = {"Inner": True, "Cross": True, "LeftOuter": False, "RightOuter": False}
+"""Joins with a batch relation that are answered, and whether they drop events without a partner."""
 _FIELDS = ("start", "end")
 
 
@@ -42,12 +45,25 @@ class WindowPart(NamedTuple):
     field: str | None
 
 
+class Step(NamedTuple):
+    """A condition on events or, with `side`, a join with a batch relation; `depth` layers of aliases stand above it."""
+
+    condition: JavaObject | None
+    depth: int
+    side: JavaObject | None = None
+    inner: bool = False
+
+
 @dataclass(frozen=True)
 class Below:
-    """What feeds an aggregation: conditions, the lowest first, and layers of aliases, the highest first."""
+    """What feeds an aggregation: steps, the lowest first, and layers of aliases, the highest first.
+
+    `leaf` is a stream or a union; `watermarked`: a watermark was set above it.
+    """
 
     leaf: JavaObject
-    conditions: list[JavaObject] = field(default_factory=list)
+    watermarked: bool = False
+    steps: list[Step] = field(default_factory=list)
     layers: list[list[JavaObject]] = field(default_factory=list)
     definitions: dict[int, JavaObject] = field(default_factory=dict)
     windows: dict[int, WindowColumn] = field(default_factory=dict)
@@ -76,11 +92,12 @@ def read_below(catalyst: Catalyst, node: JavaObject) -> Below:
         UnsupportedQuery: a join, a union, another aggregation, … stands below.
         QueryTypeError: what is read is no stream.
     """
-    conditions: list[JavaObject] = []
+    steps: list[Step] = []
+    watermarked = False
     layers: list[list[JavaObject]] = []
     definitions: dict[int, JavaObject] = {}
     windows: dict[int, WindowColumn] = {}
-    while (kind := kind_of(node)) not in _STREAMS:
+    while (kind := kind_of(node)) not in STREAMS and not (kind == "Union" and node.isStreaming()):
         found: dict[int, WindowColumn] = {}
         if kind == "Project":
             aliases = [column for column in items(node.projectList()) if kind_of(column) == "Alias"]
@@ -93,14 +110,39 @@ def read_below(catalyst: Catalyst, node: JavaObject) -> Below:
         elif kind == "Filter":
             # directly above the panes of a hopping window the analyser put its own condition
             if not (kind_of(node.child()) == "Expand" and _marked(node.child())):
-                conditions.append(node.condition())
-        elif kind not in ("EventTimeWatermark", "SubqueryAlias"):
+                steps.append(Step(node.condition(), len(layers)))
+        elif kind == "Join":
+            node, step = _joined(node, len(layers))
+            steps.append(step)
+            continue
+        elif kind == "EventTimeWatermark":
+            watermarked = True
+        elif kind not in ("SubqueryAlias", "ResolvedHint"):
             raise _refused(node, kind)
         windows.update(found)
         node = node.child()
         if found and kind == "Project":
             node = _without_time_filter(node, found)
-    return Below(node, conditions[::-1], layers, definitions, windows)
+    return Below(node, watermarked, steps[::-1], layers, definitions, windows)
+
+
+def _joined(node: JavaObject, depth: int) -> tuple[JavaObject, Step]:
+    """The streaming side of a join, and the join."""
+    left, right = node.left(), node.right()
+    kind = kind_of(node.joinType())
+    if left.isStreaming() and right.isStreaming():
+        raise UnsupportedQuery(
+            "A join of two streams is planned, not answered yet.", "Join the stream with a table or a batch frame."
+        )
+    stream, side = (left, right) if left.isStreaming() else (right, left)
+    if not stream.isStreaming():
+        raise _refused(node, "Join")
+    if kind not in _JOINS or (kind == "LeftOuter" and stream is right) or (kind == "RightOuter" and stream is left):
+        raise UnsupportedQuery(
+            f"A join of this kind ({node.joinType().sql()}) is not answered.",
+            "Write stream [INNER | LEFT] JOIN table ON ….",
+        )
+    return stream, Step(optional(node.condition()), depth, side, _JOINS[kind])
 
 
 def _projected_windows(catalyst: Catalyst, aliases: list[JavaObject]) -> dict[int, WindowColumn]:
@@ -139,7 +181,7 @@ def _without_time_filter(node: JavaObject, found: dict[int, WindowColumn]) -> Ja
     times = {id_of(window.time) for window in found.values()}
     if kind_of(node) == "Filter" and kind_of(node.condition()) == "IsNotNull":
         tested = node.condition().child()
-        if kind_of(tested) == "AttributeReference" and id_of(tested) in times:
+        if is_noted(tested) or (kind_of(tested) == "AttributeReference" and id_of(tested) in times):
             return node.child()
     return node
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import pyspark
@@ -20,6 +21,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+from pyspark.sql.udf import UserDefinedFunction
 
 from millpond.errors import MillpondError, SetupError
 
@@ -109,6 +111,18 @@ def place_of(node: JavaObject) -> Place | None:
     return None if start is None or stop is None or text is None else Place(text, start, stop + 1)
 
 
+def conjuncts(expression: JavaObject) -> list[JavaObject]:
+    """`a AND b AND …` in parts."""
+    if kind_of(expression) != "And":
+        return [expression]
+    return [part for child in children(expression) for part in conjuncts(child)]
+
+
+def references(expression: JavaObject) -> list[JavaObject]:
+    """The attributes that an expression reads."""
+    return items(expression.references().toSeq())
+
+
 def text_of(expression: JavaObject) -> str:
     """The expression as its user wrote it, or as Spark prints it; a column by its name."""
     if kind_of(expression) == "AttributeReference":
@@ -144,6 +158,11 @@ def eval_mode(expression: JavaObject) -> str:
     return str(expression.evalMode().toString())
 
 
+def command_of(function: JavaObject) -> bytes:
+    """The bytes by which Spark sends a `PythonUDF` to its workers."""
+    return bytes(function.func().command().unsafeArray())
+
+
 def analysed(frame: DataFrame) -> JavaObject:
     """The analysed plan of a classic DataFrame."""
     return frame._jdf.queryExecution().analyzed()
@@ -169,6 +188,11 @@ def unlogged() -> Iterator[None]:
 
 def _loggers() -> list[PySparkLogger]:
     return [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
+class Temporary(NamedTuple):
+    """Names of what lives as long as a session: its temporary views, its Python and SQL functions."""
+
+    views: tuple[str, ...]
+    functions: tuple[str, ...]
 
 
 class Catalyst:
@@ -179,6 +203,7 @@ class Catalyst:
         self._jvm: JavaObject = spark._jvm
         self._session: JavaObject = spark._jsparkSession
         self._modules: dict[str, JavaObject] = {}
+        self._classes: dict[str, JavaObject] = {}
 
     def analysis_session(self) -> SparkSession:
         """A clone of the session in which streams need no names: analysing there leaves the user's alone."""
@@ -200,14 +225,39 @@ class Catalyst:
         """
         return self._session.sessionState().sqlParser().parsePlan(text)
 
+    def temporary(self) -> Temporary:
+        """The views and functions that this session's user registered in it."""
+        catalog = self._session.sessionState().catalog()
+        views = [str(view.table()) for view in items(catalog.listLocalTempViews("*"))]
+        functions = {}
+        for function in items(catalog.listTemporaryFunctions()):
+            if optional(function.database()) is None:
+                functions[str(function.funcName())] = str(catalog.lookupFunctionInfo(function).getSource())
+        mine = (name for name, source in functions.items() if source in ("python_udf", "sql_udf"))
+        return Temporary(tuple(views), tuple(mine))
+
+    def adopt(self, other: Catalyst, found: Temporary) -> None:
+        """Make temporary views and functions of another session known in this one."""
+        theirs, mine = other._session.sessionState(), self._session.sessionState()
+        for view in found.views:
+            mine.catalog().createTempView(view, theirs.catalog().getRawTempView(view).get(), True)
+        for name in found.functions:
+            scope = (self._jvm.scala.Option.apply(part) for part in ("session", "system"))
+            identity = self._jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name, *scope)
+            builder = theirs.functionRegistry().lookupFunctionBuilder(identity).get()
+            information = theirs.functionRegistry().lookupFunction(identity).get()
+            mine.functionRegistry().registerFunction(identity, information, builder)
+
     def clean(self, plan: JavaObject) -> JavaObject:
-        """The analysed plan without CTEs, views, aliases of relations and replaceable expressions."""
+        """The analysed plan without CTEs, views, pipes, aliases of relations and replaceable expressions."""
         inline = self._jvm.java.lang.Class.forName(_PACKAGE + "optimizer.InlineCTE").getConstructors()[0]
         flags = [True] + [False] * (inline.getParameterCount() - 1)
         plan = self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(*flags).apply(plan)
         for rule in (
             "analysis.EliminateSubqueryAliases",
             "analysis.EliminateView",
+            "expressions.EliminatePipeOperators",
+            "optimizer.EliminateSQLFunctionNode",
             "optimizer.ReplaceExpressions",
             "optimizer.RewriteWithExpression",
         ):
@@ -229,22 +279,50 @@ class Catalyst:
 
     def alias(self, expression: JavaObject, name: str, like: JavaObject | None = None) -> JavaObject:
         """`expression AS name`, with the expression id of the attribute `like` or a new one."""
-        package = self._jvm.org.apache.spark.sql.catalyst.expressions
-        identity = package.NamedExpression.newExprId() if like is None else like.exprId()
-        none = getattr(self._jvm.scala, "None$").__getattr__("MODULE$")
-        return package.Alias(expression, name, identity, self._seq([]), none, self._seq([]))
+        identity = self._class("NamedExpression").newExprId() if like is None else like.exprId()
+        return self._class("Alias")(expression, name, identity, self._seq([]), self._none, self._seq([]))
 
-    def unqualified(self, attribute: JavaObject) -> JavaObject:
-        """The attribute without the name of its relation."""
-        return attribute.withQualifier(self._seq([]))
+    def named(self, attribute: JavaObject, name: str) -> JavaObject:
+        """The attribute called `name`, without the name of its relation."""
+        return attribute.withName(name).withQualifier(self._seq([]))
+
+    def boolean(self, name: str) -> JavaObject:
+        """A new attribute of type boolean."""
+        return self.alias(self.literal(True), name).toAttribute()
+
+    def literal(self, value: bool | str) -> JavaObject:
+        """A boolean or text constant."""
+        types = self._jvm.org.apache.spark.sql.types.DataTypes
+        kind = types.BooleanType if isinstance(value, bool) else types.StringType
+        return self._class("Literal").create(value, kind)
+
+    def every(self, conditions: Sequence[JavaObject]) -> JavaObject:
+        """`a AND b AND …`; TRUE for none."""
+        if not conditions:
+            return self.literal(True)
+        found = conditions[0]
+        for condition in conditions[1:]:
+            found = self._class("And")(found, condition)
+        return found
+
+    def labelled(self, label: str, text: JavaObject) -> JavaObject:
+        """The text of an expression behind `label:`; NULL is empty."""
+        return self._class("ConcatWs")(self._seq([self.literal(":"), self.literal(label), text]))
+
+    def tried(self, expression: JavaObject) -> JavaObject:
+        """The expression, or NULL where it raises."""
+        return self._class("TryEval")(expression)
+
+    def rebuilt(self, node: JavaObject, parts: Sequence[JavaObject]) -> JavaObject:
+        """The node with other children."""
+        return node.withNewChildren(self._seq(parts))
 
     def probe(self, expression: JavaObject, attribute: JavaObject, value: int) -> int:
         """The integer an expression over one column has for a value above 2^31 (else py4j sends an int)."""
         row = self._jvm.org.apache.spark.sql.catalyst.InternalRow.fromSeq(
             self._seq([self._jvm.java.lang.Long.valueOf(value)])
         )
-        package = self._jvm.org.apache.spark.sql.catalyst.expressions
-        attributes = getattr(package, "package$AttributeSeq")(self._seq([attribute]))
+        attributes = self._class("package$AttributeSeq")(self._seq([attribute]))
         bound = self._module("expressions.BindReferences").bindReference(expression, attributes, False)
         return int(bound.eval(row))
 
@@ -271,14 +349,20 @@ class Catalyst:
 
     def not_null(self, expression: JavaObject) -> JavaObject:
         """`expression IS NOT NULL`."""
-        return self._jvm.org.apache.spark.sql.catalyst.expressions.IsNotNull(expression)
+        return self._class("IsNotNull")(expression)
 
-    def attempt(self, expression: JavaObject) -> Column:
+    def attempt(self, expression: JavaObject) -> JavaObject:
         """`{v: expression}`, or NULL where evaluating it raises."""
-        package = self._jvm.org.apache.spark.sql.catalyst.expressions
-        name = package.Literal.create("v", self._jvm.org.apache.spark.sql.types.DataTypes.StringType)
-        pair = package.CreateNamedStruct(self._seq([name, expression]))
-        return self.column(package.TryEval(pair))
+        return self.tried(self._class("CreateNamedStruct")(self._seq([self.literal("v"), expression])))
+
+    def insisted(self, attempt: JavaObject) -> JavaObject:
+        """The `v` of an attempt; raises where it is NULL."""
+        there = self._class("objects").AssertNotNull(attempt, self._seq([]))
+        return self._class("GetStructField")(there, 0, self._none)
+
+    def called(self, function: UserDefinedFunction, arguments: Sequence[JavaObject]) -> JavaObject:
+        """A Python function applied to expressions."""
+        return function._judf.builder(self._seq(arguments))
 
     def column(self, expression: JavaObject) -> Column:
         """A `Column` of PySpark for an expression."""
@@ -295,7 +379,22 @@ class Catalyst:
         return self._modules[name]
 
     def _seq(self, values: Iterable[JavaObject]) -> JavaObject:
-        return self._jvm.PythonUtils.toSeq(list(values))
+        return self._to_seq(list(values))
+
+    # each step of a name is a call of the JVM, so it is gone once
+    @cached_property
+    def _to_seq(self) -> JavaObject:
+        return self._jvm.PythonUtils.toSeq
+
+    @cached_property
+    def _none(self) -> JavaObject:
+        return self._jvm.scala.Option.empty()
+
+    def _class(self, name: str) -> JavaObject:
+        """A class of Catalyst's expressions."""
+        if name not in self._classes:
+            self._classes[name] = getattr(self._jvm.org.apache.spark.sql.catalyst.expressions, name)
+        return self._classes[name]
 
 
 def calendar_us(interval: JavaObject) -> tuple[int, int]:
@@ -322,7 +421,7 @@ def self_check(spark: SparkSession) -> None:
         "SparkSession.cloneSession": doors.analysis_session,
         "PhysicalAggregation": lambda: doors.aggregation(plan)[1][0].resultAttribute(),
         "CollapseProject.buildCleanedProjectList": lambda: doors.substitute(
-            attribute, [doors.alias(doors.unqualified(attribute), "id", attribute)]
+            attribute, [doors.alias(doors.named(attribute, "i"), "id", attribute)]
         ),
         "BindReferences": lambda: doors.probe(attribute, attribute, 1 << 40),
         "IntervalUtils.stringToInterval": lambda: doors.interval_us("1 day 2 seconds"),
@@ -334,7 +433,8 @@ def self_check(spark: SparkSession) -> None:
         ),
         "evalMode": lambda: eval_mode(analysed(frame.selectExpr("cast(id AS int)")).projectList().apply(0).child()),
         "Expression.eval": lambda: doors.constant(_literal(doors)),
-        "TryEval": lambda: frame.select(doors.attempt(doors.not_null(attribute))),
+        "SessionCatalog": lambda: doors.adopt(doors, doors.temporary()),
+        "TryEval": lambda: frame.select(doors.column(doors.insisted(doors.attempt(doors.not_null(attribute))))),
         "Dataset.ofRows": lambda: doors.frame(analysed(frame)),
         "Expression": lambda: (doors.is_expression(attribute), doors.is_iterable(attribute.qualifier())),
     }

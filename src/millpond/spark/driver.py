@@ -173,7 +173,7 @@ class Driver:
         reached("begin.start")
         start, end = read_offsets(self._checkpoint, number - 1), read_offsets(self._checkpoint, number)
         layout = self._setting.layout
-        check_names(end, [stream.name for stream in layout.streams] if layout is not None else [])
+        check_names(end, layout.sources if layout is not None else ())
         batch = Batch(query_id(self._checkpoint), number, start, end)
         run = self._perform(self._writer.begin(number, start, end, batch.spark_query))
         reached("begin.decided")

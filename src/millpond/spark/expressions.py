@@ -88,7 +88,7 @@ class Translator:
     """Translates expressions over one set of attributes.
 
     `resolve` gives the meaning of an attribute, `foreign` that of a subtree the model has no word for;
-    either may raise; `field` gives that of a field of a window. `rounding` admits
+    either may raise; `field` gives that of a field of a window, or of its `window_time`. `rounding` admits
     `round`, which only the side above the aggregation evaluates.
     """
 
@@ -120,7 +120,7 @@ class Translator:
         check_node(node, kind)
         if kind == "AttributeReference":
             return self._resolve(node)
-        if kind == "GetStructField":
+        if kind in ("GetStructField", "PreciseTimestampConversion"):
             return (self._field(node) if self._field else None) or self._foreign(node)
         if node.foldable():
             constant = self._constant(node, kind)

@@ -9,19 +9,17 @@ that the filter drops move it too.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
 from pyspark.sql import DataFrame
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
-from millpond.model.endpoints import Sink, Source
-from millpond.model.expressions import Column, Expression, Foreign, Literal
+from millpond.model.endpoints import Sink
+from millpond.model.expressions import Column, Expression, Foreign, Literal, call, may_raise
 from millpond.model.query import Named, Query
-from millpond.model.stream import Field, Stream
+from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Sliding
 from millpond.spark.aggregates import aggregate_of
@@ -30,17 +28,17 @@ from millpond.spark.catalyst import (
     Catalyst,
     JavaObject,
     analysed,
+    children,
     delay_ms,
     id_of,
-    is_hidden,
     items,
     kind_of,
-    pairs,
     text_of,
     type_of,
 )
 from millpond.spark.expressions import Translator, conjunction, refused_above
 from millpond.spark.foreign import Projected, project
+from millpond.spark.sources import Derived, Found, find_source
 
 _ABOVE = {
     "Sort": "ORDER BY",
@@ -59,11 +57,15 @@ _FIELDS = ("start", "end")
 
 
 class Extraction(NamedTuple):
-    """A query, the stream it reads, and the Catalyst expressions behind its `Foreign` parts, by key."""
+    """A query, the stream it reads, and the Catalyst expressions behind its `Foreign` parts, by key.
+
+    `derived`: how the stream is made of others, if it is.
+    """
 
     query: Query
     stream: Stream
     foreigns: dict[str, Projected]
+    derived: Derived | None = None
 
 
 class Terms(NamedTuple):
@@ -99,42 +101,7 @@ def extract_query(
     if kind_of(plan) != "Aggregate":
         raise _no_aggregation(plan)
     below = read_below(catalyst, plan.child())
-    stream = next((known for known in streams if known.name == relation), None)
-    if stream is None:
-        stream = _named(stream_of(below.leaf), streams)
-    return _Reader(catalyst, terms, stream, below).read(plan, above)
-
-
-def stream_of(leaf: JavaObject) -> Stream:
-    """The stream that a streaming relation reads, without a name."""
-    if kind_of(leaf) == "StreamingRelation":
-        source = leaf.dataSource()
-        format_, options = str(source.className()), dict(pairs(source.options()))
-    else:
-        format_, given = str(leaf.sourceName()), leaf.extraOptions()
-        options = {str(key): str(given.get(key)) for key in given.keySet()}
-    shown = [column for column in items(leaf.output()) if not is_hidden(column)]
-    columns = tuple(Field(str(column.name()), type_of(column)) for column in shown)
-    return Stream("", columns, Source(format_.lower(), tuple(sorted(options.items()))))
-
-
-def same_source(left: Stream, right: Stream) -> bool:
-    """Whether two streams are one, whatever they are called; option names ignore case, as Spark does."""
-    if left.source is None or right.source is None or left.columns != right.columns:
-        return False
-    return left.source.format == right.source.format and _options(left.source) == _options(right.source)
-
-
-def _options(source: Source) -> dict[str, str]:
-    return {key.lower(): value for key, value in source.options}
-
-
-def _named(stream: Stream, streams: Sequence[Stream]) -> Stream:
-    known = next((other for other in streams if same_source(other, stream)), None)
-    if known is not None:
-        return known
-    digest = hashlib.sha256(msgspec.json.encode([stream.source, stream.columns])).hexdigest()[:8]
-    return msgspec.structs.replace(stream, name=f"stream_{digest}")
+    return _Reader(catalyst, terms, find_source(catalyst, below, streams, relation), below).read(plan, above)
 
 
 def _no_aggregation(plan: JavaObject) -> UnsupportedQuery:
@@ -149,10 +116,11 @@ def _no_aggregation(plan: JavaObject) -> UnsupportedQuery:
 class _Reader:
     """Reads one plan; `above` and `below` are the two sides of its aggregation."""
 
-    def __init__(self, catalyst: Catalyst, terms: Terms, stream: Stream, below: Below) -> None:
+    def __init__(self, catalyst: Catalyst, terms: Terms, source: Found, below: Below) -> None:
         self._catalyst = catalyst
         self._terms = terms
-        self._stream = stream
+        self._source = source
+        self._stream = source.stream
         self._below = below
         self._foreigns: dict[str, Projected] = {}
         self._scope: dict[int, Expression] = {}
@@ -191,14 +159,28 @@ class _Reader:
             keys=keys,
             aggregates=aggregates,
             output=output,
-            where=conjunction([self._down(condition) for condition in self._below.conditions]),
+            where=self._where(),
             having=having,
             sink=terms.sink,
             serve=terms.serve,
             text=terms.text,
         )
         used = {node.key for node in _foreign_nodes(query)}
-        return Extraction(query, self._stream, {key: self._foreigns[key] for key in sorted(used)})
+        foreigns = {key: self._foreigns[key] for key in sorted(used)}
+        return Extraction(query, self._stream, foreigns, self._source.derived)
+
+    def _where(self) -> Expression | None:
+        """Conditions on events; of a join, that its key does not raise and, if it is an inner one, finds a partner."""
+        source = self._source
+        parts = [] if source.taken is None else [self._projected(source.taken)]
+        for index, step in enumerate(self._below.steps):
+            if index not in source.markers:
+                parts.append(self._down(step.condition))
+                continue
+            keys = [self._down(probe) for probe in source.probes[index]]
+            parts += [call("ran", (key,), "boolean") for key in keys if may_raise(key)]
+            parts += [Column(source.markers[index], "boolean")] if step.inner else []
+        return conjunction(parts)
 
     def _window(self, groups: list[JavaObject]) -> tuple[JavaObject, Sliding]:
         for group in groups:
@@ -235,11 +217,11 @@ class _Reader:
 
     def _aggregates(self, calls: list[JavaObject]) -> tuple[Aggregate, ...]:
         found: list[Aggregate] = []
-        for call in calls:
-            aggregate = aggregate_of(self._catalyst, call, self._down)
+        for asked in calls:
+            aggregate = aggregate_of(self._catalyst, asked, self._down)
             if aggregate not in found:
                 found.append(aggregate)
-            self._scope[id_of(call.resultAttribute())] = Column(f"agg:{found.index(aggregate)}", aggregate.type)
+            self._scope[id_of(asked.resultAttribute())] = Column(f"agg:{found.index(aggregate)}", aggregate.type)
         return tuple(found)
 
     def _finish(
@@ -275,7 +257,12 @@ class _Reader:
         return self._scope[identity]
 
     def _field(self, node: JavaObject) -> Expression | None:
-        """`window.start` and `window.end` above the aggregation."""
+        """`window.start`, `window.end` and `window_time(window)` above the aggregation."""
+        if kind_of(node) == "PreciseTimestampConversion":
+            # (conversion of end to a number) - 1, converted back
+            end = next((part for part in children(children(node.child())[0])), None) if children(node.child()) else None
+            whole = self._up(end) if end is not None and kind_of(end) == "GetStructField" else None
+            return Column("window.time", "timestamp") if whole == Column("window.end", "timestamp") else None
         if kind_of(node.child()) != "AttributeReference":
             return None
         whole = self._result(node.child())
@@ -294,10 +281,11 @@ class _Reader:
         alias = self._below.definitions.get(identity)
         if alias is not None:
             return self._down(alias.child())
-        if not is_known(type_of(attribute)):
+        name = self._source.names.get(identity, str(attribute.name()))
+        if name in self._source.computed or not is_known(type_of(attribute)):
             return self._projected(attribute)
-        self._check_declared((str(attribute.name()),))
-        return Column(str(attribute.name()), type_of(attribute))
+        self._check_declared((name,))
+        return Column(name, type_of(attribute))
 
     def _check_declared(self, names: Sequence[str]) -> None:
         declared = {field.name for field in self._stream.columns}
@@ -309,11 +297,12 @@ class _Reader:
                 )
 
     def _own_columns(self) -> list[JavaObject]:
-        """The stream's columns without its name, which would make equal expressions print differently."""
+        """The stream's columns by their names in it alone, so that equal expressions print alike."""
         if not self._unqualified:
             self._unqualified = [
-                self._catalyst.alias(self._catalyst.unqualified(column), str(column.name()), column)
-                for column in items(self._below.leaf.output())
+                self._catalyst.alias(self._catalyst.named(column, name), name, column)
+                for column in self._source.attributes
+                for name in (self._source.names[id_of(column)],)
             ]
         return self._unqualified
 

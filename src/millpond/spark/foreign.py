@@ -10,13 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pyspark
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Foreign
-from millpond.spark.catalyst import Catalyst, JavaObject, children, items, kind_of, text_of, type_of
+from millpond.spark.catalyst import Catalyst, JavaObject, children, kind_of, references, text_of, type_of
+from millpond.spark.functions import check_function, function_digest, guarded
 from millpond.spark.vocabulary import MOMENTS, OPAQUE, UNSTABLE
 
 _IDENTITY = re.compile(r"@[0-9a-f]{5,}")
@@ -60,10 +62,12 @@ def check_node(node: JavaObject, kind: str) -> None:
             f"`{text_of(node)}` changes from run to run, so a repeated epoch would answer differently.",
             "Use the event's own columns.",
         )
+    if kind == "PythonUDF":
+        check_function(node)
     if kind in OPAQUE:
         raise UnsupportedQuery(
-            f"`{text_of(node)}` runs user code; functions of yours are planned, not answered yet.",
-            "Use Spark's own functions.",
+            f"`{text_of(node)}` runs code of yours that is no Python function of one row.",
+            "Use a Python function (udf), or Spark's own.",
         )
     if kind.endswith("Subquery") or kind in ("Exists", "ListQuery", "OuterReference"):
         raise UnsupportedQuery(
@@ -82,7 +86,7 @@ def project(catalyst: Catalyst, expression: JavaObject) -> Projected:
     """The `Foreign` of an expression over the stream's own, unqualified attributes.
 
     Raises:
-        UnsupportedQuery: the expression is not deterministic, runs user code or cannot be identified.
+        UnsupportedQuery: the expression is not deterministic, runs user code that cannot be identified, or the like.
     """
     check_stable(expression)
     if not expression.deterministic():
@@ -91,41 +95,58 @@ def project(catalyst: Catalyst, expression: JavaObject) -> Projected:
             "Use the event's own columns.",
         )
     zone = catalyst.spark.conf.get("spark.sql.session.timeZone")
-    tree = json.dumps([_tree(catalyst, expression), zone, pyspark.__version__])
-    if _IDENTITY.search(tree):
+    tree = json.dumps([tree_of(catalyst, expression, _by_name), zone, pyspark.__version__])
+    key = hashlib.sha256(tree.encode()).hexdigest()[:16]
+    columns = tuple(sorted({str(name.name()) for name in references(expression)}))
+    # Spark prints `try_divide(a, b)` as `a / b`
+    sql = f"try({expression.sql()})" if "(TRY," in tree else str(expression.sql())
+    return Projected(Foreign(key, sql, type_of(expression), columns), guarded(catalyst, expression))
+
+
+def tree_of(catalyst: Catalyst, expression: JavaObject, label: Callable[[JavaObject], object]) -> list[object]:
+    """The meaning of an expression as plain values; `label` says what a column is called in it.
+
+    Raises:
+        UnsupportedQuery: it holds an object that has no identity outside of this process.
+    """
+    tree = _tree(catalyst, expression, label)
+    if _IDENTITY.search(json.dumps(tree)):
         raise UnsupportedQuery(
             f"`{text_of(expression)}` holds an object without a stable identity.",
             "Use Spark's own functions.",
         )
-    key = hashlib.sha256(tree.encode()).hexdigest()[:16]
-    columns = tuple(sorted({str(name.name()) for name in items(expression.references().toSeq())}))
-    # Spark prints `try_divide(a, b)` as `a / b`
-    sql = f"try({expression.sql()})" if "(TRY," in tree else str(expression.sql())
-    return Projected(Foreign(key, sql, type_of(expression), columns), expression)
-
-
-def _tree(catalyst: Catalyst, node: JavaObject) -> list[object]:
-    kind = kind_of(node)
-    if kind == "AttributeReference":
-        return ["column", str(node.name()), str(node.dataType().catalogString())]
-    if kind == "Literal":
-        return ["literal", str(node.sql()), str(node.dataType().catalogString())]
-    tree: list[object] = [kind, str(node.dataType().catalogString())]
-    for i in range(node.productArity()):
-        if node.productElementName(i) not in _DROPPED:
-            tree.append(_part(catalyst, node.productElement(i)))
     return tree
 
 
-def _part(catalyst: Catalyst, part: JavaObject) -> object:
+def _by_name(column: JavaObject) -> object:
+    return str(column.name())
+
+
+def _tree(catalyst: Catalyst, node: JavaObject, label: Callable[[JavaObject], object]) -> list[object]:
+    kind = kind_of(node)
+    if kind == "AttributeReference":
+        return ["column", label(node), str(node.dataType().catalogString())]
+    if kind == "Literal":
+        return ["literal", str(node.sql()), str(node.dataType().catalogString())]
+    if kind == "PythonUDF":
+        parts = [_tree(catalyst, child, label) for child in children(node)]
+        return [kind, function_digest(node), str(node.dataType().catalogString()), *parts]
+    tree: list[object] = [kind, str(node.dataType().catalogString())]
+    for i in range(node.productArity()):
+        if node.productElementName(i) not in _DROPPED:
+            tree.append(_part(catalyst, node.productElement(i), label))
+    return tree
+
+
+def _part(catalyst: Catalyst, part: JavaObject, label: Callable[[JavaObject], object]) -> object:
     if part is None or isinstance(part, bool | int | float | str):
         return repr(part)
     if catalyst.is_expression(part):
-        return _tree(catalyst, part)
+        return _tree(catalyst, part, label)
     if catalyst.is_iterable(part):
         found: list[object] = []
         entries = part.iterator()
         while entries.hasNext():
-            found.append(_part(catalyst, entries.next()))
+            found.append(_part(catalyst, entries.next(), label))
         return found
     return str(part.toString())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 
 import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from millpond.errors import QueryError, QueryTypeError
-from millpond.model.endpoints import Sink
+from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
+from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import columns_of
 from millpond.model.query import Query
 from millpond.model.stream import Stream, check_order
@@ -21,7 +22,8 @@ from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
 from millpond.spark.read import Wanted, Watermark, register
 from millpond.spark.refusals import placed, spark_refusal
-from millpond.spark.statements import blank, parse_file
+from millpond.spark.sources import Derived
+from millpond.spark.statements import QueryStatement, ViewStatement, blank, parse_file
 from millpond.spark.windows import tumbling_twin
 
 
@@ -37,15 +39,18 @@ class FrontEnd:
 
     def __init__(self, spark: SparkSession) -> None:
         self_check(spark)
-        self._spark = Catalyst(spark).analysis_session()
+        self._user = Catalyst(spark)
+        self._spark = self._user.analysis_session()
         self._catalyst = Catalyst(self._spark)
         self._streams: dict[str, Stream] = {}
+        self._views: dict[str, None] = {}
+        self._derived: dict[str, Derived] = {}
         self._foreigns: dict[str, Projected] = {}
 
     @property
     def streams(self) -> Mapping[str, Stream]:
-        """Declared streams by name."""
-        return MappingProxyType(self._streams)
+        """Declared streams by name, then those that queries derive from them."""
+        return MappingProxyType(self._streams | {name: derived.stream for name, derived in self._derived.items()})
 
     @property
     def foreigns(self) -> Mapping[str, Projected]:
@@ -71,6 +76,45 @@ class FrontEnd:
         register(self._spark, stream, watermark)
         self._streams[stream.name] = stream
 
+    @unlogged()
+    def view(self, name: str, text: str) -> None:
+        """Make `name` stand for a SELECT without an aggregation, in the texts that follow.
+
+        Raises:
+            QuerySyntaxError, QueryRefused, QueryTypeError, UnsupportedQuery: see `errors`.
+        """
+        check_size(text)
+        judged = judge(parse(self._catalyst, text), *self._registered())
+        if judged.windows:
+            raise UnsupportedQuery(f"The view {name} has a window.", "Window where the view is grouped.")
+        self._show(name, lambda: self._spark.sql(text), text)
+
+    def table(self, name: str, source: Source, schema: str | None = None) -> None:
+        """Make `name` stand for a batch table, which streams may be joined with, in the texts that follow.
+
+        Raises:
+            QueryTypeError: Spark cannot read it, or its name is taken.
+        """
+        reader = self._spark.read.format(source.format).options(**dict(source.options))
+        self._show(name, (reader if schema is None else reader.schema(schema)).load, "")
+
+    def _show(self, name: str, frame: Callable[[], DataFrame], text: str) -> None:
+        if self._known(name) is not None:
+            raise QueryTypeError(f"A stream {name} is declared already.", "Choose another name.")
+        try:
+            frame().createOrReplaceTempView(name)
+        except PySparkException as error:
+            raise spark_refusal(error, text) from error
+        self._views[name] = None
+
+    def _registered(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Relations and functions that texts may name: ours, and what the user put into the session."""
+        found = self._user.temporary()
+        ours = {name.lower() for name in (*self._streams, *self._views)}
+        found = found._replace(views=tuple(name for name in found.views if name.lower() not in ours))
+        self._catalyst.adopt(self._user, found)
+        return (*self._streams, *self._views, *found.views), found.functions
+
     def query_from_sql(
         self, name: str, text: str, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None
     ) -> Query:
@@ -85,11 +129,12 @@ class FrontEnd:
     def _query(self, terms: Terms, text: str, late: Sink | None = None) -> Query:
         """The query of a text; `text` is it with blanks before, where it stands in a file."""
         check_size(terms.text)
-        judged = judge(parse(self._catalyst, text), self._streams)
+        allowed = self._registered()
+        judged = judge(parse(self._catalyst, text), *allowed)
         try:
             twin = tumbling_twin(self._catalyst, text, judged.windows)
             if twin.text != text:
-                judge(parse(self._catalyst, twin.text), self._streams)  # only judged text is analysed
+                judge(parse(self._catalyst, twin.text), *allowed)  # only judged text is analysed
             frame = self._spark.sql(twin.text)
             read = [stream for name in judged.relations if (stream := self._known(name))]
             relation = read[0].name if len(read) == 1 else None
@@ -114,10 +159,7 @@ class FrontEnd:
         if not frame.isStreaming:
             raise QueryTypeError(f"The frame of {name} is no stream.", "Build it with spark.readStream.")
         terms = Terms(name, None, sink or Sink(), serve)
-        found = extract_query(self._catalyst, frame, terms, self._all())
-        if found.stream.name not in self._streams:
-            self.declare(found.stream)
-        return self._kept(found, late)
+        return self._kept(extract_query(self._catalyst, frame, terms, self._all()), late)
 
     @unlogged()
     def load_file(self, text: str) -> list[Query]:
@@ -129,14 +171,17 @@ class FrontEnd:
         pond = parse_file(self._spark, text)
         for stream in pond.streams:
             self.declare(stream)
+        for view in pond.views:
+            with _told(view):
+                if view.table is not None:
+                    self.table(view.name, view.table, view.schema)
+                else:
+                    self.view(view.name, view.text or "")
         queries = []
         for statement in pond.queries:
-            try:
+            with _told(statement):
                 terms = Terms(statement.name, None, statement.sink, statement.serve, statement.text)
                 queries.append(self._query(terms, blank(text[: statement.start]) + statement.text, statement.late))
-            except QueryError as error:
-                what = f"In {statement.name} (line {statement.line} of the file): {error.what}"
-                raise type(error)(what, error.cure) from error
         return queries
 
     def wanted(self, queries: Iterable[Query]) -> tuple[Wanted, ...]:
@@ -156,26 +201,32 @@ class FrontEnd:
                 if part is not None:
                     names |= columns_of(part)
             if query.late_sink is not None:
-                names.update(late_columns(query, self._streams[query.stream]))
+                names.update(late_columns(query, self.streams[query.stream]))
         for name, columns in needed.items():
-            if order := self._streams[name].order:
-                columns |= {order.partition, order.offset}
+            if order := self.streams[name].order:
+                columns |= set(order.columns)
         by_name = {projected.value.name: projected for projected in self._foreigns.values()}
         found = []
-        for name, stream in self._streams.items():
+        for name, stream in self.streams.items():
             if name not in needed:
                 continue
             plain = tuple(field.name for field in stream.columns if field.name in needed[name])
             rest = sorted(needed[name] - set(plain))
-            found.append(Wanted(stream, plain, tuple(by_name[column] for column in rest)))
+            foreigns = tuple(by_name[column] for column in rest)
+            found.append(Wanted(stream, plain, foreigns, self._derived.get(name)))
         return tuple(found)
 
     def _kept(self, found: Extraction, late: Sink | None) -> Query:
-        """Remember the expressions of a query; one that another query brought stays as it is."""
-        query = found.query
+        """Remember the streams and expressions of a query; what another query brought stays as it is."""
+        query, derived = found.query, found.derived
         if late is not None:
             query = msgspec.structs.replace(query, late=late)
             check_late(query, found.stream)
+        for stream in [found.stream] if derived is None else [branch.base for branch in derived.branches]:
+            if stream.name not in self._streams:
+                self.declare(stream)
+        if derived is not None:
+            self._derived.setdefault(derived.stream.name, derived)
         for key, projected in found.foreigns.items():
             self._foreigns.setdefault(key, projected)
         return query
@@ -185,3 +236,13 @@ class FrontEnd:
 
     def _known(self, name: str) -> Stream | None:
         return next((stream for stream in self._streams.values() if stream.name.lower() == name.lower()), None)
+
+
+@contextmanager
+def _told(statement: QueryStatement | ViewStatement) -> Iterator[None]:
+    """Say which statement of a file an error is about."""
+    try:
+        yield
+    except QueryError as error:
+        what = f"In {statement.name} (line {statement.line} of the file): {error.what}"
+        raise type(error)(what, error.cure) from error

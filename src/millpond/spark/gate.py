@@ -32,11 +32,14 @@ _FIXED = re.compile(r"[a-z_]+\s*r?['\"][+-]?\d{4,}", re.IGNORECASE)
 
 
 class Judged(NamedTuple):
-    """What a query that passed is made of: calls of window functions, relations, where each kind of node stands."""
+    """What a query that passed is made of: calls of window functions, relations, where each kind of node stands, and
+    the functions that it might call.
+    """
 
     windows: list[JavaObject]
     relations: set[str]
     places: dict[str, Place]
+    functions: frozenset[str]
 
 
 class _Visit(NamedTuple):
@@ -107,15 +110,17 @@ def parse(catalyst: Catalyst, text: str) -> JavaObject:
         raise QueryRefused("Spark's parser breaks on the query.", "Split it into several.") from error
 
 
-def judge(plan: JavaObject, relations: Collection[str]) -> Judged:
+def judge(plan: JavaObject, relations: Collection[str], functions: Collection[str] = ()) -> Judged:
     """Refuse a parsed query with a node, function or relation outside the allow-lists; names are in lower case.
+
+    `functions`: those that the session's user registered, besides the ones that every query may call.
 
     Raises:
         QueryRefused: see above.
         QueryTypeError: it reads a stream that nobody declared.
     """
     known = frozenset(name.lower() for name in relations)
-    judged = Judged([], set(), {})
+    judged = Judged([], set(), {}, FUNCTIONS | {name.lower() for name in functions})
     stack = [_Visit(plan, 0, True, known)]
     count = 0
     while stack:
@@ -172,8 +177,8 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
             raise _refused(node, "a moment that depends on the clock", "Write it as 'yyyy-mm-dd hh:mm:ss'.")
     if kind == "UnresolvedFunction":
         parts = [str(part) for part in items(node.nameParts())]
-        if len(parts) != 1 or parts[0].lower() not in FUNCTIONS:
-            near = difflib.get_close_matches(parts[-1].lower(), sorted(FUNCTIONS), 3, 0.7)
+        if len(parts) != 1 or parts[0].lower() not in judged.functions:
+            near = difflib.get_close_matches(parts[-1].lower(), sorted(judged.functions), 3, 0.7)
             cure = f"Did you mean: {' or '.join(near)}?" if near else "Use a function that queries may call."
             raise _refused(node, f"the function {'.'.join(parts)}", cure)
         if parts[0].lower() in WINDOWS:

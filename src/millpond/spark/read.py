@@ -8,14 +8,15 @@ from typing import NamedTuple
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField
+from pyspark.sql.types import DataType
 
 from millpond.errors import QueryTypeError, SourceError
 from millpond.log.protocol import TICK as TICK_STREAM
 from millpond.model.stream import Stream
 from millpond.runtime.layout import TICK, ReadColumn, ReadLayout, StreamLayout
-from millpond.spark.catalyst import Catalyst, analysed, items
+from millpond.spark.catalyst import Catalyst, JavaObject, analysed, items, references
 from millpond.spark.foreign import Projected
+from millpond.spark.sources import Branch, Derived
 
 _OWN_SCHEMA = ("rate", "rate-micro-batch", "kafka")
 
@@ -28,17 +29,12 @@ class Watermark(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What to read of one stream: columns by name, and expressions that only Spark evaluates."""
+    """What to read of one stream: columns by name, expressions that only Spark evaluates, and how it is derived."""
 
     stream: Stream
     columns: tuple[str, ...]
     foreigns: tuple[Projected, ...] = ()
-
-
-class _Part(NamedTuple):
-    frame: DataFrame
-    fields: list[StructField]
-    columns: list[ReadColumn]
+    derived: Derived | None = None
 
 
 def load(spark: SparkSession, stream: Stream, *, named: bool = True) -> DataFrame:
@@ -82,74 +78,141 @@ def register(spark: SparkSession, stream: Stream, watermark: Watermark | None = 
 def read(spark: SparkSession, wanted: Sequence[Wanted], *, tick: bool = True) -> tuple[DataFrame, ReadLayout]:
     """One streaming frame over all streams and, with `tick`, one row a second; columns as in `ReadLayout`.
 
-    `spark` is a session for reading alone: see `session.reading_session`.
+    `spark` is a session for reading alone: see `session.reading_session`. Each source is read once: a stream that
+    is wanted in several forms, itself or as part of derived ones, has its rows copied after the read.
 
     Raises:
         QueryTypeError: nothing is to be read, a column is unknown, or as `load`.
         SourceError: as `load`.
     """
-    parts: list[_Part] = []
+    layouts: list[StreamLayout] = []
+    copies: dict[str, list[_Copy]] = {}
+    bases: dict[str, Stream] = {}
     position = 1
     for index, want in enumerate(wanted):
-        part = _project(spark, want, index, position)
-        parts.append(part)
-        position += len(part.columns)
-    frames = [_padded(part.frame, index, index, parts) for index, part in enumerate(parts)]
+        columns = _columns(want, position)
+        position += len(columns)
+        reads = () if want.stream.derived is None else want.stream.derived.reads
+        layouts.append(StreamLayout(want.stream.name, columns, *_order(want.stream), reads))
+        for base, branch in [(want.stream, None)] if want.derived is None else (
+            [(branch.base, branch) for branch in want.derived.branches]
+        ):  # fmt: skip
+            bases[base.name] = base
+            copies.setdefault(base.name, []).append(_Copy(index, want, branch))
+    parts = [_Base(spark, bases[name], of).frame(layouts) for name, of in copies.items()]
     if tick:
         rate = spark.readStream.name(TICK_STREAM).format("rate").option("rowsPerSecond", 1).option("numPartitions", 1)
-        frames.append(_padded(rate.load(), TICK, None, parts))
-    if not frames:
+        parts.append(rate.load().select(F.lit(TICK).alias("stream")))
+    if not parts:
         raise QueryTypeError("There is nothing to read: no stream and no tick.", "Declare a stream.")
-    frame = frames[0]
-    for other in frames[1:]:
-        frame = frame.union(other)
-    layout = ReadLayout(
-        tuple(
-            StreamLayout(want.stream.name, tuple(part.columns), *_order(want.stream))
-            for want, part in zip(wanted, parts, strict=True)
-        )
-    )
-    return frame, layout
+    kinds = {field.name: field.dataType for part in parts for field in part.schema.fields}
+    names = [f"c{i}_{n}" for i, layout in enumerate(layouts) for n in range(len(layout.columns))]
+    frame = _padded(parts[0], names, kinds)
+    for other in parts[1:]:
+        frame = frame.union(_padded(other, names, kinds))
+    return frame, ReadLayout(tuple(layouts))
 
 
 def _order(stream: Stream) -> tuple[str | None, str | None]:
     return (None, None) if stream.order is None else (stream.order.partition, stream.order.offset)
 
 
-def _project(spark: SparkSession, want: Wanted, index: int, position: int) -> _Part:
-    """The columns of one stream, called `c{stream}_{number}`."""
-    frame = load(spark, want.stream)
-    catalyst = Catalyst(spark)
-    attributes = {str(attribute.name()): attribute for attribute in items(analysed(frame).output())}
+def _columns(want: Wanted, position: int) -> tuple[ReadColumn, ...]:
+    """What is read of one stream, from a position on."""
     types = {field.name: field.type for field in want.stream.columns}
-    columns: list[ReadColumn] = []
-    selected: list[Column] = []
     for name in want.columns:
-        if name not in attributes:
+        if name not in types:
             raise QueryTypeError(f"The stream {want.stream.name} has no column {name}.", "Check its declaration.")
-        columns.append(ReadColumn(name, position + len(columns), types[name]))
-        selected.append(F.col(quoted(name)))
-    for value, expression in want.foreigns:
-        # the expression was analysed over another load of the stream: same names, other ids
+    plain = [ReadColumn(name, position + n, types[name]) for n, name in enumerate(want.columns)]
+    first = position + len(plain)
+    values = [value for value, _ in want.foreigns]
+    return (*plain, *(ReadColumn(value.name, first + n, value.type, foreign=True) for n, value in enumerate(values)))
+
+
+class _Copy(NamedTuple):
+    """A form in which a source is wanted: as itself (`branch` None), or as a branch of the stream at `place`."""
+
+    place: int
+    want: Wanted
+    branch: Branch | None
+
+
+class _Base:
+    """One source, and all forms in which it is wanted."""
+
+    def __init__(self, spark: SparkSession, base: Stream, copies: list[_Copy]) -> None:
+        self._catalyst = Catalyst(spark)
+        self._copies = copies
+        self._frame = load(spark, base)
+        self._attributes = self._named(self._frame)
+        self._ordered = base.order is not None
+        self._which: Column | None = None
+        if len(copies) > 1:
+            # one scan, and a copy of each row per form
+            every = [self._catalyst.column(column) for column in self._attributes.values()]
+            numbers = F.array(*(F.lit(number) for number in range(len(copies))))
+            self._frame = self._frame.select(*every, F.explode(numbers).alias("which"))
+            self._which = self._catalyst.column(items(analysed(self._frame).output())[-1])
+
+    def frame(self, layouts: Sequence[StreamLayout]) -> DataFrame:
+        """The column `stream` and the columns of every stream that this source is part of."""
+        made: dict[str, list[tuple[int, Column]]] = {"stream": []}
+        for number, copy in enumerate(self._copies):
+            values = self._joined(number, copy)
+            made["stream"].append((number, F.lit(copy.place)))
+            for place, name in enumerate(copy.want.columns):
+                made.setdefault(f"c{copy.place}_{place}", []).append((number, self._catalyst.column(values[name])))
+            for place, (_, expression) in enumerate(copy.want.foreigns, len(copy.want.columns)):
+                attempt = self._catalyst.column(self._catalyst.attempt(self._placed(expression, values)))
+                made.setdefault(f"c{copy.place}_{place}", []).append((number, attempt))
+        return self._frame.select(*(self._chosen(of).alias(name) for name, of in made.items()))
+
+    def _chosen(self, values: list[tuple[int, Column]]) -> Column:
+        """The value of whichever copy a row is."""
+        if self._which is None:
+            return values[0][1]
+        chosen = F.when(self._which == values[0][0], values[0][1])
+        for number, value in values[1:]:
+            chosen = chosen.when(self._which == number, value)
+        return chosen
+
+    def _joined(self, number: int, copy: _Copy) -> dict[str, JavaObject]:
+        """Join a copy with its batch relations; the columns of its stream, by name."""
+        values = dict(self._attributes)
+        if copy.branch is None:
+            return values
+        for side in copy.branch.sides:
+            right = self._catalyst.frame(side.plan)
+            # new ids, as a relation may be met twice
+            fresh = [
+                self._catalyst.column(column).alias(name)
+                for column, name in zip(items(side.plan.output()), side.names, strict=True)
+            ]
+            right = right.select(*fresh, F.lit(True).alias(side.name))
+            values |= self._named(right)
+            condition = self._catalyst.column(self._placed(side.condition, values))
+            if self._which is not None:
+                condition = (self._which == number) & condition
+            # a shuffle would mix the source partitions, and with them the order
+            self._frame = self._frame.join(F.broadcast(right) if self._ordered else right, condition, "left")
+        return {name: self._placed(column, values) for name, column in copy.branch.columns.items()}
+
+    def _named(self, frame: DataFrame) -> dict[str, JavaObject]:
+        return {str(column.name()): column for column in items(analysed(frame).output())}
+
+    def _placed(self, expression: JavaObject, values: dict[str, JavaObject]) -> JavaObject:
+        """The expression with its columns, known by name, replaced; it was analysed over another load of the stream."""
         names = [
-            catalyst.alias(attributes[str(old.name())], str(old.name()), old)
-            for old in items(expression.references().toSeq())
+            self._catalyst.alias(values[str(old.name())], str(old.name()), old) for old in references(expression)
         ]
-        selected.append(catalyst.attempt(catalyst.substitute(expression, names)))
-        columns.append(ReadColumn(value.name, position + len(columns), value.type, foreign=True))
-    called = [column.alias(f"c{index}_{number}") for number, column in enumerate(selected)]
-    projected = frame.select(*called)
-    return _Part(projected, list(projected.schema.fields), columns)
+        return self._catalyst.substitute(expression, names)
 
 
-def _padded(frame: DataFrame, stream: int, own: int | None, parts: list[_Part]) -> DataFrame:
-    """The frame with the columns of all parts, NULL where they are not its own."""
-    columns: list[Column] = [F.lit(stream).alias("stream")]
-    for index, part in enumerate(parts):
-        for field in part.fields:
-            column = F.col(field.name) if index == own else F.lit(None).cast(field.dataType)
-            columns.append(column.alias(field.name))
-    return frame.select(*columns)
+def _padded(frame: DataFrame, names: list[str], kinds: dict[str, DataType]) -> DataFrame:
+    """The frame with all columns, NULL where they are not its own."""
+    own = set(frame.columns)
+    columns = [F.col(name) if name in own else F.lit(None).cast(kinds[name]).alias(name) for name in names]
+    return frame.select("stream", *columns)
 
 
 def quoted(name: str) -> str:

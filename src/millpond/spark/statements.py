@@ -1,4 +1,5 @@
-"""Pond files: `CREATE TABLE` makes a stream, `CREATE STREAMING TABLE … AS SELECT` a query; Spark parses both.
+"""Pond files: `CREATE TABLE` makes a stream, `CREATE STREAMING TABLE … AS SELECT` a query, `CREATE TEMPORARY VIEW`
+a name for a SELECT or for a batch table; Spark parses all of them.
 
 Nothing in a file is executed as a statement: the parsed tree is read. A relative path is relative to the
 current directory, as in Spark.
@@ -27,6 +28,14 @@ _TEXTS = (
     "mode columnNameOfCorruptRecord dateFormat timestampFormat timestampNTZFormat multiLine encoding lineSep "
     "locale timeZone"
 )
+TABLES = {
+    "parquet": "path pathGlobFilter recursiveFileLookup mergeSchema datetimeRebaseMode int96RebaseMode",
+    "orc": "path pathGlobFilter recursiveFileLookup mergeSchema",
+    "jdbc": "url dbtable query user password driver partitionColumn lowerBound upperBound numPartitions queryTimeout "
+    "fetchsize pushDownPredicate customSchema",
+}
+"""Batch tables that a file may show as a view besides JSON and CSV, and their options."""
+
 PROVIDERS = {
     "parquet": f"{_FILES} mergeSchema datetimeRebaseMode int96RebaseMode",
     "json": f"{_FILES} {_TEXTS} primitivesAsString prefersDecimal allowComments allowUnquotedFieldNames "
@@ -74,10 +83,21 @@ class QueryStatement(NamedTuple):
     late: Sink | None = None
 
 
+class ViewStatement(NamedTuple):
+    """A `CREATE TEMPORARY VIEW`: `text` is its SELECT, exactly as written, or `table` the batch table that it shows."""
+
+    name: str
+    text: str | None
+    table: Source | None
+    schema: str | None
+    line: int
+
+
 class PondFile(NamedTuple):
-    """The streams and queries of a file, in its order."""
+    """The streams, views and queries of a file, in its order."""
 
     streams: tuple[Stream, ...]
+    views: tuple[ViewStatement, ...]
     queries: tuple[QueryStatement, ...]
 
 
@@ -92,20 +112,23 @@ def parse_file(spark: SparkSession, text: str) -> PondFile:
     """
     catalyst = Catalyst(spark)
     streams: dict[str, Stream] = {}
+    views: dict[str, ViewStatement] = {}
     queries: dict[str, QueryStatement] = {}
     for statement in split(text):
         try:
             made = _read(catalyst, statement, blank(text[: statement.start]))
             name = made.name.lower()
-            if name in streams or name in queries:
+            if name in streams or name in views or name in queries:
                 raise QueryTypeError(f"{made.name} is created twice.", "Give one of them another name.")
         except QueryError as error:
             raise type(error)(f"In the statement on line {statement.line}: {error.what}", error.cure) from error
         if isinstance(made, Stream):
             streams[name] = made
+        elif isinstance(made, ViewStatement):
+            views[name] = made
         else:
             queries[name] = made
-    return PondFile(tuple(streams.values()), tuple(queries.values()))
+    return PondFile(tuple(streams.values()), tuple(views.values()), tuple(queries.values()))
 
 
 def blank(text: str) -> str:
@@ -159,7 +182,7 @@ def _unclosed(text: str, position: int, what: str) -> QuerySyntaxError:
     )
 
 
-def _read(catalyst: Catalyst, statement: Statement, before: str) -> Stream | QueryStatement:
+def _read(catalyst: Catalyst, statement: Statement, before: str) -> Stream | ViewStatement | QueryStatement:
     check_size(statement.text)
     plan = parse(catalyst, before + statement.text)
     kind = kind_of(plan)
@@ -167,6 +190,10 @@ def _read(catalyst: Catalyst, statement: Statement, before: str) -> Stream | Que
         return _stream(catalyst, plan)
     if kind == "CreateStreamingTableAsSelect":
         return _query(plan, statement)
+    if kind == "CreateViewCommand":
+        return _view(plan, statement.line)
+    if kind == "CreateTempViewUsing":
+        return _table_view(plan, statement.line)
     what = "a streaming table without AS SELECT" if kind == "CreateStreamingTable" else f"the statement {kind}"
     raise QueryRefused(
         f"A pond file may not have {what}.",
@@ -218,6 +245,34 @@ def _columns(name: str, provider: str, columns: tuple[Field, ...], options: dict
     if not any(option.lower() == "path" for option in options):
         raise QueryTypeError(f"The stream {name} has no path.", "Add OPTIONS (path '…').")
     return columns
+
+
+def _view(plan: JavaObject, line: int) -> ViewStatement:
+    name = str(plan.name().unquotedString())
+    if str(plan.viewType().toString()) != "LocalTempView" or "." in name:
+        raise QueryRefused(f"The view {name} would outlive this session.", "Write CREATE TEMPORARY VIEW name AS ….")
+    if plan.userSpecifiedColumns().size() or plan.properties().size():
+        raise QueryRefused(f"The view {name} lists columns or properties.", "Name the columns in its SELECT, with AS.")
+    text = optional(plan.originalText())
+    if text is None:
+        raise QueryRefused(f"The view {name} has no text.", "Write CREATE TEMPORARY VIEW name AS SELECT ….")
+    return ViewStatement(name, str(text), None, None, line)
+
+
+def _table_view(plan: JavaObject, line: int) -> ViewStatement:
+    name = str(plan.tableIdent().unquotedString())
+    provider = str(plan.provider()).lower()
+    if getattr(plan, "global")() or "." in name:
+        raise QueryRefused(f"The view {name} would outlive this session.", "Write CREATE TEMPORARY VIEW name USING ….")
+    allowed = TABLES.get(provider) or (PROVIDERS[provider] if provider in ("json", "csv") else None)
+    if allowed is None:
+        raise UnsupportedQuery(f"The view {name} is USING {provider}.", f"Use one of json, csv, {', '.join(TABLES)}.")
+    known = {option.lower(): option for option in allowed.split()}
+    options = dict(pairs(plan.options()))
+    for option in options:
+        _known(option, known, f"an option of {provider}")
+    schema = optional(plan.userSpecifiedSchema())
+    return ViewStatement(name, None, _source(provider, options, known), schema and str(schema.toDDL()), line)
 
 
 def _query(plan: JavaObject, statement: Statement) -> QueryStatement:

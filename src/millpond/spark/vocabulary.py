@@ -77,7 +77,5 @@ UNSTABLE = _words(
 MOMENTS = ("timestamp", "timestamp_ntz", "date")
 """Types whose constants Spark may make of the clock: `TIMESTAMP 'now'`, or a time without a date."""
 
-OPAQUE = frozenset(
-    {"PythonUDF", "PythonUDAF", "PythonUDTF", "ScalaUDF", "ScalaAggregator", "ScalaUDAF", "HiveSimpleUDF"}
-)
-"""Resolved expressions that run a user's code."""
+OPAQUE = frozenset({"PythonUDAF", "PythonUDTF", "ScalaUDF", "ScalaAggregator", "ScalaUDAF", "HiveSimpleUDF"})
+"""Resolved expressions that run code which cannot be identified or kept from ending the epoch."""

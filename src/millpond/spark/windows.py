@@ -2,19 +2,23 @@
 
 Spark's analyser turns `window(ts, size, slide)` into size/slide projections: 7 days by 1 second exhausts a
 driver of 2 GB. So from text the literals are read off the parse tree, the window is replaced by its tumbling
-twin at the parser's own positions, and the size, slide and offset are kept beside it.
+twin at the parser's own positions, and the size, slide and offset are kept beside it. A DataFrame is analysed
+as it is built, so `window` here makes the twin and hides the rest in it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
 
-from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.errors import QueryTypeError, SetupError, UnsupportedQuery
 from millpond.model.windows import Sliding
 from millpond.spark.catalyst import (
     Catalyst,
@@ -40,6 +44,7 @@ _UNITS = (
     ("milliseconds", 1_000), ("microseconds", 1),
 )  # fmt: skip
 _PROBE_US = 1_000_000_000_000_000
+_NOTE = re.compile(r"only a pond answers window\(size (\d+), slide (\d+), offset (\d+)\) in microseconds")
 
 
 class Twin(NamedTuple):
@@ -60,25 +65,29 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
         UnsupportedQuery: two different windows, or a session window.
     """
     found: dict[Sliding, Place | None] = {}
-    cuts: list[tuple[int, int, str]] = []
-    places: list[Place] = []
+    # sets: the parser puts a grouping key of `|> AGGREGATE` among the outputs too
+    cuts: set[tuple[int, int, str]] = set()
+    places: set[Place] = set()
     for call in calls:
         name = str(items(call.nameParts())[-1]).lower()
         place = place_of(call)
+        if name == "window_time":
+            continue  # of a row's own window it is a column; as the time of a window above it is refused later
         if name != "window":
-            kind = "A session window" if name == "session_window" else "window_time (a chain of windows)"
-            raise UnsupportedQuery(f"{kind} at {place} is planned, not answered yet.", "Use window(time, size, slide).")
+            raise UnsupportedQuery(
+                f"A session window at {place} is planned, not answered yet.", "Use window(time, size, slide)."
+            )
         arguments = _arguments(call)
         if not {"timecolumn", "windowduration"} <= arguments.keys():
             raise QueryTypeError(f"The window at {place} lacks a time or a size.", "Write window(ts, '1 hour').")
         window = _sliding(catalyst, arguments)
         found[window] = place
-        places += [] if place is None else [place]
+        places |= set() if place is None else {place}
         column = place_of(arguments["timecolumn"])
         plain = len(arguments) == 2 and type_of(arguments["windowduration"]) == "string"
         if place is not None and column is not None and not plain:
             twin = f"window({column.piece}, '{_duration(window.size_us)}')"
-            cuts.append((place.start, place.stop, _fitted(twin, place.piece)))
+            cuts.add((place.start, place.stop, _fitted(twin, place.piece)))
     if len(found) > 1:
         both = " and ".join(str(place) for place in found.values())
         raise UnsupportedQuery(f"The query has two different windows, {both}.", "Make them two queries.")
@@ -89,6 +98,41 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
     for start, stop, replacement in sorted(cuts, reverse=True):
         text = text[:start] + replacement + text[stop:]
     return Twin(text, next(iter(found), None))
+
+
+def window(time: Column | str, size: str, slide: str | None = None, start: str | None = None) -> Column:
+    """Spark's `functions.window` for a DataFrame that a pond will answer, however many windows an event falls in.
+
+    Spark makes size / slide rows of each event while a DataFrame is built, and a long window that slides often
+    exhausts the driver; this one does not. A DataFrame with it raises when Spark itself runs it.
+
+    Raises:
+        QueryTypeError: a duration is no interval, counts months, or makes no window.
+        SetupError: there is no active session.
+    """
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        raise SetupError("There is no active Spark session.", "Start one, or call spark_session().")
+    catalyst = Catalyst(spark)
+    size_us = _interval(catalyst, size, repr(size))
+    slide_us = size_us if slide is None else _interval(catalyst, slide, repr(slide))
+    offset_us = 0 if start is None else _interval(catalyst, start, repr(start))
+    made = Sliding(size_us, slide_us, offset_us % max(slide_us, 1))
+    note = f"only a pond answers window(size {made.size_us}, slide {made.slide_us}, offset {made.offset_us})"
+    column = time if isinstance(time, Column) else F.col(time)
+    hidden = F.when(F.raise_error(F.lit(f"{note} in microseconds")).isNull(), column)
+    return F.window(hidden, f"{size_us} microseconds")
+
+
+def is_noted(expression: JavaObject) -> bool:
+    """Whether an expression holds the time of a `window` of ours."""
+    return _note(expression) is not None
+
+
+def _note(expression: JavaObject) -> Sliding | None:
+    """The window hidden in an expression."""
+    found = _NOTE.search(str(expression.toString()))
+    return Sliding(*map(int, found.groups())) if found else None
 
 
 def recovered(catalyst: Catalyst, column: JavaObject, panes: list[JavaObject]) -> tuple[JavaObject, Sliding]:
@@ -104,6 +148,9 @@ def recovered(catalyst: Catalyst, column: JavaObject, panes: list[JavaObject]) -
             f"The window {column.name()} is over {over or 'no column'}.",
             "Window over one column of type timestamp.",
         )
+    noted = _note(panes[0])
+    if noted is not None:
+        return references[0], noted
     bounds = []
     for pane in panes:
         struct = pane.child() if kind_of(pane) == "Alias" else pane
@@ -168,20 +215,33 @@ def _check_sane(window: Sliding) -> None:
 
 def _microseconds(catalyst: Catalyst, argument: JavaObject) -> int:
     place = place_of(argument)
+    if kind_of(argument) == "Literal" and type_of(argument) == "string":
+        return _interval(catalyst, str(argument.value().toString()), f"at {place}")
     if kind_of(argument) != "Literal":
         raise QueryTypeError(
             f"The duration at {place} is no literal.", "Write it as '10 minutes' or INTERVAL 10 MINUTES."
         )
     value, kind = argument.value(), type_of(argument)
     try:
-        if kind == "string":
-            months, micros = catalyst.interval_us(str(value.toString()))
-        elif kind == "interval":
+        if kind == "interval":
             months, micros = calendar_us(value)
         else:
             months, micros = (1, 0) if kind.startswith("interval year") or kind == "interval month" else (0, int(value))
     except (Py4JJavaError, PySparkException, ValueError, TypeError) as error:
         raise QueryTypeError(f"The duration at {place} is no interval.", "Write it as '10 minutes'.") from error
+    return _without_months(months, micros, f"at {place}")
+
+
+def _interval(catalyst: Catalyst, text: str, what: str) -> int:
+    """The microseconds of an interval in words; `what` says which it is."""
+    try:
+        months, micros = catalyst.interval_us(text)
+    except (Py4JJavaError, PySparkException) as error:
+        raise QueryTypeError(f"The duration {what} is no interval.", "Write it as '10 minutes'.") from error
+    return _without_months(months, micros, what)
+
+
+def _without_months(months: int, micros: int, what: str) -> int:
     if months:
-        raise QueryTypeError(f"The duration at {place} counts months, which differ in length.", "Use days.")
+        raise QueryTypeError(f"The duration {what} counts months, which differ in length.", "Use days.")
     return micros

@@ -269,7 +269,7 @@ def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
 def _output(dice: Dice, keys: Sequence[Expression], aggregates: Sequence[Aggregate]) -> tuple[Named, ...]:
     columns = [Named("w", Column("window", WINDOW))]
     if _chance(dice, 3):
-        columns = [Named(part, Column(f"window.{part}", "timestamp")) for part in ("start", "end")]
+        columns = [Named(part, Column(f"window.{part}", "timestamp")) for part in ("start", "end", "time")]
     columns += [Named(f"key{i}", Column(f"key:{i}", key.type)) for i, key in enumerate(keys)]
     columns += [Named(f"agg{i}", Column(f"agg:{i}", agg.type)) for i, agg in enumerate(aggregates)]
     numbers = [column for column in columns if column.expression.type in ("bigint", "double")

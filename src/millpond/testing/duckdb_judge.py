@@ -147,7 +147,8 @@ class _Script:
             placed AS (SELECT * FROM candidates WHERE _start <= {time} AND {time} < _start + {size}),
             sums AS (SELECT {selected} FROM placed {closed} GROUP BY ALL),
             grouped AS (SELECT * EXCLUDE (_start) {replaced}, _start AS "window.start",
-                _start + {size} AS "window.end", {{'start': _start, 'end': _start + {size}}} AS "window"
+                _start + {size} AS "window.end", _start + {size} - 1 AS "window.time",
+                {{'start': _start, 'end': _start + {size}}} AS "window"
                 FROM sums)"""
 
     def _aggregates(self) -> Iterator[str]:

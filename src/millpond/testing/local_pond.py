@@ -48,7 +48,7 @@ class LocalPond:
         layout, at = [], 1
         for stream in streams:
             types = {column.name: column.type for column in stream.columns}
-            ordering = {stream.order.partition, stream.order.offset} if stream.order else set()
+            ordering = set(stream.order.columns) if stream.order else set()
             names = sorted({*needed_columns(self.plan, stream.name), *ordering})
             columns = tuple(ReadColumn(name, at + i, types[name]) for i, name in enumerate(names))
             at += len(names)

@@ -182,6 +182,7 @@ def _emit(query: Query, cells: list[_Cell]) -> Iterator[Result]:
     for cell in sorted(cells, key=lambda cell: cell.window):
         start, end = cell.window
         row: Result = {"window": {"start": start, "end": end}, "window.start": start, "window.end": end}
+        row["window.time"] = end - 1
         row.update({f"key:{i}": value for i, value in enumerate(cell.keys)})
         for i, (wanted, values) in enumerate(zip(query.aggregates, cell.arguments, strict=True)):
             row[f"agg:{i}"] = aggregate(wanted, values)

@@ -40,6 +40,17 @@ def test_partitions_do_not_judge_each_other() -> None:
     assert classes(line, [100, 5, 6, 99, 3], (3,), "abbab") == [0, 0, 0, 0, 1]
 
 
+def test_partitions_without_an_order_are_judged_by_the_stream_and_each_moves_its_own_time() -> None:
+    line = TimeLine(Watermark(10), ordered=True, partitions={"a": 30, "b": 10}, expected=("a", "b"))
+    times, timeless = np.array([40, 9, 12, 35, 99]), np.array([False, False, False, False, True])
+    judged = Judge(line, None).judge(times, timeless, pa.array(list("abbaa")), None)
+    assert late_classes(times, judged, None, (0,)).tolist() == [0, 1, 0, 0, 0]
+    assert judged.newest_us == {"a": 40, "b": 12}
+    # the slower of the two decides
+    assert advanced(line, judged.newest_us).max_time_us == 12
+    assert advanced(TimeLine(ordered=True, expected=("a", "b")), {"a": 40}).max_time_us is None
+
+
 def test_rows_are_judged_in_the_order_of_offsets_not_of_arrival() -> None:
     judged = Judge(TimeLine(ordered=True), None).judge(
         np.array([17, 20, 10]), NONE, pa.array(["a", "a", "a"]), np.array([2, 1, 0])

@@ -1,0 +1,81 @@
+"""Python functions of users, in expressions that Spark evaluates.
+
+Spark runs a Python function for all rows, whatever CASE or WHERE stands around it, and an exception in it ends the
+epoch for every query. So each is wrapped: what raises gives no value, which only raises where the value is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.serializers import CPickleSerializer
+from pyspark.sql.types import StructField, StructType
+from pyspark.sql.udf import UserDefinedFunction
+
+from millpond.errors import UnsupportedQuery
+from millpond.spark.catalyst import Catalyst, JavaObject, children, command_of, kind_of, text_of
+
+_ROW_BY_ROW = (100, 101)
+"""`PythonEvalType`s of plain functions of one row: without and with Arrow."""
+
+
+def check_function(node: JavaObject) -> None:
+    """Refuse a Python function that is not one of single values, or not deterministic.
+
+    Raises:
+        UnsupportedQuery: see above.
+    """
+    if int(node.evalType()) not in _ROW_BY_ROW:
+        raise UnsupportedQuery(
+            f"`{text_of(node)}` takes whole columns (pandas_udf), which is planned, not answered yet.",
+            "Write it as a function of one row (udf).",
+        )
+    if not node.udfDeterministic():
+        raise UnsupportedQuery(
+            f"`{text_of(node)}` is not deterministic, so a repeated epoch would answer differently.",
+            "Use the event's own columns.",
+        )
+
+
+def function_digest(node: JavaObject) -> str:
+    """What identifies a Python function: the bytes that Spark would send to a worker."""
+    return hashlib.sha256(command_of(node)).hexdigest()
+
+
+def guarded(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
+    """The expression with every Python function in it made one that never raises.
+
+    Raises:
+        UnsupportedQuery: a function is too large to be sent with its query.
+    """
+    parts = children(expression)
+    rebuilt = [guarded(catalyst, part) for part in parts]
+    if kind_of(expression) != "PythonUDF":
+        changed = any(new is not old for new, old in zip(rebuilt, parts, strict=True))
+        return catalyst.rebuilt(expression, rebuilt) if changed else expression
+    # these bytes were made in this process, from the function that its program handed to Spark
+    sent = CPickleSerializer().loads(command_of(expression))  # type: ignore[no-untyped-call]
+    if not isinstance(sent, tuple):
+        raise UnsupportedQuery(
+            f"`{text_of(expression)}` holds more than a megabyte of data.", "Read that data inside the function."
+        )
+    function, kind = sent
+    wrapped = UserDefinedFunction(
+        _calm(function), StructType([StructField("v", kind)]), str(expression.name()), int(expression.evalType())
+    )
+    call = catalyst.called(wrapped, [catalyst.attempt(part) for part in rebuilt])
+    return catalyst.insisted(call)
+
+
+def _calm(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of attempts, which gives an attempt."""
+
+    def attempt(*arguments: Any) -> tuple[Any] | None:
+        try:
+            return (function(*(argument[0] for argument in arguments)),)
+        except Exception:  # whatever it is, it is this event's
+            return None
+
+    return attempt

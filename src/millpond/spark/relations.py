@@ -1,0 +1,122 @@
+"""Batch relations that a stream is joined with: what identifies one across restarts, and how to call it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from millpond.errors import UnsupportedQuery
+from millpond.spark.catalyst import Catalyst, JavaObject, children, id_of, items, kind_of, optional, pairs, type_of
+from millpond.spark.foreign import check_stable, tree_of
+
+_SHAPES = frozenset(
+    {"Project", "Filter", "Join", "Union", "Aggregate", "Distinct", "Deduplicate"}
+)
+_TRANSPARENT = frozenset({"ResolvedHint", "SubqueryAlias"})
+_ROWS = ("LogicalRDD", "LocalRelation")
+_IGNORED = re.compile("^path$|password|secret|token|key|user", re.IGNORECASE)
+MAX_ROWS = 10_000
+"""Rows that only this process has and that may be joined with."""
+
+
+def relation_tree(catalyst: Catalyst, plan: JavaObject) -> list[object]:
+    """The meaning of a batch plan as plain values: tables by format, place and options, columns by number.
+
+    Raises:
+        UnsupportedQuery: it holds rows of this process, runs user code, or is of a kind that is not known here.
+    """
+    numbers: dict[int, int] = {}
+
+    def label(column: JavaObject) -> object:
+        return numbers.setdefault(id_of(column), len(numbers))
+
+    def tree(node: JavaObject) -> list[object]:
+        kind = kind_of(node)
+        if not children(node):
+            found = _leaf(catalyst, node)
+            for column in items(node.output()):
+                label(column)
+            return found
+        if kind in _TRANSPARENT:
+            return tree(node.child())
+        if kind not in _SHAPES:
+            raise UnsupportedQuery(
+                f"The stream is joined with a relation that has {kind}, which is not answered.",
+                "Write that relation to a table and join the stream with it.",
+            )
+        parts: list[object] = [kind, *(tree(child) for child in children(node))]
+        if kind == "Aggregate":
+            parts.append(node.groupingExpressions().size())
+        for expression in items(node.expressions()):
+            check_stable(expression)
+            named = expression if kind_of(expression) != "Alias" else expression.child()
+            parts.append(tree_of(catalyst, named, label))
+            if kind_of(expression) == "Alias":
+                parts.append([str(expression.name()), label(expression)])
+        if kind == "Join":
+            parts.append(str(node.joinType().toString()))
+        return parts
+
+    return tree(plan)
+
+
+def relation_text(plan: JavaObject) -> str:
+    """The tables of a batch plan, for people."""
+    found: list[str] = []
+    stack = [plan]
+    while stack:
+        node = stack.pop()
+        stack.extend(reversed(children(node)))
+        if not children(node):
+            found.append("rows of this program" if kind_of(node) in _ROWS else " ".join(map(str, _table(node)[:2])))
+    return found[0] if len(found) == 1 else f"({', '.join(found)})"
+
+
+def _leaf(catalyst: Catalyst, node: JavaObject) -> list[object]:
+    columns = [[str(column.name()), type_of(column)] for column in items(node.output())]
+    return [*(_rows(catalyst, node) if kind_of(node) in _ROWS else _table(node)), columns]
+
+
+def _rows(catalyst: Catalyst, node: JavaObject) -> list[object]:
+    """Rows that only this process has are known by their values."""
+    rows = catalyst.frame(node).limit(MAX_ROWS + 1).collect()
+    if len(rows) > MAX_ROWS:
+        raise UnsupportedQuery(
+            f"The stream is joined with more than {MAX_ROWS} rows that only this program has.",
+            "Write them to a table and join the stream with it.",
+        )
+    return ["rows", hashlib.sha256("\n".join(sorted(map(repr, rows))).encode()).hexdigest()]
+
+
+def _table(node: JavaObject) -> list[object]:
+    """Format, place and options; what could be a secret is left out."""
+    kind = kind_of(node)
+    if kind == "LogicalRelation":
+        relation = node.relation()
+        table = optional(node.catalogTable())
+        if kind_of(relation) == "HadoopFsRelation":
+            paths = ", ".join(str(path.toString()) for path in items(relation.location().rootPaths()))
+            return [str(relation.fileFormat().toString()).lower(), paths, _public(dict(pairs(relation.options())))]
+        if kind_of(relation) == "JDBCRelation":
+            options = relation.jdbcOptions()
+            return ["jdbc", str(options.tableOrQuery()), str(options.url()).partition("?")[0]]
+        if table is not None:
+            return ["table", str(table.identifier().unquotedString())]
+        kind = kind_of(relation)
+    if kind == "DataSourceV2Relation":
+        options = node.options()
+        given = {str(key): str(options.get(key)) for key in options.keySet()}
+        return ["table", str(node.table().name()), _public(given)]
+    if kind == "HiveTableRelation":
+        return ["table", str(node.tableMeta().identifier().unquotedString())]
+    if kind == "Range":
+        return ["range", f"{node.start()} to {node.end()} by {node.step()}"]
+    raise UnsupportedQuery(
+        f"The stream is joined with {kind}, which has no identity that survives a restart.",
+        "Join it with a table, or with files.",
+    )
+
+
+def _public(options: dict[str, str]) -> list[list[str]]:
+    """Options that matter: not the place, which is told apart, and nothing that could be a secret."""
+    return sorted([key.lower(), value] for key, value in options.items() if not _IGNORED.search(key))

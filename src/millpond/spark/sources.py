@@ -1,0 +1,412 @@
+"""What a query reads: a stream, or one derived from streams by joins with batch relations and by UNION ALL.
+
+A derived stream is a list of branches. A branch reads one stream, meets each of its batch relations by a LEFT
+OUTER join, and makes the columns of the derived stream. An inner join is the same with a condition: a column of
+the join that is TRUE says that the event found a partner. So events without one, like events that a filter
+below a union drops, still move the watermark, as in Spark, and inner and left joins are one source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+import pyspark
+
+from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.model.endpoints import Source
+from millpond.model.stream import Derivation, Field, Order, Stream
+from millpond.spark.below import STREAMS, Below, Step, read_below
+from millpond.spark.catalyst import (
+    Catalyst,
+    JavaObject,
+    children,
+    conjuncts,
+    delay_ms,
+    id_of,
+    is_hidden,
+    items,
+    kind_of,
+    pairs,
+    references,
+    text_of,
+    type_of,
+)
+from millpond.spark.foreign import check_stable, tree_of
+from millpond.spark.relations import relation_text, relation_tree
+
+TAKEN = "taken"
+"""The column of a union that says whether an event passed the filters of its branch."""
+
+_PARTITION, _OFFSET = "order.partition", "order.offset"
+_NEVER_US = 1 << 62
+
+
+class Side(NamedTuple):
+    """A batch relation joined LEFT OUTER: `names` are those of its columns within the branch, `name` that of the
+    column that is TRUE where there is a partner; `condition` is over named attributes."""
+
+    name: str
+    plan: JavaObject
+    names: tuple[str, ...]
+    condition: JavaObject
+
+
+class Branch(NamedTuple):
+    """One way from a stream to a derived one: `columns` are expressions over attributes named as in the stream,
+    or as in `sides`."""
+
+    base: Stream
+    sides: tuple[Side, ...]
+    columns: Mapping[str, JavaObject]
+
+
+class Derived(NamedTuple):
+    """A stream that Spark makes of others while it reads."""
+
+    stream: Stream
+    branches: tuple[Branch, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a query reads: `names` are the stream's columns by the expression ids of this plan.
+
+    `computed`: columns that are an expression in some branch, so only Spark evaluates them. `taken`: the
+    attribute that is TRUE for events to be taken, if some are not. `markers` and `probes`: for each join of
+    the steps, the name of its TRUE column and the stream's side of its keys.
+    """
+
+    stream: Stream
+    names: dict[int, str]
+    attributes: list[JavaObject]
+    derived: Derived | None = None
+    computed: frozenset[str] = frozenset()
+    taken: JavaObject | None = None
+    markers: dict[int, str] = field(default_factory=dict)
+    probes: dict[int, list[JavaObject]] = field(default_factory=dict)
+
+
+class _Partner(NamedTuple):
+    """The batch relation of one join: its columns, their names, and the column that will be TRUE beside them."""
+
+    plan: JavaObject
+    attributes: list[JavaObject]
+    names: tuple[str, ...]
+    marker: JavaObject
+
+
+class _Path(NamedTuple):
+    """A branch in the making: `layers` of aliases, the highest first; `joins` and conditions over what is below.
+
+    `names` are those of `Branch.columns`, by expression id.
+    """
+
+    leaf: JavaObject
+    layers: list[list[JavaObject]]
+    joins: list[tuple[_Partner, JavaObject]]
+    taken: list[JavaObject]
+    names: dict[int, str]
+
+
+def find_source(catalyst: Catalyst, below: Below, streams: Sequence[Stream], relation: str | None) -> Found:
+    """What stands below: a stream called `relation`, or as the one of `streams` that equals it by value, or by its
+    digest; or one derived from such streams.
+
+    Raises:
+        UnsupportedQuery: a batch relation, or a condition, has no identity that survives a restart.
+        QueryTypeError: columns of a union have one name, or something is no stream.
+    """
+    joins = [step for step in below.steps if step.side is not None]
+    if kind_of(below.leaf) in STREAMS and not joins:
+        known = next((stream for stream in streams if stream.name == relation), None)
+        stream = known or named_stream(stream_of(below.leaf), streams)
+        attributes = items(below.leaf.output())
+        return Found(stream, {id_of(column): str(column.name()) for column in attributes}, attributes)
+    return _Deriver(catalyst, below, streams).found()
+
+
+def stream_of(leaf: JavaObject) -> Stream:
+    """The stream that a streaming relation reads, without a name."""
+    if kind_of(leaf) == "StreamingRelation":
+        source = leaf.dataSource()
+        format_, options = str(source.className()), dict(pairs(source.options()))
+    else:
+        format_, given = str(leaf.sourceName()), leaf.extraOptions()
+        options = {str(key): str(given.get(key)) for key in given.keySet()}
+    shown = [column for column in items(leaf.output()) if not is_hidden(column)]
+    columns = tuple(Field(str(column.name()), type_of(column)) for column in shown)
+    return Stream("", columns, Source(format_.lower(), tuple(sorted(options.items()))))
+
+
+def same_source(left: Stream, right: Stream) -> bool:
+    """Whether two streams are one, whatever they are called; option names ignore case, as Spark does."""
+    if left.source is None or right.source is None or left.columns != right.columns:
+        return False
+    return left.source.format == right.source.format and _options(left.source) == _options(right.source)
+
+
+def _options(source: Source) -> dict[str, str]:
+    return {key.lower(): value for key, value in source.options}
+
+
+def named_stream(stream: Stream, streams: Sequence[Stream]) -> Stream:
+    """The one of `streams` that equals it by value, or itself under a name made of its digest."""
+    known = next((other for other in streams if same_source(other, stream)), None)
+    if known is not None:
+        return known
+    digest = hashlib.sha256(msgspec.json.encode([stream.source, stream.columns])).hexdigest()[:8]
+    return msgspec.structs.replace(stream, name=f"stream_{digest}")
+
+
+class _Deriver:
+    """Makes a `Derived` of what stands below an aggregation."""
+
+    def __init__(self, catalyst: Catalyst, below: Below, streams: Sequence[Stream]) -> None:
+        self._catalyst = catalyst
+        self._below = below
+        self._streams = streams
+
+    def found(self) -> Found:
+        below = self._below
+        partners = self._partners(below)
+        lower = self._ways(below.leaf)
+        paths = [self._extended(path, below, partners, whole=False) for path in lower]
+        columns = [(str(column.name()), column) for column in items(below.leaf.output()) if not is_hidden(column)]
+        markers = {index: f"join{number}" for number, index in enumerate(partners, 1)}
+        for index, partner in partners.items():
+            columns += [(f"{markers[index]}.{name}", column) for name, column in _named(partner)]
+            columns.append((markers[index], partner.marker))
+        names = [name for name, _ in columns]
+        twice = sorted({name for name in [*names, TAKEN] if [*names, TAKEN].count(name) > 1})
+        if twice:
+            raise QueryTypeError(f"Two columns of a union are called {twice[0]}.", "Give one another name with AS.")
+        made: list[dict[str, JavaObject]] = []
+        for path, way in zip(paths, lower, strict=True):
+            made.append({name: self._over_names(path, self._resolved(column, way.layers)) for name, column in columns})
+        taken = None
+        if any(path.taken for path in paths):
+            taken = self._catalyst.boolean(TAKEN)
+            columns.append((TAKEN, taken))
+            for path, branch in zip(paths, made, strict=True):
+                branch[TAKEN] = self._over_names(path, self._catalyst.every(path.taken))
+        bases = [named_stream(stream_of(path.leaf), self._streams) for path in paths]
+        fields = [Field(name, type_of(column)) for name, column in columns]
+        order = self._order(bases, paths, made, fields)
+        sides = [self._sides(path) for path in paths]
+        branches = tuple(map(Branch, bases, sides, made))
+        stream = self._stream(branches, tuple(fields), order)
+        computed = {
+            name for branch in made for name, column in branch.items() if kind_of(column) not in _PLAIN
+        }
+        probes = {
+            index: [probe for part in _conditions(below.steps[index]) if (probe := _probe(part, partner))]
+            for index, partner in partners.items()
+        }
+        known = {id_of(column): name for name, column in columns}
+        return Found(
+            stream, known, [column for _, column in columns], Derived(stream, branches),
+            frozenset(computed), taken, markers, probes,
+        )  # fmt: skip
+
+    def _ways(self, leaf: JavaObject) -> list[_Path]:
+        """From a stream or a union down to each stream."""
+        if kind_of(leaf) in STREAMS:
+            return [_Path(leaf, [], [], [], _names(leaf, []))]
+        made = items(leaf.output())
+        ways = []
+        for child in children(leaf):
+            if not child.isStreaming():
+                raise QueryTypeError("A branch of the union is no stream.", "Write its rows where the stream is read.")
+            outputs = items(child.output())
+            layer = []
+            for column, source in zip(made, outputs, strict=True):
+                if delay_ms(column) != delay_ms(source):
+                    raise UnsupportedQuery(
+                        f"The branches of a union wait differently for late events of {column.name()}.",
+                        "Give each branch the same watermark, or set one above the union.",
+                    )
+                layer.append(self._catalyst.alias(source, str(column.name()), column))
+            ways += [path._replace(layers=[layer, *path.layers]) for path in self._branches(child)]
+        return ways
+
+    def _branches(self, node: JavaObject) -> list[_Path]:
+        below = read_below(self._catalyst, node)
+        if below.windows:
+            raise UnsupportedQuery("A window below a union is not answered.", "Group the union by the window.")
+        partners = self._partners(below)
+        return [self._extended(path, below, partners, whole=True) for path in self._ways(below.leaf)]
+
+    def _extended(self, path: _Path, below: Below, partners: dict[int, _Partner], *, whole: bool) -> _Path:
+        """The path from further up; `whole`: with the conditions on the way."""
+        joins, taken = list(path.joins), list(path.taken)
+        for index, step in enumerate(below.steps):
+            layers = below.layers[step.depth :] + path.layers
+            if index in partners:
+                partner = partners[index]
+                parts = _conditions(step)
+                joins.append((partner, self._catalyst.every([self._met(part, partner, layers) for part in parts])))
+                if whole:
+                    probes = [probe for part in parts if (probe := _probe(part, partner))]
+                    attempts = [self._catalyst.attempt(self._resolved(probe, layers)) for probe in probes]
+                    taken += [self._catalyst.not_null(attempt) for attempt in attempts]
+                    taken += [self._catalyst.not_null(partner.marker)] if step.inner else []
+            elif whole:
+                taken.append(self._resolved(step.condition, layers))
+        return _Path(path.leaf, below.layers + path.layers, joins, taken, _names(path.leaf, joins))
+
+    def _partners(self, below: Below) -> dict[int, _Partner]:
+        found: dict[int, _Partner] = {}
+        for index, step in enumerate(below.steps):
+            if step.side is not None:
+                for part in _conditions(step):
+                    check_stable(part)
+                attributes = items(step.side.output())
+                names = [str(column.name()) for column in attributes]
+                unique = tuple(
+                    name if names.count(name) == 1 else f"{name}#{place}" for place, name in enumerate(names)
+                )
+                found[index] = _Partner(step.side, attributes, unique, self._catalyst.boolean("partner"))
+        return found
+
+    def _met(self, part: JavaObject, partner: _Partner, layers: list[list[JavaObject]]) -> JavaObject:
+        """A part of a join's condition; where it raises for an event, there is no partner."""
+        own = {id_of(column) for column in partner.attributes}
+        if {id_of(column) for column in references(part)} <= own:
+            return part
+        probe = _probe(part, partner)
+        if probe is None:
+            return self._catalyst.tried(self._resolved(part, layers))
+        # only a bare equality is a hash join; the stream's side comes first, so that equal joins are one
+        key = self._resolved(probe, layers)
+        key = key if kind_of(key) in _PLAIN else self._catalyst.tried(key)
+        return self._catalyst.rebuilt(part, [key, *(side for side in children(part) if not side.equals(probe))])
+
+    def _resolved(self, expression: JavaObject, layers: list[list[JavaObject]]) -> JavaObject:
+        for layer in layers:
+            expression = self._catalyst.substitute(expression, layer)
+        return expression
+
+    def _over_names(self, path: _Path, expression: JavaObject) -> JavaObject:
+        """The expression over attributes that are called as in `Branch.columns`."""
+        check_stable(expression)
+        names = path.names
+        used = {id_of(column): column for column in references(expression)}
+        if used.keys() - names.keys() or not expression.deterministic():
+            raise UnsupportedQuery(
+                f"`{text_of(expression)}` reads a hidden column of its source, or is not deterministic.",
+                "Use the columns of the stream.",
+            )
+        if kind_of(expression) == "AttributeReference":
+            return self._catalyst.named(expression, names[id_of(expression)])
+        layer = [
+            self._catalyst.alias(self._catalyst.named(column, names[identity]), names[identity], column)
+            for identity, column in used.items()
+        ]
+        return self._catalyst.substitute(expression, layer)
+
+    def _sides(self, path: _Path) -> tuple[Side, ...]:
+        return tuple(
+            Side(
+                f"join{number}", partner.plan, tuple(f"join{number}.{name}" for name in partner.names),
+                self._over_names(path, condition),
+            )
+            for number, (partner, condition) in enumerate(path.joins, 1)
+        )  # fmt: skip
+
+    def _order(
+        self, bases: list[Stream], paths: list[_Path], made: list[dict[str, JavaObject]], fields: list[Field]
+    ) -> Order | None:
+        """How events of the derived stream are ordered; its columns are added to those that are made."""
+        orders = [base.order for base in bases]
+        known = {base.name: base for base in bases}
+        if len(known) == 1 and orders[0] is None:
+            return None
+        if self._below.watermarked and not any(orders):
+            return None  # one watermark over all that comes out of the union
+        ordered = all(orders)
+        fields.append(Field(_PARTITION, "string"))
+        if ordered:
+            fields.append(Field(_OFFSET, "bigint"))
+        for base, path, branch in zip(bases, paths, made, strict=True):
+            own = {str(column.name()): column for column in items(path.leaf.output())}
+            branch[_PARTITION] = self._catalyst.literal(base.name)
+            if base.order is not None:
+                text = own[base.order.partition]
+                branch[_PARTITION] = self._over_names(path, self._catalyst.labelled(base.name, text))
+                if ordered and base.order.offset is not None:
+                    branch[_OFFSET] = self._over_names(path, own[base.order.offset])
+        expected = [
+            name
+            for base in known.values()
+            for name in (
+                [f"{base.name}:{partition}" for partition in base.order.partitions] if base.order else [base.name]
+            )
+        ]
+        patience = max(order.idle_after_us if order else _NEVER_US for order in orders)
+        return Order(_PARTITION, _OFFSET if ordered else None, tuple(expected), patience)
+
+    def _stream(self, branches: tuple[Branch, ...], fields: tuple[Field, ...], order: Order | None) -> Stream:
+        def label(column: JavaObject) -> object:
+            return str(column.name())
+
+        trees = [
+            [
+                json.loads(msgspec.json.encode(branch.base)),
+                [
+                    [relation_tree(self._catalyst, side.plan), tree_of(self._catalyst, side.condition, label)]
+                    for side in branch.sides
+                ],
+                [[name, tree_of(self._catalyst, column, label)] for name, column in branch.columns.items()],
+            ]
+            for branch in branches
+        ]
+        zone = self._catalyst.spark.conf.get("spark.sql.session.timeZone")
+        digest = hashlib.sha256(json.dumps([trees, zone, pyspark.__version__]).encode()).hexdigest()[:16]
+        reads = tuple(dict.fromkeys(branch.base.name for branch in branches))
+        ahead = [base.max_ahead_us for branch in branches if (base := branch.base).max_ahead_us is not None]
+        text = " UNION ALL ".join(_text(branch) for branch in branches)
+        return Stream(
+            f"{'_'.join(reads)}_{digest[:8]}", fields, None, order, min(ahead, default=None),
+            Derivation(text, reads, digest),
+        )  # fmt: skip
+
+
+_PLAIN = ("AttributeReference", "Literal")
+
+
+def _names(leaf: JavaObject, joins: list[tuple[_Partner, JavaObject]]) -> dict[int, str]:
+    found = {id_of(column): str(column.name()) for column in items(leaf.output()) if not is_hidden(column)}
+    for number, (partner, _) in enumerate(joins, 1):
+        found |= {id_of(column): f"join{number}.{name}" for name, column in _named(partner)}
+        found[id_of(partner.marker)] = f"join{number}"
+    return found
+
+
+def _named(partner: _Partner) -> list[tuple[str, JavaObject]]:
+    return list(zip(partner.names, partner.attributes, strict=True))
+
+
+def _conditions(step: Step) -> list[JavaObject]:
+    return [] if step.condition is None else conjuncts(step.condition)
+
+
+def _probe(part: JavaObject, partner: _Partner) -> JavaObject | None:
+    """The stream's side of an equality of a join, if this part of its condition is one."""
+    if kind_of(part) not in ("EqualTo", "EqualNullSafe"):
+        return None
+    own = {id_of(column) for column in partner.attributes}
+    left, right = ({id_of(column) for column in references(side)} for side in children(part))
+    if left and left <= own and right and not right & own:
+        return children(part)[1]
+    return children(part)[0] if right and right <= own and left and not left & own else None
+
+
+def _text(branch: Branch) -> str:
+    joins = [f" LEFT JOIN {relation_text(side.plan)} ON {side.condition.sql()}" for side in branch.sides]
+    filters = f" WHERE {branch.columns[TAKEN].sql()}" if TAKEN in branch.columns else ""
+    return branch.base.name + "".join(joins) + filters

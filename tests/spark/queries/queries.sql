@@ -1,0 +1,441 @@
+-- Queries as people write them, over five kinds of streams. Each begins with `--- name`; `;` ends it.
+
+
+-- fraud
+
+--- spend
+SELECT card, window(ts, '1 hour') AS w, sum(amount) AS s
+FROM tx
+GROUP BY card, window(ts, '1 hour');
+
+--- spend_all
+SELECT card, window(ts, '1 hour', '15 minutes') AS w, sum(amount) AS s, count(*) AS n
+FROM tx
+GROUP BY ALL;
+
+--- ordinals
+SELECT merchant, kind, count(*) AS n, window(ts, '2 hours') AS w
+FROM tx
+GROUP BY 1, 2, 4;
+
+--- alias
+SELECT upper(kind) AS k, window(ts, '2 hours').start AS since, max(amount) AS m
+FROM tx
+GROUP BY k, window(ts, '2 hours');
+
+--- having
+SELECT card, window.end AS e, count(*) AS n
+FROM tx
+GROUP BY card, window(ts, '1 hour')
+HAVING count(*) > 4 AND sum(amount) < 40;
+
+--- having_alias
+SELECT card, avg(amount) AS a
+FROM tx
+GROUP BY card, window(ts, '90 minutes')
+HAVING a > 2;
+
+--- cte
+WITH big AS (SELECT *
+FROM tx
+WHERE amount > 3) SELECT merchant, window(ts, '1 hour') AS w, count(*) AS n
+FROM big
+GROUP BY ALL;
+
+--- cte_chain
+WITH a AS (SELECT *, amount * qty AS total
+FROM tx), b AS (SELECT *
+FROM a
+WHERE total > 0) SELECT kind, window(ts, '3 hours') AS w, sum(total) AS t
+FROM b
+GROUP BY ALL;
+
+--- subselect
+SELECT c, window(ts, '1 hour') AS w, min(a2) AS m
+FROM (SELECT card AS c, amount / 2 AS a2, ts
+FROM tx
+WHERE flagged) AS q
+GROUP BY ALL;
+
+--- nested
+SELECT k, window(ts, '1 hour') AS w, sum(x) AS s
+FROM (SELECT k, x + 1 AS x, ts
+FROM (SELECT kind AS k, qty AS x, ts
+FROM tx)
+WHERE x <> 0)
+GROUP BY ALL;
+
+--- derived_key
+SELECT CASE WHEN amount > 5 THEN 'big' WHEN amount IS NULL THEN 'none' ELSE 'small' END AS size, window(ts, '1 hour') AS w, count(*) AS n
+FROM tx
+GROUP BY ALL;
+
+--- filtered
+SELECT window(ts, '1 hour', '20 minutes') AS w, count(*) FILTER (WHERE kind = 'pos') AS pos, sum(amount) FILTER (WHERE flagged) AS f, count_if(amount > 2) AS big
+FROM tx
+GROUP BY ALL;
+
+--- conditional
+SELECT card, window(ts, '1 hour') AS w, sum(CASE WHEN kind = 'atm' THEN amount ELSE 0 END) AS atm, sum(if(kind = 'web', 1, 0)) AS web
+FROM tx
+GROUP BY ALL;
+
+--- ratio
+SELECT card, window(ts, '2 hours') AS w, sum(amount) / count(*) AS r, round(avg(amount), 1) AS a
+FROM tx
+GROUP BY ALL;
+
+--- outer_select
+SELECT card, n * 10 AS ten, w.start AS s
+FROM (SELECT card, window(ts, '1 hour') AS w, count(*) AS n
+FROM tx
+GROUP BY ALL)
+WHERE n > 1;
+
+--- named_arguments
+SELECT count(*) AS n, window.start
+FROM tx
+GROUP BY window(timeColumn => ts, windowDuration => '1 hour', slideDuration => '30 minutes');
+
+--- offset
+SELECT window(ts, '1 hour', '20 minutes', '5 minutes') AS w, count(*) AS n
+FROM tx
+GROUP BY ALL;
+
+--- interval
+SELECT window(ts, INTERVAL 2 HOURS, INTERVAL '30' MINUTE) AS w, max(qty) AS q
+FROM tx
+GROUP BY ALL;
+
+--- window_time
+SELECT card, window_time(w) AS at, n
+FROM (SELECT card, window(ts, '1 hour', '30 minutes') AS w, count(*) AS n
+FROM tx
+GROUP BY ALL);
+
+--- no_key
+SELECT count(*) AS n, sum(amount) AS s, min(amount) AS lo, max(amount) AS hi
+FROM tx
+GROUP BY window(ts, '1 day');
+
+--- statistics
+SELECT kind, window(ts, '4 hours') AS w, stddev(amount) AS sd, variance(amount) AS v, stddev_pop(amount) AS sp, var_pop(qty) AS vp
+FROM tx
+GROUP BY ALL;
+
+--- pipe
+FROM tx
+|> WHERE amount > 1
+|> AGGREGATE count(*) AS n, sum(amount) AS s GROUP BY merchant, window(ts, '1 hour');
+
+--- in_list
+SELECT merchant, window(ts, '1 hour') AS w, count(*) AS n
+FROM tx
+WHERE kind IN ('pos', 'web') AND NOT card <=> 'c1'
+GROUP BY ALL;
+
+--- between
+SELECT card, window(ts, '1 hour') AS w, count(*) AS n
+FROM tx
+WHERE amount BETWEEN 1 AND 5 OR card IS NULL
+GROUP BY ALL;
+
+--- times
+SELECT card, window(ts, '1 hour') AS w, min(ts) AS first, max(ts) AS last
+FROM tx
+GROUP BY ALL;
+
+--- week
+SELECT kind, window(ts, '7 days', '1 day') AS w, sum(amount) AS s
+FROM tx
+GROUP BY ALL;
+
+--- constant
+SELECT 'all' AS who, window(ts, '6 hours') AS w, count(amount) AS n
+FROM tx
+GROUP BY ALL;
+
+--- twice
+SELECT card, window(ts, '1 hour') AS w, count(*) AS a, count(1) AS b, sum(amount) AS c, sum(amount) + 1 AS d
+FROM tx
+GROUP BY ALL;
+
+
+-- joins with tables
+
+--- join
+SELECT region, window(ts, '1 hour') AS w, sum(amount * fee) AS s
+FROM tx
+JOIN merchants USING (merchant)
+GROUP BY ALL;
+
+--- join_on
+SELECT m.region AS r, window(t.ts, '1 hour') AS w, count(*) AS n
+FROM tx AS t
+JOIN merchants AS m ON t.merchant = m.merchant
+WHERE t.amount > m.fee
+GROUP BY ALL;
+
+--- left_join
+SELECT coalesce(region, 'none') AS r, window(ts, '1 hour') AS w, count(*) AS n, count(region) AS known
+FROM tx
+LEFT JOIN merchants USING (merchant)
+GROUP BY ALL;
+
+--- right_join
+SELECT region, window(ts, '2 hours') AS w, count(*) AS n
+FROM merchants AS m
+RIGHT JOIN tx ON m.merchant = tx.merchant
+GROUP BY ALL;
+
+--- range_join
+SELECT t.merchant AS m, window(ts, '1 hour') AS w, count(*) AS n, max(high) AS h
+FROM tx AS t
+JOIN limits AS l ON t.merchant = l.merchant AND t.amount >= l.low AND t.amount < l.high
+GROUP BY ALL;
+
+--- two_joins
+SELECT region, window(ts, '1 hour') AS w, sum(low) AS s
+FROM tx
+JOIN merchants USING (merchant)
+LEFT JOIN limits USING (merchant)
+GROUP BY ALL;
+
+--- computed_join
+SELECT region, window(ts, '1 hour') AS w, count(*) AS n
+FROM tx
+JOIN merchants AS m ON concat('m', cast(tx.qty AS string)) = m.merchant
+GROUP BY ALL;
+
+--- cross_join
+SELECT m.region AS r, window(ts, '4 hours') AS w, sum(fee) AS f
+FROM tx
+CROSS JOIN merchants AS m
+GROUP BY ALL;
+
+--- join_filtered
+SELECT window(ts, '1 hour') AS w, count(*) AS n
+FROM (SELECT *
+FROM tx
+WHERE flagged) AS t
+JOIN (SELECT *
+FROM merchants
+WHERE region = 'eu') AS m ON t.merchant = m.merchant
+GROUP BY ALL;
+
+--- join_aggregated
+SELECT window(ts, '1 hour') AS w, sum(n) AS n
+FROM tx
+JOIN (SELECT merchant, count(*) AS n
+FROM limits
+GROUP BY merchant) USING (merchant)
+GROUP BY ALL;
+
+--- airports
+SELECT a.country AS c, b.city AS to, window(departed, '3 hours') AS w, avg(delay) AS d
+FROM flights
+JOIN airports AS a ON origin = a.code
+LEFT JOIN airports AS b ON dest = b.code
+GROUP BY ALL;
+
+--- sites
+SELECT hall, window(at, '1 hour') AS w, count(*) AS n, max(most) AS most
+FROM sensors
+LEFT JOIN sites USING (site)
+GROUP BY ALL;
+
+
+-- unions
+
+--- union
+SELECT card, window(ts, '2 hours') AS w, sum(amount) AS balance
+FROM (SELECT card, amount, ts
+FROM tx
+UNION ALL SELECT card, -amount, at
+FROM refunds)
+GROUP BY ALL;
+
+--- union_self
+SELECT what, window(ts, '2 hours') AS w, count(*) AS n, sum(x) AS s
+FROM (SELECT 'big' AS what, amount AS x, ts
+FROM tx
+WHERE amount > 4
+UNION ALL SELECT 'flagged', qty, ts
+FROM tx
+WHERE flagged)
+GROUP BY ALL;
+
+--- union_three
+SELECT k, window(t, '3 hours') AS w, count(*) AS n
+FROM (SELECT card AS k, ts AS t
+FROM tx
+UNION ALL SELECT card, at
+FROM refunds
+UNION ALL SELECT device, at
+FROM sensors)
+GROUP BY ALL;
+
+--- union_joined
+SELECT region, window(ts, '2 hours') AS w, sum(amount) AS s
+FROM (SELECT merchant, amount, ts
+FROM tx
+UNION ALL SELECT merchant, -amount, at
+FROM refunds)
+LEFT JOIN merchants USING (merchant)
+GROUP BY ALL;
+
+--- union_of_join
+SELECT what, window(ts, '2 hours') AS w, count(*) AS n
+FROM (SELECT region AS what, ts
+FROM tx
+JOIN merchants USING (merchant)
+UNION ALL SELECT merchant, at
+FROM refunds
+WHERE amount > 1)
+GROUP BY ALL;
+
+
+-- views and functions
+
+--- view
+SELECT card, window(ts, '1 hour') AS w, sum(twice) AS t
+FROM pos
+GROUP BY ALL;
+
+--- view_of_join
+SELECT region, window(ts, '1 hour') AS w, count(*) AS n
+FROM known_pos
+GROUP BY ALL;
+
+--- view_of_union
+SELECT card, window(ts, '3 hours') AS w, sum(amount) AS s
+FROM moves
+WHERE card IS NOT NULL
+GROUP BY ALL;
+
+--- python
+SELECT risk(kind, amount) AS r, window(ts, '2 hours') AS w, count(*) AS n
+FROM tx
+WHERE amount IS NOT NULL
+GROUP BY ALL;
+
+--- python_inside
+SELECT card, window(ts, '2 hours') AS w, sum(length(risk(kind, amount)) + 1) AS n
+FROM tx
+WHERE amount > 0
+GROUP BY ALL;
+
+--- sql_function
+SELECT card, window(ts, '2 hours') AS w, sum(taxed(amount)) AS t
+FROM tx
+GROUP BY ALL;
+
+
+-- things
+
+--- alarms
+SELECT device, window(at, '10 minutes', '5 minutes') AS w, max(value) AS hi, count_if(NOT ok) AS bad
+FROM sensors
+WHERE metric = 'temp'
+GROUP BY ALL
+HAVING max(value) > 10;
+
+--- nan
+SELECT metric, window(at, '1 hour') AS w, max(value) AS m, sum(value) AS s, count_if(isnan(value)) AS n
+FROM sensors
+GROUP BY ALL;
+
+--- boolean_key
+SELECT ok, site % 2 AS half, window(at, '1 hour') AS w, count(*) AS n
+FROM sensors
+GROUP BY ALL;
+
+--- regex
+SELECT regexp_extract(device, 'd-([0-9]+)', 1) AS d, window(at, '1 hour') AS w, avg(value) AS a
+FROM sensors
+WHERE NOT isnan(value)
+GROUP BY ALL;
+
+
+-- web
+
+--- pages
+SELECT split_part(url, '?', 1) AS page, window(ts, '15 minutes') AS w, count(*) AS n, avg(ms) AS a
+FROM hits
+GROUP BY ALL;
+
+--- errors
+SELECT status DIV 100 AS class, window(ts, '30 minutes', '10 minutes') AS w, count(*) AS n
+FROM hits
+WHERE status >= 400
+GROUP BY ALL;
+
+--- share
+SELECT window(ts, '1 hour') AS w, count_if(status = 200) / count(*) AS good, sum(ms) AS total
+FROM hits
+GROUP BY ALL;
+
+--- bots
+SELECT agent IS NULL AS bot, window(ts, '1 hour') AS w, count(*) AS n
+FROM hits
+WHERE url LIKE '/item/%'
+GROUP BY ALL;
+
+--- hour
+SELECT hour(ts) AS h, window(ts, '1 day') AS w, count(*) AS n
+FROM hits
+GROUP BY ALL;
+
+--- slow
+SELECT greatest(ms, 100) DIV 100 AS bin, window(ts, '1 hour') AS w, count(*) AS n
+FROM hits
+GROUP BY ALL;
+
+
+-- games
+
+--- levels
+SELECT game, level, window(at, '1 hour') AS w, sum(points) AS p, max(level) AS top
+FROM plays
+GROUP BY ALL;
+
+--- wins
+SELECT player, window(at, '2 hours') AS w, count_if(won) AS wins, sum(if(won, points, -points)) AS score
+FROM plays
+GROUP BY ALL
+HAVING count(*) > 2;
+
+--- days
+SELECT day, window(at, '1 day') AS w, min(day) AS first, count(*) AS n
+FROM plays
+WHERE day > DATE '2023-11-14'
+GROUP BY ALL;
+
+--- absolute
+SELECT game, window(at, '1 hour') AS w, sum(abs(points)) AS p, sqrt(sum(points * points)) AS q
+FROM plays
+GROUP BY ALL;
+
+
+-- flights
+
+--- carriers
+SELECT carrier, window(departed, '3 hours', '1 hour') AS w, avg(delay) AS a, count(delay) AS known, count(*) AS n
+FROM flights
+GROUP BY ALL;
+
+--- routes
+SELECT concat(origin, '-', dest) AS route, window(departed, '6 hours') AS w, sum(distance) AS d
+FROM flights
+GROUP BY ALL;
+
+--- late
+SELECT carrier, window(departed, '3 hours') AS w, count_if(delay > 15) AS late, max(delay) - min(delay) AS spread
+FROM flights
+GROUP BY ALL;
+
+--- decimal
+SELECT carrier, window(departed, '3 hours') AS w, sum(cast(cost AS double)) AS c
+FROM flights
+WHERE cost > 10.5
+GROUP BY ALL;
