@@ -125,7 +125,7 @@ class Driver:
                 # Spark's stop would cancel the epoch at hand, so it waits for a moment between two
                 if self._may_stop():
                     self._query.stop()
-        except (PySparkException, Py4JError) as error:
+        except (PySparkException, Py4JError, ConnectionError) as error:
             if self._failure is not None or not self._stopping:
                 raise self._explained(error) from error
         finally:
@@ -151,7 +151,7 @@ class Driver:
         batch = Batch(run.manifest.spark_query, run.manifest.batch, offsets, offsets)
         try:
             self._run_batch(run, batch, no_packets(self._spark), drain=True)
-        except (PySparkException, Py4JError) as error:
+        except (PySparkException, Py4JError, ConnectionError) as error:
             raise self._explained(error) from error
 
     def _epoch(self, frame: DataFrame, number: int) -> None:
@@ -162,7 +162,7 @@ class Driver:
             self._busy = True
         try:
             self._begin(frame, number)
-        except (MillpondError, PySparkException, Py4JError) as error:
+        except (MillpondError, PySparkException, Py4JError, ConnectionError) as error:
             self._failure = self._explained(error)
             raise
         finally:

@@ -37,7 +37,7 @@ def explained(error: Exception) -> MillpondError:
     """The error of ours behind an exception that came out of Spark; one of ours is returned as it is."""
     if isinstance(error, MillpondError):
         return error
-    if isinstance(error, Py4JNetworkError):
+    if isinstance(error, Py4JNetworkError | ConnectionError):
         return jvm_gone()
     try:
         text = str(error)

@@ -140,7 +140,7 @@ def end_java() -> None:
         gateway.process.kill()
 
 
-def jvm_failure(seconds: float = 2.0) -> MillpondError | None:
+def jvm_failure(seconds: float = 5.0) -> MillpondError | None:
     """Why the JVM that this process started has ended, if it ends within `seconds`; None while it lives."""
     for gateway in _gateways[-1:]:
         with suppress(subprocess.TimeoutExpired):

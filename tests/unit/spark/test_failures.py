@@ -68,7 +68,7 @@ class _Gone(Py4JError):
         raise Py4JNetworkError("Answer from Java side is empty")
 
 
-@pytest.mark.parametrize("error", [Py4JNetworkError("Answer from Java side is empty"), _Gone()])
+@pytest.mark.parametrize("error", [Py4JNetworkError("No answer"), ConnectionRefusedError(111, "refused"), _Gone()])
 def test_a_jvm_that_has_gone_is_told(error: Exception) -> None:
     assert "[MP-SPARK] The JVM of the driver has ended." in str(explained(error))
 
