@@ -48,7 +48,7 @@ class Stream(msgspec.Struct, frozen=True):
 
     `order` None: the source has no order (files, rate), and what is late depends on how it was cut into epochs.
     `max_ahead_us`: an event later than the driver's clock by more than this is dead (None: none is).
-    `derived`: Spark makes it of other streams while it reads them; it has no source of its own.
+    `made_of`: Spark makes it of other streams while it reads them; it has no source of its own.
     """
 
     name: str
@@ -56,7 +56,12 @@ class Stream(msgspec.Struct, frozen=True):
     source: Source | None = None
     order: Order | None = None
     max_ahead_us: int | None = 3_600_000_000
-    derived: Derivation | None = None
+    made_of: Derivation | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def derived(self) -> Derivation | None:
+        """What the stream is made of; None: it is read."""
+        return None if isinstance(self.made_of, msgspec.UnsetType) else self.made_of
 
 
 def check_order(stream: Stream) -> None:
