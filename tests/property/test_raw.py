@@ -79,11 +79,27 @@ def shaped(filters: int, keys: int, rows: int) -> tuple[list[Query], list[list[d
     return queries, [events]
 
 
-@pytest.mark.parametrize(("filters", "keys"), [(1, 5), (1, 100_000), (100, 5), (100, 100_000)])
+def unrelated(queries: list[Query], epochs: list[list[dict[str, Any]]]) -> None:
+    """Give the queries filters that have nothing to do with each other: each a letter that half of the events have."""
+    letters = [chr(0x4E00 + i) for i in range(len(queries))]
+    for i, letter in enumerate(letters):
+        condition = call("contains", (Column("k", "string"), literal(letter, "string")), "boolean")
+        queries[i] = msgspec.structs.replace(queries[i], where=condition)
+    dice = np.random.default_rng(2)
+    for event in epochs[0]:
+        event["k"] = "".join(letter for letter in letters if dice.random() < 0.5)
+
+
+@pytest.mark.parametrize("are_related", [True, False])
+@pytest.mark.parametrize(
+    ("filters", "keys"), [(1, 5), (1, 100_000), (20, 40), (20, 400), (20, 4000), (100, 5), (100, 100_000)]
+)
 def test_bytes_moved_are_those_of_the_smaller_form(
-    filters: int, keys: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    filters: int, keys: int, are_related: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queries, epochs = shaped(filters, keys, 4000)
+    if not are_related:
+        unrelated(queries, epochs)
     chosen = moved(tmp_path / "chosen", queries, epochs)
     forced = []
     for raw in (True, False):

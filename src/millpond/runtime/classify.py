@@ -11,7 +11,7 @@ them, so they are dealt out to bundles, each with signatures of its own: as few 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -72,29 +72,40 @@ class _Test(NamedTuple):
 
     codes: Ints
     bins: int
-    passing: Mapping[Expression, Mask]
+    passing: Mapping[Hashable, Mask]
 
 
-_Filters: TypeAlias = Sequence[tuple[Expression, ...]]
+_Filters: TypeAlias = Sequence[tuple[Hashable, ...]]
+"""For each filter the parts that all must hold: conditions, or positions of masks."""
 
 
 def classify(rows: Rows, filters: Sequence[Expression | None], cells: int) -> list[Bundle]:
     """The bundles of a chunk; `cells` is its number of cells without filters."""
     parts = [parts_of(condition) for condition in filters]
     tests = _tests(rows, dict.fromkeys(part for condition in parts for part in condition))
+    return _bundles(parts, tests, rows.count, cells)
+
+
+def classify_masks(masks: Sequence[Mask], filters: Sequence[int], rows: int, cells: int) -> list[Bundle]:
+    """The same where it is known which of `rows` rows pass: `filters` are positions in `masks`, -1 where all do."""
+    tests = [_Test(mask.astype(np.int64), 2, {i: np.array([False, True])}) for i, mask in enumerate(masks)]
+    return _bundles([() if i < 0 else (i,) for i in filters], tests, rows, cells)
+
+
+def _bundles(parts: _Filters, tests: Sequence[_Test], rows: int, cells: int) -> list[Bundle]:
     owner = {part: i for i, test in enumerate(tests) for part in test.passing}
     groups: dict[tuple[int, ...], list[int]] = {}
     for position, condition in enumerate(parts):
         groups.setdefault(tuple(sorted({owner[part] for part in condition})), []).append(position)
-    open_, bundles = _Combined.none(rows.count), []
+    open_, bundles = _Combined.none(rows), []
     for needed, members in sorted(groups.items(), key=lambda item: (len(item[0]), item[0])):
         alone = math.prod(tests[i].bins for i in needed)
         both = open_.joined(tests, [i for i in needed if i not in open_.tests])
-        apart = min(rows.count, cells * open_.combinations) + min(rows.count, cells * alone)
-        together = min(rows.count, cells * both.combinations)
+        apart = min(rows, cells * open_.combinations) + min(rows, cells * alone)
+        together = min(rows, cells * both.combinations)
         if open_.members and (both.combinations > MOST_SIGNATURES or together > apart):
             bundles.append(open_.bundle(tests, parts))
-            both = _Combined.none(rows.count).joined(tests, needed)
+            both = _Combined.none(rows).joined(tests, needed)
         open_ = both._replace(members=[*both.members, *members])
     bundles.append(open_.bundle(tests, parts))
     return [bundle for bundle in bundles if len(bundle.rows)]
@@ -198,7 +209,7 @@ def _family(rows: Rows, value: Expression, members: Mapping[Expression, tuple[st
     if unknown.any():
         codes = np.where(unknown, 0, codes)
     every = np.arange(bins)
-    passing = {}
+    passing: dict[Hashable, Mask] = {}
     for (part, (op, _)), place in zip(members.items(), places.tolist(), strict=True):
         equal = 2 + 2 * place
         held = {

@@ -228,10 +228,7 @@ def _gather_group(
     bundles = classify(rows, list(group.filters.values()), len(cells))
     for bundle in bundles:
         passed += bundle.counts(late_rows, class_count)
-    for bundle in _taken_of(group, bundles, late_rows, class_count):
-        split = split_slices(every, slices[bundle.rows], bundle, list(group.filters))
-        some, found = _only_used(owned, codes[bundle.rows])
-        _add(group, rows.at(bundle.rows), some, found, split.rows, split.slices, parts)
+    _add_signed(group, rows, _taken_of(group, bundles, late_rows, class_count), owned, codes, slices, every, parts)
     return dict(zip(group.filters.values(), passed.cumsum(axis=0).T.tolist(), strict=True))
 
 
@@ -246,6 +243,34 @@ def _add(
         _add_raw(group, rows, owned, codes, slices, every, parts)
     else:
         _add_cells(group, roll_up(group, partials), owned, every, parts)
+
+
+def _add_signed(
+    group: GroupPlan, rows: Rows, bundles: Sequence[Bundle], owned: Sequence[_Owned], codes: Ints, slices: Ints,
+    every: Slices, parts: list[list[GroupPart]],
+) -> None:  # fmt: skip
+    """The same for the rows of bundles, of which one may be in several."""
+    made = []
+    for bundle in bundles:
+        split = split_slices(every, slices[bundle.rows], bundle, list(group.filters))
+        some, found = _only_used(owned, codes[bundle.rows])
+        count = len(split.slices.start_us)
+        partials = Partials(rows.at(bundle.rows), found * count + split.rows, some[-1].end * count)
+        made.append((partials, some, split.slices))
+    if not made:
+        return
+    taken = np.zeros(rows.count, bool)
+    for bundle in bundles:
+        taken[bundle.rows] = True
+    chosen = np.flatnonzero(taken)
+    sizes = [(len(partials.ids), len(split.start_us)) for partials, _, split in made]
+    cells, signed_slices = (sum(column) for column in zip(*sizes, strict=True))
+    if is_smaller_raw(group, rows.at(chosen), cells, signed_slices, sum(len(bundle.bits) for bundle in bundles)):
+        some, found = _only_used(owned, codes[chosen])
+        _add_raw(group, rows.at(chosen), some, found, slices[chosen], every, parts)
+        return
+    for partials, some, split_every in made:
+        _add_cells(group, roll_up(group, partials), some, split_every, parts)
 
 
 class _Owned(NamedTuple):

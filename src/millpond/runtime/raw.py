@@ -7,7 +7,7 @@ partials. So the bytes moved are at most those of the smaller form, whatever the
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from typing import NamedTuple
 
 import numpy as np
@@ -16,9 +16,10 @@ import pyarrow as pa
 from millpond.arrays import WIDE, Ints, Mask
 from millpond.model.expressions import Expression
 from millpond.plan.plan import GroupPlan
+from millpond.runtime.classify import classify_masks, split_slices
 from millpond.runtime.columns import Array
-from millpond.runtime.partials import Partials, Rows, piece_of_cells, roll_up
-from millpond.state.cells import Piece, Slices
+from millpond.runtime.partials import Partials, Rows, compact, piece_of_cells, roll_up
+from millpond.state.cells import Piece, Slices, merge, piece_of
 from millpond.state.segments import narrow
 
 _COLUMN_BYTES = {"count": 2, "sum": 14, "squares": 21, "min": 8, "max": 8}
@@ -28,7 +29,8 @@ _COLUMN_BYTES = {"count": 2, "sum": 14, "squares": 21, "min": 8, "max": 8}
 class RawRows(NamedTuple):
     """Rows of one group and instance: key and slice positions, values and filter bits.
 
-    `filters[i]` is the filter of measure i as a position in `masks`, -1 where all rows pass.
+    `filters[i]` is the filter of measure i as a position in `masks`, -1 where all rows pass; in a group whose cells are
+    kept by signature, the group's filter i.
     """
 
     slices: Slices
@@ -39,16 +41,21 @@ class RawRows(NamedTuple):
     filters: list[int]
 
 
-def is_smaller_raw(group: GroupPlan, rows: Rows, cells: int) -> bool:
-    """Whether the rows themselves take fewer bytes than partials of so many cells."""
+_SLICE_BYTES = 60
+"""Rough bytes of a slice with its signature, and of a signature, as numbers in a header."""
+
+
+def is_smaller_raw(group: GroupPlan, rows: Rows, cells: int, signed_slices: int = 0, signatures: int = 0) -> bool:
+    """Whether the rows themselves take fewer bytes than partials of so many cells, slices and signatures."""
     kept: dict[Hashable, int] = {}
     for measure in group.kept:
         name = (measure.kind, measure.value, rows.filter_of(measure.filter))
         kept[name] = _COLUMN_BYTES[measure.kind]
-    filters = {rows.filter_of(measure.filter) for measure in group.kept}
+    filters = set(_conditions(group)) if group.signed else {rows.filter_of(one) for one in _conditions(group)}
     per_row = 5 + 8 * len(_values(group)) + len(filters) / 8
     per_cell = 5 + sum(kept.values())
-    return rows.count * per_row < cells * per_cell
+    told = signed_slices * _SLICE_BYTES + signatures * (_SLICE_BYTES / 3 + len(filters) / 6)
+    return rows.count * per_row < cells * per_cell + told
 
 
 def _values(group: GroupPlan) -> list[Expression]:
@@ -56,13 +63,18 @@ def _values(group: GroupPlan) -> list[Expression]:
     return list(dict.fromkeys(measure.value for measure in group.kept if measure.value is not None))
 
 
+def _conditions(group: GroupPlan) -> list[Expression | None]:
+    """The filters whose bits travel, in their order."""
+    return list(group.filters.values()) if group.signed else [measure.filter for measure in group.kept]
+
+
 def raw_rows(group: GroupPlan, rows: Rows, chosen: Ints, slices: Slices, slice_rows: Ints, keys: Ints) -> RawRows:
     """The chosen rows as they travel; `keys` and `slice_rows` are of all rows."""
     places: dict[Hashable, int] = {}
     masks: list[Mask] = []
     filters = []
-    for measure in group.kept:
-        name = rows.filter_of(measure.filter)
+    for condition in _conditions(group):
+        name = rows.filter_of(condition)
         if name not in places:
             passed = rows.passed(name)
             places[name] = -1 if passed is None else len(masks)
@@ -102,12 +114,15 @@ def raw_of_batch(batch: pa.RecordBatch, slices: Slices, filters: list[int]) -> R
 
 
 class _RawFacts:
-    """Raw rows as facts: conditions and values are looked up, not evaluated."""
+    """Raw rows, or some of them, as facts: conditions and values are looked up, not evaluated."""
 
-    def __init__(self, group: GroupPlan, raw: RawRows) -> None:
-        self._raw = raw
-        self._filters = {measure.filter: raw.filters[i] for i, measure in enumerate(group.kept)}
-        self._values: Mapping[Expression, Array] = dict(zip(_values(group), raw.values, strict=True))
+    def __init__(self, group: GroupPlan, raw: RawRows, rows: Ints | slice) -> None:
+        self._masks: list[Mask] = []
+        self._filters: dict[Expression | None, int] = {None: -1}
+        if not group.signed:  # else what is kept has no filter: signatures tell the rows apart
+            self._masks = [mask[rows] for mask in raw.masks]
+            self._filters = {measure.filter: raw.filters[i] for i, measure in enumerate(group.kept)}
+        self._values = {value: found[rows] for value, found in zip(_values(group), raw.values, strict=True)}
 
     def filter_of(self, condition: Expression | None) -> int:
         """See `Facts.filter_of`."""
@@ -115,7 +130,7 @@ class _RawFacts:
 
     def passed(self, name: Hashable) -> Mask | None:
         """See `Facts.passed`."""
-        return None if name == -1 else self._raw.masks[int(str(name))]
+        return None if name == -1 else self._masks[int(str(name))]
 
     def values(self, expression: Expression) -> Array:
         """See `Facts.values`."""
@@ -124,7 +139,22 @@ class _RawFacts:
 
 def piece_of_raw(group: GroupPlan, raw: RawRows, keys: int) -> Piece:
     """The partials of raw rows; `keys`: their keys are below it."""
+    if not group.signed:
+        return _piece(group, raw, slice(None), raw.slices, raw.slice_rows, keys)
     slice_count = max(len(raw.slices.start_us), 1)
-    cells = raw.key_rows.astype(np.int64) * slice_count + raw.slice_rows
-    rolled = roll_up(group, Partials(_RawFacts(group, raw), cells, keys * slice_count))
-    return piece_of_cells(rolled, raw.slices, 0, len(rolled.ids), 0)
+    cells, _ = compact(raw.key_rows.astype(np.int64) * slice_count + raw.slice_rows, keys * slice_count)
+    pieces = []
+    for bundle in classify_masks(raw.masks, raw.filters, len(raw.key_rows), len(cells)):
+        split = split_slices(raw.slices, raw.slice_rows[bundle.rows].astype(np.int64), bundle, list(group.filters))
+        pieces.append(_piece(group, raw, bundle.rows, split.slices, split.rows, keys))
+    return pieces[0] if len(pieces) == 1 else piece_of(merge(pieces, keys))
+
+
+def _piece(
+    group: GroupPlan, raw: RawRows, rows: Ints | slice, slices: Slices, slice_rows: Array, keys: int
+) -> Piece:
+    """The partials of some of the rows, which lie in `slice_rows` of `slices`."""
+    slice_count = max(len(slices.start_us), 1)
+    cells = raw.key_rows[rows].astype(np.int64) * slice_count + slice_rows
+    rolled = roll_up(group, Partials(_RawFacts(group, raw, rows), cells, keys * slice_count))
+    return piece_of_cells(rolled, slices, 0, len(rolled.ids), 0)
