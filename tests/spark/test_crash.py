@@ -36,7 +36,7 @@ from millpond.model.spec import from_json
 from millpond.runtime.followers.view import scan
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.testing.compare import difference
-from millpond.testing.oracle import answer, counts, late_rows
+from millpond.testing.oracle import answer, counts, late_rows, withheld
 
 PROGRAM = Path(__file__).with_name("crash_program.py")
 FILES = 6
@@ -226,7 +226,11 @@ class Truth:
         for row in sorted(rows[program.SERVED], key=lambda row: int(str(row["at"]))):
             latest[str(row["customer"])] = row
         late = late_rows(queries[program.LATE], epochs)
-        return Expected(rows, late, {name: counts(query, epochs) for name, query in queries.items()}, latest)
+        told = {name: counts(query, epochs) for name, query in queries.items()}
+        for name, query in queries.items():
+            if query.having is not None:
+                told[name]["withheld"] = withheld(query, epochs, drained=True)
+        return Expected(rows, late, told, latest)
 
 
 def micros(text: str) -> int:
