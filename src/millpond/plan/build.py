@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+import msgspec
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
@@ -24,8 +26,10 @@ NEEDS = {
 """Aggregate function -> kinds of its measures; the last one counts the values that took part."""
 
 
-def build_plan(queries: Iterable[Query]) -> Plan:
+def build_plan(queries: Iterable[Query], since_us: Mapping[str, int] | None = None) -> Plan:
     """The shared plan of `queries`; equal measures, filters and edges of different queries exist once.
+
+    `since_us`: for queries added when there were events already, the earliest start of their windows.
 
     Raises:
         QueryTypeError: two queries have the same name.
@@ -40,7 +44,7 @@ def build_plan(queries: Iterable[Query]) -> Plan:
     groups: dict[tuple[str, str, tuple[Expression, ...]], list[Query]] = {}
     for query in ordered:
         groups.setdefault((query.stream, query.event_time, query.keys), []).append(query)
-    return Plan(tuple(_group(*identity, members) for identity, members in groups.items()))
+    return Plan(tuple(_group(*identity, members, since_us or {}) for identity, members in groups.items()))
 
 
 def _check_event_times(queries: list[Query]) -> None:
@@ -55,7 +59,9 @@ def _check_event_times(queries: list[Query]) -> None:
             )
 
 
-def _group(stream: str, event_time: str, keys: tuple[Expression, ...], queries: list[Query]) -> GroupPlan:
+def _group(
+    stream: str, event_time: str, keys: tuple[Expression, ...], queries: list[Query], since_us: Mapping[str, int]
+) -> GroupPlan:
     delays = sorted({query.delay_us for query in queries})
     windows = sorted({query.window for query in queries}, key=lambda w: (w.size_us, w.slide_us, w.offset_us))
     measures: dict[Measure, int] = {}
@@ -75,6 +81,7 @@ def _group(stream: str, event_time: str, keys: tuple[Expression, ...], queries: 
                     for aggregate in query.aggregates
                 ),
                 delays.index(query.delay_us),
+                since_us.get(query.name, msgspec.UNSET),
             )
         )
     return GroupPlan(

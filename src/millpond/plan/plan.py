@@ -40,18 +40,27 @@ class Measure(msgspec.Struct, frozen=True, dict=True):
         return fingerprint(self.filter)
 
 
+_ALWAYS = -(1 << 63)
+
+
 class QueryPlan(msgspec.Struct, frozen=True):
     """How one query reads its group: `presence` and `measures` are positions in the group's measures.
 
     `measures[i]` are those of aggregate `i`, in the order `runtime.finish` expects; `delay` is the position
     of the query's delay among the group's: it takes the events of slice classes 0 … `delay`.
-    `where` is the part of the presence filter that decides "filtered", the rest "dead".
+    `since_us`: the query was added when events were there already; its first window starts at or after this.
     """
 
     query: Query
     presence: int
     measures: tuple[tuple[int, ...], ...]
     delay: int
+    since_us: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def from_us(self) -> int:
+        """The earliest start of a window that it answers."""
+        return _ALWAYS if isinstance(self.since_us, msgspec.UnsetType) else self.since_us
 
 
 SIGNED_FROM = 17
