@@ -7,19 +7,32 @@ import msgspec
 from millpond.model.expressions import Expression
 from millpond.model.types import MOST_DIGITS, Digits, digits_of, is_decimal, is_integer
 
+PAIRED = ("corr", "covar_pop", "covar_samp", "regr_sxy", "regr_slope", "regr_intercept", "regr_r2")
+"""Functions of two arguments: they skip an event for which either is NULL. Those of a regression are (y, x)."""
+
 FUNCTIONS = (
-    "count", "sum", "min", "max", "avg", "stddev_samp", "stddev_pop", "var_samp", "var_pop",
+    "count", "sum", "min", "max", "avg", "stddev_samp", "stddev_pop", "var_samp", "var_pop", "regr_sxx", *PAIRED,
 )  # fmt: skip
-"""Aggregate functions answered by this version, by Spark's canonical name."""
+"""Aggregate functions answered by this version, by Spark's canonical name; `regr_sxx` here has one argument."""
 
 
 class Aggregate(msgspec.Struct, frozen=True):
-    """`function(argument) FILTER (WHERE filter)`; `argument` None is `count(*)`; `type` is the result's SQL type."""
+    """`function(argument) FILTER (WHERE filter)`; `argument` None is `count(*)`; `type` is the result's SQL type.
+
+    `other` is the second argument of a function that has one.
+    """
 
     function: str
     argument: Expression | None
     filter: Expression | None
     type: str
+    other: Expression | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def arguments(self) -> tuple[Expression, ...]:
+        """Its arguments, none to two."""
+        first = () if self.argument is None else (self.argument,)
+        return first if self.other is msgspec.UNSET else (*first, self.other)
 
 
 def result_type(function: str, kind: str) -> str:

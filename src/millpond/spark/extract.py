@@ -325,7 +325,7 @@ def _foreign_nodes(query: Query) -> list[Foreign]:
     found: list[Foreign] = []
     stack: list[Expression | None] = [query.where, *query.keys]
     for aggregate in query.aggregates:
-        stack += [aggregate.argument, aggregate.filter]
+        stack += [*aggregate.arguments, aggregate.filter]
     while stack:
         node = stack.pop()
         if isinstance(node, Foreign):

@@ -196,7 +196,7 @@ class FrontEnd:
             names.add(query.event_time)
             parts = [*query.keys, query.where]
             for aggregate in query.aggregates:
-                parts += [aggregate.argument, aggregate.filter]
+                parts += [*aggregate.arguments, aggregate.filter]
             for part in parts:
                 if part is not None:
                     names |= columns_of(part)
