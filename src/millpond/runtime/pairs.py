@@ -43,7 +43,7 @@ def correlation(_function: str, pairs: Pairs) -> Values:
     odd = pairs.odd_y | pairs.odd_x
     with np.errstate(invalid="ignore"):
         data = pairs.yx / root_of_product(np.where(odd, 1.0, pairs.xx), np.where(odd, 1.0, pairs.yy))
-    flat = ~odd & ((pairs.xx == 0) | (pairs.yy == 0))
+    flat = (~pairs.odd_x & (pairs.xx == 0)) | (~pairs.odd_y & (pairs.yy == 0))
     return Values(np.where(odd, np.nan, data), (pairs.count < 2) | flat)
 
 
@@ -58,7 +58,7 @@ def root_of_product(left: Array, right: Array) -> Array:
 def regression(function: str, pairs: Pairs) -> Values:
     """`regr_slope`, `regr_intercept` and `regr_r2` of y by x; NULL where all x are equal, r2 1 where all y are."""
     assert pairs.xx is not None
-    steep = ~pairs.odd_x & (pairs.xx == 0)
+    steep, odd = ~pairs.odd_x & (pairs.xx == 0), pairs.odd_y | pairs.odd_x
     with np.errstate(invalid="ignore", over="ignore"):
         slope = pairs.yx / np.where(steep, 1.0, pairs.xx)
         if function == "regr_slope":
@@ -67,11 +67,10 @@ def regression(function: str, pairs: Pairs) -> Values:
             data = pairs.mean_y - slope * pairs.mean_x
         else:
             assert pairs.yy is not None
-            flat = pairs.yy == 0
-            root = pairs.yx / root_of_product(np.where(steep, 1.0, pairs.xx), np.where(flat, 1.0, pairs.yy))
-            data = np.where(flat, 1.0, root * root)
-    data = np.where(pairs.odd_y | pairs.odd_x, np.nan, data)
-    return Values(data, (pairs.count == 0) | steep)
+            root = pairs.yx / root_of_product(pairs.xx, pairs.yy)
+            data, flat = root * root, ~pairs.odd_y & (pairs.yy == 0)
+            return Values(np.where(flat, 1.0, np.where(odd, np.nan, data)), (pairs.count == 0) | steep)
+    return Values(np.where(odd, np.nan, data), (pairs.count == 0) | steep)
 
 
 OF_PAIRS = {

@@ -14,6 +14,7 @@ from millpond.model.types import is_decimal, is_integer
 from millpond.plan.plan import GroupPlan, Measure
 from millpond.runtime.columns import Array
 from millpond.runtime.evaluate import Evaluator
+from millpond.runtime.hyperloglog import registers
 from millpond.state.cells import Piece, Slices, best_at, extreme_names, no_extreme, order_codes, word_names
 from millpond.state.exact import sums_of_doubles, sums_of_integers, sums_of_products, sums_of_squares, sums_of_wide
 
@@ -120,6 +121,9 @@ class Partials:
             pair = [column.astype(np.float64) for column in (values, *others)]
             finite = np.isfinite(pair[0]) & np.isfinite(pair[1])  # the sums of each say what is not finite
             self._columns.update(_products(measure, cells, pair, finite, size))
+        elif measure.precision:
+            found_registers = registers(cells, values.astype(np.int64, copy=False), measure.precision, size)
+            self._columns.update({f"{measure.id}:r{k}": column for k, column in found_registers.items()})
         elif measure.kind in ("min", "max"):
             extremes = _extreme(measure.kind, cells, values, size)
             self._columns.update(extreme_names(f"{measure.id}:{measure.kind}", extremes))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from millpond.model.aggregates import PAIRED, Aggregate, result_type
+from millpond.model.aggregates import DISTINCT, PAIRED, Aggregate, result_type
 from millpond.model.expressions import Call, Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
@@ -92,7 +92,7 @@ class Menu(NamedTuple):
     raising: bool = True
     """Whether expressions may raise for some rows."""
     variance: bool = True
-    """Whether variances, standard deviations, and what relates two columns, are asked for."""
+    """Whether variances, standard deviations, what relates two columns and what is approximate are asked for."""
 
 
 EVERYTHING = Menu()
@@ -252,6 +252,10 @@ def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
         functions += ["stddev_samp", "stddev_pop", "var_samp", "var_pop", "regr_sxx"]
     if menu.variance and _chance(dice, 6):
         return _pair(dice, menu, where)
+    if menu.variance and _chance(dice, 12):
+        column = dice.choice([field for field in STREAM.columns if field.name != "ts"])
+        error = literal(dice.choice((0.05, 0.3, 0.15)), "double")
+        return Aggregate(DISTINCT, _COLUMNS[column.name], where, "bigint", error)
     function = dice.choice(functions)
     if function == "count" and _chance(dice, 2):
         return aggregate_of("count", None, where)

@@ -15,10 +15,11 @@ from typing import NamedTuple
 import msgspec
 
 from millpond.errors import OverflowedError
-from millpond.model.aggregates import PAIRED, Aggregate, result_type
+from millpond.model.aggregates import DISTINCT, PAIRED, Aggregate, result_type
 from millpond.model.query import Query
 from millpond.model.types import FARTHEST_US, Digits, digits_of, integer_range, is_decimal, is_integer
 from millpond.model.windows import Interval
+from millpond.testing.naive_distinct import approximate_count
 from millpond.testing.naive_pairs import of_pairs
 from millpond.testing.rowwise import EXACT, Raised, Row, Value, evaluate, fit_decimal, order
 
@@ -210,6 +211,9 @@ def aggregate(wanted: Aggregate, arguments: Sequence[Value]) -> Value:
     """
     if wanted.function in PAIRED:
         return of_pairs(wanted.function, [(y, x) for y, x in arguments if y is not None and x is not None])
+    if wanted.function == DISTINCT:
+        kind, error = (part.type if part is wanted.argument else evaluate(part, {}) for part in wanted.arguments)
+        return approximate_count({value for value, _ in arguments if value is not None}, kind, error)
     values = [value for value in arguments if value is not None]
     if wanted.function == "count":
         return len(values)
