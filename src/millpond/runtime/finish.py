@@ -150,10 +150,10 @@ def _pairs(
         covariance_numerators(count, words[sums[i]], words[sums[i]], words[squares[i]]) if squares[i] in words else None
         for i in (0, 1)
     )
-    means = (to_doubles(words[one], SHIFT["double"]) / np.maximum(count, 1) for one in sums)
-    odd = (_odd(found[one], columns, count) for one in sums)
+    mean_y, mean_x = (to_doubles(words[one], SHIFT["double"]) / np.maximum(count, 1) for one in sums)
+    odd_y, odd_x = (_odd(found[one], columns, count) for one in sums)
     yx = covariance_numerators(count, words["sum"], words["other sum"], words["products"])
-    return OF_PAIRS[aggregate.function](aggregate.function, Pairs(count, yx, yy, xx, *means, *odd))
+    return OF_PAIRS[aggregate.function](aggregate.function, Pairs(count, yx, yy, xx, mean_y, mean_x, odd_y, odd_x))
 
 
 def _extreme(

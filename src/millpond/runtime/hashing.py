@@ -77,7 +77,7 @@ def _of_text(text: pa.Array | pa.Scalar) -> Words:
     bounds = np.frombuffer(ends, np.int32)[distinct.offset : distinct.offset + len(distinct) + 1].astype(np.int64)
     data = np.zeros(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
     found = _of_bytes(data, bounds[:-1], np.diff(bounds))
-    return found[np.asarray(encoded.indices.fill_null(0))]
+    return np.asarray(found[np.asarray(encoded.indices.fill_null(0))])
 
 
 def _of_int(values: Words) -> Words:
@@ -90,7 +90,7 @@ def _of_long(values: Words) -> Words:
 
 
 def _start(length: int) -> Words:
-    return np.array([_SEED + length], np.uint64) + _P5
+    return np.asarray(np.array([_SEED + length], np.uint64) + _P5)
 
 
 def _of_bytes(data: Bytes, starts: Ints, lengths: Ints) -> Words:
@@ -143,14 +143,14 @@ def _word(data: Bytes, at: Ints, size: int) -> Words:
 
 
 def _with_word(mixed: Words, word: Words) -> Words:
-    return _rotated(mixed ^ (_rotated(word * _P2, 31) * _P1), 27) * _P1 + _P4
+    return np.asarray(_rotated(mixed ^ (_rotated(word * _P2, 31) * _P1), 27) * _P1 + _P4)
 
 
 def _rotated(values: Words, bits: int) -> Words:
-    return (values << np.uint64(bits)) | (values >> np.uint64(64 - bits))
+    return np.asarray((values << np.uint64(bits)) | (values >> np.uint64(64 - bits)))
 
 
 def _finished(mixed: Words) -> Words:
     mixed = (mixed ^ (mixed >> np.uint64(33))) * _P2
     mixed = (mixed ^ (mixed >> np.uint64(29))) * _P3
-    return mixed ^ (mixed >> np.uint64(32))
+    return np.asarray(mixed ^ (mixed >> np.uint64(32)))

@@ -253,9 +253,8 @@ def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
     if menu.variance and _chance(dice, 6):
         return _pair(dice, menu, where)
     if menu.variance and _chance(dice, 12):
-        column = dice.choice([field for field in STREAM.columns if field.name != "ts"])
         error = literal(dice.choice((0.05, 0.3, 0.15)), "double")
-        return Aggregate(DISTINCT, _COLUMNS[column.name], where, "bigint", error)
+        return Aggregate(DISTINCT, dice.choice(list(_COLUMNS.values())), where, "bigint", error)
     function = dice.choice(functions)
     if function == "count" and _chance(dice, 2):
         return aggregate_of("count", None, where)
@@ -274,12 +273,11 @@ def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
 
 def _pair(dice: Dice, menu: Menu, where: Expression | None) -> Aggregate:
     """A function of two columns; often of the same ones, so that plans find something to share."""
-    if _chance(dice, 3):
-        y, x = (_COLUMNS[dice.choice(("v", "amount"))] for _ in range(2))
-    else:
-        y, x = (number(dice, menu, _COLUMNS[dice.choice(menu.summed)]) for _ in range(2))
-    y, x = cast_to(y, "double"), cast_to(x, "double")
-    return Aggregate(dice.choice(PAIRED), y, where, "double", x)
+    def side() -> Expression:
+        some = number(dice, menu, _COLUMNS[dice.choice(menu.summed)])
+        return cast_to(_COLUMNS[dice.choice(("v", "amount"))] if _chance(dice, 3) else some, "double")
+
+    return Aggregate(dice.choice(PAIRED), side(), where, "double", side())
 
 
 def _output(dice: Dice, keys: Sequence[Expression], aggregates: Sequence[Aggregate]) -> tuple[Named, ...]:

@@ -212,8 +212,8 @@ def aggregate(wanted: Aggregate, arguments: Sequence[Value]) -> Value:
     if wanted.function in PAIRED:
         return of_pairs(wanted.function, [(y, x) for y, x in arguments if y is not None and x is not None])
     if wanted.function == DISTINCT:
-        kind, error = (part.type if part is wanted.argument else evaluate(part, {}) for part in wanted.arguments)
-        return approximate_count({value for value, _ in arguments if value is not None}, kind, error)
+        value, error = wanted.arguments
+        return approximate_count({x for x, _ in arguments if x is not None}, value.type, evaluate(error, {}))
     values = [value for value in arguments if value is not None]
     if wanted.function == "count":
         return len(values)

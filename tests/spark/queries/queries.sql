@@ -468,3 +468,23 @@ SELECT device, window(at, '1 hour') AS w, corr(value, site) AS c, covar_pop(valu
   regr_slope(value, unix_seconds(at)) AS s, regr_r2(site, value) AS r, regr_intercept(value, 1D) AS i
 FROM sensors
 GROUP BY ALL;
+
+--- visitors
+SELECT window(ts, '2 hours', '30 minutes') AS w, approx_count_distinct(visitor) AS v,
+  approx_count_distinct(url, 0.02) FILTER (WHERE status = 200) AS u, approx_count_distinct(if(ms > 800, ms, NULL)) AS m
+FROM hits
+GROUP BY ALL;
+
+--- distinct_of_types
+SELECT game, window(at, '3 hours') AS w, approx_count_distinct(player, 0.3) AS i, approx_count_distinct(level) AS s,
+  approx_count_distinct(points) AS l, approx_count_distinct(won) AS b, approx_count_distinct(day) AS d,
+  approx_count_distinct(at) AS t, approx_count_distinct(points / 7) AS x
+FROM plays
+GROUP BY ALL;
+
+--- distinct_numbers
+SELECT carrier, window(departed, '6 hours') AS w, approx_count_distinct(distance, 0.2) AS f,
+  approx_count_distinct(cost) AS c, approx_count_distinct(cast(-cost AS decimal(30,4))) AS e
+FROM flights
+GROUP BY ALL
+HAVING approx_count_distinct(cost) > 3;
