@@ -14,7 +14,7 @@ from millpond.arrays import Ints
 from millpond.errors import OverflowedError
 from millpond.model.expressions import Column
 from millpond.model.types import WINDOW
-from millpond.model.windows import Sliding
+from millpond.model.windows import Session, Window
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.closing import Closing
@@ -22,6 +22,7 @@ from millpond.runtime.columns import ARROW_TYPES, Values, arrow_type, from_arrow
 from millpond.runtime.combine import Block
 from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.finish import finish
+from millpond.runtime.sessions import Sessions
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.keys import texts_of
 
@@ -56,7 +57,7 @@ class Family:
         return self.plans[0]
 
     @property
-    def window(self) -> Sliding:
+    def window(self) -> Window:
         """The window of all of them."""
         return self.first.query.window
 
@@ -86,10 +87,15 @@ def _shape_of(plan: QueryPlan) -> Hashable:
 
 
 class BlockKeys:
-    """The keys of a block, read from the dictionary once for all queries."""
+    """The keys of some slots, those of a block say, read from the dictionary once for all queries."""
 
-    def __init__(self, keys: KeyDictionary, block: Block) -> None:
-        self._columns = keys.take(np.arange(block.first, block.first + block.size))
+    def __init__(self, keys: KeyDictionary, slots: Ints) -> None:
+        self._columns = keys.take(slots)
+
+    @classmethod
+    def of(cls, keys: KeyDictionary, block: Block) -> BlockKeys:
+        """Those of a block."""
+        return cls(keys, np.arange(block.first, block.first + block.size))
 
     def take(self, slots: Ints) -> list[pa.Array]:
         """The key columns of some slots, counted within the block."""
@@ -105,11 +111,30 @@ def rows_of_block(
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
     """
-    plan, plans = family.first, family.plans
     found = _Found.of(family, block, windows)
     if not len(found.slots):
         return {}, {}
-    inputs = _inputs(group, plan, _measured(family, block, windows, found), found.ends_us)
+    return _rows(group, family, found, _measured(family, block, windows, found), keys, buckets)
+
+
+def rows_of_sessions(
+    group: GroupPlan, family: Family, sessions: Sessions, columns: dict[str, Ints], keys: BlockKeys, buckets: int
+) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:
+    """The same for one query and its sessions, whose slots count among `keys`; `columns` are of its measures.
+
+    Raises:
+        OverflowedError: an exact sum, or an output expression, leaves its SQL type.
+    """
+    none = np.zeros(len(sessions.slots), np.int64)
+    found = _Found(none, none, sessions.slots, sessions.starts_us, sessions.ends_us)
+    return _rows(group, family, found, columns, keys, buckets)
+
+
+def _rows(
+    group: GroupPlan, family: Family, found: _Found, columns: dict[str, Ints], keys: BlockKeys, buckets: int
+) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:
+    plan, plans = family.first, family.plans
+    inputs = _inputs(group, plan, columns, found)
     inputs.update(_key_values(group, found.slots, keys))
     having, withheld = plan.query.having, {}
     if having is not None:
@@ -122,7 +147,7 @@ def rows_of_block(
             return {}, withheld
         found = found.take(kept)
         inputs = {name: _taken(values, kept) for name, values in inputs.items()}
-    rows = _outputs(plan, inputs, found.slots, found.ends_us, keys, buckets)
+    rows = _outputs(plan, inputs, found, keys, buckets)
     bounds = np.searchsorted(found.queries, np.arange(len(plans) + 1)).tolist()
     return {
         plan.query.name: rows.slice(low, high - low)
@@ -136,11 +161,12 @@ def _by_query(plans: Sequence[QueryPlan], counts: Ints) -> dict[str, int]:
 
 
 class _Found(NamedTuple):
-    """One row per result, by query: positions of query and window, slot within the block, end of the window."""
+    """One row per result, by query: positions of query and window, slot within the block, bounds of the window."""
 
     queries: Ints
     windows: Ints
     slots: Ints
+    starts_us: Ints
     ends_us: Ints
 
     @staticmethod
@@ -151,7 +177,8 @@ class _Found(NamedTuple):
         parts = []
         for i, window in enumerate(windows):
             queries, slots = np.nonzero(block.window(f"{counts}:n", window)[at] > 0)
-            parts.append((queries, np.full(len(slots), i), slots, np.full(len(slots), window.end_us)))
+            bounds = (np.full(len(slots), bound) for bound in (window.start_us, window.end_us))
+            parts.append((queries, np.full(len(slots), i), slots, *bounds))
         found = _Found(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
         return found.take(np.argsort(found.queries, kind="stable")) if len(begins) > 1 < len(windows) else found
 
@@ -176,9 +203,9 @@ def _measured(family: Family, block: Block, windows: Sequence[Closing], found: _
     return measured
 
 
-def _inputs(group: GroupPlan, plan: QueryPlan, columns: dict[str, Ints], ends: Ints) -> dict[str, Values]:
-    inputs = {"window.end": Values(ends), "window.start": Values(ends - plan.query.window.size_us)}
-    inputs["window.time"] = Values(ends - 1)
+def _inputs(group: GroupPlan, plan: QueryPlan, columns: dict[str, Ints], found: _Found) -> dict[str, Values]:
+    ends = found.ends_us
+    inputs = {"window.end": Values(ends), "window.start": Values(found.starts_us), "window.time": Values(ends - 1)}
     for i, (aggregate, places) in enumerate(zip(plan.query.aggregates, plan.measures, strict=True)):
         measures = [group.measures[place] for place in places]
         missing = {f"{measures[-1].id}:n": np.zeros(len(ends), np.int64)}
@@ -216,17 +243,17 @@ def _taken(values: Values, rows: Ints) -> Values:
 def _outputs(
     plan: QueryPlan,
     inputs: dict[str, Values],
-    slots: Ints,
-    ends: Ints,
+    found: _Found,
     keys: BlockKeys,
     buckets: int,
 ) -> pa.RecordBatch:
+    slots, ends = found.slots, found.ends_us
     count = len(slots)
     evaluator = Evaluator(inputs, count)
     arrays, names = [], []
     for item in plan.query.output:
         if item.expression.type == WINDOW and isinstance(item.expression, Column):
-            arrays.append(_windows(ends, plan.query.window.size_us))
+            arrays.append(_windows(found.starts_us, ends))
         else:
             values = _checked(plan, evaluator(item.expression))
             arrays.append(to_arrow(values, item.expression.type, count))
@@ -235,12 +262,15 @@ def _outputs(
         arrays += served_key(keys.take(slots), count, buckets)
         arrays.append(pa.array(ends))
         names += ["__key", "__bucket", "__end"]
+        if isinstance(plan.query.window, Session):
+            arrays.append(pa.array(found.starts_us))
+            names.append("__start")
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def _windows(ends: Ints, size_us: int) -> pa.Array:
+def _windows(starts: Ints, ends: Ints) -> pa.Array:
     kind = ARROW_TYPES["timestamp"]
-    parts = [pa.array(ends - size_us).view(kind), pa.array(ends).view(kind)]
+    parts = [pa.array(starts).view(kind), pa.array(ends).view(kind)]
     return pa.StructArray.from_arrays(parts, fields=list(ARROW_WINDOW))
 
 

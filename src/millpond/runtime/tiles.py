@@ -35,7 +35,7 @@ class Grid(NamedTuple):
 def grids(group: GroupPlan) -> tuple[Grid, ...]:
     """The grids of tiles that the group's windows are worth, narrowest first."""
     found = set()
-    for window in group.windows:
+    for window in group.sliding:
         if window.size_us < _WORTH_SLIDES * window.slide_us:
             continue
         width = FACTOR * window.slide_us
