@@ -151,7 +151,7 @@ class _GroupFold:
         expired = [not cells.rows for cells in live]
         rolled = self._roll([fresh], expired)
         places = [place for place, gone in zip(self._state.segments, expired, strict=True) if not gone]
-        sealed = [place.id for place, gone in zip(self._state.segments, expired, strict=True) if gone]
+        sealed = [place.id for place, gone in zip(self._state.segments, expired, strict=True) if gone and place.rows]
         if fresh.rows or sealed:
             self._write_segment(fresh, 0, tuple(sealed))
         if rolled:
