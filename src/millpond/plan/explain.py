@@ -65,7 +65,8 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
     yield f"group {group.id}: {group.stream} by {keys}, event time {group.event_time}"
     yield f"  windows   {', '.join(map(window_text, group.windows))}"
     if group.gaps_us:
-        yield f"  atoms     split where a key has no event for {duration(group.gaps_us[0])}: a session is a run of them"
+        least = duration(group.gaps_us[0])
+        yield f"  atoms     split where a key has no event for more than {least}: a session is a run of them"
     else:
         yield f"  edges     {edges_text(group.sliding)}"
     yield f"  delays    {', '.join(map(duration, group.delays_us))}"
@@ -100,12 +101,16 @@ def _marginal(plan: Plan, group: GroupPlan, query: Query, measures: int) -> Iter
     """What the query costs given all others."""
     rest = [member.query for one in plan.groups for member in one.queries if member.query != query]
     same_group = [member.query.window for member in group.queries if member.query != query]
-    before = edges_per_hour([window for window in same_group if isinstance(window, Sliding)])
-    more = edges_per_hour(group.sliding)[0] - before[0]
     if not same_group:
         yield "a group of its own"
     yield f"{measures or 'no'} more {'measure' if measures == 1 else 'measures'}"
-    yield f"{rate_text(more)} more {'edge' if more == 1 else 'edges'} per hour" if more > 0 else "no more edges"
+    if group.gaps_us:
+        others = [window.gap_us for window in same_group if isinstance(window, Session)]
+        yield "finer atoms" if others and min(others) > group.gaps_us[0] else "no finer atoms"
+    else:
+        before = edges_per_hour([window for window in same_group if isinstance(window, Sliding)])
+        more = edges_per_hour(group.sliding)[0] - before[0]
+        yield f"{rate_text(more)} more {'edge' if more == 1 else 'edges'} per hour" if more > 0 else "no more edges"
     columns = set(needed_columns(plan, query.stream)) - set(needed_columns(build_plan(rest), query.stream))
     if columns:
         yield f"reads {', '.join(sorted(columns))} for itself"

@@ -144,8 +144,7 @@ class _GroupFold:
         gap_us = self._group.gaps_us[0]
         every = [*self._old, merge_atoms(pieces, gap_us).cells]
         atoms, targets = merge_atoms([piece_of(cells) for cells in every], gap_us)
-        if atoms.rows:
-            self._close_sessions(atoms, before, after)
+        self._close_sessions(atoms, before, after)
         needed = needed_atoms(self._group, atoms, after)
         *live, fresh = [some_atoms(cells, needed[rows]) for cells, rows in zip(every, targets, strict=True)]
         expired = [not cells.rows for cells in live]

@@ -105,7 +105,7 @@ def open_ones(sessions: Sessions, mark_us: int | None) -> Mask:
 def needed_atoms(group: GroupPlan, atoms: Cells, mark: Watermark) -> Mask:
     """Which atoms an open session of some query holds."""
     needed = np.zeros(atoms.rows, bool)
-    for asked in asked_of(group) if atoms.rows else ():
+    for asked in asked_of(group):
         found = sessions_of(atoms, asked.gap_us, asked.delay)
         needed[found.take(open_ones(found, mark.at(group.delays_us[asked.delay]))).rows] = True
     return needed

@@ -125,7 +125,8 @@ def merge_atoms(pieces: Sequence[Piece], gap_us: int) -> Atoms:
     counts = [len(piece.slots) for piece in pieces]
     if not sum(counts):
         none = np.zeros(0, np.int64)
-        return Atoms(Cells(Slices(none, none, none), np.zeros(1, np.int64), none, {}), [none for _ in pieces])
+        cells = Cells(Slices(none, none, none), np.zeros(1, np.int64), none, {FIRST: none, LAST: none})
+        return Atoms(cells, [none for _ in pieces])
     columns = joined(pieces)
     slots = np.concatenate([piece.slots.astype(np.int64, copy=False) for piece in pieces])
     classes = np.concatenate([piece.slices.late_class[piece.slice_rows] for piece in pieces])
