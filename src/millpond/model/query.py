@@ -7,7 +7,7 @@ import msgspec
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Expression
-from millpond.model.windows import Sliding
+from millpond.model.windows import Window
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Query(msgspec.Struct, frozen=True):
     stream: str
     event_time: str
     delay_us: int
-    window: Sliding
+    window: Window
     keys: tuple[Expression, ...]
     aggregates: tuple[Aggregate, ...]
     output: tuple[Named, ...]

@@ -14,7 +14,7 @@ from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Order, Stream
-from millpond.model.windows import Sliding
+from millpond.model.windows import Session, Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.explain import duration, edges_per_hour, explain
 
@@ -43,10 +43,17 @@ TWIN = query("twin", Sliding(HOUR, MINUTE), ("count", None), ("sum", AMOUNT), ("
 KINDS = query("kinds", Sliding(HOUR, HOUR, 15 * MINUTE), ("sum", QUANTITY), keys=(KIND, CUSTOMER))
 TOTAL = query("total", Sliding(7_000_000, 7_000_000), ("count", None), keys=())
 
+VISITS = [
+    query("visits", Session(30 * MINUTE), ("count", None)),
+    query("pauses", Session(5 * MINUTE), ("count", None), ("max", AMOUNT), delay_us=HOUR),
+    query("paid", Session(5 * MINUTE), ("count", None), where=POS),
+]
+
 PLANS = {
     "one": [SPEND],
     "shared": [SPEND, TWIN, DAILY, FINE],
     "groups": [SPEND, KINDS, TOTAL],
+    "sessions": [*VISITS, FINE],
 }
 
 
