@@ -17,8 +17,7 @@ def empty_inputs(streams: Iterable[Stream]) -> list[EmptyInputError]:
     """A note for each stream whose local folder holds no file that Spark would read."""
     notes = []
     for stream in streams:
-        options = {} if stream.source is None else {name.lower(): value for name, value in stream.source.options}
-        path = _local(options.get("path", ""))
+        path = _path(stream)
         if path and not any(_holds_a_file(found) for found in glob.glob(path)):
             notes.append(
                 EmptyInputError(
@@ -27,6 +26,18 @@ def empty_inputs(streams: Iterable[Stream]) -> list[EmptyInputError]:
                 )
             )
     return notes
+
+
+def is_missing(stream: Stream) -> bool:
+    """Whether the stream is read from a local folder that is not there."""
+    path = _path(stream)
+    return bool(path) and not glob.glob(path)
+
+
+def _path(stream: Stream) -> str:
+    """The local folder of a stream; "" without one."""
+    options = {} if stream.source is None else {name.lower(): value for name, value in stream.source.options}
+    return _local(options.get("path", ""))
 
 
 def _local(path: str) -> str:

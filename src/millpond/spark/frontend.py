@@ -162,15 +162,15 @@ class FrontEnd:
         return self._kept(extract_query(self._catalyst, frame, terms, self._all()), late)
 
     @unlogged()
-    def load_file(self, text: str) -> list[Query]:
-        """Declare the streams of a pond file and read its queries, in order.
+    def load_file(self, text: str, opened: Callable[[Stream], Stream] = lambda stream: stream) -> list[Query]:
+        """Declare the streams of a pond file, each as `opened` returns it, and read its queries, in order.
 
         Raises:
             QueryError: one of its statements is wrong; the message names it and its line.
         """
         pond = parse_file(self._spark, text)
         for stream in pond.streams:
-            self.declare(stream)
+            self.declare(opened(stream))
         for view in pond.views:
             with _told(view):
                 if view.table is not None:
