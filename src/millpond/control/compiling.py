@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -16,7 +16,7 @@ from millpond.model.compiled import Compiled, digest, from_json, to_json
 from millpond.model.endpoints import Source
 from millpond.model.query import Query
 from millpond.model.spec import PondSpec
-from millpond.model.stream import Stream
+from millpond.model.stream import Derivation, Stream
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.session import Session
 from millpond.version import VERSION
@@ -28,21 +28,21 @@ def compile_text(spark: Session, text: str) -> Compiled:
     Raises:
         QueryError: a statement is wrong; the message names its line.
     """
-    sources: dict[str, Source | None] = {}
+    stand_ins: dict[Source, Source] = {}
 
-    def opened(stream: Stream) -> Stream:
-        if not is_missing(stream):
-            return stream
-        sources[stream.name] = stream.source
-        return _with_path(stream, _empty_folder())
+    def opened(source: Source) -> Source:
+        if not is_missing(source):
+            return source
+        # numbered, so that two that are missing stay two
+        found = _with_path(source, _empty_folder(len(stand_ins)))
+        stand_ins[found] = source
+        return found
 
     front = FrontEnd(spark)
     queries = front.load_file(text, opened)
-    streams = [
-        msgspec.structs.replace(stream, source=sources.get(stream.name, stream.source))
-        for stream in front.streams.values()
-    ]
-    return msgspec.structs.replace(compiled_of(streams, queries), sql=digest(text))
+    streams = {name: _as_declared(stream, stand_ins) for name, stream in front.streams.items()}
+    queries = [msgspec.structs.replace(query, stream=streams[query.stream].name) for query in queries]
+    return msgspec.structs.replace(compiled_of(streams.values(), queries), sql=digest(text))
 
 
 def compiled_of(streams: Iterable[Stream], queries: Iterable[Query]) -> Compiled:
@@ -67,14 +67,32 @@ def write_compiled(path: Path, compiled: Compiled) -> None:
     folder.replace(path.name, to_json(compiled).encode())
 
 
-def _with_path(stream: Stream, path: Path) -> Stream:
-    assert stream.source is not None
-    options = ((name, str(path) if name.lower() == "path" else value) for name, value in stream.source.options)
-    return msgspec.structs.replace(stream, source=Source(stream.source.format, tuple(options)))
+def _as_declared(stream: Stream, stand_ins: Mapping[Source, Source]) -> Stream:
+    """The stream without a trace of stand-ins; one derived from them has a name that no machine has a part in."""
+    if stream.source is not None:
+        return msgspec.structs.replace(stream, source=stand_ins.get(stream.source, stream.source))
+    made = stream.derived
+    if made is None or not stand_ins:
+        return stream
+    text = made.text
+    for stand_in, source in stand_ins.items():
+        text = text.replace(f"file:{_path(stand_in)}", _path(source))
+    shown = digest(msgspec.json.encode([text, stream.columns]).decode())
+    made = Derivation(text, made.reads, shown[:16])
+    return msgspec.structs.replace(stream, name=f"{'_'.join(made.reads)}_{shown[:8]}", made_of=made)
 
 
-def _empty_folder() -> Path:
-    """Stands for folders that are not on this machine: Spark only wants to see that they are there."""
-    path = Path(tempfile.gettempdir()) / f"millpond-nothing-{os.getuid()}"
-    path.mkdir(exist_ok=True)
+def _path(source: Source) -> str:
+    return next(value for name, value in source.options if name.lower() == "path")
+
+
+def _with_path(source: Source, path: Path) -> Source:
+    options = ((name, str(path) if name.lower() == "path" else value) for name, value in source.options)
+    return Source(source.format, tuple(options))
+
+
+def _empty_folder(number: int) -> Path:
+    """Stands for a folder that is not on this machine: Spark only wants to see that it is there."""
+    path = Path(tempfile.gettempdir()) / f"millpond-nothing-{os.getuid()}" / str(number)
+    path.mkdir(parents=True, exist_ok=True)
     return path

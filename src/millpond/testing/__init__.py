@@ -1,4 +1,4 @@
-"""The kit for tests: `Trial` tries the queries of a pond without Spark; the rest is Millpond's own. Nothing imports it."""
+"""The kit for tests: `Trial` tries queries without Spark; the rest is Millpond's own. Nothing imports it."""
 
 from __future__ import annotations
 

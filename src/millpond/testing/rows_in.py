@@ -1,4 +1,4 @@
-"""Rows as tests write them (dicts, Arrow, frames of pandas or polars) become Arrow columns of SQL types, or a clear error.
+"""Rows as tests write them (dicts, Arrow, frames of pandas or polars) become Arrow columns of SQL types, or an error.
 
 Nothing is guessed: a number is never taken from text, a fraction is never cut off, and what a query reads must be
 there. Times may be text, `2026-01-01 10:00:00`, which is UTC where it names no zone.
@@ -104,7 +104,7 @@ def _whole(value: Any, bits: int, wanted: str) -> int:
 
 
 def _float(value: Any) -> float:
-    if isinstance(value, Real) and not isinstance(value, bool):
+    if not isinstance(value, bool) and isinstance(value, Real):
         number = float(value)
         if number == value or number != number:
             return number

@@ -19,10 +19,11 @@ import msgspec
 import pyarrow as pa
 
 from millpond.errors import OverflowedError, QueryTypeError, UnsupportedQuery
+from millpond.log.follower import Follower
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
 from millpond.model.stream import Stream
-from millpond.model.types import FARTHEST_US, WINDOW
+from millpond.model.types import FARTHEST_US
 from millpond.plan.build import build_plan, needed_columns, needed_foreign
 from millpond.plan.late import LATE_EPOCH, check_late, late_columns
 from millpond.runtime.counting import FATES
@@ -34,7 +35,8 @@ from millpond.testing.answers import Ledger, read_section
 from millpond.testing.compare import Tolerance, difference
 from millpond.testing.compiled_file import load_compiled
 from millpond.testing.local_pond import LocalPond
-from millpond.testing.rows_in import Misfit, Rows, Wanted, events_table, time_us, value_of
+from millpond.testing.rows_in import Misfit, Rows, Wanted, events_table, time_us
+from millpond.testing.rows_out import as_written, expected, listed, raw
 
 _BUCKETS = 64
 
@@ -95,7 +97,7 @@ class Trial:
 
     def _driver(self) -> LocalPond:
         self._drivers += 1
-        followers = [*self._rows.values(), *self._late.values(), self._ledger]
+        followers: list[Follower] = [*self._rows.values(), *self._late.values(), self._ledger]
         return LocalPond(
             self._folder, list(self._read.values()), list(self._queries.values()), self._instances, _BUCKETS,
             followers, f"driver{self._drivers}",
@@ -122,11 +124,11 @@ class Trial:
         """
         table = self._table(stream, rows)
         if cut is None:
-            self._at_work.epoch({stream: [table]})
+            self._at_work().epoch({stream: [table]})
             return
         dice = random.Random(cut)
         for piece in _cut(dice, table):
-            self._at_work.epoch({stream: _dealt(dice, piece, self._read[stream])})
+            self._at_work().epoch({stream: _dealt(dice, piece, self._read[stream])})
 
     def advance(self, stream: str, to: Any, *, partition: str | None = None) -> None:
         """Move event time of a stream to `to`, as an event of that time would that no query takes; never back.
@@ -149,20 +151,20 @@ class Trial:
         elif partition is not None:
             names = {partition}
         else:
-            seen = self._at_work.manifest.max_time.get(stream, {})
+            seen = self._at_work().manifest.max_time.get(stream, {})
             names = {*seen, *declared.order.partitions} - {ANY_PARTITION}
         if not names:
             raise QueryTypeError(f"No source partition of {stream} is known yet.", "Feed events, or name one.")
-        self._at_work.advance(stream, dict.fromkeys(names, moment))
+        self._at_work().advance(stream, dict.fromkeys(names, moment))
 
     def restart(self) -> None:
         """Let a second driver take over from the first, as after a crash; nothing changes in what follows."""
-        self._at_work  # noqa: B018 - raises when closed
+        self._at_work()
         self._pond = self._driver()
 
     def drain(self) -> None:
         """Close every window that is still open; later events of theirs will be late."""
-        self._at_work.drain()
+        self._at_work().drain()
 
     def rows(self, query: str) -> list[dict[str, Any]]:
         """The rows of a query since they were last asked for, sorted by their columns from left to right, NULL first.
@@ -173,11 +175,12 @@ class Trial:
             QueryTypeError: no such query.
             OverflowedError: a result of it left its type or divided by zero, so it is quarantined.
         """
-        return _listed(self._since(self._rows, query))
+        return listed(self._since(self._rows, query))
 
     def expect(
-        self, query: str, rows: Iterable[Mapping[str, Any]], *, tolerances: Mapping[str, float | Tolerance] | None = None
-    ) -> None:
+        self, query: str, rows: Iterable[Mapping[str, Any]], *,
+        tolerances: Mapping[str, float | Tolerance] | None = None,
+    ) -> None:  # fmt: skip
         """Fail unless these are the rows of a query since they were last asked for, in any order.
 
         Values may be written as for `feed`: times as text, whole doubles as ints; NaN equals NaN. `tolerances` gives
@@ -188,11 +191,11 @@ class Trial:
             QueryTypeError: no such query, or a value is not of its column's type.
             OverflowedError: as `rows`.
         """
-        found = _raw(self._since(self._rows, query))
+        found = raw(self._since(self._rows, query))
         types = {item.name: item.expression.type for item in self._queries[query].output}
-        wanted = [{name: _expected(query, name, types.get(name), value) for name, value in row.items()} for row in rows]
+        wanted = [{name: expected(query, name, types.get(name), value) for name, value in row.items()} for row in rows]
         if difference(wanted, found, tolerances=tolerances) is not None:
-            shown = (_as_written(each, types) for each in (wanted, found))
+            shown = [as_written(each, types) for each in (wanted, found)]
             raise AssertionError(f"{query}: {difference(*shown, tolerances=tolerances)}")
 
     def table(self, query: str) -> pa.Table:
@@ -202,7 +205,7 @@ class Trial:
             QueryTypeError, OverflowedError: as `rows`.
         """
         made: pa.Table = self._sink(self._rows, query).table()
-        return made if made.num_columns else output_schema(self._at_work.plan.of_query(query)[1]).empty_table()
+        return made if made.num_columns else output_schema(self._at_work().plan.of_query(query)[1]).empty_table()
 
     def late(self, query: str) -> list[dict[str, Any]]:
         """Late events that the query's WHERE takes, since they were last asked for: the columns that it reads, and as
@@ -216,7 +219,7 @@ class Trial:
             check_late(_asking(self._queries[query]), self._read[self._queries[query].stream])
         return [
             {name: value for name, value in row.items() if name != LATE_EPOCH}
-            for row in _listed(self._since(self._late, query))
+            for row in listed(self._since(self._late, query))
         ]
 
     def fates(self, query: str) -> dict[str, int]:
@@ -242,7 +245,7 @@ class Trial:
         """
         tables = {stream: self._table(stream, rows) for stream, rows in events.items()}
         with self._twin(1) as whole:
-            whole._at_work.epoch({stream: [table] for stream, table in tables.items()})
+            whole._at_work().epoch({stream: [table] for stream, table in tables.items()})
             whole.drain()
             for number in range(seed, seed + cuts):
                 dice = random.Random(number)
@@ -258,7 +261,7 @@ class Trial:
         epochs = max(map(len, pieces.values()), default=0)
         for i in range(epochs):
             some = {stream: of[i] for stream, of in pieces.items() if i < len(of)}
-            self._at_work.epoch({name: _dealt(dice, piece, self._read[name]) for name, piece in some.items()})
+            self._at_work().epoch({name: _dealt(dice, piece, self._read[name]) for name, piece in some.items()})
             if dice.randint(0, 3) == 0:
                 self.restart()
         return epochs
@@ -279,7 +282,6 @@ class Trial:
     ) -> None:
         self.close()
 
-    @property
     def _at_work(self) -> LocalPond:
         if self._pond is None:
             raise QueryTypeError("The trial is closed.", "Use it within its `with`.")
@@ -313,7 +315,7 @@ class Trial:
 
     def _sink(self, sinks: Mapping[str, MemorySink], query: str) -> MemorySink:
         self._check(query)
-        if reason := self._at_work.manifest.quarantined.get(query):
+        if reason := self._at_work().manifest.quarantined.get(query):
             raise OverflowedError(f"{query} is quarantined: {reason}", "Widen the type, or guard the expression.")
         return sinks[query]
 
@@ -387,69 +389,9 @@ def _assert_alike(whole: Trial, twin: Trial, how: str) -> None:
         left, right = whole.fates(name), twin.fates(name)
         if left["late"] != right["late"]:
             raise AssertionError(
-                f"{name}: {left['late']} events are late in one epoch, {right['late']} when {how}. Let the stream state "
-                "its order ('order.partition', 'order.offset'), or wait longer for late events."
+                f"{name}: {left['late']} events are late in one epoch, {right['late']} when {how}. Let the stream "
+                "state its order ('order.partition', 'order.offset'), or wait longer for late events."
             )
-        differs = difference(*(_raw([each.table(name)]) for each in (whole, twin)))
+        differs = difference(*(raw([each.table(name)]) for each in (whole, twin)))
         if differs is not None or left != right:
             raise AssertionError(f"{name}, {how}: {differs or f'{left} expected, {right} found'}")
-
-
-def _expected(query: str, name: str, kind: str | None, value: Any) -> Any:
-    if kind is None:
-        return value  # a column too many: the difference says so
-    try:
-        return value_of(kind, value)
-    except Misfit as error:
-        raise QueryTypeError(f"{value!r} cannot be {name} of {query}.", f"It must be {error}.") from None
-
-
-def _raw(tables: Sequence[pa.Table]) -> list[dict[str, Any]]:
-    """Rows with times as microseconds or days, also within windows, as `value_of` gives them."""
-    rows: list[dict[str, Any]] = []
-    for table in tables:
-        columns = [_ticks(column.combine_chunks()).to_pylist() for column in table.columns]
-        rows += [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
-    return rows
-
-
-def _ticks(array: pa.Array) -> pa.Array:
-    if pa.types.is_timestamp(array.type):
-        return array.cast(pa.int64())
-    if pa.types.is_date32(array.type):
-        return array.cast(pa.int32())
-    if pa.types.is_struct(array.type):
-        fields = [array.type.field(i).name for i in range(array.type.num_fields)]
-        return pa.StructArray.from_arrays([_ticks(part) for part in array.flatten()], fields, mask=array.is_null())
-    return array
-
-
-def _as_written(rows: Iterable[Mapping[str, Any]], types: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Raw rows with their times as text, for people."""
-    return [{name: _written(types.get(name), value) for name, value in row.items()} for row in rows]
-
-
-def _written(kind: str | None, value: Any) -> Any:
-    if value is None or kind not in (WINDOW, "timestamp", "timestamp_ntz", "date"):
-        return value
-    if isinstance(value, Mapping):
-        return {part: _written("timestamp", moment) for part, moment in value.items()}
-    unit = pa.int32() if kind == "date" else pa.int64()
-    moment = pa.array([value], unit).view(pa.date32() if kind == "date" else pa.timestamp("us"))
-    return moment.cast(pa.string())[0].as_py().removesuffix(".000000")
-
-
-def _listed(tables: Iterable[pa.Table]) -> list[dict[str, Any]]:
-    rows = [row for table in tables for row in table.to_pylist()]
-    return sorted(rows, key=lambda row: [_rank(value) for value in row.values()])
-
-
-def _rank(value: Any) -> tuple[Any, ...]:
-    """Sorts the values of one column: NULL, then values, then NaN."""
-    if value is None:
-        return (0,)
-    if isinstance(value, Mapping):
-        return (1, [_rank(part) for part in value.values()])
-    if isinstance(value, list | tuple):
-        return (1, [_rank(part) for part in value])
-    return (1, value) if value == value else (2,)
