@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from pyspark.sql import functions as F
 from millpond import Pond
 from millpond.control.compiling import compile_text
 from millpond.model.compiled import from_json
+from millpond.model.endpoints import Source
 from millpond.testing import Trial, assert_same_rows
 
 SHOP = Path(__file__).parents[1] / "unit" / "testing" / "shop.sql"
@@ -37,20 +37,16 @@ def test_a_trial_answers_what_the_pond_answers(spark: SparkSession, here: Path) 
     (here / "tx").mkdir()
     lines = [json.dumps(row | {"ts": row["ts"].isoformat()}) for row in EVENTS]
     (here / "tx" / "0.json").write_text("\n".join(lines))
-    text = re.sub(r"USING (parquet TBLPROPERTIES \(.*?\)|noop) AS", "USING noop AS", SHOP.read_text())
-    text = text.replace("not/on/this/machine", "tx")
+    compiled = from_json(SHOP.with_suffix(".json").read_bytes()).spec
+    source = Source("json", (("path", str(here / "tx")),))
     names = ["spend", "sales", "shares"]
-    parts = text.split("\n\n")
-    (here / "shop.sql").write_text("\n\n".join(p for p in parts if "STREAMING" not in p or p.split()[3] in names))
-    compiled = compile_text(spark, (here / "shop.sql").read_text()).spec
     with Pond(spark, here / "pond", store="memory") as pond:
-        pond.load((here / "shop.sql").read_text())
-        pond._queries = {
-            name: msgspec.structs.replace(query, sink=msgspec.structs.replace(query.sink, format="memory"))
-            for name, query in pond._queries.items()
-        }
+        pond.stream(msgspec.structs.replace(compiled.streams[0], source=source))
+        for query in compiled.queries:
+            if query.name in names:
+                pond.add(query.name, query.text)
         pond.run(once=True, drain=True)
-        with Trial.of(compiled.streams, compiled.queries, only=names) as trial:
+        with Trial(SHOP.with_suffix(".json"), only=names) as trial:
             trial.feed("tx", [row | {"day": None} for row in EVENTS])
             trial.drain()
             for name in names:

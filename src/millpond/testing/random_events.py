@@ -28,7 +28,7 @@ def events(
 
     `columns` are strategies of your own, by name; a column of a type that no query can hold is left out unless it is
     among them. `in_time`: the times of a stream without order only grow, so that no event is late however it is cut.
-    Source partitions and offsets are set as the stream's order asks.
+    Offsets grow as the stream's order asks; source partitions are those that it names, or one.
     """
     given = dict(columns or {})
     for field in stream.columns:
@@ -36,9 +36,10 @@ def events(
             given[field.name] = _sometimes_null(_values(field.type, start, span))
     order, times = stream.order, [field.name for field in stream.columns if field.type == "timestamp"]
     growing = [name for name in times if in_time and order is None and name not in (columns or {})]
-    if order is not None:
+    if order is not None and order.partition not in (columns or {}):
         types = {field.name: field.type for field in stream.columns}
-        names = order.partitions or ("0", "1", "2")
+        # one that nobody waited for could come too late in some cut
+        names = order.partitions or ("0",)
         whole = is_integer(types[order.partition])
         given[order.partition] = st.sampled_from([int(name) if whole else name for name in names])
 

@@ -252,7 +252,7 @@ class Trial:
                 with self._twin(dice.randint(1, 4)) as twin:
                     epochs = twin._feed_cut(dice, tables)
                     twin.drain()
-                    how = f"cut into {epochs} epochs on {twin._instances} instances (seed {number})"
+                    how = f"when cut into {epochs} epochs on {twin._instances} instances (seed {number})"
                     _assert_alike(whole, twin, how)
 
     def _feed_cut(self, dice: random.Random, tables: Mapping[str, pa.Table]) -> int:
@@ -388,10 +388,12 @@ def _assert_alike(whole: Trial, twin: Trial, how: str) -> None:
     for name in whole.queries:
         left, right = whole.fates(name), twin.fates(name)
         if left["late"] != right["late"]:
-            raise AssertionError(
-                f"{name}: {left['late']} events are late in one epoch, {right['late']} when {how}. Let the stream "
-                "state its order ('order.partition', 'order.offset'), or wait longer for late events."
+            cure = (
+                "Let the stream state its order ('order.partition', 'order.offset'), or wait longer for late events."
+                if whole.streams[whole.queries[name].stream].order is None
+                else "Nobody waits for a source partition that has not been seen: name all of them in the order."
             )
+            raise AssertionError(f"{name}: {left['late']} events are late in one epoch, {right['late']} {how}. {cure}")
         differs = difference(*(raw([each.table(name)]) for each in (whole, twin)))
         if differs is not None or left != right:
             raise AssertionError(f"{name}, {how}: {differs or f'{left} expected, {right} found'}")
