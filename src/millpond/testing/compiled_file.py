@@ -28,6 +28,7 @@ def load_compiled(file: Path, *, recompile: bool = True) -> Compiled:
         QueryError: a statement is wrong.
         StaleError: it must be compiled again, and cannot be here.
         CorruptError: the compiled file is something else.
+        PlaceError: the user's cache cannot be written.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -72,11 +73,12 @@ def _alone(path: Path) -> Iterator[None]:
     """Only one process at a time is in here with `path`: tests in parallel start Spark once."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        lock = path.with_suffix(".lock").open("w")
     except OSError as error:
         raise PlaceError(f"The cache {path.parent} cannot be used: {error}.", "Set XDG_CACHE_HOME.") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _compile(file: Path, path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import tempfile
+import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -42,9 +43,9 @@ _BUCKETS = 64
 
 
 class Trial:
-    """The queries of a pond file, or some of them (`only`), on a pond of their own that is gone after the test.
+    """The queries of a pond file on a pond of their own, which is gone after the test.
 
-    `file` is a pond file; it is compiled by Spark when it is new or was changed, in a process of its own, and then
+    `only`: a name or several, if not all queries. `file` is a pond file; it is compiled by Spark when it is new or was changed, in a process of its own, and then
     read without Spark (see `load_compiled`); or what `Pond.compile` wrote, as `.json`. `recompile=False` never
     starts Spark. `instances` is the number of folds. Event time is what `feed` and `advance` make it; the clock has
     no part, so `max_ahead` and `idle_after` of streams do nothing here.
@@ -74,6 +75,7 @@ class Trial:
         self, streams: Iterable[Stream], queries: Iterable[Query], only: Collection[str] | None, instances: int
     ) -> None:
         every = {query.name: query for query in queries}
+        only = [only] if isinstance(only, str) else only
         if strange := sorted({*(only or ())} - every.keys()):
             raise QueryTypeError(f"There is no query {strange[0]}.", f"There are {', '.join(sorted(every))}.")
         self._streams = {stream.name: stream for stream in streams}
@@ -85,6 +87,7 @@ class Trial:
         self._instances = instances
         self._wanted = {name: _wanted(stream, chosen) for name, stream in self._read.items()}
         self._folder = Path(tempfile.mkdtemp(prefix="millpond-trial-", dir=_fast_folder()))
+        self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         read = partial(read_section, self._folder)
         rows, late = (RowsReader(lambda _n, *of: read(*of), kind) for kind in ("rows", "late"))
         self._rows = {name: MemorySink(name, rows) for name in self._queries}
@@ -272,7 +275,7 @@ class Trial:
     def close(self) -> None:
         """Forget the pond and its folder."""
         self._pond = None
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._remove()
 
     def __enter__(self) -> Trial:
         return self

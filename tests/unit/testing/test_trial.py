@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -116,6 +117,15 @@ def test_the_folder_is_gone_afterwards(spend: Trial) -> None:
     for use in (spend.drain, spend.restart, lambda: spend.rows("spend")):
         with pytest.raises(QueryTypeError, match="The trial is closed"):
             use()
+
+
+def test_a_trial_that_is_never_closed_leaves_nothing() -> None:
+    trial = Trial(SHOP, only="spend")
+    folder = trial._folder
+    assert folder.is_dir()
+    del trial
+    gc.collect()
+    assert not folder.exists()
 
 
 def test_values_of_every_type() -> None:
