@@ -45,10 +45,10 @@ _BUCKETS = 64
 class Trial:
     """The queries of a pond file on a pond of their own, which is gone after the test.
 
-    `only`: a name or several, if not all queries. `file` is a pond file; it is compiled by Spark when it is new or was changed, in a process of its own, and then
-    read without Spark (see `load_compiled`); or what `Pond.compile` wrote, as `.json`. `recompile=False` never
-    starts Spark. `instances` is the number of folds. Event time is what `feed` and `advance` make it; the clock has
-    no part, so `max_ahead` and `idle_after` of streams do nothing here.
+    `file` is compiled by Spark when it is new or was changed, in a process of its own, and then read without Spark (see
+    `load_compiled`); `recompile=False` never starts it. What `Pond.compile` wrote, a `.json`, is taken as it is.
+    `only`: the name of a query, or of several, if not all. `instances` is the number of folds. Event time is what
+    `feed` and `advance` make it; the clock has no part, so `max_ahead` and `idle_after` of streams do nothing here.
 
     Raises:
         QueryError: a statement of the file is wrong; `StaleError`: it must be compiled, and cannot be here.

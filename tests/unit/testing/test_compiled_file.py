@@ -7,12 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from millpond.errors import CorruptError, QuerySyntaxError, QueryTypeError, StaleError
+from millpond.model.compiled import from_json, to_json
 from millpond.testing.compiled_file import load_compiled
+from millpond.version import VERSION
 
 SHOP = Path(__file__).with_name("shop.sql")
+STORED = from_json(SHOP.with_suffix(".json").read_bytes())
+CURRENT = to_json(msgspec.structs.replace(STORED, millpond=VERSION))
 
 
 class Desk:
@@ -34,7 +39,8 @@ class Desk:
 
     def play_compiler(self) -> None:
         digest = f"$(sha256sum {self.sql} | cut -c1-64)"
-        stored = SHOP.with_suffix(".json")
+        stored = self.sql.with_suffix(".stored")
+        stored.write_text(CURRENT)
         self.play(f'sed "s/\\"sql\\": \\".*\\"/\\"sql\\": \\"{digest}\\"/" {stored} > "$6.new" && mv "$6.new" "$6"')
 
     @property
@@ -48,13 +54,13 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
 
 
 def test_what_lies_beside_is_used_while_it_is_of_the_text(desk: Desk) -> None:
-    desk.beside.write_bytes(SHOP.with_suffix(".json").read_bytes())
+    desk.beside.write_text(CURRENT)
     assert "spend" in {query.name for query in load_compiled(desk.sql).spec.queries}
     assert not desk.called
 
 
 def test_what_lies_beside_is_made_again_when_the_text_changed(desk: Desk) -> None:
-    desk.beside.write_bytes(SHOP.with_suffix(".json").read_bytes())
+    desk.beside.write_text(CURRENT)
     desk.sql.write_text(SHOP.read_text() + "-- changed\n")
     desk.play_compiler()
     compiled = load_compiled(desk.sql)
@@ -65,7 +71,7 @@ def test_what_lies_beside_is_made_again_when_the_text_changed(desk: Desk) -> Non
 
 
 def test_another_version_compiles_again(desk: Desk) -> None:
-    desk.beside.write_text(SHOP.with_suffix(".json").read_text().replace('"millpond": "', '"millpond": "0.0.'))
+    desk.beside.write_text(CURRENT.replace('"millpond": "', '"millpond": "0.0.'))
     desk.play_compiler()
     load_compiled(desk.sql)
     assert len(desk.called) == 1
@@ -93,7 +99,7 @@ def test_a_file_of_another_kind_beside_is_left_alone(desk: Desk) -> None:
 
 @pytest.mark.parametrize("said", ["[MP-JAVA] There is no Java. Install it.", "No module named pyspark"])
 def test_where_spark_does_not_start_the_error_says_what_to_run(desk: Desk, said: str) -> None:
-    desk.beside.write_bytes(SHOP.with_suffix(".json").read_bytes())
+    desk.beside.write_text(CURRENT)
     desk.sql.write_text(SHOP.read_text() + "-- changed\n")
     desk.play(f"echo '{said}' >&2; exit 1")
     with pytest.raises(StaleError) as caught:
@@ -107,7 +113,7 @@ def test_who_does_not_want_spark_is_told_at_once(desk: Desk) -> None:
     for _ in range(2):  # missing, then stale
         with pytest.raises(StaleError, match="millpond compile"):
             load_compiled(desk.sql, recompile=False)
-        desk.beside.write_bytes(SHOP.with_suffix(".json").read_bytes())
+        desk.beside.write_text(CURRENT)
         desk.sql.write_text(SHOP.read_text() + "-- changed\n")
     assert not desk.called
 
@@ -119,7 +125,7 @@ def test_a_mistake_in_the_file_is_told_as_it_is(desk: Desk) -> None:
 
 
 def test_a_compiler_that_makes_something_else_does_not_run_for_ever(desk: Desk) -> None:
-    desk.play(f'cp {SHOP.with_suffix(".json")} "$6"')
+    desk.play(f'cp {SHOP.with_suffix(".json")} "$6"')  # of another text
     desk.sql.write_text("-- another\n")
     with pytest.raises(StaleError, match="another version"):
         load_compiled(desk.sql)
