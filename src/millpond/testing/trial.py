@@ -244,7 +244,7 @@ class Trial:
 
         Raises:
             AssertionError: two answers differ; it says how, and under which seed.
-            QueryTypeError, UnsupportedQuery: as `feed`.
+            QueryTypeError, UnsupportedQuery: as `feed`. OverflowedError: as `rows`.
         """
         tables = {stream: self._table(stream, rows) for stream, rows in events.items()}
         with self._twin(1) as whole:
@@ -296,7 +296,7 @@ class Trial:
         table = events_table(stream, [field.name for field in declared.columns], wanted, rows)
         for place, column in enumerate(wanted):
             if column.foreign:
-                inner = table.column(column.name).combine_chunks()
+                inner = table.column(place).combine_chunks()
                 table = table.set_column(place, column.key, pa.StructArray.from_arrays([inner], ["v"]))
         return table
 
@@ -318,7 +318,8 @@ class Trial:
 
     def _sink(self, sinks: Mapping[str, MemorySink], query: str) -> MemorySink:
         self._check(query)
-        if reason := self._at_work().manifest.quarantined.get(query):
+        reason = self._at_work().manifest.quarantined.get(query)
+        if reason and sinks is self._rows:
             raise OverflowedError(f"{query} is quarantined: {reason}", "Widen the type, or guard the expression.")
         return sinks[query]
 
