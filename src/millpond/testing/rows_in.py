@@ -242,7 +242,7 @@ def _of_arrow(stream: str, column: Wanted, array: pa.Array) -> pa.Array:
             return array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64()).view(kind)
         if any(same(array.type) and same(kind) for same in _FAMILIES) or pa.types.is_null(array.type):
             return array.cast(kind)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         if pa.types.is_timestamp(array.type):
             raise QueryTypeError(
                 f"The times fed to {stream} as {column.name} do not fit: {error}.", "Use whole microseconds."
