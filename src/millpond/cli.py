@@ -23,7 +23,9 @@ from millpond.control.reader import look_up, read_truth
 from millpond.control.why import find_facts
 from millpond.control.why_picture import draw
 from millpond.errors import MillpondError, QueryTypeError, of_machine
+from millpond.model.selection import Selection
 from millpond.plan.explain import explain as explained
+from millpond.plan.explain_stateless import price_of_selection
 from millpond.plan.price import price, price_text
 from millpond.spark.session import spark_session
 from millpond.version import VERSION
@@ -121,6 +123,9 @@ def explain(
         typer.echo("\n" + measured_text(measured), nl=False)
     if add is not None:
         for query in pond.load(more) if more is not None else (pond.add("added", add),):
+            if isinstance(query, Selection):
+                typer.echo("\n" + price_of_selection(plan, query), nl=False)
+                continue
             found = price(plan, query)
             typer.echo("\n" + price_text(found, price_of_state(found, measured)), nl=False)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Call, Column, Expression, Foreign, call, columns_of, may_raise
 from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
 
 NEEDS = {
@@ -24,7 +27,7 @@ NEEDS = {
 """Aggregate function -> kinds of its measures; the last one counts the values that took part."""
 
 
-def build_plan(queries: Iterable[Query]) -> Plan:
+def build_plan(queries: Iterable[AnyQuery]) -> Plan:
     """The shared plan of `queries`; equal measures, filters and edges of different queries exist once.
 
     Raises:
@@ -36,11 +39,13 @@ def build_plan(queries: Iterable[Query]) -> Plan:
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise QueryTypeError(f"The query name {min(twice)!r} is used twice.", "Give each query its own name.")
-    _check_event_times(ordered)
+    windowed = [query for query in ordered if isinstance(query, Query)]
+    selections = tuple(query for query in ordered if isinstance(query, Selection))
+    _check_event_times(windowed)
     groups: dict[tuple[str, str, tuple[Expression, ...]], list[Query]] = {}
-    for query in ordered:
+    for query in windowed:
         groups.setdefault((query.stream, query.event_time, query.keys), []).append(query)
-    return Plan(tuple(_group(*identity, members) for identity, members in groups.items()))
+    return Plan(tuple(_group(*identity, members) for identity, members in groups.items()), selections or msgspec.UNSET)
 
 
 def _check_event_times(queries: list[Query]) -> None:
@@ -144,8 +149,7 @@ def conjunction(parts: list[Expression]) -> Expression | None:
 def needed_columns(plan: Plan, stream: str) -> tuple[str, ...]:
     """Names of the columns of `stream` that its queries read, projected ones included, sorted."""
     needed: set[str] = set()
-    for expression, event_time in _expressions(plan, stream):
-        needed.add(event_time)
+    for expression in _expressions(plan, stream):
         needed |= columns_of(expression)
     return tuple(sorted(needed))
 
@@ -153,7 +157,7 @@ def needed_columns(plan: Plan, stream: str) -> tuple[str, ...]:
 def needed_foreign(plan: Plan, stream: str) -> tuple[Foreign, ...]:
     """The expressions of `stream` that only Spark evaluates, by key."""
     found: dict[str, Foreign] = {}
-    for expression, _ in _expressions(plan, stream):
+    for expression in _expressions(plan, stream):
         for node in _foreign(expression):
             found[node.key] = node
     return tuple(found[key] for key in sorted(found))
@@ -167,14 +171,13 @@ def _foreign(expression: Expression) -> Iterable[Foreign]:
             yield from _foreign(arg)
 
 
-def _expressions(plan: Plan, stream: str) -> Iterable[tuple[Expression, str]]:
+def _expressions(plan: Plan, stream: str) -> Iterable[Expression]:
     for group in plan.groups:
         if group.stream != stream:
             continue
-        yield Column(group.event_time, "timestamp"), group.event_time
-        for key in group.keys:
-            yield key, group.event_time
+        yield Column(group.event_time, "timestamp")
+        yield from group.keys
         for measure in group.measures:
-            for part in (measure.value, measure.filter):
-                if part is not None:
-                    yield part, group.event_time
+            yield from (part for part in (measure.value, measure.filter) if part is not None)
+    for selection in plan.selections_of(stream):
+        yield from expressions_of(selection)

@@ -17,7 +17,7 @@ from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Run, Steps, Writer, perform
 from millpond.log.records import Offsets
-from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, to_json
 from millpond.model.stream import Stream
 from millpond.model.types import TIMES
@@ -38,7 +38,7 @@ class LocalPond:
     """
 
     def __init__(
-        self, folder: Path, streams: Sequence[Stream], queries: Sequence[Query], instances: int = 1,
+        self, folder: Path, streams: Sequence[Stream], queries: Sequence[AnyQuery], instances: int = 1,
         buckets: int = 64, followers: Sequence[Follower] = (), token: str = "local",
     ) -> None:  # fmt: skip
         self.log = Log(LocalFolder(folder / "log"))
@@ -67,7 +67,7 @@ class LocalPond:
         self._width = at
         self._writer = Writer(token, load(self.log, self.manifests))
         self._followers = [(Pump(follower.name), follower) for follower in followers]
-        spec = PondSpec(tuple(streams), tuple(sorted(queries, key=lambda query: query.name)), instances, buckets)
+        spec = PondSpec.of(tuple(streams), queries, instances, buckets)
         self._perform(self._writer.take_over(0, "localhost", 0, "0", to_json(spec)))
 
     def follow(self, follower: Follower) -> None:
