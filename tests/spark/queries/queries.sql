@@ -439,3 +439,42 @@ SELECT carrier, window(departed, '3 hours') AS w, sum(cast(cost AS double)) AS c
 FROM flights
 WHERE cost > 10.5
 GROUP BY ALL;
+
+
+-- without windows: each event is answered alone
+
+--- every_row
+SELECT * FROM tx;
+
+--- big
+SELECT id, amount * 2 AS double_amount, upper(card) AS c
+FROM tx
+WHERE amount > 4;
+
+--- bigger
+SELECT id, qty + 1 AS more, amount > 8 AS huge
+FROM tx
+WHERE amount > 6;
+
+--- nested
+SELECT id, split(merchant, 'm') AS parts, named_struct('k', kind, 'a', amount) AS both, map(kind, qty) AS by_kind,
+  cast(card AS binary) AS bytes, date_format(ts, 'yyyy-MM-dd HH') AS hour, ts
+FROM tx
+WHERE kind <> 'atm' AND length(card) = 2;
+
+--- constants
+SELECT 1 AS one, 'x' AS x, CAST(NULL AS INT) AS nothing FROM tx WHERE qty = 1;
+
+--- enriched
+SELECT id, t.merchant, region, fee * amount AS cost
+FROM tx t LEFT JOIN merchants m ON t.merchant = m.merchant
+WHERE flagged;
+
+--- with_partner
+SELECT id, region FROM tx JOIN merchants USING (merchant) WHERE region = 'eu';
+
+--- all_moves
+SELECT card, abs(amount) AS a, ts FROM moves WHERE amount <> 0;
+
+--- costs
+SELECT carrier, cost * 2 AS twice, cost, delay FROM flights WHERE cost BETWEEN 5 AND 60.5;

@@ -209,4 +209,11 @@ FRAMES: dict[str, Callable[[Mapping[str, DataFrame]], DataFrame]] = {
     "df_view": lambda t: t["tx"].sparkSession.sql(
         "SELECT card, window(ts, '1 hour') AS w, count(*) AS n FROM {t} GROUP BY ALL", t=t["tx"]
     ),
+    "df_stateless": lambda t: (
+        t["plays"].where("won").select("player", (F.col("points") * 2).alias("p"), F.array("player", "level").alias("a"))
+    ),
+    "df_stateless_udf": lambda t: (
+        t["tx"].where("qty > 0").select("id", F.udf(lambda a: 12 // a, "int")("qty").alias("share"))
+    ),
+    "df_stateless_union": lambda t: t["tx"].select("card", "ts").union(t["refunds"].select("card", "at")),
 }
