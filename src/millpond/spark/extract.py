@@ -213,7 +213,10 @@ class _Reader:
                 parts.append(self._down(step.condition))
                 continue
             keys = [self._down(probe) for probe in source.probes[index]]
-            parts += [call("ran", (key,), "boolean") for key in keys if may_raise(key)]
+            if step.generate is not None:
+                parts += [_raises_as(key) for key in keys]
+            else:
+                parts += [call("ran", (key,), "boolean") for key in keys if may_raise(key)]
             parts += [Column(source.markers[index], "boolean")] if step.inner else []
         return conjunction(parts)
 
@@ -349,6 +352,11 @@ class _Reader:
         self._check_declared(projected.value.columns)
         self._foreigns.setdefault(projected.value.key, projected)
         return projected.value
+
+
+def _raises_as(value: Expression) -> Expression:
+    """TRUE, but for events for which `value` raises: those are dead."""
+    return call("or", tuple(call(op, (value,), "boolean") for op in ("isnull", "isnotnull")), "boolean")
 
 
 def _named_once(columns: list[Named]) -> tuple[Named, ...]:
