@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from millpond.errors import MillpondError, QueryError, QueryTypeError, UnsupportedQuery
+from millpond.errors import MillpondError, QueryError, QueryRefused, QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column, Expression, Foreign, Literal, call, literal, render
@@ -485,6 +485,26 @@ def test_a_stateless_query_needs_no_watermark_and_ignores_one(
     assert isinstance(bare, Selection)
 
 
+def test_equal_elements_are_one_derived_stream_whatever_is_dropped(front: FrontEnd) -> None:
+    """Outer or not, with other conditions, by LATERAL VIEW or in SELECT: each element is made once."""
+    inner, outer, lateral = (
+        front.query_from_sql("q", text)
+        for text in (
+            "SELECT id, explode(items) AS item FROM tx WHERE i > 1",
+            "SELECT id, explode_outer(items) AS item FROM tx",
+            f"SELECT sum(item.price) AS s FROM tx LATERAL VIEW explode(items) t AS item GROUP BY {W}",
+        )
+    )
+    assert inner.stream == outer.stream == lateral.stream
+    there = Column("each1", "boolean")
+    assert inner.where == call("and", (call("gt", (INT, literal(1, "int")), "boolean"), there), "boolean")
+    assert outer.where is None
+    assert lateral.where == there
+    derived = front.streams[inner.stream].derived
+    assert derived is not None
+    assert derived.text == "tx LATERAL VIEW OUTER explode(items)"
+
+
 def test_a_stateless_query_has_nothing_to_serve_and_nothing_late(front: FrontEnd) -> None:
     with pytest.raises(UnsupportedQuery, match="no key"):
         front.query_from_sql("q", "SELECT id FROM tx", serve=True)
@@ -507,6 +527,9 @@ REFUSED = [
     ("SELECT count(*) FROM tx", UnsupportedQuery, "does not group by a window"),
     (f"SELECT {W} AS w, id FROM tx", UnsupportedQuery, "a window, but no aggregation"),
     ("SELECT DISTINCT kind FROM tx", UnsupportedQuery, "DISTINCT"),
+    ("SELECT id, x FROM tx LATERAL VIEW stack(2, id, i) t AS x", QueryRefused, "stack in LATERAL VIEW"),
+    ("SELECT id, a FROM tx LATERAL VIEW json_tuple(raw, 'a') t AS a", QueryRefused, "json_tuple in LATERAL VIEW"),
+    ("SELECT id, explode(kind) FROM tx", QueryTypeError, "explode"),
     ("SELECT id, kind AS id FROM tx", QueryTypeError, "Two columns"),
     ("SELECT id, ts - TIMESTAMP '2020-01-01' AS age FROM tx", UnsupportedQuery, "interval day to second"),
     ("SELECT id FROM tx ORDER BY id", MillpondError, "ORDER BY|Sort"),

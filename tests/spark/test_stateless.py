@@ -130,6 +130,26 @@ def test_why_and_lookup_say_what_is_true(folder: Path) -> None:
         look_up(folder / "pond", "large", [])
 
 
+def test_an_array_that_raises_is_dead_for_its_queries_alone(spark: SparkSession, tmp_path: Path) -> None:
+    write(spark, tmp_path, 0)
+    source = spark.readStream.schema(COLUMNS).parquet(str(tmp_path / "tx"))
+    halves = F.udf(lambda n: [n, n // 2] if n % 2 == 0 else 1 // 0, "array<int>")
+    with Pond(spark, tmp_path / "pond") as pond:
+        pond.add("inverse", source.select("id", F.expr("explode(array(60 DIV divisor, 0))").alias("x")))
+        pond.add("made", source.where("id < 10").select("id", F.explode(halves("id")).alias("x")))
+        pond.add("tags", source.select("id", F.explode_outer("tags").alias("x")))
+        pond.run()
+        found = {name: sorted(pond.table(name).to_pylist(), key=str) for name in ("inverse", "made", "tags")}
+        counts = {name: tuple(found.whole) for name, found in pond.counts().items()}
+    assert len(found["inverse"]) == 160
+    assert {row["x"] for row in found["inverse"]} == {60, 30, 20, 15, 0}
+    assert found["made"] == [{"id": id, "x": x} for id in range(0, 10, 2) for x in (id // 2, id)]
+    assert len(found["tags"]) == 200
+    # a row for each element, and one where there is none
+    assert counts["inverse"] == (180, 160, 0, 20, 0)
+    assert counts["made"] == (150, 10, 0, 5, 135)
+
+
 def test_an_empty_table_and_a_missing_one(spark: SparkSession, tmp_path: Path) -> None:
     """No row comes out where WHERE takes nothing, and `why` says so; a lookup of it names its cure."""
     write(spark, tmp_path, 0)
