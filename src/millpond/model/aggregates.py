@@ -14,12 +14,22 @@ FUNCTIONS = (
 
 
 class Aggregate(msgspec.Struct, frozen=True):
-    """`function(argument) FILTER (WHERE filter)`; `argument` None is `count(*)`; `type` is the result's SQL type."""
+    """`function(argument, …) FILTER (WHERE filter)`; `argument` None is `count(*)`; `type` is the result's SQL type.
+
+    `more`: the arguments after the first, where there are any.
+    """
 
     function: str
     argument: Expression | None
     filter: Expression | None
     type: str
+    more: tuple[Expression, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def arguments(self) -> tuple[Expression, ...]:
+        """All arguments."""
+        first = () if self.argument is None else (self.argument,)
+        return first if isinstance(self.more, msgspec.UnsetType) else first + self.more
 
 
 def result_type(function: str, kind: str) -> str:

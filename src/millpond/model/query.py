@@ -7,6 +7,7 @@ import msgspec
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Expression
+from millpond.model.functions import UserFunction
 from millpond.model.windows import Sliding
 
 
@@ -25,7 +26,7 @@ class Query(msgspec.Struct, frozen=True):
     `window.time`, the last microsecond of the window.
     `delay_us`: an event is late, and dropped, iff its time is at or below the watermark, which is the
     largest event time seen minus the delay. `late`: where late events go that WHERE takes; without one they are
-    only counted, and the JSON of the query has no such field.
+    only counted, and the JSON of the query has no such field. `functions`: those of users, likewise.
     """
 
     name: str
@@ -42,6 +43,12 @@ class Query(msgspec.Struct, frozen=True):
     serve: bool = False
     text: str = ""
     late: Sink | msgspec.UnsetType = msgspec.UNSET
+    functions: tuple[UserFunction, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def user_functions(self) -> dict[str, UserFunction]:
+        """The functions of users that it calls, by the `function` of the aggregates that do."""
+        return {} if isinstance(self.functions, msgspec.UnsetType) else {made.function: made for made in self.functions}
 
     @property
     def late_sink(self) -> Sink | None:
