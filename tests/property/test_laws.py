@@ -19,6 +19,8 @@ from millpond.plan.build import build_plan, needed_columns
 from millpond.runtime.tasks import WHOLE_POND
 from millpond.testing.answers import Run
 from millpond.testing.cases import STREAM, aggregate_of
+from millpond.testing.compare import assert_same_rows
+from millpond.testing.oracle import answer
 
 SECOND = 1_000_000
 AMOUNT = Column("amount", "double")
@@ -114,30 +116,74 @@ def exact_events() -> list[dict[str, Any]]:
             "p": dice.choice((None, Decimal(dice.randrange(-99999, 99999)).scaleb(-2))),
             "d": Decimal(f"{dice.randrange(-(10**32), 10**32)}E-6"),
         }
-        for row in events(3000, 300, keys=6)
+        for row in events(1800, 300, keys=4)
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("neighbour", [7, 13])
-def test_a_neighbour_that_comes_and_goes_changes_no_bit(neighbour: int, tmp_path: Path) -> None:
+def disordered(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The same events in twelve batches, up to 15 s later than others of their time."""
+    dice = random.Random(9)
+    mixed = sorted(rows, key=lambda row: row["ts"] + dice.randrange(15 * SECOND))
+    return [mixed[start : start + len(rows) // 12] for start in range(0, len(rows), len(rows) // 12)]
+
+
+NEIGHBOURS = {
+    # windows of 7 s cut time elsewhere, so the same events lie in more slices
+    "seven": exact_query("other", 7, 7),
+    # what is late for one is not for the other: slices of another class
+    "patient": msgspec.structs.replace(exact_query("other", 13, 13), delay_us=20 * SECOND),
+    "hasty": msgspec.structs.replace(exact_query("other", 9, 3), delay_us=0),
+    # answered from tiles
+    "long": exact_query("other", 78, 2),
+}
+
+
+@pytest.mark.parametrize(("name", "kept_window"), [*((name, (60, 20)) for name in NEIGHBOURS), ("patient", (80, 2))])
+def test_a_neighbour_that_comes_and_goes_changes_no_bit(
+    name: str, kept_window: tuple[int, int], tmp_path: Path
+) -> None:
     #   epochs   0 1 | 2 3 | 4 5      a new pond on the same folder at each bar
-    #   kept     --------------      60 s windows, open across both bars
-    #   other    ---------           7 s windows cut time elsewhere, so the same events lie in more slices
-    rows, kept, other = exact_events(), exact_query("kept", 60, 20), exact_query("other", neighbour, neighbour)
+    #   kept     --------------      open across both bars
+    #   other        -----           begins at its first window after all events seen
+    batches, other = disordered(exact_events()), NEIGHBOURS[name]
+    kept = msgspec.structs.replace(exact_query("kept", *kept_window), delay_us=8 * SECOND)
     alone, both = [kept], [kept, other]
+    patterns = (
+        [alone], [both], [alone, both, alone], [alone, both, both], [both, alone, both],
+        [both, alone, alone],
+    )  # fmt: skip
     answers = []
-    for i, turns in enumerate(([alone], [both], [alone] * 3, [both] * 3, [both, both, alone], [both, alone, alone])):
+    for i, turns in enumerate(patterns):
+        share = len(batches) // len(turns)
         for turn, queries in enumerate(turns):
             made = Run(tmp_path / str(i), queries, instances=2)
-            share = len(rows) // len(turns)
-            for start in range(turn * share, (turn + 1) * share, 500):
-                made.epoch([rows[start : start + 500]])
+            for batch in batches[turn * share : (turn + 1) * share]:
+                made.epoch([batch])
         made.pond.drain()
         found = made.answers()
         assert not found.quarantined
         answers.append(sorted(map(repr, found.rows["kept"])))
-    assert len(answers[0]) > 100
-    assert all(other == answers[0] for other in answers[1:])
+    assert len(answers[0]) > 50
+    assert [other == answers[0] for other in answers] == [True] * len(patterns)
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_a_query_added_to_a_full_pond_answers_every_window_after_what_was_seen(name: str, tmp_path: Path) -> None:
+    batches, kept, other = disordered(exact_events()), exact_query("kept", 60, 20), NEIGHBOURS[name]
+    first = Run(tmp_path, [kept])
+    for batch in batches[:5]:
+        first.epoch([batch])
+    second = Run(tmp_path, [kept, other])
+    Run(tmp_path, [kept, other])  # a restart forgets nothing of it
+    second = Run(tmp_path, [kept, other])
+    for batch in batches[5:]:
+        second.epoch([batch])
+    second.pond.drain()
+    since = max(row["ts"] for batch in batches[:5] for row in batch) + 1
+    whole = answer(other, batches, drained=True)
+    expected = [row for row in whole if row["w"]["start"] >= since]
+    assert 0 < len(expected) < len(whole)
+    assert_same_rows(expected, second.answers().rows["other"], about=name)
 
 
 def test_state_stays_bounded_over_three_hundred_epochs(tmp_path: Path) -> None:

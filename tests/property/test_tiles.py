@@ -93,10 +93,11 @@ def test_a_cover_holds_every_moment_that_is_held_at_all_once(wide: list[tuple[in
     base = [(second, second + 1) for second in range(64)]
     tiles = sorted({(start // width * width, start // width * width + width) for start, width in wide})
     parts = [Slices(*map(np.array, ([s for s, _ in p], [e for _, e in p], [0] * len(p)))) for p in (base, tiles) if p]
+    covered = cover(parts[:1], parts[1:], np.array([edge, edge + 17, edge + 40]))
     edges = np.array([edge, edge + 17, edge + 40])
     chosen = [
         (int(part.start_us[i]), int(part.end_us[i]))
-        for part, mask in zip(parts, cover(parts, edges), strict=True)
+        for part, mask in zip(parts, covered, strict=True)
         for i in np.flatnonzero(mask)
     ]
     held = sorted(second for start, end in set(chosen) for second in range(start, end))

@@ -224,6 +224,7 @@ def test_a_python_function_is_known_by_what_it_does(spark: SparkSession, front: 
     assert key(upper) == key(upper) != key(lower)
 
 
+PAIR = call("and", tuple(call("isnotnull", (c,), "boolean") for c in (AMOUNT, INT)), "boolean")
 AGGREGATES = [
     ("count(*)", COUNT),
     ("count(1)", COUNT),
@@ -257,6 +258,15 @@ AGGREGATES = [
     ("variance(i)", Aggregate("var_samp", call("cast", (INT,), "double"), None, "double")),
     ("var_pop(amount)", Aggregate("var_pop", AMOUNT, None, "double")),
     ("sum(amount * 2)", Aggregate("sum", call("multiply", (AMOUNT, literal(2.0, "double")), "double"), None, "double")),
+    ("max(b)", Aggregate("max", Column("b", "boolean"), None, "boolean")),
+    ("every(b)", Aggregate("min", Column("b", "boolean"), None, "boolean")),
+    ("bool_or(b) FILTER (WHERE kind = 'pos')", Aggregate("max", Column("b", "boolean"), POS, "boolean")),
+    ("corr(amount, i)", Aggregate("corr", AMOUNT, None, "double", call("cast", (INT,), "double"))),
+    ("covar_samp(if(kind = 'pos', amount, NULL), amount)", Aggregate("covar_samp", AMOUNT, POS, "double", AMOUNT)),
+    ("regr_slope(amount, i)", Aggregate("regr_slope", AMOUNT, None, "double", call("cast", (INT,), "double"))),
+    ("regr_avgx(amount, i)", Aggregate("avg", INT, PAIR, "double")),
+    ("regr_syy(amount, i)", Aggregate("regr_sxx", AMOUNT, PAIR, "double")),
+    ("regr_count(amount, i)", Aggregate("count", None, PAIR, "bigint")),
 ]
 
 

@@ -128,7 +128,7 @@ def _named(facts: Facts) -> str:
     assert facts.query.having is not None
     text = render(facts.query.having)
     for i, aggregate in reversed(list(enumerate(facts.query.aggregates))):
-        argument = "*" if aggregate.argument is None else render(aggregate.argument)
+        argument = ", ".join(map(render, aggregate.arguments)) or "*"
         text = text.replace(f"agg:{i}", f"{aggregate.function}({argument})")
     for i, key in reversed(list(enumerate(facts.query.keys))):
         text = text.replace(f"key:{i}", render(key))

@@ -7,29 +7,34 @@ import msgspec
 from millpond.model.expressions import Expression
 from millpond.model.types import MOST_DIGITS, Digits, digits_of, is_decimal, is_integer
 
+PAIRED = ("corr", "covar_pop", "covar_samp", "regr_sxy", "regr_slope", "regr_intercept", "regr_r2")
+"""Functions of two arguments: they skip an event for which either is NULL. Those of a regression are (y, x)."""
+
 FUNCTIONS = (
-    "count", "sum", "min", "max", "avg", "stddev_samp", "stddev_pop", "var_samp", "var_pop",
+    "count", "sum", "min", "max", "avg", "stddev_samp", "stddev_pop", "var_samp", "var_pop", "regr_sxx", *PAIRED,
 )  # fmt: skip
-"""Aggregate functions answered by this version, by Spark's canonical name."""
+"""Aggregate functions answered by this version, by Spark's canonical name; `regr_sxx` here has one argument."""
 
 
 class Aggregate(msgspec.Struct, frozen=True):
-    """`function(argument, …) FILTER (WHERE filter)`; `argument` None is `count(*)`; `type` is the result's SQL type.
+    """`function(argument) FILTER (WHERE filter)`; `argument` None is `count(*)`; `type` is the result's SQL type.
 
-    `more`: the arguments after the first, where there are any.
+    `other` is the second argument of a function that has one, `more` are those after it.
     """
 
     function: str
     argument: Expression | None
     filter: Expression | None
     type: str
+    other: Expression | msgspec.UnsetType = msgspec.UNSET
     more: tuple[Expression, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def arguments(self) -> tuple[Expression, ...]:
-        """All arguments."""
+        """Its arguments, in their order."""
         first = () if self.argument is None else (self.argument,)
-        return first if isinstance(self.more, msgspec.UnsetType) else first + self.more
+        second = () if isinstance(self.other, msgspec.UnsetType) else (self.other,)
+        return first + second + (() if isinstance(self.more, msgspec.UnsetType) else self.more)
 
 
 def result_type(function: str, kind: str) -> str:

@@ -10,12 +10,21 @@ from millpond.model.stream import Stream
 
 
 class PondSpec(msgspec.Struct, frozen=True):
-    """Streams, queries, instances and buckets: what a claim record carries, so that a restart can compare."""
+    """Streams, queries, instances and buckets: what a claim record carries, so that a restart can compare.
+
+    `since_us`: for queries that were added when their stream had been read, the earliest start of their windows.
+    """
 
     streams: tuple[Stream, ...]
     queries: tuple[Query, ...]
     instances: int
     buckets: int = 1024
+    since_us: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def since(self) -> dict[str, int]:
+        """`since_us`; of queries that were there from the beginning nothing."""
+        return {} if isinstance(self.since_us, msgspec.UnsetType) else self.since_us
 
     @property
     def meaning(self) -> PondSpec:

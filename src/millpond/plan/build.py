@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from msgspec import UNSET
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
@@ -20,12 +24,24 @@ NEEDS = {
     "var_pop": ("sum", "squares", "count"),
     "stddev_samp": ("sum", "squares", "count"),
     "stddev_pop": ("sum", "squares", "count"),
+    "regr_sxx": ("sum", "squares", "count"),
+    "covar_pop": ("sum", "other sum", "products", "count"),
+    "covar_samp": ("sum", "other sum", "products", "count"),
+    "regr_sxy": ("sum", "other sum", "products", "count"),
+    "regr_slope": ("sum", "other sum", "other squares", "products", "count"),
+    "regr_intercept": ("sum", "other sum", "other squares", "products", "count"),
+    "corr": ("sum", "squares", "other sum", "other squares", "products", "count"),
+    "regr_r2": ("sum", "squares", "other sum", "other squares", "products", "count"),
 }
-"""Aggregate function -> kinds of its measures; the last one counts the values that took part."""
+"""Aggregate function -> kinds of its measures; the last one counts the values that took part. `other` is what is made
+of the second argument.
+"""
 
 
-def build_plan(queries: Iterable[Query]) -> Plan:
+def build_plan(queries: Iterable[Query], since_us: Mapping[str, int] | None = None) -> Plan:
     """The shared plan of `queries`; equal measures, filters and edges of different queries exist once.
+
+    `since_us`: for queries added when there were events already, the earliest start of their windows.
 
     Raises:
         QueryTypeError: two queries have the same name.
@@ -40,7 +56,7 @@ def build_plan(queries: Iterable[Query]) -> Plan:
     groups: dict[tuple[str, str, tuple[Expression, ...]], list[Query]] = {}
     for query in ordered:
         groups.setdefault((query.stream, query.event_time, query.keys), []).append(query)
-    return Plan(tuple(_group(*identity, members) for identity, members in groups.items()))
+    return Plan(tuple(_group(*identity, members, since_us or {}) for identity, members in groups.items()))
 
 
 def _check_event_times(queries: list[Query]) -> None:
@@ -55,7 +71,9 @@ def _check_event_times(queries: list[Query]) -> None:
             )
 
 
-def _group(stream: str, event_time: str, keys: tuple[Expression, ...], queries: list[Query]) -> GroupPlan:
+def _group(
+    stream: str, event_time: str, keys: tuple[Expression, ...], queries: list[Query], since_us: Mapping[str, int]
+) -> GroupPlan:
     delays = sorted({query.delay_us for query in queries})
     windows = sorted({query.window for query in queries}, key=lambda w: (w.size_us, w.slide_us, w.offset_us))
     measures: dict[Measure, int] = {}
@@ -75,6 +93,7 @@ def _group(stream: str, event_time: str, keys: tuple[Expression, ...], queries: 
                     for aggregate in query.aggregates
                 ),
                 delays.index(query.delay_us),
+                since_us.get(query.name, msgspec.UNSET),
             )
         )
     return GroupPlan(
@@ -102,13 +121,12 @@ def presence_filter(query: Query) -> Expression | None:
 
 
 def _evaluated(aggregate: Aggregate) -> list[Expression]:
-    """What an aggregate evaluates per row: its filter, and its argument where the filter holds."""
+    """What an aggregate evaluates per row: its filter, and its arguments where the filter holds."""
     if aggregate.filter is None:
-        return [] if aggregate.argument is None else [aggregate.argument]
+        return list(aggregate.arguments)
     if aggregate.argument is None:
         return [aggregate.filter]
-    guarded = call("case", (aggregate.filter, aggregate.argument), aggregate.argument.type)
-    return [guarded]
+    return [call("case", (aggregate.filter, argument), argument.type) for argument in aggregate.arguments]
 
 
 def _ran(expression: Expression) -> Call:
@@ -118,15 +136,24 @@ def _ran(expression: Expression) -> Call:
 def measures_of(aggregate: Aggregate, presence: Expression | None) -> tuple[Measure, ...]:
     """The measures an aggregate is made of, over the rows of `presence`."""
     parts = [part for part in (presence, aggregate.filter) if part is not None]
-    value = aggregate.argument
-    if value is not None:
-        parts.append(call("isnotnull", (value,), "boolean"))
-    rows = conjunction(parts)
-    kinds = NEEDS[aggregate.function]
+    value, other = aggregate.argument, aggregate.other
+    # both arguments in one order, so that corr(x, y) and covar_pop(y, x) share
+    both = aggregate.arguments if other is UNSET else call("multiply", aggregate.arguments, "double").args
+    rows = conjunction([*parts, *(call("isnotnull", (one,), "boolean") for one in both)])
     counted = Measure("count", None, rows)
     if value is None:
         return (counted,)
-    return tuple(counted if kind == "count" else Measure(kind, value, rows, value.type) for kind in kinds)
+    made = []
+    for kind in NEEDS[aggregate.function]:
+        name = kind.removeprefix("other ")
+        if kind == "count":
+            made.append(counted)
+        elif kind == "products":
+            made.append(Measure(kind, both[0], rows, both[0].type, both[1]))
+        else:
+            one = value if kind == name or other is UNSET else other
+            made.append(Measure(name, one, rows, one.type))
+    return tuple(made)
 
 
 def conjunction(parts: list[Expression]) -> Expression | None:
@@ -175,6 +202,7 @@ def _expressions(plan: Plan, stream: str) -> Iterable[tuple[Expression, str]]:
         for key in group.keys:
             yield key, group.event_time
         for measure in group.measures:
-            for part in (measure.value, measure.filter):
-                if part is not None:
-                    yield part, group.event_time
+            for part in measure.values:
+                yield part, group.event_time
+            if measure.filter is not None:
+                yield measure.filter, group.event_time

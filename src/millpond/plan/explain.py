@@ -177,7 +177,7 @@ def duration(us: int) -> str:
 
 def measure_text(measure: Measure) -> str:
     """A measure for people."""
-    value = "*" if measure.value is None else render(measure.value)
+    value = ", ".join(map(render, measure.values)) or "*"
     where = "" if measure.filter is None else f" where {predicate_text(measure.filter)}"
     return f"{measure.kind}({value}){where}"
 

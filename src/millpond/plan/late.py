@@ -52,7 +52,7 @@ def late_columns(query: Query, stream: Stream) -> tuple[str, ...]:
     """The columns of the stream that the query reads, event time first, then source partition and offset if any."""
     parts: list[Expression | None] = [*query.keys, query.where]
     for aggregate in query.aggregates:
-        parts += [aggregate.argument, aggregate.filter]
+        parts += [*aggregate.arguments, aggregate.filter]
     read: set[str] = set()
     for part in parts:
         if part is not None:

@@ -15,14 +15,22 @@ from millpond.model.windows import Sliding
 class Measure(msgspec.Struct, frozen=True, dict=True):
     """Something that is counted or summed once per key and slice, however many queries ask for it.
 
-    `kind` is count, sum, squares (sum of squares), min or max; only rows for which `filter` is TRUE
-    take part (None: all), and `filter` already says that `value` is not NULL. `type` is the value's SQL type.
+    `kind` is count, sum, squares (sum of squares), products (sum of `value` times `other`), min or max; only rows
+    for which `filter` is TRUE take part (None: all), and `filter` already says that its values are not NULL.
+    `type` is the value's SQL type.
     """
 
     kind: str
     value: Expression | None
     filter: Expression | None
     type: str = "bigint"
+    other: Expression | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def values(self) -> tuple[Expression, ...]:
+        """The expressions whose values it needs."""
+        first = () if self.value is None else (self.value,)
+        return first if self.other is msgspec.UNSET else (*first, self.other)
 
     @cached_property
     def id(self) -> str:
@@ -32,7 +40,7 @@ class Measure(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def base(self) -> Measure:
         """The measure without its filter: what cells that are split by signature keep."""
-        return self if self.filter is None else Measure(self.kind, self.value, None, self.type)
+        return self if self.filter is None else msgspec.structs.replace(self, filter=None)
 
     @cached_property
     def filter_id(self) -> str:
@@ -40,18 +48,27 @@ class Measure(msgspec.Struct, frozen=True, dict=True):
         return fingerprint(self.filter)
 
 
+_ALWAYS = -(1 << 63)
+
+
 class QueryPlan(msgspec.Struct, frozen=True):
     """How one query reads its group: `presence` and `measures` are positions in the group's measures.
 
     `measures[i]` are those of aggregate `i`, in the order `runtime.finish` expects; `delay` is the position
     of the query's delay among the group's: it takes the events of slice classes 0 … `delay`.
-    `where` is the part of the presence filter that decides "filtered", the rest "dead".
+    `since_us`: the query was added when events were there already; its first window starts at or after this.
     """
 
     query: Query
     presence: int
     measures: tuple[tuple[int, ...], ...]
     delay: int
+    since_us: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def from_us(self) -> int:
+        """The earliest start of a window that it answers."""
+        return _ALWAYS if isinstance(self.since_us, msgspec.UnsetType) else self.since_us
 
 
 SIGNED_FROM = 17

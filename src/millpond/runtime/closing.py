@@ -26,15 +26,19 @@ def closing_windows(
     group: GroupPlan, starts_us: Ints, ends_us: Ints, before: Watermark, after: Watermark
 ) -> list[Closing]:
     """Windows of the group that hold a slice [start, end) and whose end the watermark passes, by end."""
-    pairs = sorted({(group.windows.index(q.query.window), q.delay) for q in group.queries})
+    pairs: dict[tuple[int, int], int] = {}
+    for plan in group.queries:
+        pair = group.windows.index(plan.query.window), plan.delay
+        pairs[pair] = min(plan.from_us, pairs.get(pair, plan.from_us))
     found = []
-    for position, delay in pairs:
+    for (position, delay), from_us in sorted(pairs.items()):
         low, high = before.at(group.delays_us[delay]), after.at(group.delays_us[delay])
         if high is None or (low is not None and low >= high):
             continue
         window = group.windows[position]
         for end in _ends(window, starts_us, ends_us, low, high):
-            found.append(Closing(end, end - window.size_us, position, delay))
+            if end - window.size_us >= from_us:
+                found.append(Closing(end, end - window.size_us, position, delay))
     return sorted(found)
 
 

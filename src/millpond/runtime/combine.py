@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from millpond.arrays import WIDE, Ints, Mask
 from millpond.runtime.closing import Closing
-from millpond.runtime.tiles import cover
+from millpond.runtime.tiles import Held, cover_of
 from millpond.state.cells import Cells, better, extreme_of, merge_rule, no_extreme, word_names, words_of
 from millpond.state.exact import normalise
 
@@ -132,10 +132,10 @@ class Range(NamedTuple):
         return self._replace(begin=self.begin + int(low), end=self.begin + int(high))
 
 
-def slices_between(parts: Sequence[Cells], edges: list[int], late_class: int) -> list[Mask]:
+def slices_between(held: Held, edges: list[int], late_class: int) -> list[Mask]:
     """For each part the slices by which each cell of classes 0 … `late_class` between the edges is read once."""
-    chosen = cover([cells.slices for cells in parts], np.array(edges, np.int64))
-    return [mask & (cells.slices.late_class <= late_class) for cells, mask in zip(parts, chosen, strict=True)]
+    chosen = cover_of(held, np.array(edges, np.int64))
+    return [mask & (cells.slices.late_class <= late_class) for cells, mask in zip(held.parts, chosen, strict=True)]
 
 
 def ranges_of(parts: Sequence[Cells], edges: list[int], chosen: Sequence[Mask]) -> list[Range]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -12,12 +13,10 @@ from millpond.log.manifest import Manifest
 from millpond.model.windows import Sliding
 from millpond.plan.plan import GroupPlan, Measure, QueryPlan
 from millpond.runtime.epoch import group_state, watermarks
-from millpond.runtime.generations import read_section
+from millpond.runtime.generations import read_cells
 from millpond.runtime.tasks import Watermark
-from millpond.runtime.tiles import is_tile
 from millpond.state.cells import Cells
 from millpond.state.delta import Files
-from millpond.state.segments import decode_cells
 
 
 class Due(NamedTuple):
@@ -37,16 +36,19 @@ def next_due(group: GroupPlan, plan: QueryPlan, manifest: Manifest, files: Files
         CorruptError: a section does not read.
     """
     mark = watermarks(manifest).get(group.stream, Watermark()).at(plan.query.delay_us)
+    window = plan.query.window
+    if plan.since_us is not msgspec.UNSET:
+        first = plan.from_us + window.size_us - 1
+        mark = first if mark is None else max(mark, first)
     ends = []
     for instance in range(instances):
         for place in group_state(manifest, instance, group).segments:
-            cells = decode_cells(read_section(files, place))
+            cells = read_cells(files, place, group.delays_us)
             end = _first_end(group, plan, cells, mark)
             if end is not None:
                 ends.append(end)
     if not ends:
         return None
-    window = plan.query.window
     return Due(min(ends) - window.size_us, min(ends), min(ends) + plan.query.delay_us)
 
 
@@ -57,7 +59,7 @@ def _first_end(group: GroupPlan, plan: QueryPlan, cells: Cells, mark_us: int | N
     if counted is None:
         return None
     ends, holds = open_ends(plan.query.window, slices.start_us, slices.end_us, mark_us)
-    wanted = np.flatnonzero(holds & passing & ~is_tile(group, slices) & (slices.late_class <= plan.delay))
+    wanted = np.flatnonzero(holds & passing & (slices.late_class <= plan.delay))
     for i in wanted[np.argsort(ends[wanted], kind="stable")].tolist():
         if bool((counted[cells.offsets[i] : cells.offsets[i + 1]] > 0).any()):
             return int(ends[i])

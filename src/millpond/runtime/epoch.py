@@ -116,17 +116,21 @@ def fold_task(setting: Setting, run: Run, writer: str, drain: bool = False, idle
 def group_state(manifest: Manifest, instance: int, group: GroupPlan) -> GroupState:
     """What an instance remembers of a group, as places to read; keys in the order of their numbers."""
     keys = sorted(manifest.live(instance, group.id, "keys"), key=_base)
+    segments = manifest.live(instance, group.id, "segment")
     return GroupState(
         tuple(_place(section) for section in keys),
-        tuple(_place(section) for section in manifest.live(instance, group.id, "segment")),
+        tuple(_place(section) for section in segments if not _number(section, "tiles")),
+        tuple(_place(section) for section in segments if _number(section, "tiles")),
     )
 
 
 def _place(section: LiveSection) -> SectionPlace:
     file = section.file if section.file is not None else f"log/{numbered_name(section.n)}"
     numbers = _number(section, "level"), _number(section, "generation")
+    delays = section.info.get("delays", [])
     return SectionPlace(
-        section.id, file, section.file is None, section.offset, section.size, section.rows, *numbers
+        section.id, file, section.file is None, section.offset, section.size, section.rows, *numbers,
+        tuple(delays) if isinstance(delays, list) else (),
     )
 
 

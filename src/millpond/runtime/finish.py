@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from millpond.arrays import Ints, Wide
-from millpond.model.aggregates import Aggregate, result_type
+from millpond.model.aggregates import PAIRED, Aggregate, result_type
 from millpond.model.types import digits_of, is_decimal, is_float, is_integer
+from millpond.plan.build import NEEDS
 from millpond.plan.plan import Measure
 from millpond.runtime.arithmetic import round_half_up
 from millpond.runtime.columns import Array, Mask, Values
+from millpond.runtime.pairs import OF_PAIRS, Pairs
 from millpond.state.cells import from_order_codes, words_of
-from millpond.state.exact import SHIFT, Words, normalise, to_doubles, to_integers, variance_numerators
+from millpond.state.exact import SHIFT, Words, covariance_numerators, normalise, to_doubles, to_integers
 from millpond.state.wide import beyond, divided, of_words, widened
 
 _DIGITS_AVERAGED_IN_DOUBLES = 11
@@ -108,21 +110,42 @@ def _variance(
 ) -> Values:
     """Exact up to one rounding of `n Σx² − (Σx)²`, one of the divisor, one of the division."""
     sums, squares = (_words(measure, columns, count) for measure in measures[:2])
-    numerator = variance_numerators(count, sums, squares)
+    numerator = covariance_numerators(count, sums, sums, squares)
     less = 1 if aggregate.function.endswith("_samp") else 0
-    divisor = count * (count - less)
+    divisor = count if aggregate.function == "regr_sxx" else count * (count - less)
     with np.errstate(invalid="ignore"):
         result = numerator / np.maximum(divisor, 1).astype(np.float64)
         if aggregate.function.startswith("stddev"):
             result = np.sqrt(result)
-    special = [columns[name] > 0 for name in _special_names(measures[0], columns)]
-    for mask in special:
-        result = np.where(mask, np.nan, result)
-    return Values(result, count <= less)
+    return Values(np.where(_odd(measures[0], columns, count), np.nan, result), count <= less)
 
 
-def _special_names(measure: Measure, columns: Mapping[str, Ints]) -> list[str]:
-    return [name for name in (f"{measure.id}:{part}" for part in ("nan", "inf", "-inf")) if name in columns]
+def _odd(measure: Measure, columns: Mapping[str, Ints], count: Ints) -> Mask:
+    """Where a sum has left out something that is not finite."""
+    odd = np.zeros(count.shape, bool)
+    for name in (f"{measure.id}:{part}" for part in ("nan", "inf", "-inf")):
+        if name in columns:
+            odd |= columns[name] > 0
+    return odd
+
+
+def _pairs(
+    aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints
+) -> Values:
+    """From the sums that the function needs, with those of the second argument behind those of the first."""
+    found = {}
+    for kind, measure in zip(NEEDS[aggregate.function], measures, strict=True):
+        found[kind] = measure
+    words = {kind: _words(measure, columns, count) for kind, measure in found.items() if kind != "count"}
+    sums, squares = ("sum", "other sum"), ("squares", "other squares")
+    yy, xx = (
+        covariance_numerators(count, words[sums[i]], words[sums[i]], words[squares[i]]) if squares[i] in words else None
+        for i in (0, 1)
+    )
+    means = (to_doubles(words[one], SHIFT["double"]) / np.maximum(count, 1) for one in sums)
+    odd = (_odd(found[one], columns, count) for one in sums)
+    yx = covariance_numerators(count, words["sum"], words["other sum"], words["products"])
+    return OF_PAIRS[aggregate.function](aggregate.function, Pairs(count, yx, yy, xx, *means, *odd))
 
 
 def _extreme(
@@ -147,4 +170,6 @@ _FINISH: dict[str, Callable[[Aggregate, Sequence[Measure], Mapping[str, Ints], I
     "var_pop": _variance,
     "stddev_samp": _variance,
     "stddev_pop": _variance,
+    "regr_sxx": _variance,
+    **dict.fromkeys(PAIRED, _pairs),
 }

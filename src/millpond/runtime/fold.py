@@ -30,7 +30,7 @@ from millpond.runtime.raw import RawRows, piece_of_raw
 from millpond.runtime.rows import BlockKeys, Family, families, rows_of_block
 from millpond.runtime.signed import signed_blocks
 from millpond.runtime.tasks import WHOLE_POND, FoldTask, SectionPlace, TimeLine, Watermark
-from millpond.runtime.tiles import new_tiles
+from millpond.runtime.tiles import Held, new_tiles
 from millpond.state.cells import Cells, Piece, merge, piece_of
 from millpond.state.delta import DeltaWriter, Files
 from millpond.state.dictionary import KeyDictionary
@@ -108,19 +108,22 @@ class _GroupFold:
         cache = Path(task.cache) / task.pond / f"{group.id}-{instance}" if task.cache else None
         sections = [read_section(files, place) for place in self._state.keys]
         self._keys = KeyDictionary(types, sections, cache)
-        self._old = attached(files, self._state, sections)
+        self._old, self._old_tiles = (
+            attached(files, self._state, places, sections, group.delays_us)
+            for places in (self._state.segments, self._state.tiles)
+        )
 
     def run(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
         """Append what arrived, close windows, merge old segments or begin a generation of keys."""
         fresh = self._append(parts)
         if fresh.rows:
             self._write_segment(fresh, 0, ())
-        known = [cells for cells in [*self._old, fresh] if cells.rows]
-        tiles = None if self._task.drained else new_tiles(self._group, known, before, after, len(self._keys))
+        held = Held([cells for cells in [*self._old, fresh] if cells.rows], self._old_tiles)
+        tiles = None if self._task.drained else new_tiles(self._group, held, before, after, len(self._keys))
         if tiles is not None:
-            self._write_segment(tiles, 0, ())
-            known.append(tiles)
-        self._close(known, before, after)
+            self._write_segment(tiles, 0, (), are_tiles=True)
+            held = held._replace(tiles=[*held.tiles, tiles])
+        self._close(held, before, after)
         horizon = needed_from(self._group.queries, after)
         if self._roll([fresh] if tiles is None else [fresh, tiles], horizon):
             return  # the snapshot waits for the next epoch: a segment is replaced once
@@ -138,14 +141,19 @@ class _GroupFold:
             pieces.append(Piece(piece.slices, piece.slice_rows, slots[piece.slots], piece.columns))
         return merge(pieces, max(len(self._keys), 1))
 
-    def _write_segment(self, cells: Cells, level: int, supersedes: tuple[str, ...]) -> None:
+    def _write_segment(
+        self, cells: Cells, level: int, supersedes: tuple[str, ...], are_tiles: bool = False
+    ) -> None:
         slices = cells.slices
         info: dict[str, int | str | list[int]] = {
             "first": int(slices.start_us.min()),
             "last": int(slices.end_us.max()),
             "level": level,
             "generation": self._state.generation,
+            "delays": list(self._group.delays_us),
         }
+        if are_tiles:
+            info["tiles"] = 1
         self._delta.add(
             "segment", self._group.id, to_bytes(encode_cells(cells)), cells.rows, info, supersedes
         )
@@ -174,32 +182,33 @@ class _GroupFold:
         state = self._state
         if _full_level(state.keys) is None:
             return False
-        expired = [horizon is not None and int(cells.slices.end_us.max()) <= horizon for cells in self._old]
+        old = [*self._old, *self._old_tiles]
+        expired = [horizon is not None and int(cells.slices.end_us.max()) <= horizon for cells in old]
         named = named_slots(
-            [*added, *(cells for cells, gone in zip(self._old, expired, strict=True) if not gone)], len(self._keys)
+            [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)], len(self._keys)
         )
         if 2 * len(named) > len(self._keys):
             return False
         replaced = [place.id for place in state.keys]
-        for place, cells, gone in zip(state.segments, self._old, expired, strict=True):
+        for place, cells, gone in zip([*state.segments, *state.tiles], old, expired, strict=True):
             if gone:
                 replaced.append(place.id)  # it names keys that end here, so it ends with them
             elif place.generation != state.generation:
-                self._write_segment(cells, place.level, (place.id,))
+                self._write_segment(cells, place.level, (place.id,), place in state.tiles)
         data = to_bytes(self._keys.opening(named))
         info = {"base": 0, "level": OPENING, "generation": state.generation + 1}
         self._delta.add("keys", self._group.id, data, len(named), info, tuple(replaced))
         return True
 
-    def _close(self, parts: Sequence[Cells], before: Watermark, after: Watermark) -> None:
-        if not parts:
+    def _close(self, held: Held, before: Watermark, after: Watermark) -> None:
+        if not held.slices:
             return
-        table = np.unique(np.concatenate([np.stack(cells.slices[:2], axis=1) for cells in parts]), axis=0)
+        table = np.unique(np.concatenate([np.stack(cells.slices[:2], axis=1) for cells in held.slices]), axis=0)
         closing = closing_windows(self._group, table[:, 0], table[:, 1], before, after)
         results: dict[str, list[pa.RecordBatch]] = {}
         for run in batches(closing, WINDOWS_AT_ONCE):
             for some in _together(self._group, run):
-                self._answer(some, parts, some[0].delay, results)
+                self._answer(some, held, some[0].delay, results)
         for query, found in results.items():
             self._write_rows(query, found)
         for query, rows in self._unread.items():
@@ -208,7 +217,7 @@ class _GroupFold:
     def _answer(
         self,
         run: Sequence[Closing],
-        parts: Sequence[Cells],
+        held: Held,
         delay: int,
         results: dict[str, list[pa.RecordBatch]],
     ) -> None:
@@ -225,8 +234,8 @@ class _GroupFold:
         if not asked:
             return
         measures = [group.measures[i] for i in _measures_of(asked)]
-        edges = edges_of(run)
-        chosen = slices_between(parts, edges, delay)
+        edges, parts = edges_of(run), held.parts
+        chosen = slices_between(held, edges, delay)
         read = sum(int(np.count_nonzero(mask)) for mask in chosen)
         self._counts[_SLICES_READ] = self._counts.get(_SLICES_READ, 0) + read
         if group.signed:
@@ -239,8 +248,12 @@ class _GroupFold:
         for block in made:
             keys = BlockKeys(self._keys, block)
             for family in list(going):
-                mine = [window for window in run if window.window == windows[family.window]]
-                if not self._answer_family(family, block, mine, keys, results):
+                mine = [
+                    window
+                    for window in run
+                    if window.window == windows[family.window] and window.start_us >= family.first.from_us
+                ]
+                if mine and not self._answer_family(family, block, mine, keys, results):
                     going.remove(family)
                     alone = [Family(group, [plan]) for plan in family.plans if len(family.plans) > 1]
                     going += [one for one in alone if self._answer_family(one, block, mine, keys, results)]
@@ -288,18 +301,18 @@ class _GroupFold:
 
         When nothing of them is needed there is no next: they are retired in this epoch.
         """
-        level = _full_level(self._state.segments)
-        if level is None:
-            return
-        chosen = [i for i, place in enumerate(self._state.segments) if place.level == level]
-        old = self._old
-        pieces = [
-            piece_of(old[i], None if horizon is None else old[i].slices.end_us > horizon) for i in chosen
-        ]
-        merged = merge(pieces, max(len(self._keys), 1))
-        supersedes = tuple(self._state.segments[i].id for i in chosen)
-        if merged.rows:
-            self._write_segment(merged, level + 1, supersedes)
+        for places, old in ((self._state.segments, self._old), (self._state.tiles, self._old_tiles)):
+            level = _full_level(places)
+            if level is None:
+                continue
+            chosen = [i for i, place in enumerate(places) if place.level == level]
+            pieces = [
+                piece_of(old[i], None if horizon is None else old[i].slices.end_us > horizon) for i in chosen
+            ]
+            merged = merge(pieces, max(len(self._keys), 1))
+            supersedes = tuple(places[i].id for i in chosen)
+            if merged.rows:
+                self._write_segment(merged, level + 1, supersedes, places is self._state.tiles)
 
 
 def _together(group: GroupPlan, run: Sequence[Closing]) -> list[list[Closing]]:

@@ -33,14 +33,19 @@ def read_section(files: Files, place: SectionPlace) -> pa.RecordBatch:
     return from_bytes(read(place.file, place.offset, place.size))
 
 
-def attached(files: Files, state: GroupState, keys: Sequence[pa.RecordBatch]) -> list[Cells]:
-    """The cells of each live segment, all in slots of the newest generation; `keys`: its sections, in order.
+def attached(
+    files: Files, state: GroupState, places: Sequence[SectionPlace], keys: Sequence[pa.RecordBatch],
+    delays_us: tuple[int, ...],
+) -> list[Cells]:  # fmt: skip
+    """The cells of some live segments, all in slots of the newest generation, their classes those of `delays_us`.
+
+    `keys`: the sections of the generation, in order.
 
     Raises:
         CorruptError: a section does not read.
     """
-    found = [decode_cells(read_section(files, place)) for place in state.segments]
-    before = [place.generation != state.generation for place in state.segments]
+    found = [read_cells(files, place, delays_us) for place in places]
+    before = [place.generation != state.generation for place in places]
     if not any(before):
         return found
     was = np.asarray(keys[0].column(WAS))
@@ -49,6 +54,21 @@ def attached(files: Files, state: GroupState, keys: Sequence[pa.RecordBatch]) ->
     return [
         cells._replace(slots=now[cells.slots]) if moved else cells for cells, moved in zip(found, before, strict=True)
     ]
+
+
+def read_cells(files: Files, place: SectionPlace, delays_us: tuple[int, ...]) -> Cells:
+    """The cells of a segment, their classes those of `delays_us`, even if a former plan had others.
+
+    What was in time for a delay is so for all longer ones, and taken to be late for all shorter ones.
+
+    Raises:
+        CorruptError: the section does not read.
+    """
+    cells = decode_cells(read_section(files, place))
+    if place.delays_us in ((), delays_us):
+        return cells
+    classes = np.searchsorted(np.array(delays_us), np.array(place.delays_us))[cells.slices.late_class]
+    return cells._replace(slices=cells.slices._replace(late_class=classes))
 
 
 def named_slots(parts: Iterable[Cells], keys: int) -> Ints:

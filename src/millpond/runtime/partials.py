@@ -15,7 +15,7 @@ from millpond.plan.plan import GroupPlan, Measure
 from millpond.runtime.columns import Array
 from millpond.runtime.evaluate import Evaluator
 from millpond.state.cells import Piece, Slices, best_at, extreme_names, no_extreme, order_codes, word_names
-from millpond.state.exact import sums_of_doubles, sums_of_integers, sums_of_squares, sums_of_wide
+from millpond.state.exact import sums_of_doubles, sums_of_integers, sums_of_products, sums_of_squares, sums_of_wide
 
 _DENSE_FACTOR = 4
 
@@ -112,13 +112,15 @@ class Partials:
         if measure.kind == "count":
             self._columns[f"{measure.id}:n"] = self._count(name)
             return
-        assert measure.value is not None
         cells, index = self._selected(name)
-        values = self._facts.values(measure.value)
-        if index is not None:
-            values = values[index]
+        found = [self._facts.values(value) for value in measure.values]
+        values, *others = found if index is None else [column[index] for column in found]
         size = len(self.ids)
-        if measure.kind in ("min", "max"):
+        if others:
+            pair = [column.astype(np.float64) for column in (values, *others)]
+            finite = np.isfinite(pair[0]) & np.isfinite(pair[1])  # the sums of each say what is not finite
+            self._columns.update(_products(measure, cells, pair, finite, size))
+        elif measure.kind in ("min", "max"):
             extremes = _extreme(measure.kind, cells, values, size)
             self._columns.update(extreme_names(f"{measure.id}:{measure.kind}", extremes))
         elif is_decimal(measure.type):
@@ -216,6 +218,12 @@ def _extreme(kind: str, cells: Ints, values: Array, size: int) -> Array:
     out = no_extreme(kind, values.dtype, size)
     best_at(kind, out, cells, values)
     return out
+
+
+def _products(measure: Measure, cells: Ints, pair: list[Array], finite: Mask, size: int) -> dict[str, Ints]:
+    if not finite.all():
+        cells, pair = cells[finite], [column[finite] for column in pair]
+    return word_names(measure.id, sums_of_products(cells, *pair, size))
 
 
 def _inexact(measure: Measure, cells: Ints, values: Array, size: int) -> dict[str, Ints]:

@@ -22,7 +22,7 @@ from millpond.runtime.partials import Partials, Rows, compact, piece_of_cells, r
 from millpond.state.cells import Piece, Slices, merge, piece_of
 from millpond.state.segments import narrow
 
-_COLUMN_BYTES = {"count": 2, "sum": 14, "squares": 21, "min": 8, "max": 8}
+_COLUMN_BYTES = {"count": 2, "sum": 14, "squares": 21, "products": 21, "min": 8, "max": 8}
 """Rough bytes of a cell per measure: what exact sums of usual data take."""
 
 
@@ -49,7 +49,7 @@ def is_smaller_raw(group: GroupPlan, rows: Rows, cells: int, signed_slices: int 
     """Whether the rows themselves take fewer bytes than partials of so many cells, slices and signatures."""
     kept: dict[Hashable, int] = {}
     for measure in group.kept:
-        name = (measure.kind, measure.value, rows.filter_of(measure.filter))
+        name = (measure.kind, measure.values, rows.filter_of(measure.filter))
         kept[name] = _COLUMN_BYTES[measure.kind]
     filters = set(_conditions(group)) if group.signed else {rows.filter_of(one) for one in _conditions(group)}
     per_row = 5 + 8 * len(_values(group)) + len(filters) / 8
@@ -60,7 +60,7 @@ def is_smaller_raw(group: GroupPlan, rows: Rows, cells: int, signed_slices: int 
 
 def _values(group: GroupPlan) -> list[Expression]:
     """The distinct values of the group's measures, in the order in which they travel."""
-    return list(dict.fromkeys(measure.value for measure in group.kept if measure.value is not None))
+    return list(dict.fromkeys(value for measure in group.kept for value in measure.values))
 
 
 def _conditions(group: GroupPlan) -> list[Expression | None]:

@@ -82,7 +82,7 @@ def families(group: GroupPlan, plans: Sequence[QueryPlan]) -> list[Family]:
 def _shape_of(plan: QueryPlan) -> Hashable:
     query = plan.query
     aggregates = tuple(msgspec.structs.replace(aggregate, filter=None) for aggregate in query.aggregates)
-    return query.window, plan.delay, aggregates, query.having, query.output, query.serve
+    return query.window, plan.delay, plan.from_us, aggregates, query.having, query.output, query.serve
 
 
 class BlockKeys:

@@ -23,7 +23,6 @@ from millpond.runtime.epoch import group_state, watermarks
 from millpond.runtime.fold import needed_from
 from millpond.runtime.generations import attached, read_section
 from millpond.runtime.tasks import GroupState, Watermark
-from millpond.runtime.tiles import is_tile
 from millpond.state.cells import Cells, merge, piece_of
 from millpond.state.delta import Files
 
@@ -109,7 +108,7 @@ def sharing(plan: Plan, manifest: Manifest, folder: Path, instances: int) -> Sha
         mark = marks.get(group.stream, Watermark())
         for instance in range(instances):
             state = group_state(manifest, instance, group)
-            stored += sum(place.size for place in (*state.keys, *state.segments))
+            stored += sum(place.size for place in (*state.keys, *state.segments, *state.tiles))
             cells = _needed_cells(group, state, files, needed_from(group.queries, mark))
             if not cells.rows:
                 continue
@@ -123,10 +122,11 @@ def sharing(plan: Plan, manifest: Manifest, folder: Path, instances: int) -> Sha
 
 def _needed_cells(group: GroupPlan, state: GroupState, files: Files, horizon: int | None) -> Cells:
     """Cells that some open window needs, each once: tiles only repeat them."""
-    pieces = []
-    for cells in attached(files, state, [read_section(files, place) for place in state.keys[:1]]):
-        keep = ~is_tile(group, cells.slices)
-        pieces.append(piece_of(cells, keep if horizon is None else keep & (cells.slices.end_us > horizon)))
+    keys = [read_section(files, place) for place in state.keys[:1]]
+    pieces = [
+        piece_of(cells, None if horizon is None else cells.slices.end_us > horizon)
+        for cells in attached(files, state, state.segments, keys, group.delays_us)
+    ]
     slots = max((int(piece.slots.max()) for piece in pieces if len(piece.slots)), default=0)
     return merge(pieces, slots + 1)
 

@@ -67,7 +67,10 @@ class GatherTask(msgspec.Struct, frozen=True):
 
 
 class SectionPlace(msgspec.Struct, frozen=True):
-    """Where a section is: `size` bytes at `offset` of a file in the pond's folder, or of the body of a record."""
+    """Where a section is: `size` bytes at `offset` of a file in the pond's folder, or of the body of a record.
+
+    `delays_us`: those of the group when a segment was written, which its lateness classes count.
+    """
 
     id: str
     file: str
@@ -77,17 +80,22 @@ class SectionPlace(msgspec.Struct, frozen=True):
     rows: int = 0
     level: int = 0
     generation: int = 0
+    delays_us: tuple[int, ...] = ()
 
 
 class GroupState(msgspec.Struct, frozen=True):
-    """What an instance remembers of one group: live keys in the order of their numbers, segments in log order."""
+    """What an instance remembers of one group: live keys in the order of their numbers, segments in log order.
+
+    `tiles` are segments too, but only repeat what those of slices hold.
+    """
 
     keys: tuple[SectionPlace, ...] = ()
     segments: tuple[SectionPlace, ...] = ()
+    tiles: tuple[SectionPlace, ...] = ()
 
     @property
     def generation(self) -> int:
-        """The generation of all live keys; segments are of this one or of the one before."""
+        """The generation of all live keys; segments and tiles are of this one or of the one before."""
         return self.keys[0].generation if self.keys else 0
 
 

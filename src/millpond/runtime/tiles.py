@@ -3,7 +3,8 @@
 For a window of many slides, event time is cut into spans of slide * 8, slide * 64, …, aligned with the window's
 starts. When no more events can come to a span, the cells within it are merged into one slice as wide as the span,
 once, from the next smaller tiles. A window is then put together from the widest pieces that fit.
-Cells of tiles repeat what their slices hold, so whoever reads must take a cover: pieces that do not overlap.
+Cells of tiles repeat what their slices hold, so whoever reads must take a cover: tiles that do not overlap, and the
+slices that lie in none of them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from millpond.arrays import Ints, Mask
+from millpond.model.windows import Sliding
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.tasks import Watermark
 from millpond.state.cells import Cells, Piece, Slices, merge
@@ -26,33 +28,45 @@ _WORTH_SLIDES = 4 * FACTOR
 
 
 class Grid(NamedTuple):
-    """Spans of `width_us` that begin at `phase_us` modulo the width."""
+    """Spans of `width_us` that begin at `phase_us` modulo the width; none before `since_us`."""
 
     width_us: int
     phase_us: int
+    since_us: int
+
+
+class Held(NamedTuple):
+    """State as it is read: cells of slices, and tiles that repeat some of them."""
+
+    slices: Sequence[Cells]
+    tiles: Sequence[Cells]
+
+    @property
+    def parts(self) -> list[Cells]:
+        """All of it."""
+        return [*self.slices, *self.tiles]
 
 
 def grids(group: GroupPlan) -> tuple[Grid, ...]:
     """The grids of tiles that the group's windows are worth, narrowest first."""
-    found = set()
-    for window in group.windows:
+    since: dict[Sliding, int] = {}
+    for plan in group.queries:
+        window = plan.query.window
+        since[window] = min(plan.from_us, since.get(window, plan.from_us))
+    found: dict[tuple[int, int], int] = {}
+    for window, from_us in since.items():
         if window.size_us < _WORTH_SLIDES * window.slide_us:
             continue
         width = FACTOR * window.slide_us
         while 2 * width <= window.size_us:
-            found.add(Grid(width, window.offset_us % width))
+            place = width, window.offset_us % width
+            # spans of one grid that several windows ask for begin where all of them may use them
+            found[place] = max(from_us, found.get(place, from_us))
             width *= FACTOR
-    return tuple(sorted(found))
+    return tuple(sorted(Grid(*place, from_us) for place, from_us in found.items()))
 
 
-def is_tile(group: GroupPlan, slices: Slices) -> Mask:
-    """Which slices are tiles, that repeat what narrower ones hold: no slice of the group is as wide as a tile."""
-    narrowest = grids(group)[:1]
-    widths = slices.end_us - slices.start_us
-    return widths >= narrowest[0].width_us if narrowest else np.zeros(len(widths), bool)
-
-
-def new_tiles(group: GroupPlan, parts: Sequence[Cells], before: Watermark, after: Watermark, keys: int) -> Cells | None:
+def new_tiles(group: GroupPlan, held: Held, before: Watermark, after: Watermark, keys: int) -> Cells | None:
     """Tiles of the spans that the watermark of the longest delay has passed in this epoch."""
     longest = group.delays_us[-1]
     low, high = before.at(longest), after.at(longest)
@@ -60,20 +74,26 @@ def new_tiles(group: GroupPlan, parts: Sequence[Cells], before: Watermark, after
         return None
     made: list[Cells] = []
     for grid in grids(group):
-        known = [*parts, *made]
-        spans = _sealed(grid, known, low, high)
+        known = Held(held.slices, [*held.tiles, *made])
+        spans = _sealed(grid, held, low, high)
         if len(spans):
             made.append(_rolled_up(grid, spans, known, keys))
     tiles = [cells for cells in made if cells.rows]
     return merge([piece for cells in tiles for piece in _pieces(cells)], keys) if tiles else None
 
 
-def _sealed(grid: Grid, parts: Sequence[Cells], low_us: int | None, high_us: int) -> Ints:
-    """Starts of the grid's spans that hold cells and whose end lies in (low, high]."""
-    starts = [_span_start(grid, cells.slices.start_us) for cells in parts]
+def _sealed(grid: Grid, held: Held, low_us: int | None, high_us: int) -> Ints:
+    """Starts of the grid's spans that hold cells, have no tile, and whose end lies in (low, high]."""
+    starts = [_span_start(grid, cells.slices.start_us) for cells in held.slices]
     found = np.unique(np.concatenate(starts)) if starts else np.zeros(0, np.int64)
     ends = found + grid.width_us
-    return found[(ends <= high_us) & ((ends > low_us) if low_us is not None else True)]
+    sealed = (found >= grid.since_us) & (ends <= high_us)
+    if low_us is not None:
+        sealed &= ends > low_us
+    for cells in held.tiles:  # a shorter delay than the longest of now may have passed them before
+        start, end, _, _ = cells.slices
+        sealed &= ~np.isin(found, start[end - start == grid.width_us])
+    return found[sealed]
 
 
 def _span_start(grid: Grid, times_us: Ints) -> Ints:
@@ -81,12 +101,12 @@ def _span_start(grid: Grid, times_us: Ints) -> Ints:
     return starts
 
 
-def _rolled_up(grid: Grid, spans: Ints, parts: Sequence[Cells], keys: int) -> Cells:
+def _rolled_up(grid: Grid, spans: Ints, held: Held, keys: int) -> Cells:
     pieces = []
     edges = np.unique(np.concatenate([spans, spans + grid.width_us]))
-    for cells, chosen in zip(parts, cover([cells.slices for cells in parts], edges), strict=True):
+    for cells, chosen in zip(held.parts, cover_of(held, edges), strict=True):
         starts = _span_start(grid, cells.slices.start_us)
-        inside = chosen & np.isin(starts, spans)
+        inside = chosen & np.isin(starts, spans) & (cells.slices.end_us <= starts + grid.width_us)
         for i in np.flatnonzero(inside):
             pieces.append(_widened(grid, cells, int(i), int(starts[i])))
     return merge(pieces, keys)
@@ -109,17 +129,36 @@ def _pieces(cells: Cells) -> list[Piece]:
     return [Piece(cells.slices, rows, cells.slots, cells.columns)]
 
 
-def cover(parts: Sequence[Slices], edges_us: Ints) -> list[Mask]:
-    """For each part the slices to read so that every cell between the edges is read once: the widest that fit.
+def cover_of(held: Held, edges_us: Ints) -> list[Mask]:
+    """For each part of what is held the pieces to read between the edges, see `cover`."""
+    return cover([cells.slices for cells in held.slices], [cells.slices for cells in held.tiles], edges_us)
 
-    A piece fits if no edge lies strictly inside it.
+
+def cover(slices: Sequence[Slices], tiles: Sequence[Slices], edges_us: Ints) -> list[Mask]:
+    """For each part, tiles last, the pieces to read so that every cell between the edges is read once.
+
+    Tiles are taken from the widest on, if no edge lies strictly inside; slices, if they lie in none of these. As
+    queries come and go, time is cut elsewhere: a slice that reaches beyond the edges is left out, since windows that
+    cut it are of a query that begins after all it holds, and one that reaches beyond a tile is newer than the tile.
     """
-    start = np.concatenate([part.start_us for part in parts]) if parts else np.zeros(0, np.int64)
-    end = np.concatenate([part.end_us for part in parts]) if parts else np.zeros(0, np.int64)
+    taken = _Taken()
+    chosen_tiles = _widest(tiles, edges_us, taken)
+    chosen = []
+    for part in slices:
+        inside = (part.start_us >= edges_us[0]) & (part.end_us <= edges_us[-1])
+        chosen.append(inside & ~taken.hold(part.start_us, part.end_us))
+    return chosen + chosen_tiles
+
+
+def _widest(parts: Sequence[Slices], edges_us: Ints, taken: _Taken) -> list[Mask]:
+    """The widest tiles that fit; they are added to what is taken."""
+    if not parts:
+        return []
+    start = np.concatenate([part.start_us for part in parts])
+    end = np.concatenate([part.end_us for part in parts])
     fits = np.searchsorted(edges_us, start, "right") == np.searchsorted(edges_us, end, "left")
     fits &= (start >= edges_us[0]) & (end <= edges_us[-1])
     chosen = np.zeros(len(start), bool)
-    taken = _Taken()
     widths = end - start
     for width in np.unique(widths[fits])[::-1]:
         same = np.flatnonzero(fits & (widths == width))
@@ -128,7 +167,7 @@ def cover(parts: Sequence[Slices], edges_us: Ints) -> list[Mask]:
             free = rows[~taken.overlap(start[rows], end[rows])]
             chosen[free] = True
             taken.add(np.unique(start[free]), int(width))
-    return np.split(chosen, np.cumsum([len(part.start_us) for part in parts])[:-1]) if parts else []
+    return np.split(chosen, np.cumsum([len(part.start_us) for part in parts])[:-1])
 
 
 class _Taken:
@@ -143,6 +182,13 @@ class _Taken:
         nearest = np.append(self._start, np.iinfo(np.int64).max)[before]
         overlapping: Mask = nearest < end
         return overlapping
+
+    def hold(self, start: Ints, end: Ints) -> Mask:
+        """Which of the intervals lie in one that is taken."""
+        place = np.searchsorted(self._start, start, "right") - 1
+        ends = np.append(self._end, np.iinfo(np.int64).min)  # the last stands for none: place -1
+        inside: Mask = end <= ends[place]
+        return inside
 
     def add(self, start: Ints, width: int) -> None:
         """Take more intervals, disjoint from all that are taken."""

@@ -19,9 +19,22 @@ _FUNCTIONS = {
     "StddevPop": "stddev_pop",
     "VarianceSamp": "var_samp",
     "VariancePop": "var_pop",
+    "RegrReplacement": "regr_sxx",
+    "Corr": "corr",
+    "CovPopulation": "covar_pop",
+    "CovSample": "covar_samp",
+    "RegrSXY": "regr_sxy",
+    "RegrSlope": "regr_slope",
+    "RegrIntercept": "regr_intercept",
+    "RegrR2": "regr_r2",
 }
-_TIMES = ("timestamp", "date")
-_ANSWERED = "count, sum, min, max, avg, stddev, stddev_pop, variance and var_pop"
+_REPLACED = ("BoolAnd", "BoolOr", "RegrCount", "RegrAvgX", "RegrAvgY", "RegrSXX", "RegrSYY")
+"""Functions that Spark itself answers by another one of these."""
+_ORDERED = ("timestamp", "date", "boolean")
+_ANSWERED = (
+    "count, sum, min, max, avg, bool_and, bool_or, stddev, stddev_pop, variance, var_pop, corr, covar_pop, covar_samp "
+    "and the functions regr_…"
+)
 
 
 def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) -> Aggregate:
@@ -31,8 +44,9 @@ def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) ->
         UnsupportedQuery: the function, DISTINCT or the type is not answered by this version.
     """
     function = node.aggregateFunction()
-    kind = kind_of(function)
-    name = _FUNCTIONS.get(kind)
+    if kind_of(function) in _REPLACED:
+        function = function.replacement()
+    name = _FUNCTIONS.get(kind_of(function))
     if name is None or (node.isDistinct() and name not in ("min", "max")):
         asked = str(function.prettyName()) + (" DISTINCT" if node.isDistinct() else "")
         raise UnsupportedQuery(
@@ -43,7 +57,7 @@ def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) ->
     filters = [] if condition is None else [translate(condition)]
     if name == "count":
         return _count(catalyst, function, filters, translate)
-    part = children(function)[0]
+    part, *others = children(function)
     _check_type(node, name, type_of(part))
     may_overflow = is_decimal(type_of(part)) or (name == "sum" and is_integer(type_of(part)))
     if name in ("sum", "avg") and may_overflow and _mode(function, name) != "ANSI":
@@ -52,7 +66,10 @@ def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) ->
             f"Use {name}, with spark.sql.ansi.enabled=true.",
         )
     argument, guard = _unguarded(translate(part))
-    return Aggregate(name, argument, conjunction(filters + guard), type_of(function))
+    if not others:
+        return Aggregate(name, argument, conjunction(filters + guard), type_of(function))
+    other, second = _unguarded(translate(others[0]))
+    return Aggregate(name, argument, conjunction(filters + guard + second), type_of(function), other)
 
 
 def _mode(function: JavaObject, name: str) -> str:
@@ -60,7 +77,7 @@ def _mode(function: JavaObject, name: str) -> str:
 
 
 def _check_type(node: JavaObject, name: str, kind: str) -> None:
-    if is_number(kind) or is_decimal(kind) or (name in ("min", "max") and kind in _TIMES):
+    if is_number(kind) or is_decimal(kind) or (name in ("min", "max") and kind in _ORDERED):
         return
     raise UnsupportedQuery(
         f"`{text_of(node)}` is the {name} of a {kind}, which is planned, not answered yet.",

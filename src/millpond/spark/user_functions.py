@@ -136,8 +136,9 @@ class UserFunctions:
             )
         pairs = zip(given, function.takes, strict=True)
         arguments = [_widened(function, part, translate(part), kind) for part, kind in pairs]
-        more = tuple(arguments[1:]) or msgspec.UNSET
-        return Aggregate(function.function, arguments[0], condition, function.returns, more), function
+        second = arguments[1] if len(arguments) > 1 else msgspec.UNSET
+        more = tuple(arguments[2:]) or msgspec.UNSET
+        return Aggregate(function.function, arguments[0], condition, function.returns, second, more), function
 
 
 def deadline_ms(catalyst: Catalyst, text: str) -> int:

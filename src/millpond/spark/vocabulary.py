@@ -39,7 +39,7 @@ AGGREGATES = _words(
     var_pop var_samp skewness kurtosis corr covar_pop covar_samp approx_count_distinct percentile
     percentile_cont percentile_disc percentile_approx approx_percentile median mode collect_set
     collect_list array_agg listagg string_agg try_sum try_avg product regr_slope regr_intercept regr_r2
-    regr_count"""
+    regr_count regr_avgx regr_avgy regr_sxx regr_sxy regr_syy"""
 )
 """Aggregate functions; those this version does not answer are refused by name when read."""
 

@@ -72,34 +72,63 @@ def sums_of_doubles(cells: Ints, values: Doubles, size: int) -> Words:
 
 
 def sums_of_squares(cells: Ints, values: Doubles, size: int) -> Words:
-    """Exact sums of the squares of finite doubles by cell: words of shift 24.
+    """Exact sums of the squares of finite doubles by cell: words of shift 24."""
+    return sums_of_products(cells, values, values, size)
 
-    Each square is split into a rounded product and its error (Dekker 1971), both exact doubles.
+
+def sums_of_products(cells: Ints, left: Doubles, right: Doubles, size: int) -> Words:
+    """Exact sums of products of finite doubles by cell: words of shift 24.
+
+    Each product is split into a rounded one and its error (Dekker 1971), both exact doubles.
     """
-    whole = _whole(values)
-    if whole is not None and len(whole) and float(np.abs(values).max()) ** 2 * len(values) < 2.0**53:
-        return _shifted({0: _counted(cells, whole * whole, size)}, SHIFT["squares"])
+    largest = [float(np.abs(values).max()) if len(values) else 0.0 for values in (left, right)]
+    if largest[0] * largest[1] * len(left) < 2.0**53:
+        whole = _whole(left), _whole(right)
+        if whole[0] is not None and whole[1] is not None:
+            return _shifted({0: _counted(cells, whole[0] * whole[1], size)}, SHIFT["squares"])
     digits: dict[int, Ints] = {}
-    magnitude = np.abs(values)
-    if len(values) and float(magnitude.min()) >= 1 / _FAR and float(magnitude.max()) <= _FAR:
-        _add_squares(digits, cells, values, size, 0)
-        return _words(digits)
-    near = (magnitude <= _FAR) & (magnitude >= 1 / _FAR)
-    for band, chosen in ((0, near), (1, magnitude > _FAR), (-1, magnitude < 1 / _FAR)):
-        if chosen.any():
-            scaled = np.ldexp(values[chosen], -band * _BAND_BITS)
-            _add_squares(digits, cells[chosen], scaled, size, band * 2 * _BAND_BITS // _HALF_BITS)
+    bands = [_bands(left), _bands(right)] if right is not left else [_bands(left)] * 2
+    for first, i in bands[0].items():
+        for second, j in bands[1].items():
+            if i is None and j is None:
+                _add_products(digits, cells, left, right, size, 0)
+                continue
+            chosen = j if i is None else i if j is None else i & j
+            if chosen is not None and chosen.any():
+                scaled = [_scaled(left[chosen], first), _scaled(right[chosen], second)]
+                _add_products(digits, cells[chosen], *scaled, size, (first + second) * _BAND_BITS // _HALF_BITS)
     return _words(digits) or {0: np.zeros(size, np.int64)}
 
 
-def _add_squares(digits: dict[int, Ints], cells: Ints, values: Doubles, size: int, offset: int) -> None:
-    product = values * values
-    half = values * 134217729.0
-    high = half - (half - values)
-    low = values - high
-    error = ((high * high - product) + 2.0 * high * low) + low * low
+def _bands(values: Doubles) -> dict[int, npt.NDArray[np.bool_] | None]:
+    """Where values are so large (1) or small (-1) that their products must be scaled; None: all are in the band."""
+    magnitude = np.abs(values)
+    if len(values) and float(magnitude.min()) >= 1 / _FAR and float(magnitude.max()) <= _FAR:
+        return {0: None}
+    large, small = magnitude > _FAR, magnitude < 1 / _FAR
+    return {0: ~(large | small), 1: large, -1: small}
+
+
+def _scaled(values: Doubles, band: int) -> Doubles:
+    return np.ldexp(values, -band * _BAND_BITS) if band else values
+
+
+def _add_products(
+    digits: dict[int, Ints], cells: Ints, left: Doubles, right: Doubles, size: int, offset: int
+) -> None:
+    product = left * right
+    a, b = _halves(left)
+    c, d = (a, b) if right is left else _halves(right)
+    error = (((a * c - product) + a * d) + b * c) + b * d  # in this order each sum is exact
     for part in (product, error):
         _add_digits(digits, cells, part, size, SHIFT["squares"], offset)
+
+
+def _halves(values: Doubles) -> tuple[Doubles, Doubles]:
+    """Values as sums of two of at most 26 bits each (Veltkamp 1968)."""
+    spread = values * 134217729.0
+    high = spread - (spread - values)
+    return high, values - high
 
 
 def _counted(cells: Ints, weights: npt.NDArray[np.generic], size: int) -> Ints:
@@ -274,19 +303,16 @@ def to_integers(words: Words) -> tuple[Ints, npt.NDArray[np.bool_]]:
     return result, np.broadcast_to(outside, result.shape)
 
 
-def variance_numerators(count: Ints, sums: Words, squares: Words) -> Doubles:
-    """`n Σx² − (Σx)²`, computed exactly and rounded once; `sums` have shift 12, `squares` shift 24."""
-    total = _digits(squares)
-    counted = _digits(_balanced(count))
+def covariance_numerators(count: Ints, left: Words, right: Words, products: Words) -> Doubles:
+    """`n Σxy − Σx Σy`, computed exactly and rounded once; sums have shift 12, sums of products shift 24."""
     result: dict[int, Ints] = {}
-    for i, left in total.items():
-        for j, right in counted.items():
-            _accumulate(result, i + j, left * right)
-    linear = _digits(sums)
-    for i, left in linear.items():
-        for j, right in linear.items():
-            if i <= j:
-                _accumulate(result, i + j, left * right * (-1 if i == j else -2))
+    for i, part in _digits(products).items():
+        for j, counted in _digits(_balanced(count)).items():
+            _accumulate(result, i + j, part * counted)
+    first, second = _digits(left), _digits(right)
+    for i, part in first.items():
+        for j, other in second.items():
+            _accumulate(result, i + j, part * -other)
     return to_doubles(_words(result) or {0: np.zeros_like(count)}, SHIFT["squares"])
 
 

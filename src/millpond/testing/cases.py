@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from millpond.model.aggregates import Aggregate, result_type
+from millpond.model.aggregates import PAIRED, Aggregate, result_type
 from millpond.model.expressions import Call, Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
@@ -92,7 +92,7 @@ class Menu(NamedTuple):
     raising: bool = True
     """Whether expressions may raise for some rows."""
     variance: bool = True
-    """Whether variances and standard deviations are asked for."""
+    """Whether variances, standard deviations, and what relates two columns, are asked for."""
 
 
 EVERYTHING = Menu()
@@ -249,7 +249,9 @@ def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
     where = condition(dice, menu, 1) if _chance(dice, 4) else None
     functions = ["count", "count", "sum", "sum", "min", "max", "avg"]
     if menu.variance:
-        functions += ["stddev_samp", "stddev_pop", "var_samp", "var_pop"]
+        functions += ["stddev_samp", "stddev_pop", "var_samp", "var_pop", "regr_sxx"]
+    if menu.variance and _chance(dice, 6):
+        return _pair(dice, menu, where)
     function = dice.choice(functions)
     if function == "count" and _chance(dice, 2):
         return aggregate_of("count", None, where)
@@ -264,6 +266,16 @@ def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
     if function in ("sum", "avg") and argument.type == "decimal(38,6)" and not (menu.raising and _chance(dice, 2)):
         argument = _COLUMNS["p"]
     return aggregate_of(function, argument, where)
+
+
+def _pair(dice: Dice, menu: Menu, where: Expression | None) -> Aggregate:
+    """A function of two columns; often of the same ones, so that plans find something to share."""
+    if _chance(dice, 3):
+        y, x = (_COLUMNS[dice.choice(("v", "amount"))] for _ in range(2))
+    else:
+        y, x = (number(dice, menu, _COLUMNS[dice.choice(menu.summed)]) for _ in range(2))
+    y, x = cast_to(y, "double"), cast_to(x, "double")
+    return Aggregate(dice.choice(PAIRED), y, where, "double", x)
 
 
 def _output(dice: Dice, keys: Sequence[Expression], aggregates: Sequence[Aggregate]) -> tuple[Named, ...]:

@@ -24,6 +24,7 @@ from millpond.model.expressions import Column, Expression, Foreign, columns_of, 
 from millpond.model.query import Query
 from millpond.model.types import digits_of, is_decimal, is_float, is_integer
 from millpond.testing.duckdb_expressions import Sql, Unsupported, either, quoted, translate
+from millpond.testing.duckdb_pairs import EXACT_PAIRS
 from millpond.testing.oracle import Batch, Raised, late_marks
 
 _Exact: TypeAlias = Callable[[Sequence[float] | None], float | None]
@@ -83,7 +84,7 @@ def mirrored(query: Query) -> tuple[Query, int]:
 
 def _is_mirrored(wanted: Aggregate) -> bool:
     try:
-        for expression in (wanted.argument, wanted.filter):
+        for expression in (*wanted.arguments, wanted.filter):
             if expression is not None:
                 translate(expression)
     except Unsupported:
@@ -102,7 +103,7 @@ class _Script:
         self._floats = floats
         self._keys = [translate(key) for key in query.keys]
         self._filters = [None if a.filter is None else translate(a.filter) for a in query.aggregates]
-        self._arguments = [None if a.argument is None else translate(a.argument) for a in query.aggregates]
+        self._arguments = [[translate(argument) for argument in a.arguments] for a in query.aggregates]
 
     def judged(self) -> str:
         """Each event with its fate."""
@@ -118,8 +119,8 @@ class _Script:
 
     def _rest_raises(self) -> str:
         parts = [key.raised for key in self._keys]
-        for chosen, argument in zip(self._filters, self._arguments, strict=True):
-            raised = "FALSE" if argument is None else argument.raised
+        for chosen, arguments in zip(self._filters, self._arguments, strict=True):
+            raised = either(*(argument.raised for argument in arguments)) if arguments else "FALSE"
             if chosen is not None:
                 parts.append(chosen.raised)
                 raised = f"(({chosen.value}) IS TRUE AND {raised})"
@@ -153,13 +154,17 @@ class _Script:
 
     def _aggregates(self) -> Iterator[str]:
         parts = zip(self._query.aggregates, self._filters, self._arguments, strict=True)
-        for i, (wanted, chosen, argument) in enumerate(parts):
+        for i, (wanted, chosen, arguments) in enumerate(parts):
             condition = "TRUE" if chosen is None else f"({chosen.value}) IS TRUE"
-            if argument is None:
+            if not arguments:
                 call = f"count(*) FILTER (WHERE {condition})"
             else:
                 assert wanted.argument is not None
-                call = self._aggregate(wanted.function, wanted.argument.type, argument.value, condition)
+                first, *rest = (argument.value for argument in arguments)
+                if rest:
+                    call = self._of_pairs(wanted.function, first, rest[0], condition)
+                else:
+                    call = self._aggregate(wanted.function, wanted.argument.type, first, condition)
             yield f"{call} AS {quoted(f'agg:{i}')}"
 
     def _aggregate(self, function: str, kind: str, value: str, condition: str) -> str:
@@ -176,6 +181,13 @@ class _Script:
         if self._floats == "native":
             return f"{function}(({value})::DOUBLE) {tail}"
         return f"CAST(exact_{function}(list(({value})::DOUBLE) {tail}) AS DOUBLE)"
+
+    def _of_pairs(self, function: str, y: str, x: str, condition: str) -> str:
+        tail = f"FILTER (WHERE {condition} AND ({y}) IS NOT NULL AND ({x}) IS NOT NULL)"
+        if self._floats == "native":
+            return f"{function}(({y})::DOUBLE, ({x})::DOUBLE) {tail}"
+        lists = f"list(({y})::DOUBLE) {tail}, list(({x})::DOUBLE) {tail}"
+        return f"CAST(exact_{function}({lists}) AS DOUBLE)"
 
     def results(self) -> str:
         """The output columns of the rows that HAVING lets through, and `_raised`."""
@@ -233,6 +245,14 @@ def _connection(query: Query, epochs: Sequence[Batch]) -> duckdb.DuckDBPyConnect
             duckdb.sqltypes.VARCHAR,
             null_handling=FunctionNullHandling.SPECIAL,
         )
+    for name, paired in EXACT_PAIRS.items():
+        db.create_function(
+            f"exact_{name}",
+            paired,
+            [duckdb.list_type(duckdb.sqltypes.DOUBLE)] * 2,
+            duckdb.sqltypes.VARCHAR,
+            null_handling=FunctionNullHandling.SPECIAL,
+        )
     for name, exact in (("sum", _decimal_sum), ("avg", _decimal_avg)):
         db.create_function(
             f"exact_decimal_{name}",
@@ -247,7 +267,7 @@ def _connection(query: Query, epochs: Sequence[Batch]) -> duckdb.DuckDBPyConnect
 def _table(query: Query, epochs: Sequence[Batch]) -> pa.Table:
     kinds = {query.event_time: "timestamp"}
     read = [e for e in (query.where, *query.keys) if e is not None]
-    read += [e for a in query.aggregates for e in (a.argument, a.filter) if e is not None]
+    read += [e for a in query.aggregates for e in (*a.arguments, a.filter) if e is not None]
     for node in (node for expression in read for node in walk(expression)):
         if isinstance(node, Foreign):
             raise Unsupported(f"DuckDB does not know {node.sql}.")
@@ -325,6 +345,13 @@ def _exact_avg(values: Sequence[float] | None) -> float | None:
     return None if total is None or values is None else total / len(values)
 
 
+def _exact_sxx(values: Sequence[float] | None) -> float | None:
+    if values is None or _nonfinite(values) is not None:
+        return None if values is None else math.nan
+    exact, n = [Fraction(value) for value in values], len(values)
+    return _ieee(n * sum(x * x for x in exact) - Fraction(sum(exact)) ** 2) / n
+
+
 def _spread(values: Sequence[float] | None, missing: int) -> float | None:
     """The variance of `values` over their number less `missing`: n·Σx² - (Σx)² exactly, rounded, divided."""
     if values is None or len(values) <= missing:
@@ -346,4 +373,5 @@ _EXACT: dict[str, _Exact] = {
     "var_pop": lambda values: _spread(values, 0),
     "stddev_samp": lambda values: _root(_spread(values, 1)),
     "stddev_pop": lambda values: _root(_spread(values, 0)),
+    "regr_sxx": _exact_sxx,
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
+from msgspec import UNSET
 
 from millpond.log.follower import Follower, Pump, pump
 from millpond.log.local import LocalFolder
@@ -18,7 +19,7 @@ from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Run, Steps, Writer, perform
 from millpond.log.records import Offsets
 from millpond.model.query import Query
-from millpond.model.spec import PondSpec, to_json
+from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Stream
 from millpond.model.types import TIMES
 from millpond.plan.build import build_plan, needed_columns
@@ -32,7 +33,7 @@ T = TypeVar("T")
 
 
 class LocalPond:
-    """One pond in `folder`; a second one on the same folder takes over from the first.
+    """One pond in `folder`; a second one on the same folder takes over from the first, with other queries if need be.
 
     `epoch` takes the events of one batch: stream name -> one Arrow table per source partition.
     """
@@ -43,7 +44,9 @@ class LocalPond:
     ) -> None:  # fmt: skip
         self.log = Log(LocalFolder(folder / "log"))
         self.manifests = Manifests(LocalFolder(folder / "manifest"))
-        self.plan = build_plan(queries)
+        self._writer = Writer(token, load(self.log, self.manifests))
+        since = _since(self._writer.manifest, queries)
+        self.plan = build_plan(queries, since)
         self._streams = {stream.name: stream for stream in streams}
         layout, at = [], 1
         for stream in streams:
@@ -65,9 +68,9 @@ class LocalPond:
             buckets,
         )
         self._width = at
-        self._writer = Writer(token, load(self.log, self.manifests))
         self._followers = [(Pump(follower.name), follower) for follower in followers]
-        spec = PondSpec(tuple(streams), tuple(sorted(queries, key=lambda query: query.name)), instances, buckets)
+        ordered = tuple(sorted(queries, key=lambda query: query.name))
+        spec = PondSpec(tuple(streams), ordered, instances, buckets, since or UNSET)
         self._perform(self._writer.take_over(0, "localhost", 0, "0", to_json(spec)))
 
     def follow(self, follower: Follower) -> None:
@@ -137,3 +140,16 @@ class LocalPond:
                 array = array.view(kind) if column.type != "date" else array.cast(pa.int32()).view(kind)
             arrays[column.position] = array.cast(kind)
         return pa.RecordBatch.from_arrays(arrays, names=[f"c{i}" for i in range(self._width)])
+
+
+def _since(manifest: Manifest, queries: Sequence[Query]) -> dict[str, int]:
+    """Where queries begin to answer that the pond did not have before: after every event it has seen."""
+    if not manifest.spec:
+        return {}
+    known = from_json(manifest.spec)
+    since = {query.name: known.since[query.name] for query in queries if query.name in known.since}
+    for query in set(queries) - set(known.queries):
+        newest = manifest.max_time.get(query.stream)
+        if newest:
+            since[query.name] = max(newest.values()) + 1
+    return since

@@ -15,10 +15,11 @@ from typing import NamedTuple
 import msgspec
 
 from millpond.errors import OverflowedError
-from millpond.model.aggregates import Aggregate, result_type
+from millpond.model.aggregates import PAIRED, Aggregate, result_type
 from millpond.model.query import Query
 from millpond.model.types import FARTHEST_US, Digits, digits_of, integer_range, is_decimal, is_integer
 from millpond.model.windows import Interval
+from millpond.testing.naive_pairs import of_pairs
 from millpond.testing.rowwise import EXACT, Raised, Row, Value, evaluate, fit_decimal, order
 
 __all__ = [
@@ -158,7 +159,8 @@ def _judge(query: Query, row: Row, watermark: int | None) -> _Judged:
         taken = []
         for i, wanted in enumerate(query.aggregates):
             if wanted.filter is None or evaluate(wanted.filter, row) is True:
-                taken.append((i, True if wanted.argument is None else evaluate(wanted.argument, row)))
+                given = tuple(evaluate(argument, row) for argument in wanted.arguments)
+                taken.append((i, given if len(given) > 1 else given[0] if given else True))
     except Raised:
         return _Judged("dead")
     return _Judged("applied", keys, tuple(taken))
@@ -197,7 +199,8 @@ _UNIT = 1 << 1074
 
 
 def aggregate(wanted: Aggregate, arguments: Sequence[Value]) -> Value:
-    """The aggregate of the arguments of the events it takes, in any order; `count(*)` gets a True for each.
+    """The aggregate of the arguments of the events it takes, in any order; `count(*)` gets a True for each,
+    a function of two arguments pairs.
 
     >>> aggregate(Aggregate("sum", None, None, "double"), [1e100, 1.0, -1e100])
     1.0
@@ -205,6 +208,8 @@ def aggregate(wanted: Aggregate, arguments: Sequence[Value]) -> Value:
     Raises:
         OverflowedError: an integer sum left its type.
     """
+    if wanted.function in PAIRED:
+        return of_pairs(wanted.function, [(y, x) for y, x in arguments if y is not None and x is not None])
     values = [value for value in arguments if value is not None]
     if wanted.function == "count":
         return len(values)
@@ -272,7 +277,7 @@ def _rounded(numerator: int, denominator: int) -> float:
 
 def _variance(function: str, values: Sequence[Value]) -> float | None:
     n = len(values)
-    pairs = n * (n - 1) if function.endswith("_samp") else n * n
+    pairs = n if function == "regr_sxx" else n * (n - 1) if function.endswith("_samp") else n * n
     if pairs == 0:
         return None
     if not all(math.isfinite(value) for value in values):

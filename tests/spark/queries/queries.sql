@@ -439,3 +439,32 @@ SELECT carrier, window(departed, '3 hours') AS w, sum(cast(cost AS double)) AS c
 FROM flights
 WHERE cost > 10.5
 GROUP BY ALL;
+
+
+-- relations
+
+--- booleans
+SELECT card, window(ts, '1 hour') AS w, bool_and(flagged) AS a, some(flagged) FILTER (WHERE qty > 0) AS s,
+  every(if(kind = 'pos', amount > 1, NULL)) AS e, min(flagged) AS least
+FROM tx
+GROUP BY ALL;
+
+--- correlations
+SELECT merchant, window(ts, '1 hour') AS w, corr(amount, qty) AS c, covar_pop(amount, qty) AS p, count(*) AS n,
+  covar_samp(amount, qty) FILTER (WHERE kind <> 'web') AS s, corr(amount, if(flagged, id, NULL)) AS few
+FROM tx
+GROUP BY ALL;
+
+--- regressions
+SELECT origin, window(departed, '4 hours') AS w, regr_count(delay, cost) AS n, regr_avgx(delay, cost) AS x,
+  regr_avgy(delay, distance) AS y, regr_sxx(delay, distance) AS xx, regr_syy(delay, distance) AS yy,
+  regr_sxy(delay, distance) AS xy, regr_slope(delay, distance) AS slope, regr_intercept(delay, distance) AS i,
+  regr_r2(delay, distance) AS r2
+FROM flights
+GROUP BY ALL;
+
+--- regressions_of_nan
+SELECT device, window(at, '1 hour') AS w, corr(value, site) AS c, covar_pop(value, unix_seconds(at)) AS p,
+  regr_slope(value, unix_seconds(at)) AS s, regr_r2(site, value) AS r, regr_intercept(value, 1D) AS i
+FROM sensors
+GROUP BY ALL;

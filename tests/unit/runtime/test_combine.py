@@ -10,6 +10,7 @@ import pytest
 from millpond.runtime import combine
 from millpond.runtime.closing import Closing
 from millpond.runtime.combine import Block, Range, blocks, edges_of, ranges_of, slices_between
+from millpond.runtime.tiles import Held
 from millpond.state.cells import Cells, Piece, Slices, identity, merge, merge_rule, words_of
 
 NAMES = ("a:n", "a:w-1", "a:w0", "b:min", "c:max", "other:n")
@@ -38,7 +39,7 @@ def value(block: Block, name: str, window: Closing, slot: int) -> int:
 
 
 def ranged(parts: list[Cells], edges: list[int], late_class: int) -> list[Range]:
-    return ranges_of(parts, edges, slices_between(parts, edges, late_class))
+    return ranges_of(parts, edges, slices_between(Held(parts, []), edges, late_class))
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -15,13 +15,14 @@ from millpond.state.exact import (
     Doubles,
     Ints,
     Words,
+    covariance_numerators,
     normalise,
     sums_of_doubles,
     sums_of_integers,
+    sums_of_products,
     sums_of_squares,
     to_doubles,
     to_integers,
-    variance_numerators,
 )
 
 DICE = np.random.default_rng
@@ -89,7 +90,7 @@ def test_sums_squares_and_variances_are_those_of_fractions(
     assert is_balanced(sums)
     assert is_balanced(squares)
     totals, squared = to_doubles(sums, SHIFT["double"]), to_doubles(squares, SHIFT["squares"])
-    numerators = variance_numerators(np.bincount(cells, minlength=size), sums, squares)
+    numerators = covariance_numerators(np.bincount(cells, minlength=size), sums, sums, squares)
     for cell in range(size):
         mine = [Fraction(float(x)) for x in values[cells == cell]]
         total, square = sum(mine, Fraction(0)), sum((x * x for x in mine), Fraction(0))
@@ -98,6 +99,27 @@ def test_sums_squares_and_variances_are_those_of_fractions(
         assert totals[cell] == rounded(total)
         assert squared[cell] == rounded(square)
         assert numerators[cell] == rounded(len(mine) * square - total * total)
+
+
+@pytest.mark.parametrize("right", KINDS)
+@pytest.mark.parametrize("left", KINDS)
+def test_sums_of_products_and_covariances_are_those_of_fractions(
+    left: Callable[[np.random.Generator, int], Doubles], right: Callable[[np.random.Generator, int], Doubles]
+) -> None:
+    dice = DICE(5)
+    n, size = 80, 3
+    cells, x, y = dice.integers(0, size, n), left(dice, n), right(dice, n)
+    products = sums_of_products(cells, x, y, size)
+    assert is_balanced(products)
+    sums = [sums_of_doubles(cells, values, size) for values in (x, y)]
+    found = covariance_numerators(np.bincount(cells, minlength=size), *sums, products)
+    for cell in range(size):
+        mine = cells == cell
+        pairs = [(Fraction(float(a)), Fraction(float(b))) for a, b in zip(x[mine], y[mine], strict=True)]
+        product = sum((a * b for a, b in pairs), Fraction(0))
+        assert value_of(products, SHIFT["squares"], cell) == product
+        totals = [sum((pair[i] for pair in pairs), Fraction(0)) for i in (0, 1)]
+        assert found[cell] == rounded(len(pairs) * product - totals[0] * totals[1])
 
 
 def test_a_sum_of_doubles_is_fsum() -> None:
@@ -222,7 +244,8 @@ def test_variance_numerators_of_millions_of_equal_values_are_zero() -> None:
     x = Fraction(0.1)
     sums = {k: np.array([word]) for k, word in words(n * x, 12)}
     squares = {k: np.array([word]) for k, word in words(n * x * x, 24)}
-    assert variance_numerators(np.array([n]), normalise(sums), normalise(squares)).tolist() == [0.0]
+    sums, squares = normalise(sums), normalise(squares)
+    assert covariance_numerators(np.array([n]), sums, sums, squares).tolist() == [0.0]
 
 
 def words(total: Fraction, shift: int) -> list[tuple[int, int]]:

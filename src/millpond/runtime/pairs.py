@@ -1,0 +1,86 @@
+"""Correlations, covariances and regressions: exact sums over pairs, each rounded once, then put together."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from millpond.arrays import Ints
+from millpond.runtime.columns import Array, Mask, Values
+
+
+class Pairs(NamedTuple):
+    """What a window and key have of pairs (y, x): `yy` is n Σy² − (Σy)², `yx` n Σyx − Σy Σx, and so on, rounded once.
+
+    `yy`, `xx` and the means are None where the function does not need them; the masks tell where some y, or some x, is
+    NaN or infinite.
+    """
+
+    count: Ints
+    yx: Array
+    yy: Array | None
+    xx: Array | None
+    mean_y: Array
+    mean_x: Array
+    odd_y: Mask
+    odd_x: Mask
+
+
+def covariance(function: str, pairs: Pairs) -> Values:
+    """`covar_pop`, `covar_samp` and `regr_sxy`; NULL without pairs, of a sample also with one."""
+    count = pairs.count
+    sample = function == "covar_samp"
+    divisor = {"regr_sxy": count, "covar_pop": count * count, "covar_samp": count * (count - 1)}[function]
+    data = pairs.yx / np.maximum(divisor, 1).astype(np.float64)
+    return Values(np.where(pairs.odd_y | pairs.odd_x, np.nan, data), count <= sample)
+
+
+def correlation(_function: str, pairs: Pairs) -> Values:
+    """`corr`; NULL for less than two pairs, and where all x or all y are equal."""
+    assert pairs.xx is not None
+    assert pairs.yy is not None
+    odd = pairs.odd_y | pairs.odd_x
+    with np.errstate(invalid="ignore"):
+        data = pairs.yx / root_of_product(np.where(odd, 1.0, pairs.xx), np.where(odd, 1.0, pairs.yy))
+    flat = ~odd & ((pairs.xx == 0) | (pairs.yy == 0))
+    return Values(np.where(odd, np.nan, data), (pairs.count < 2) | flat)
+
+
+def root_of_product(left: Array, right: Array) -> Array:
+    """The square root of a product that itself need not be a double; of equal numbers the number. 1 for 0."""
+    (a, i), (b, j) = (np.frexp(np.where(part == 0, 1.0, part)) for part in (left, right))
+    exponent = i.astype(np.int64) + j
+    odd = exponent & 1
+    return np.asarray(np.ldexp(np.sqrt(a * b * (1 + odd)), ((exponent - odd) // 2).astype(np.int32)))
+
+
+def regression(function: str, pairs: Pairs) -> Values:
+    """`regr_slope`, `regr_intercept` and `regr_r2` of y by x; NULL where all x are equal, r2 1 where all y are."""
+    assert pairs.xx is not None
+    steep = ~pairs.odd_x & (pairs.xx == 0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        slope = pairs.yx / np.where(steep, 1.0, pairs.xx)
+        if function == "regr_slope":
+            data = slope
+        elif function == "regr_intercept":
+            data = pairs.mean_y - slope * pairs.mean_x
+        else:
+            assert pairs.yy is not None
+            flat = pairs.yy == 0
+            root = pairs.yx / root_of_product(np.where(steep, 1.0, pairs.xx), np.where(flat, 1.0, pairs.yy))
+            data = np.where(flat, 1.0, root * root)
+    data = np.where(pairs.odd_y | pairs.odd_x, np.nan, data)
+    return Values(data, (pairs.count == 0) | steep)
+
+
+OF_PAIRS = {
+    "covar_pop": covariance,
+    "covar_samp": covariance,
+    "regr_sxy": covariance,
+    "corr": correlation,
+    "regr_slope": regression,
+    "regr_intercept": regression,
+    "regr_r2": regression,
+}
+"""Function of two arguments -> how its values are made."""
