@@ -154,6 +154,16 @@ class UserFunctionError(MillpondError):
     code = "MP-FUNCTION"
     row: int | None = None
 
+    def at_key(self, key: str) -> UserFunctionError:
+        """The same error, which tells the key.
+
+        >>> print(UserFunctionError("The function f@1 raised ValueError.", "Mend it.").at_key('["ann"]'))
+        [MP-FUNCTION] The function f@1 raised ValueError, for the key ["ann"]. Mend it.
+        """
+        told = UserFunctionError(f"{self.what.removesuffix('.')}, for the key {key}.", self.cure)
+        told.row = self.row
+        return told
+
 
 class StateError(MillpondError):
     """Something about what is remembered."""

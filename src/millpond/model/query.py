@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from millpond.model.aggregates import Aggregate
@@ -54,3 +56,11 @@ class Query(msgspec.Struct, frozen=True):
     def late_sink(self) -> Sink | None:
         """Where late events go, if anywhere."""
         return None if isinstance(self.late, msgspec.UnsetType) else self.late
+
+
+def changed_functions(before: Iterable[Query], after: Iterable[Query]) -> list[str]:
+    """Functions of users that have one name and version in both, and are not the same: `name@version`, sorted."""
+    old, new = (
+        {made.label: made for query in some for made in query.user_functions.values()} for some in (before, after)
+    )
+    return sorted(label for label in {*old} & {*new} if old[label] != new[label])

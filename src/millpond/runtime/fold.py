@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.clock import lap_us
-from millpond.errors import OverflowedError
+from millpond.errors import OverflowedError, UserFunctionError
 from millpond.faults import reached
 from millpond.log.records import Fates, Receipt
 from millpond.plan.plan import GroupPlan, QueryPlan
@@ -71,6 +71,7 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
         for part in groups:
             parts.setdefault(part.group, []).append(part)
     counts |= {f"max_time:{stream}:{name}": time for stream, times in newest.items() for name, time in times.items()}
+    reasons: dict[str, str] = {}
     delta = DeltaWriter()
     files = Files(Path(task.folder))
     for group in task.plan.groups:
@@ -78,7 +79,7 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
         mark, after = line.mark, advanced(line, newest.get(group.stream, {}))
         if group.stream in task.drain_floor_us:
             after = Watermark(after.max_time_us, task.drain_floor_us[group.stream])
-        _GroupFold(task, instance, group, files, delta, counts).run(parts.get(group.id, []), mark, after)
+        _GroupFold(task, instance, group, files, delta, counts, reasons).run(parts.get(group.id, []), mark, after)
     for stream, found_late in late.items():
         floor = task.lines.get(stream, TimeLine()).mark.floor_us
         write_late_rows(task.late.get(stream, ()), found_late, floor, task.number, delta, counts)
@@ -86,7 +87,7 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
     reached("fold.before_delta")
     receipt, body = delta.finish(Path(task.folder), task.number, instance, attempt, counts)
     reached("fold.after_delta")
-    return msgspec.structs.replace(receipt, fates=bounded(fates)), body
+    return msgspec.structs.replace(receipt, fates=bounded(fates), reasons=reasons), body
 
 
 class _GroupFold:
@@ -100,8 +101,9 @@ class _GroupFold:
         files: Files,
         delta: DeltaWriter,
         counts: dict[str, int],
+        reasons: dict[str, str],
     ) -> None:
-        self._task, self._group, self._delta, self._counts = task, group, delta, counts
+        self._task, self._group, self._delta, self._counts, self._reasons = task, group, delta, counts, reasons
         self._unread: dict[str, int] = {}
         self._state = task.of(instance, group)
         types = [arrow_type(key.type) for key in group.keys]
@@ -269,10 +271,12 @@ class _GroupFold:
         """Add the rows of a family; False if one of its queries raised: a lone one is given up."""
         try:
             found, withheld = rows_of_block(self._group, family, block, windows, keys, self._task.buckets)
-        except OverflowedError:
+        except (OverflowedError, UserFunctionError) as error:
             if len(family.plans) == 1:
                 name = family.first.query.name
                 self._counts[f"raised:{name}"] = 1
+                if isinstance(error, UserFunctionError):
+                    self._reasons[name] = str(error)
                 results.pop(name, None)
                 self._unread.pop(name, None)
             return False

@@ -81,6 +81,7 @@ def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
 def _load(header: dict[str, Any], schema: pa.Schema) -> tuple[_Held, dict[str, Any]]:
     sys.path[:] = header["path"]
     given = _form(header["form"])
+    pa.nulls(0, pa.int64()).to_numpy(zero_copy_only=False)  # Arrow imports pandas here: no function shall pay for it
     _limit(header["memory_bytes"])
     place, _, attribute = header["module"].partition(":")
     module = import_module(place)

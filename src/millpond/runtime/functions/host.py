@@ -20,7 +20,7 @@ from millpond.arrays import Ints
 from millpond.errors import UserFunctionError
 from millpond.model.functions import UserFunction
 from millpond.runtime.columns import arrow_type
-from millpond.runtime.functions.kinds import KEY
+from millpond.runtime.functions.kinds import KEY, VALUE
 from millpond.runtime.functions.process import Child, Gone
 
 MOST_CHILDREN = 8
@@ -51,9 +51,10 @@ class FunctionHost:
     ) -> pa.Array:
         """What the function answers for keys 0 … `rows` - 1, as an array of its declared type.
 
-        The first column of `table` is `key` (int64, ascending), then come its arguments, an event a row. A key without
-        events has the answer NULL. With `cells` (for mergeable functions only) `key` numbers cells, and row i of the
-        answer is merged of the cells `cells[i]`, in that order, so that overlapping windows update each event once.
+        The first column of `table` is the key of each event (int64, ascending), the others are the arguments; whatever
+        they are called, the function sees `key`, `value`, `value_2`, … A key without events has the answer NULL.
+        With `cells` (for mergeable functions only) keys are those of cells, and row i of the answer is merged of the
+        cells `cells[i]`, in that order, so that overlapping windows update each event once.
 
         Raises:
             UserFunctionError: it raised, hung, crashed, took too much memory or gave something else; its `row` is the
@@ -160,7 +161,8 @@ def _asked(table: pa.Table, rows: int, cells: pa.ListArray | None) -> _Asked:
     first = np.ones(len(keys), bool)
     first[1:] = keys[1:] != keys[:-1]
     named = keys[first]
-    packed = table.set_column(0, KEY, pa.array(np.cumsum(first) - 1, pa.int64()))
+    names = [KEY, VALUE, *(f"{VALUE}_{i}" for i in range(2, table.num_columns))]
+    packed = table.set_column(0, KEY, pa.array(np.cumsum(first) - 1, pa.int64())).rename_columns(names)
     if cells is None:
         return _Asked(named, [packed])
     member: Ints = cells.flatten().to_numpy()

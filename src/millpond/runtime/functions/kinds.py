@@ -20,6 +20,9 @@ BATCH_ROWS = 1 << 16
 KEY = "key"
 """The column of the table that says which row of the answer an event is for: 0, 1, 2, …, ascending."""
 
+VALUE = "value"
+"""The column of its first argument; the others are `value_2`, `value_3`, …"""
+
 
 class Wrong(Exception):
     """What is wrong with an answer, and the row it is wrong in, if it is one."""

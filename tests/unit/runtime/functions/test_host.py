@@ -43,7 +43,7 @@ def test_each_kind_answers_a_value_per_key(
 
 def test_a_series_of_polars_is_handed_over(host: FunctionHost, declare: Declare) -> None:
     pytest.importorskip("polars")
-    function = declare("median_of_polars", form="polars", memory_bytes=1 << 30)
+    function = declare("median_of_polars", form="polars")
     assert host.call(function, EVENTS, 5).to_pylist() == [None, 1.5, None, 3.5, 5.5]
 
 
@@ -65,6 +65,12 @@ def test_types_other_than_doubles(
     function = declare(attribute, takes=(kind,), returns=kind)
     table = EVENTS.set_column(1, "value", pa.array(values, hosts.arrow_type(kind)))
     assert host.call(function, table, 5).to_pylist() == expected
+
+
+def test_columns_have_names_whatever_they_were_called(host: FunctionHost, declare: Declare) -> None:
+    table = EVENTS.append_column("value", EVENTS["value"]).rename_columns(["slot", "a", "a"])
+    function = declare("names", "grouped", takes=("double", "double"), returns="string")
+    assert host.call(function, table, 5)[1].as_py() == "key value value_2"
 
 
 def test_no_function_is_called_for_nothing(host: FunctionHost, declare: Declare) -> None:
