@@ -9,6 +9,8 @@ import pytest
 
 from millpond.errors import QueryTypeError
 from millpond.model.functions import UserFunction, bytes_of
+from millpond.model.query import Query, changed_functions
+from millpond.model.windows import Sliding
 
 MEDIAN: dict[str, Any] = {
     "name": "my_median", "version": "1.2", "module": "billing.rates:Rates.median", "kind": "holistic",
@@ -51,3 +53,16 @@ def test_only_holistic_functions_have_a_form() -> None:
 def test_what_is_no_size(size: str) -> None:
     with pytest.raises(QueryTypeError, match="is no size of memory"):
         bytes_of(size)
+
+
+def test_a_function_that_changed_without_a_new_version_is_told() -> None:
+    made, other = UserFunction(**MEDIAN, digest="a"), UserFunction(**{**MEDIAN, "name": "other"})
+    newer = msgspec.structs.replace(made, version="2", digest="b")
+
+    def asked(*functions: UserFunction) -> Query:
+        return Query("q", "s", "t", 0, Sliding(1, 1), (), (), (), functions=functions)
+
+    same = msgspec.structs.replace(made, digest="b")
+    assert changed_functions([asked(made, other)], [asked(same, other)]) == ["my_median@1.2"]
+    assert changed_functions([asked(made)], [asked(newer)]) == []
+    assert changed_functions([asked(made)], [asked(made), asked(other)]) == []
