@@ -19,6 +19,15 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture(autouse=True)
+def _active(request: pytest.FixtureRequest) -> None:
+    """The shared session is the active one when a test begins, whatever session the test before it worked in."""
+    if "spark" in request.fixturenames:
+        session = request.getfixturevalue("spark")
+        session._jvm.SparkSession.setActiveSession(session._jsparkSession)
+        SparkSession._activeSession = session
+
+
 @pytest.fixture
 def tmp_pond(tmp_path: Path) -> Path:
     """An empty folder for one pond."""

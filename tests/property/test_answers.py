@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Column, call, literal
+from millpond.model.expressions import Column, call, conjunction, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.plan import plan as plans
-from millpond.plan.build import build_plan, conjunction
+from millpond.plan.build import build_plan
 from millpond.runtime import classify, gather
 from millpond.testing import duckdb_judge, oracle
 from millpond.testing.answers import Answers, Partition, Run, answers, dealt, whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from millpond.model.expressions import Expression
+from millpond.model.expressions import Expression, Literal
 from millpond.model.types import MOST_DIGITS, Digits, digits_of, is_decimal, is_integer
 
 PAIRED = ("corr", "covar_pop", "covar_samp", "regr_sxy", "regr_slope", "regr_intercept", "regr_r2")
@@ -16,10 +16,22 @@ FUNCTIONS = (
 """Aggregate functions answered by this version, by Spark's canonical name; `regr_sxx` here has one argument."""
 
 
+LOGGED = (
+    "count_distinct", "sum_distinct", "avg_distinct", "percentile", "percentile_disc", "approx_percentile", "mode",
+    "collect_list", "collect_set", "first", "last", "min_by", "max_by",
+)  # fmt: skip
+"""Functions that are answered from the event log: no partial result of theirs is smaller than the events.
+
+`first` and `last` go by event time, events of one time by source partition and offset, without such by value.
+`min_by(argument, other)`: `other` is what is compared. `parameters` are the fractions of a percentile.
+"""
+
+
 class Aggregate(msgspec.Struct, frozen=True):
     """`function(argument) FILTER (WHERE filter)`; `argument` None is `count(*)`; `type` is the result's SQL type.
 
-    `other` is the second argument of a function that has one, `more` are those after it.
+    `other` is the second argument of a function that has one, `parameters` are constants that it has besides, `more`
+    are arguments after the second.
     """
 
     function: str
@@ -27,6 +39,7 @@ class Aggregate(msgspec.Struct, frozen=True):
     filter: Expression | None
     type: str
     other: Expression | msgspec.UnsetType = msgspec.UNSET
+    parameters: tuple[Literal, ...] | msgspec.UnsetType = msgspec.UNSET
     more: tuple[Expression, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
@@ -35,6 +48,12 @@ class Aggregate(msgspec.Struct, frozen=True):
         first = () if self.argument is None else (self.argument,)
         second = () if isinstance(self.other, msgspec.UnsetType) else (self.other,)
         return first + second + (() if isinstance(self.more, msgspec.UnsetType) else self.more)
+
+    @property
+    def logged(self) -> bool:
+        """Whether it is answered from the event log: its function, or what it compares, has no cells."""
+        extreme_text = self.function in ("min", "max") and self.argument is not None and self.argument.type == "string"
+        return extreme_text or self.function in LOGGED
 
 
 def result_type(function: str, kind: str) -> str:

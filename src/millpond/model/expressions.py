@@ -128,6 +128,18 @@ def call(op: str, args: tuple[Expression, ...], kind: str) -> Call:
     return Call(op, args, kind)
 
 
+def conjunction(parts: list[Expression]) -> Expression | None:
+    """All of `parts`, each once, in order; None for none."""
+    flat: dict[Expression, None] = {}
+    for part in parts:
+        inner = part.args if isinstance(part, Call) and part.op == "and" else (part,)
+        flat.update(dict.fromkeys(inner))
+    distinct = tuple(flat)
+    if len(distinct) < 2:
+        return distinct[0] if distinct else None
+    return call("and", distinct, "boolean")
+
+
 def walk(expression: Expression) -> Iterator[Expression]:
     """Every node of the tree, parents first."""
     yield expression

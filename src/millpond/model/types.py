@@ -57,6 +57,16 @@ def is_known(kind: str) -> bool:
     return kind in KEY_TYPES or is_decimal(kind)
 
 
+def is_array(kind: str) -> bool:
+    """Whether `kind` is an `array<…>`, which results may be, and nothing else."""
+    return kind.startswith("array<")
+
+
+def element_of(kind: str) -> str:
+    """The type of an array's items."""
+    return kind[len("array<") : -1]
+
+
 def is_decimal(kind: str) -> bool:
     """Whether `kind` is a `decimal(p,s)`."""
     return kind.startswith("decimal(")

@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from msgspec import UNSET
-
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Call, Column, Expression, Foreign, call, columns_of, may_raise
+from millpond.model.expressions import Call, Column, Expression, Foreign, call, columns_of, conjunction, may_raise
 from millpond.model.query import Query
+from millpond.plan.event_log import log_plan, logged_rows
+from millpond.plan.measures import measures_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
-
-NEEDS = {
-    "count": ("count",),
-    "sum": ("sum", "count"),
-    "avg": ("sum", "count"),
-    "min": ("min", "count"),
-    "max": ("max", "count"),
-    "var_samp": ("sum", "squares", "count"),
-    "var_pop": ("sum", "squares", "count"),
-    "stddev_samp": ("sum", "squares", "count"),
-    "stddev_pop": ("sum", "squares", "count"),
-    "regr_sxx": ("sum", "squares", "count"),
-    "covar_pop": ("sum", "other sum", "products", "count"),
-    "covar_samp": ("sum", "other sum", "products", "count"),
-    "regr_sxy": ("sum", "other sum", "products", "count"),
-    "regr_slope": ("sum", "other sum", "other squares", "products", "count"),
-    "regr_intercept": ("sum", "other sum", "other squares", "products", "count"),
-    "corr": ("sum", "squares", "other sum", "other squares", "products", "count"),
-    "regr_r2": ("sum", "squares", "other sum", "other squares", "products", "count"),
-}
-"""Aggregate function -> kinds of its measures; the last one counts the values that took part. `other` is what is made
-of the second argument.
-"""
 
 
 def build_plan(queries: Iterable[Query], since_us: Mapping[str, int] | None = None) -> Plan:
@@ -89,7 +66,7 @@ def _group(
                 query,
                 position(Measure("count", None, presence)),
                 tuple(
-                    tuple(position(measure) for measure in measures_of(aggregate, presence))
+                    () if aggregate.logged else tuple(position(one) for one in measures_of(aggregate, presence))
                     for aggregate in query.aggregates
                 ),
                 delays.index(query.delay_us),
@@ -105,7 +82,17 @@ def _group(
         tuple(windows),
         tuple(measures),
         tuple(plans),
+        log_plan(_logged(queries)) or msgspec.UNSET,
     )
+
+
+def _logged(queries: Sequence[Query]) -> Iterator[tuple[Aggregate, Expression | None]]:
+    """The aggregates that are answered from events, each with the filter of its rows."""
+    for query in queries:
+        presence = presence_filter(query)
+        for aggregate in query.aggregates:
+            if aggregate.logged:
+                yield aggregate, logged_rows(aggregate, presence)
 
 
 def presence_filter(query: Query) -> Expression | None:
@@ -131,41 +118,6 @@ def _evaluated(aggregate: Aggregate) -> list[Expression]:
 
 def _ran(expression: Expression) -> Call:
     return call("ran", (expression,), "boolean")
-
-
-def measures_of(aggregate: Aggregate, presence: Expression | None) -> tuple[Measure, ...]:
-    """The measures an aggregate is made of, over the rows of `presence`."""
-    parts = [part for part in (presence, aggregate.filter) if part is not None]
-    value, other = aggregate.argument, aggregate.other
-    # both arguments in one order, so that corr(x, y) and covar_pop(y, x) share
-    both = aggregate.arguments if other is UNSET else call("multiply", aggregate.arguments, "double").args
-    rows = conjunction([*parts, *(call("isnotnull", (one,), "boolean") for one in both)])
-    counted = Measure("count", None, rows)
-    if value is None:
-        return (counted,)
-    made = []
-    for kind in NEEDS[aggregate.function]:
-        name = kind.removeprefix("other ")
-        if kind == "count":
-            made.append(counted)
-        elif kind == "products":
-            made.append(Measure(kind, both[0], rows, both[0].type, both[1]))
-        else:
-            one = value if kind == name or other is UNSET else other
-            made.append(Measure(name, one, rows, one.type))
-    return tuple(made)
-
-
-def conjunction(parts: list[Expression]) -> Expression | None:
-    """All of `parts`, each once, in order; None for none."""
-    flat: dict[Expression, None] = {}
-    for part in parts:
-        inner = part.args if isinstance(part, Call) and part.op == "and" else (part,)
-        flat.update(dict.fromkeys(inner))
-    distinct = tuple(flat)
-    if len(distinct) < 2:
-        return distinct[0] if distinct else None
-    return call("and", distinct, "boolean")
 
 
 def needed_columns(plan: Plan, stream: str) -> tuple[str, ...]:
@@ -206,3 +158,5 @@ def _expressions(plan: Plan, stream: str) -> Iterable[tuple[Expression, str]]:
                 yield part, group.event_time
             if measure.filter is not None:
                 yield measure.filter, group.event_time
+        for part in () if group.events is None else (*group.events.values, *group.events.filters):
+            yield part, group.event_time

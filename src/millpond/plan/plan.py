@@ -10,6 +10,7 @@ import msgspec
 from millpond.model.expressions import Expression
 from millpond.model.query import Query
 from millpond.model.windows import Sliding
+from millpond.plan.event_log import LogPlan
 
 
 class Measure(msgspec.Struct, frozen=True, dict=True):
@@ -86,6 +87,12 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
     windows: tuple[Sliding, ...]
     measures: tuple[Measure, ...]
     queries: tuple[QueryPlan, ...]
+    log: LogPlan | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def events(self) -> LogPlan | None:
+        """Its event log, if some query needs one."""
+        return None if isinstance(self.log, msgspec.UnsetType) else self.log
 
     @property
     def horizon_us(self) -> int:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from millpond.arrays import WIDE
 from millpond.errors import QueryTypeError
-from millpond.model.types import INTEGERS, TIMES, digits_of, is_decimal
+from millpond.model.types import INTEGERS, TIMES, digits_of, element_of, is_array, is_decimal
 
 Array: TypeAlias = npt.NDArray[Any]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -58,7 +58,9 @@ class Values(NamedTuple):
 
 def arrow_type(kind: str) -> pa.DataType:
     """The Arrow type in which values of SQL type `kind` are stored and leave."""
-    return pa.decimal128(*digits_of(kind)) if is_decimal(kind) else ARROW_TYPES[kind]
+    if is_decimal(kind):
+        return pa.decimal128(*digits_of(kind))
+    return pa.list_(arrow_type(element_of(kind))) if is_array(kind) else ARROW_TYPES[kind]
 
 
 def joined(args: list[Values], data: Any, raised: Mask = NONE) -> Values:
@@ -115,11 +117,12 @@ def _buffer(column: pa.Array) -> Array:
 def to_arrow(values: Values, kind: str, rows: int) -> pa.Array:
     """`rows` values as an Arrow array of SQL type `kind`; constants are repeated."""
     null = np.broadcast_to(values.null, (rows,)) if values.null.any() else None
-    if kind == "string":
-        text = values.data
-        if isinstance(text, pa.Scalar):
-            text = pa.array([text.as_py()] * rows, pa.string())
-        return text if null is None else pc.if_else(pa.array(~null), text, pa.scalar(None, pa.string()))
+    if kind == "string" or is_array(kind):
+        column, target = values.data, arrow_type(kind)
+        if isinstance(column, pa.Scalar):
+            column = pa.array([column.as_py()] * rows, target)
+        column = column if column.type == target else column.cast(target)
+        return column if null is None else pc.if_else(pa.array(~null), column, pa.scalar(None, target))
     data = np.ascontiguousarray(np.broadcast_to(values.data, (rows,)))
     target = arrow_type(kind)
     if is_decimal(kind):

@@ -69,7 +69,7 @@ def _cast(node: Call, args: list[Values]) -> Values:
     """From decimals and integers to decimals, rounding half up, and from decimals to double."""
     source, values = node.args[0].type, args[0].data
     if not is_decimal(node.type):
-        return joined(args, _to_doubles(values, source))
+        return joined(args, to_doubles(values, source))
     if not is_decimal(source):
         values = widened(np.asarray(values))
     return _fitted(args, values, digits_of(source).scale, digits_of(node.type))
@@ -94,7 +94,7 @@ def _fitted(args: list[Values], values: Wide, scale: int, wanted: Digits) -> Val
     return joined(args, scaled(values, more), beyond(values, max(0, wanted.precision - more)))
 
 
-def _to_doubles(values: Wide, kind: str) -> npt.NDArray[np.float64]:
+def to_doubles(values: Wide, kind: str) -> npt.NDArray[np.float64]:
     """The nearest doubles: one division of exact numbers, or by way of text where a side is not exact."""
     flat = np.atleast_1d(values)
     scale = digits_of(kind).scale

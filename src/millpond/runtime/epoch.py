@@ -121,6 +121,7 @@ def group_state(manifest: Manifest, instance: int, group: GroupPlan) -> GroupSta
         tuple(_place(section) for section in keys),
         tuple(_place(section) for section in segments if not _number(section, "tiles")),
         tuple(_place(section) for section in segments if _number(section, "tiles")),
+        tuple(_place(section) for section in manifest.live(instance, group.id, "events")),
     )
 
 
@@ -130,7 +131,7 @@ def _place(section: LiveSection) -> SectionPlace:
     delays = section.info.get("delays", [])
     return SectionPlace(
         section.id, file, section.file is None, section.offset, section.size, section.rows, *numbers,
-        tuple(delays) if isinstance(delays, list) else (),
+        tuple(delays) if isinstance(delays, list) else (), _number(section, "last") if "last" in section.info else None,
     )
 
 
@@ -246,7 +247,7 @@ def retired(plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], foll
     served = {query.query.name for group in plan.groups for query in group.queries if query.query.serve}
     gone = []
     for section in manifest.sections.values():
-        if section.kind == "segment":
+        if section.kind in ("segment", "events"):
             horizon, last = horizons.get(section.group), section.info.get("last")
             if horizon is not None and isinstance(last, int) and last <= horizon:
                 gone.append(section.id)

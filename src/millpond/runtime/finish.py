@@ -9,7 +9,7 @@ import numpy as np
 from millpond.arrays import Ints, Wide
 from millpond.model.aggregates import PAIRED, Aggregate, result_type
 from millpond.model.types import digits_of, is_decimal, is_float, is_integer
-from millpond.plan.build import NEEDS
+from millpond.plan.measures import NEEDS
 from millpond.plan.plan import Measure
 from millpond.runtime.arithmetic import round_half_up
 from millpond.runtime.columns import Array, Mask, Values

@@ -22,7 +22,9 @@ from millpond.runtime.closing import Closing, batches, closing_windows
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.counting import add_fates, bounded
+from millpond.runtime.event_log import GroupLog
 from millpond.runtime.generations import OPENING, attached, named_slots, read_section
+from millpond.runtime.holistic import needs_events
 from millpond.runtime.late_rows import read_late_rows, write_late_rows
 from millpond.runtime.lateness import advanced
 from millpond.runtime.packet import GroupPart, decode_packet
@@ -34,6 +36,7 @@ from millpond.runtime.tiles import Held, new_tiles
 from millpond.state.cells import Cells, Piece, merge, piece_of
 from millpond.state.delta import DeltaWriter, Files
 from millpond.state.dictionary import KeyDictionary
+from millpond.state.event_log import Events, encode_events
 from millpond.state.segments import encode_cells, to_bytes
 
 FAN_IN = 8
@@ -110,6 +113,7 @@ class _GroupFold:
         cache = Path(task.cache) / task.pond / f"{group.id}-{instance}" if task.cache else None
         sections = [read_section(files, place) for place in self._state.keys]
         self._keys = KeyDictionary(types, sections, cache)
+        self._log = None if group.events is None else GroupLog(files, group, group.events, self._state, sections)
         self._old, self._old_tiles = (
             attached(files, self._state, places, sections, group.delays_us)
             for places in (self._state.segments, self._state.tiles)
@@ -136,12 +140,31 @@ class _GroupFold:
 
     def _append(self, parts: Sequence[GroupPart]) -> Cells:
         pieces = []
+        logged = []
         for part in parts:
             slots = self._keys.number(part.keys, part.key_count)
             body = part.body
+            if isinstance(body, Events):
+                logged.append(body._replace(slots=slots[body.slots]))
+                continue
             piece = piece_of_raw(self._group, body, part.key_count) if isinstance(body, RawRows) else body
             pieces.append(Piece(piece.slices, piece.slice_rows, slots[piece.slots], piece.columns))
+        if logged and self._log is not None:
+            events = self._log.together(logged)
+            self._log.arrived(events)
+            self._write_events(events, 0, ())
         return merge(pieces, max(len(self._keys), 1))
+
+    def _write_events(self, events: Events, level: int, supersedes: tuple[str, ...]) -> None:
+        info: dict[str, int | str | list[int]] = {
+            "first": int(events.times_us.min()),
+            "last": int(events.times_us.max()) + 1,
+            "level": level,
+            "generation": self._state.generation,
+            "delays": list(self._group.delays_us),
+        }
+        data = to_bytes(encode_events(events))
+        self._delta.add("events", self._group.id, data, events.rows, info, supersedes)
 
     def _write_segment(
         self, cells: Cells, level: int, supersedes: tuple[str, ...], are_tiles: bool = False
@@ -197,6 +220,10 @@ class _GroupFold:
                 replaced.append(place.id)  # it names keys that end here, so it ends with them
             elif place.generation != state.generation:
                 self._write_segment(cells, place.level, (place.id,), place in state.tiles)
+        if self._log is not None:
+            for place in self._log.places:
+                if place.generation != state.generation:
+                    self._write_events(self._log.section(place), place.level, (place.id,))
         data = to_bytes(self._keys.opening(named))
         info = {"base": 0, "level": OPENING, "generation": state.generation + 1}
         self._delta.add("keys", self._group.id, data, len(named), info, tuple(replaced))
@@ -246,9 +273,12 @@ class _GroupFold:
             ids = {measure.id for measure in measures}
             made = blocks(edges, ranges_of(parts, edges, chosen), ids, len(self._keys))
         going = families(group, asked)
+        events = None
+        if self._log is not None and any(needs_events(plan) for plan in asked):
+            events = self._log.between(edges[0], edges[-1], delay)
         windows = {family.window: group.windows.index(family.window) for family in going}
         for block in made:
-            keys = BlockKeys(self._keys, block)
+            keys = BlockKeys(self._keys, block, events)
             for family in list(going):
                 mine = [
                     window
@@ -303,8 +333,16 @@ class _GroupFold:
     def _snapshot(self, horizon: int | None) -> None:
         """Replace FAN_IN segments of one level by one of the next, without slices that no window needs.
 
-        When nothing of them is needed there is no next: they are retired in this epoch.
+        When nothing of them is needed there is no next: they are retired in this epoch. Sections of events likewise.
         """
+        if self._log is not None:
+            level = _full_level(self._log.places)
+            if level is not None:
+                full = [place for place in self._log.places if place.level == level]
+                events = self._log.together([self._log.section(place) for place in full])
+                events = events if horizon is None else events.take(events.times_us >= horizon)
+                if events.rows:
+                    self._write_events(events, level + 1, tuple(place.id for place in full))
         for places, old in ((self._state.segments, self._old), (self._state.tiles, self._old_tiles)):
             level = _full_level(places)
             if level is None:

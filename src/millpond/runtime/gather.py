@@ -25,6 +25,7 @@ from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.late_rows import LateCatch
 from millpond.runtime.lateness import Judge, Judged, late_classes
 from millpond.runtime.layout import TICK, StreamLayout
+from millpond.runtime.logged import LoggedRows
 from millpond.runtime.packet import GroupPart, Header, encode_packet
 from millpond.runtime.partials import Partials, Rolled, Rows, compact, piece_of_cells, roll_up
 from millpond.runtime.raw import is_smaller_raw, raw_rows
@@ -135,7 +136,7 @@ def _gather_chunk(
         chosen = Rows(evaluator, judged.timed & (late < len(group.delays_us)))
         if not group.signed:
             chosen = Rows(evaluator, _taken(group, chosen, late))
-        passed = _gather_group(task, group, chosen, times.data, late, parts)
+        passed = _gather_group(task, group, chosen, times.data, late, order, parts)
         count_rows(counts, group, evaluator, judged.timed, late, sources, passed)
         catch.see(group, evaluator, late)
     if judged is not None:
@@ -198,8 +199,9 @@ def _taken_of(group: GroupPlan, bundles: Sequence[Bundle], late_rows: Ints, clas
 
 
 def _gather_group(
-    task: GatherTask, group: GroupPlan, rows: Rows, times_us: Ints, late: Ints, parts: list[list[GroupPart]]
-) -> Passed | None:
+    task: GatherTask, group: GroupPlan, rows: Rows, times_us: Ints, late: Ints,
+    order: tuple[pa.Array | None, Ints | None], parts: list[list[GroupPart]],
+) -> Passed | None:  # fmt: skip
     """Add the group's part of each instance's packet; returns what passed which filter if that is known by now."""
     if not rows.count:
         return None
@@ -220,6 +222,8 @@ def _gather_group(
     owned = [
         _Owned(instance, keys, int(bounds[instance]), int(bounds[instance + 1])) for instance in range(task.instances)
     ]
+    if group.events is not None:
+        _add_events(group, LoggedRows(group.events, rows, times_us, late, order), owned, codes, parts)
     if not group.signed:
         _add(group, rows, owned, codes, slices, every, parts)
         return None
@@ -319,6 +323,17 @@ def _add_raw(
         if len(chosen):
             raw = raw_rows(group, rows, chosen, every.take(used), slice_rows, codes - own.first)
             parts[own.instance].append(GroupPart(group.id, own.columns(), own.end - own.first, raw))
+
+
+def _add_events(
+    group: GroupPlan, logged: LoggedRows, owned: Sequence[_Owned], codes: Ints, parts: list[list[GroupPart]]
+) -> None:
+    some, found = _only_used(owned, codes[logged.index])
+    for own in some:
+        mine = (found >= own.first) & (found < own.end)
+        if mine.any():
+            events = logged.events(logged.index[mine], found[mine] - own.first)
+            parts[own.instance].append(GroupPart(group.id, own.columns(), own.end - own.first, events))
 
 
 def _key_codes(group: GroupPlan, rows: Rows) -> tuple[Ints, list[pa.Array], int]:

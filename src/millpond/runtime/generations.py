@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.arrays import Ints
@@ -48,12 +49,20 @@ def attached(
     before = [place.generation != state.generation for place in places]
     if not any(before):
         return found
-    was = np.asarray(keys[0].column(WAS))
-    now = np.zeros(int(was[-1]) + 1 if len(was) else 0, np.int32)
-    now[was] = np.arange(len(was), dtype=np.int32)
+    now = slots_now(keys)
     return [
         cells._replace(slots=now[cells.slots]) if moved else cells for cells, moved in zip(found, before, strict=True)
     ]
+
+
+def slots_now(keys: Sequence[pa.RecordBatch]) -> npt.NDArray[np.int32]:
+    """For each slot of the generation before, the slot of now; none: there is no generation before."""
+    if not keys or WAS not in keys[0].schema.names:
+        return np.zeros(0, np.int32)
+    was = np.asarray(keys[0].column(WAS))
+    now = np.zeros(int(was[-1]) + 1 if len(was) else 0, np.int32)
+    now[was] = np.arange(len(was), dtype=np.int32)
+    return now
 
 
 def read_cells(files: Files, place: SectionPlace, delays_us: tuple[int, ...]) -> Cells:

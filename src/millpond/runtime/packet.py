@@ -17,6 +17,7 @@ import pyarrow as pa
 from millpond.errors import CorruptError
 from millpond.runtime.raw import RawRows, raw_batch, raw_of_batch
 from millpond.state.cells import Piece
+from millpond.state.event_log import Events, decode_events, encode_events
 from millpond.state.segments import columns_batch, read_slices
 from millpond.state.signatures import Stored, to_stored
 
@@ -26,6 +27,7 @@ _MAGIC = b"MPK1"
 class PartHeader(msgspec.Struct, omit_defaults=True):
     """One group's share of a packet: its slices, and the sizes in bytes of its keys and its body.
 
+    `events`: the body are events of the log, which have no slices.
     `filters` are those of raw rows, None for cells; `same` tells which columns of cells equal another.
     """
 
@@ -40,6 +42,7 @@ class PartHeader(msgspec.Struct, omit_defaults=True):
     filters: list[int] | None = None
     signature: list[int] | None = None
     signatures: Stored | None = None
+    events: bool = False
 
 
 class SourceFates(msgspec.Struct):
@@ -71,7 +74,7 @@ class GroupPart(NamedTuple):
     group: str
     keys: list[pa.Array]
     key_count: int
-    body: Piece | RawRows
+    body: Piece | RawRows | Events
 
 
 def encode_packet(header: Header, parts: Sequence[GroupPart], late_rows: bytes = b"") -> bytes:
@@ -82,6 +85,12 @@ def encode_packet(header: Header, parts: Sequence[GroupPart], late_rows: bytes =
         keys = _stream(pa.RecordBatch.from_arrays(part.keys, names=[f"k{i}" for i in range(len(part.keys))]))
         body, filters = part.body, None
         same: dict[str, str] = {}
+        if isinstance(body, Events):
+            data = _stream(encode_events(body))
+            sizes = len(keys), len(data), part.key_count
+            header.groups.append(PartHeader(part.group, [], [], [], *sizes, events=True))
+            written += [keys, data]
+            continue
         if isinstance(body, RawRows):
             batch, filters = raw_batch(body), body.filters
         else:
@@ -133,7 +142,9 @@ def _parts(packet: pa.Buffer, at: int, header: Header) -> list[GroupPart]:
     return parts
 
 
-def _body(group: PartHeader, batch: pa.RecordBatch) -> Piece | RawRows:
+def _body(group: PartHeader, batch: pa.RecordBatch) -> Piece | RawRows | Events:
+    if group.events:
+        return decode_events(batch)
     slices = read_slices(group.start_us, group.end_us, group.late_class, group.signature, group.signatures)
     if group.filters is not None:
         return raw_of_batch(batch, slices, group.filters)

@@ -16,13 +16,17 @@ from millpond.model.expressions import Column
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.placement.slots import buckets_of, slots_of
+from millpond.plan.build import presence_filter
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.closing import Closing
 from millpond.runtime.columns import ARROW_TYPES, Values, arrow_type, from_arrow, to_arrow
 from millpond.runtime.combine import Block
 from millpond.runtime.evaluate import Evaluator
+from millpond.runtime.event_log import of_slots
 from millpond.runtime.finish import finish
+from millpond.runtime.holistic import Found, holistic, needs_events
 from millpond.state.dictionary import KeyDictionary
+from millpond.state.event_log import Events
 from millpond.state.keys import texts_of
 
 _NO_JSON = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -82,13 +86,16 @@ def families(group: GroupPlan, plans: Sequence[QueryPlan]) -> list[Family]:
 def _shape_of(plan: QueryPlan) -> Hashable:
     query = plan.query
     aggregates = tuple(msgspec.structs.replace(aggregate, filter=None) for aggregate in query.aggregates)
+    if needs_events(plan):  # whose events are told by the filters of one query
+        return query.name
     return query.window, plan.delay, plan.from_us, aggregates, query.having, query.output, query.serve
 
 
 class BlockKeys:
-    """The keys of a block, read from the dictionary once for all queries."""
+    """The keys of a block, read from the dictionary once for all queries, and their events, where some need them."""
 
-    def __init__(self, keys: KeyDictionary, block: Block) -> None:
+    def __init__(self, keys: KeyDictionary, block: Block, events: Events | None = None) -> None:
+        self.events = None if events is None else of_slots(events, block.first, block.size)
         self._columns = keys.take(np.arange(block.first, block.first + block.size))
 
     def take(self, slots: Ints) -> list[pa.Array]:
@@ -109,7 +116,7 @@ def rows_of_block(
     found = _Found.of(family, block, windows)
     if not len(found.slots):
         return {}, {}
-    inputs = _inputs(group, plan, _measured(family, block, windows, found), found.ends_us)
+    inputs = _inputs(group, plan, _measured(family, block, windows, found), found, keys.events)
     inputs.update(_key_values(group, found.slots, keys))
     having, withheld = plan.query.having, {}
     if having is not None:
@@ -176,10 +183,18 @@ def _measured(family: Family, block: Block, windows: Sequence[Closing], found: _
     return measured
 
 
-def _inputs(group: GroupPlan, plan: QueryPlan, columns: dict[str, Ints], ends: Ints) -> dict[str, Values]:
+def _inputs(
+    group: GroupPlan, plan: QueryPlan, columns: dict[str, Ints], found: _Found, events: Events | None
+) -> dict[str, Values]:
+    ends = found.ends_us
     inputs = {"window.end": Values(ends), "window.start": Values(ends - plan.query.window.size_us)}
     inputs["window.time"] = Values(ends - 1)
     for i, (aggregate, places) in enumerate(zip(plan.query.aggregates, plan.measures, strict=True)):
+        if aggregate.logged:
+            assert events is not None
+            rows = Found(found.slots, ends - plan.query.window.size_us, ends)
+            inputs[f"agg:{i}"] = _checked(plan, holistic(aggregate, presence_filter(plan.query), events, rows))
+            continue
         measures = [group.measures[place] for place in places]
         missing = {f"{measures[-1].id}:n": np.zeros(len(ends), np.int64)}
         values = finish(aggregate, measures, missing | columns, len(ends))

@@ -69,7 +69,8 @@ class GatherTask(msgspec.Struct, frozen=True):
 class SectionPlace(msgspec.Struct, frozen=True):
     """Where a section is: `size` bytes at `offset` of a file in the pond's folder, or of the body of a record.
 
-    `delays_us`: those of the group when a segment was written, which its lateness classes count.
+    `delays_us`: those of the group when a segment was written, which its lateness classes count; `last_us`: all
+    of it is earlier.
     """
 
     id: str
@@ -81,17 +82,19 @@ class SectionPlace(msgspec.Struct, frozen=True):
     level: int = 0
     generation: int = 0
     delays_us: tuple[int, ...] = ()
+    last_us: int | None = None
 
 
 class GroupState(msgspec.Struct, frozen=True):
     """What an instance remembers of one group: live keys in the order of their numbers, segments in log order.
 
-    `tiles` are segments too, but only repeat what those of slices hold.
+    `tiles` are segments too, but only repeat what those of slices hold; `events` is the event log.
     """
 
     keys: tuple[SectionPlace, ...] = ()
     segments: tuple[SectionPlace, ...] = ()
     tiles: tuple[SectionPlace, ...] = ()
+    events: tuple[SectionPlace, ...] = ()
 
     @property
     def generation(self) -> int:

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from millpond.model.aggregates import PAIRED, Aggregate, result_type
+from msgspec import UNSET
+
+from millpond.model.aggregates import LOGGED, PAIRED, Aggregate, result_type
 from millpond.model.expressions import Call, Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
@@ -93,6 +95,8 @@ class Menu(NamedTuple):
     """Whether expressions may raise for some rows."""
     variance: bool = True
     """Whether variances, standard deviations, and what relates two columns, are asked for."""
+    events: bool = True
+    """Whether functions are asked for that the event log answers."""
 
 
 EVERYTHING = Menu()
@@ -247,6 +251,8 @@ def aggregate_of(function: str, argument: Expression | None, where: Expression |
 
 def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
     where = condition(dice, menu, 1) if _chance(dice, 4) else None
+    if menu.events and _chance(dice, 4):
+        return _logged(dice, menu, where)
     functions = ["count", "count", "sum", "sum", "min", "max", "avg"]
     if menu.variance:
         functions += ["stddev_samp", "stddev_pop", "var_samp", "var_pop", "regr_sxx"]
@@ -266,6 +272,32 @@ def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
     if function in ("sum", "avg") and argument.type == "decimal(38,6)" and not (menu.raising and _chance(dice, 2)):
         argument = _COLUMNS["p"]
     return aggregate_of(function, argument, where)
+
+
+def _logged(dice: Dice, menu: Menu, where: Expression | None) -> Aggregate:
+    """A function that the event log answers."""
+    function = dice.choice((*LOGGED, "min", "max"))
+    column = _COLUMNS["k" if function in ("min", "max") else dice.choice(("k", "v", "amount", "flag", "ts", "p", "d"))]
+    if function in ("sum_distinct", "avg_distinct"):
+        column = _COLUMNS[dice.choice([name for name in menu.summed if name in ("v", "amount", "p")])]
+        return Aggregate(function, column, where, result_type(function.removesuffix("_distinct"), column.type))
+    if function == "count_distinct":
+        other = _COLUMNS[dice.choice(("k", "v", "amount"))]
+        return Aggregate(function, column, where, "bigint", other if _chance(dice, 2) else UNSET)
+    if function in ("min_by", "max_by"):
+        other, most = _COLUMNS[dice.choice(("v", "amount", "k", "p"))], (literal(dice.randint(1, 3), "int"),)
+        if _chance(dice, 2):
+            return Aggregate(function, column, where, column.type, other)
+        return Aggregate(function, column, where, f"array<{column.type}>", other, most)
+    if function in ("collect_list", "collect_set"):
+        return Aggregate(function, column, where, f"array<{column.type}>")
+    if "percentile" not in function:
+        return Aggregate(function, column, where, column.type)
+    column = _COLUMNS[dice.choice(("v", "amount", "p"))]
+    fractions = tuple(literal(dice.choice((0.0, 0.25, 0.5, 0.9, 1.0)), "double") for _ in range(dice.randint(1, 2)))
+    kind = column.type if function == "approx_percentile" else "double"
+    listed = len(fractions) > 1
+    return Aggregate(function, column, where, f"array<{kind}>" if listed else kind, UNSET, fractions)
 
 
 def _pair(dice: Dice, menu: Menu, where: Expression | None) -> Aggregate:

@@ -19,6 +19,7 @@ from millpond.model.aggregates import PAIRED, Aggregate, result_type
 from millpond.model.query import Query
 from millpond.model.types import FARTHEST_US, Digits, digits_of, integer_range, is_decimal, is_integer
 from millpond.model.windows import Interval
+from millpond.testing.naive_events import of_events
 from millpond.testing.naive_pairs import of_pairs
 from millpond.testing.rowwise import EXACT, Raised, Row, Value, evaluate, fit_decimal, order
 
@@ -160,7 +161,10 @@ def _judge(query: Query, row: Row, watermark: int | None) -> _Judged:
         for i, wanted in enumerate(query.aggregates):
             if wanted.filter is None or evaluate(wanted.filter, row) is True:
                 given = tuple(evaluate(argument, row) for argument in wanted.arguments)
-                taken.append((i, given if len(given) > 1 else given[0] if given else True))
+                if wanted.logged:
+                    taken.append((i, (time, *given)))
+                else:
+                    taken.append((i, given if len(given) > 1 else given[0] if given else True))
     except Raised:
         return _Judged("dead")
     return _Judged("applied", keys, tuple(taken))
@@ -200,7 +204,7 @@ _UNIT = 1 << 1074
 
 def aggregate(wanted: Aggregate, arguments: Sequence[Value]) -> Value:
     """The aggregate of the arguments of the events it takes, in any order; `count(*)` gets a True for each,
-    a function of two arguments pairs.
+    a function of two arguments pairs, one of the event log (time, argument, …).
 
     >>> aggregate(Aggregate("sum", None, None, "double"), [1e100, 1.0, -1e100])
     1.0
@@ -208,6 +212,8 @@ def aggregate(wanted: Aggregate, arguments: Sequence[Value]) -> Value:
     Raises:
         OverflowedError: an integer sum left its type.
     """
+    if wanted.logged:
+        return of_events(wanted, arguments, aggregate)
     if wanted.function in PAIRED:
         return of_pairs(wanted.function, [(y, x) for y, x in arguments if y is not None and x is not None])
     values = [value for value in arguments if value is not None]

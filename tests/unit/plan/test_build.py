@@ -11,10 +11,10 @@ import pytest
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Call, Column, Expression, Foreign, call, literal
+from millpond.model.expressions import Call, Column, Expression, Foreign, call, conjunction, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
-from millpond.plan.build import build_plan, conjunction, needed_columns, needed_foreign, presence_filter
+from millpond.plan.build import build_plan, needed_columns, needed_foreign, presence_filter
 from millpond.testing.cases import EVERYTHING, query_set, random_case
 
 K, V, F, FLAG = Column("k", "string"), Column("v", "int"), Column("f", "double"), Column("flag", "boolean")

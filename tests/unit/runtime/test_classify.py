@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millpond.model.expressions import Call, Column, Expression, call, literal
-from millpond.plan.build import conjunction
+from millpond.model.expressions import Call, Column, Expression, call, conjunction, literal
 from millpond.runtime import classify as module
 from millpond.runtime.classify import classify
 from millpond.runtime.columns import from_arrow

@@ -16,7 +16,7 @@ from millpond.errors import OverflowedError
 from millpond.model.aggregates import Aggregate, result_type
 from millpond.model.expressions import Column, Expression
 from millpond.model.types import Digits
-from millpond.plan.build import measures_of
+from millpond.plan.measures import measures_of
 from millpond.runtime.columns import to_arrow
 from millpond.runtime.finish import finish
 from millpond.runtime.partials import Partials

@@ -1,0 +1,47 @@
+"""The event log of a group: which columns of its events are kept, because some query needs them as events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Expression, call, conjunction
+
+_KEEPS_NULLS = ("first", "last")
+
+
+class LogPlan(msgspec.Struct, frozen=True):
+    """Distinct values and filters, each kept once, however many queries ask; `takes_all`: some query has no filter."""
+
+    values: tuple[Expression, ...]
+    filters: tuple[Expression, ...]
+    takes_all: bool
+
+
+def log_plan(asked: Iterable[tuple[Aggregate, Expression | None]]) -> LogPlan | None:
+    """What is kept for aggregates with the filters of their rows; None: nothing.
+
+    >>> from millpond.model.expressions import Column
+    >>> log_plan([(Aggregate("mode", Column("a", "int"), None, "int"), None)]).values
+    (Column(name='a', type='int'),)
+    """
+    values: dict[Expression, None] = {}
+    filters: dict[Expression | None, None] = {}
+    for aggregate, rows in asked:
+        values.update(dict.fromkeys(aggregate.arguments))
+        filters[rows] = None
+    if not filters:
+        return None
+    return LogPlan(tuple(values), tuple(one for one in filters if one is not None), None in filters)
+
+
+def logged_rows(aggregate: Aggregate, presence: Expression | None) -> Expression | None:
+    """The events that an aggregate takes: those of its query and its own filter, for which it does not skip NULL."""
+    parts = [part for part in (presence, aggregate.filter) if part is not None]
+    if aggregate.function in ("min_by", "max_by"):
+        parts.append(call("isnotnull", (aggregate.arguments[1],), "boolean"))
+    elif aggregate.function not in _KEEPS_NULLS:
+        parts += [call("isnotnull", (argument,), "boolean") for argument in aggregate.arguments]
+    return conjunction(parts)

@@ -1,0 +1,77 @@
+"""The event log of one group and instance while an epoch is folded: what was kept, what came, what is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.plan.event_log import LogPlan
+from millpond.plan.plan import GroupPlan
+from millpond.runtime.generations import read_section, slots_now
+from millpond.runtime.logged import column_types
+from millpond.runtime.tasks import GroupState, SectionPlace
+from millpond.state.delta import Files
+from millpond.state.event_log import OFFSET, Events, decode_events, joined
+
+
+class GroupLog:
+    """The events that are live, with those of this epoch; sections are read when they are asked for."""
+
+    def __init__(
+        self, files: Files, group: GroupPlan, log: LogPlan, state: GroupState, keys: Sequence[pa.RecordBatch]
+    ) -> None:
+        self._files, self._group, self._log, self._state = files, group, log, state
+        self._now = slots_now(keys)
+        self._read: dict[str, Events] = {}
+        self._fresh: list[Events] = []
+
+    @property
+    def places(self) -> tuple[SectionPlace, ...]:
+        """The live sections."""
+        return self._state.events
+
+    def section(self, place: SectionPlace) -> Events:
+        """The events of a section, in slots of the newest generation, their classes those of now.
+
+        Raises:
+            CorruptError: the section does not read.
+        """
+        if place.id not in self._read:
+            events = decode_events(read_section(self._files, place))
+            if place.generation != self._state.generation:
+                # a key that is gone has no event that some window still needs
+                slots = np.where(events.slots < len(self._now), events.slots, 0)
+                events = events._replace(slots=self._now[slots] if len(self._now) else slots)
+            if place.delays_us not in ((), self._group.delays_us):
+                classes = np.searchsorted(np.array(self._group.delays_us), np.array(place.delays_us))
+                events = events._replace(late_class=classes[events.late_class])
+            self._read[place.id] = events
+        return self._read[place.id]
+
+    def arrived(self, events: Events) -> None:
+        """Take note of the events of this epoch."""
+        self._fresh.append(events)
+
+    def together(self, parts: Sequence[Events]) -> Events:
+        """Parts of the log as one."""
+        ordered = any(OFFSET in part.columns for part in parts)
+        return joined(parts, column_types(self._log, ordered))
+
+    def between(self, start_us: int, end_us: int, delay: int) -> Events:
+        """All events in [start, end) that are in time for a delay (its position), in the order of their slots."""
+        parts = []
+        live = [self.section(place) for place in self.places if place.last_us is None or place.last_us > start_us]
+        for events in (*live, *self._fresh):
+            wanted = (events.times_us >= start_us) & (events.times_us < end_us) & (events.late_class <= delay)
+            parts.append(events if wanted.all() else events.take(wanted))
+        every = self.together(parts)
+        return every.take(np.argsort(every.slots, kind="stable"))
+
+
+def of_slots(events: Events, first: int, size: int) -> Events:
+    """Those of slots `first` … `first + size - 1`, counted from there; `events` are in the order of their slots."""
+    low, high = np.searchsorted(events.slots, [first, first + size]).tolist()
+    some = events.between(low, high)
+    return some._replace(slots=some.slots - first)

@@ -1,0 +1,345 @@
+"""Aggregates that need events as events: exact percentiles, distinct counts, lists, first and last, …
+
+All result rows of a query are answered at once: events are told which row they belong to, sorted by (row, value) where
+the function asks for it, and each row is a run of them. No loop goes over events, keys or windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.arrays import Ints
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Column, Expression
+from millpond.model.types import is_decimal, is_float
+from millpond.plan.event_log import logged_rows
+from millpond.plan.measures import measures_of
+from millpond.plan.plan import QueryPlan
+from millpond.runtime.columns import Values, arrow_type, from_arrow
+from millpond.runtime.decimals import to_doubles
+from millpond.runtime.finish import finish
+from millpond.runtime.logged import filter_name, value_name
+from millpond.runtime.partials import Partials
+from millpond.state.cells import order_codes
+from millpond.state.event_log import OFFSET, PARTITION, Events
+
+
+class Found(NamedTuple):
+    """Result rows: the slot of each one's key and its window [start, end).
+
+    Rows of one slot have windows of which none holds another, so that starts and ends ascend together.
+    """
+
+    slots: Ints
+    starts_us: Ints
+    ends_us: Ints
+
+
+def holistic(aggregate: Aggregate, presence: Expression | None, events: Events, found: Found) -> Values:
+    """The aggregate's value for each result row; `events`: all in time for the query, in the order of their slots."""
+    condition = logged_rows(aggregate, presence)
+    if condition is not None:
+        events = events.take(_mask(events.columns[filter_name(condition)]))
+    index, rows = rows_of(events, found)
+    taken = Taken(aggregate, events, index, rows, len(found.slots))
+    return _FUNCTIONS[aggregate.function](taken)
+
+
+def _mask(column: pa.Array) -> Any:
+    """NULL: a filter that nobody asked for when the event came."""
+    return pc.fill_null(column, False).to_numpy(zero_copy_only=False)
+
+
+def rows_of(events: Events, found: Found) -> tuple[Ints, Ints]:
+    """Positions of events and of the rows they belong to, in pairs: an event in k windows is in k of them."""
+    edges = np.unique(np.concatenate([found.starts_us, found.ends_us]))
+    order = np.lexsort((found.starts_us, found.slots))
+    width = len(edges) + 2
+    first = found.slots[order] * width + np.searchsorted(edges, found.starts_us[order]) + 1
+    last = found.slots[order] * width + np.searchsorted(edges, found.ends_us[order])
+    # an event between edge i - 1 and edge i belongs to the rows of its slot with first <= i <= last
+    at = events.slots.astype(np.int64) * width + np.searchsorted(edges, events.times_us, "right")
+    low = np.searchsorted(last, at, "left")
+    counts = np.maximum(np.searchsorted(first, at, "right") - low, 0)
+    index = np.repeat(np.arange(len(at)), counts)
+    nth = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return index, order[np.repeat(low, counts) + nth]
+
+
+class Taken:
+    """What an aggregate takes: for each of `index` (a position in `events`) the result row, of `size` in all."""
+
+    def __init__(self, aggregate: Aggregate, events: Events, index: Ints, rows: Ints, size: int) -> None:
+        self.aggregate, self.size = aggregate, size
+        self._events, self.index, self.rows = events, index, rows
+
+    @property
+    def fractions(self) -> list[float]:
+        """The parameters as numbers."""
+        given = self.aggregate.parameters
+        return [float(one.value) for one in given if one.value is not None] if isinstance(given, tuple) else []
+
+    def column(self, argument: int = 0) -> pa.Array:
+        """An argument, for each event in the log."""
+        return self._events.columns[value_name(self.aggregate.arguments[argument])]
+
+    def codes(self, argument: int = 0) -> Ints:
+        """Integers in the order of an argument's values, the same for equal ones; NULLs come first."""
+        return ranks(self.column(argument), self.aggregate.arguments[argument].type)[self.index]
+
+    def position(self) -> list[Ints]:
+        """By what events of one row are in order of time: the major key last, as for `lexsort`."""
+        times = self._events.times_us[self.index]
+        if OFFSET not in self._events.columns:
+            return [*(self.codes(i) for i in range(len(self.aggregate.arguments))), times]
+        offset = np.asarray(self._events.columns[OFFSET])[self.index]
+        return [offset, ranks(self._events.columns[PARTITION], "string")[self.index], times]
+
+    def sorted(self, keys: Sequence[Ints]) -> tuple[Ints, Ints]:
+        """Positions among the pairs by (row, keys), the major key last; then where each row's begin, and the end."""
+        order = np.lexsort((*keys, self.rows)) if len(keys) != 1 else _by_row(self.rows, keys[0], self.size)
+        return order, np.concatenate([[0], np.cumsum(np.bincount(self.rows, minlength=self.size))])
+
+    def values(self, pairs: Ints, argument: int = 0) -> pa.Array:
+        """The argument of some of the pairs."""
+        return self.column(argument).take(pa.array(self.index[pairs]))
+
+    def chosen(self, pairs: Ints, empty: Any) -> Values:
+        """One pair's argument for each row; NULL where the row is `empty`."""
+        kind = self.aggregate.arguments[0].type
+        if not len(self.rows):
+            return from_arrow(pa.nulls(self.size, arrow_type(kind)), kind)
+        column = self.values(np.where(empty, 0, pairs))
+        return from_arrow(pc.if_else(pa.array(~empty), column, pa.scalar(None, column.type)), kind)
+
+    def lists(self, items: pa.Array, bounds: Ints, null: Any = None) -> Values:
+        """A list for each row."""
+        listed = pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), items)
+        return Values(listed) if null is None else Values(listed, null)
+
+
+def ranks(column: pa.Array, kind: str) -> Ints:
+    """Integers in the order of the values (NaN largest, one zero), equal where these are; NULL is the least."""
+    null = np.asarray(column.is_null())
+    if is_decimal(kind) or kind == "string":
+        encoded = column.dictionary_encode()
+        place = np.empty(len(encoded.dictionary) + 1, np.int64)
+        place[np.asarray(pc.sort_indices(encoded.dictionary))] = np.arange(len(encoded.dictionary))
+        codes: Ints = place[np.asarray(encoded.indices.fill_null(0))]
+    else:
+        data = from_arrow(column, kind).data
+        codes = order_codes(data) if is_float(kind) else data.astype(np.int64)
+    return np.where(null, np.iinfo(np.int64).min, codes)
+
+
+def _by_row(rows: Ints, codes: Ints, size: int) -> Ints:
+    """Positions by (row, code), equal ones in any order."""
+    if not len(rows):
+        return rows
+    low, high = int(codes.min()), int(codes.max())
+    if (high - low + 1) * size < 1 << 62:
+        return np.argsort(rows * (high - low + 1) + (codes - low))
+    order = np.argsort(codes)
+    # rank below row in one integer: sorting plain integers is several times as fast as sorting by two keys
+    ranked: Ints = order[np.sort(rows[order] * len(rows) + np.arange(len(rows))) % len(rows)]
+    return ranked
+
+
+def _runs(rows: Ints, codes: Ints) -> Ints:
+    """Where equal (row, code) pairs begin, in sorted order."""
+    return np.flatnonzero(np.append(True, (rows[1:] != rows[:-1]) | (codes[1:] != codes[:-1]))) if len(rows) else rows
+
+
+def _distinct(taken: Taken) -> Ints:
+    """Positions of pairs, one for each distinct value of each row, in order of row and value."""
+    codes = [taken.codes(i) for i in range(len(taken.aggregate.arguments))]
+    order, _ = taken.sorted(codes)
+    if not len(order):
+        return order
+    rows, begins = taken.rows[order], np.zeros(len(order), bool)
+    begins[0] = True
+    begins[1:] = rows[1:] != rows[:-1]
+    for code in codes:
+        begins[1:] |= code[order][1:] != code[order][:-1]
+    return order[begins]
+
+
+def _count_distinct(taken: Taken) -> Values:
+    return Values(np.bincount(taken.rows[_distinct(taken)], minlength=taken.size))
+
+
+def _collect_list(taken: Taken) -> Values:
+    order, bounds = taken.sorted(taken.position())
+    return taken.lists(taken.values(order), bounds)
+
+
+def _collect_set(taken: Taken) -> Values:
+    chosen = _distinct(taken)
+    counts = np.bincount(taken.rows[chosen], minlength=taken.size)
+    return taken.lists(taken.values(chosen), np.concatenate([[0], np.cumsum(counts)]))
+
+
+class _Selected:
+    """Some pairs as facts for partials: every row passes, and there is one expression."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def filter_of(self, condition: Expression | None) -> None:
+        """See `Facts.filter_of`."""
+
+    def passed(self, name: object) -> None:
+        """See `Facts.passed`."""
+
+    def values(self, expression: Expression) -> Any:
+        """See `Facts.values`."""
+        return self._data
+
+
+def _of_distinct(taken: Taken) -> Values:
+    """A sum or an average, exact as those of cells are, of each row's distinct values."""
+    chosen, kind = _distinct(taken), taken.aggregate.arguments[0].type
+    function = taken.aggregate.function.removesuffix("_distinct")
+    plain = Aggregate(function, Column("value", kind), None, taken.aggregate.type)
+    measures = measures_of(plain, None)
+    facts = _Selected(from_arrow(taken.values(chosen), kind).data)
+    partials = Partials(facts, taken.rows[chosen], taken.size)
+    for measure in measures:
+        partials.add(measure)
+    columns = {}
+    for name, column in partials.columns(np.arange(len(partials.ids))).items():
+        columns[name] = np.zeros(taken.size, column.dtype)
+        columns[name][partials.ids] = column
+    return finish(plain, measures, columns, taken.size)
+
+
+def _percentile(taken: Taken) -> Values:
+    """Linear interpolation between the two nearest values, as Spark's `percentile` does."""
+    order, bounds = taken.sorted([taken.codes()])
+    counts = np.diff(bounds)
+    ordered = np.append(_doubles(taken, order), np.nan)  # a last one, for rows without values
+    found = []
+    for fraction in taken.fractions:
+        place = np.maximum(counts - 1, 0) * fraction
+        low, high = np.floor(place), np.ceil(place)
+        left, right = (ordered[np.where(counts > 0, bounds[:-1] + at.astype(np.int64), -1)] for at in (low, high))
+        with np.errstate(invalid="ignore"):
+            between = (high - place) * left + (place - low) * right
+        same = (low == high) | (left == right) | (np.isnan(left) & np.isnan(right))
+        found.append(np.where(same, left, between))
+    return _one_or_list(taken, found, counts == 0)
+
+
+def _percentile_disc(taken: Taken) -> Values:
+    """The first value that at least the fraction of all is not above, as a double."""
+    order, bounds = taken.sorted([taken.codes()])
+    counts = np.diff(bounds)
+    ordered = np.append(_doubles(taken, order), np.nan)
+    found = []
+    for fraction in taken.fractions:
+        at = np.maximum(np.ceil(counts * fraction).astype(np.int64) - 1, 0)
+        found.append(ordered[np.where(counts > 0, bounds[:-1] + at, -1)])
+    return _one_or_list(taken, found, counts == 0)
+
+
+def _approx_percentile(taken: Taken) -> Values:
+    """Exact here: the first value that at least the fraction of all is not above, in its own type."""
+    order, bounds = taken.sorted([taken.codes()])
+    counts = np.diff(bounds)
+    items = []
+    for fraction in taken.fractions:
+        at = np.clip(np.ceil(counts * fraction).astype(np.int64) - 1, 0, np.maximum(counts - 1, 0))
+        items.append(_picked(order, bounds[:-1] + at))
+    if not taken.aggregate.type.startswith("array<"):
+        return taken.chosen(items[0], counts == 0)
+    held = np.flatnonzero(counts > 0)
+    pairs = np.stack([one[held] for one in items], axis=1).reshape(-1) if len(order) else order
+    sizes = np.where(counts > 0, len(items), 0)
+    return taken.lists(taken.values(pairs), np.concatenate([[0], np.cumsum(sizes)]), counts == 0)
+
+
+def _doubles(taken: Taken, pairs: Ints) -> Any:
+    column, kind = taken.values(pairs), taken.aggregate.arguments[0].type
+    data = from_arrow(column, kind).data
+    return to_doubles(data, kind) if is_decimal(kind) else data.astype(np.float64)
+
+
+def _picked(order: Ints, places: Ints) -> Ints:
+    """What stands at each place; anything where nothing does."""
+    return order[np.clip(places, 0, len(order) - 1)] if len(order) else order
+
+
+def _one_or_list(taken: Taken, found: list[Any], empty: Any) -> Values:
+    if not taken.aggregate.type.startswith("array<"):
+        return Values(np.where(empty, 0.0, found[0]), empty)
+    items = np.stack(found, axis=1).reshape(-1)
+    return taken.lists(pa.array(items), np.arange(taken.size + 1) * len(found), empty)
+
+
+def _mode(taken: Taken) -> Values:
+    """The most frequent value, of several the least."""
+    codes = taken.codes()
+    order, _ = taken.sorted([codes])
+    rows = taken.rows[order]
+    begins = _runs(rows, codes[order])
+    lengths = np.diff(np.append(begins, len(order)))
+    best = np.lexsort((-np.arange(len(begins)), lengths, rows[begins]))  # the last of each row wins
+    pairs = np.zeros(taken.size, np.int64)
+    pairs[rows[begins][best]] = order[begins[best]]
+    return taken.chosen(pairs, np.bincount(taken.rows, minlength=taken.size) == 0)
+
+
+def _end(last: bool, by: Callable[[Taken], list[Ints]]) -> Callable[[Taken], Values]:
+    """The argument of the first or last event of each row in some order."""
+
+    def answer(taken: Taken) -> Values:
+        order, bounds = taken.sorted(by(taken))
+        return taken.chosen(_picked(order, bounds[1:] - 1 if last else bounds[:-1]), np.diff(bounds) == 0)
+
+    return answer
+
+
+def _extreme_by(largest: bool) -> Callable[[Taken], Values]:
+    """The argument of the event with the least or largest `other`; of several the first in time, then the least."""
+
+    def answer(taken: Taken) -> Values:
+        codes = taken.codes(1)
+        order, bounds = taken.sorted([*taken.position(), ~codes if largest else codes])
+        if not taken.fractions:
+            return taken.chosen(_picked(order, bounds[:-1]), np.diff(bounds) == 0)
+        (most,) = taken.fractions
+        nth = np.arange(len(order)) - np.repeat(bounds[:-1], np.diff(bounds))
+        sizes = np.minimum(np.diff(bounds), int(most))
+        kept = order[nth < most]
+        return taken.lists(taken.values(kept), np.concatenate([[0], np.cumsum(sizes)]), sizes == 0)
+
+    return answer
+
+
+_FUNCTIONS: dict[str, Callable[[Taken], Values]] = {
+    "count_distinct": _count_distinct,
+    "sum_distinct": _of_distinct,
+    "avg_distinct": _of_distinct,
+    "percentile": _percentile,
+    "percentile_disc": _percentile_disc,
+    "approx_percentile": _approx_percentile,
+    "mode": _mode,
+    "collect_list": _collect_list,
+    "collect_set": _collect_set,
+    "first": _end(False, Taken.position),
+    "last": _end(True, Taken.position),
+    "min": _end(False, lambda taken: [taken.codes()]),
+    "max": _end(True, lambda taken: [taken.codes()]),
+    "min_by": _extreme_by(largest=False),
+    "max_by": _extreme_by(largest=True),
+}
+
+
+def needs_events(plan: QueryPlan) -> bool:
+    """Whether some aggregate of the query is answered from the event log."""
+    return any(aggregate.logged for aggregate in plan.query.aggregates)

@@ -1,0 +1,76 @@
+"""Events on their way into the log of their group: chosen in the gather, numbered and kept by the fold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints, Mask
+from millpond.model.expressions import Expression
+from millpond.plan.event_log import LogPlan
+from millpond.plan.plan import fingerprint
+from millpond.runtime.columns import arrow_type, to_arrow
+from millpond.runtime.partials import Rows
+from millpond.state.event_log import OFFSET, PARTITION, Events, joined
+
+
+def value_name(value: Expression) -> str:
+    """The column of the log that holds a value, the same in every plan."""
+    return f"v:{fingerprint(value)}"
+
+
+def filter_name(condition: Expression) -> str:
+    """The column of the log that says whether an event passes a filter."""
+    return f"f:{fingerprint(condition)}"
+
+
+def column_types(log: LogPlan, ordered: bool) -> dict[str, pa.DataType]:
+    """The columns that a log has, and their types; `ordered`: source partition and offset are known."""
+    types = {value_name(value): arrow_type(value.type) for value in log.values}
+    types |= {filter_name(condition): pa.bool_() for condition in log.filters}
+    return types | ({PARTITION: pa.string(), OFFSET: pa.int64()} if ordered else {})
+
+
+class LoggedRows:
+    """The rows of a chunk that a group keeps as events, before it is told whose they are."""
+
+    def __init__(
+        self, log: LogPlan, rows: Rows, times_us: Ints, late: Ints, order: tuple[pa.Array | None, Ints | None]
+    ) -> None:
+        """`times_us`, `late` and `order` (source partition and offset) are of the whole chunk."""
+        self._log, self._rows = log, rows
+        self._masks = [self._passed(condition) for condition in log.filters]
+        taken = np.ones(rows.count, bool) if log.takes_all or not self._masks else np.logical_or.reduce(self._masks)
+        self.index = np.flatnonzero(taken)
+        self._times, self._late, self._order = rows.take(times_us), rows.take(late), order
+
+    def _passed(self, condition: Expression) -> Mask:
+        passed = self._rows.passed(self._rows.filter_of(condition))
+        return np.ones(self._rows.count, bool) if passed is None else np.broadcast_to(passed, (self._rows.count,))
+
+    def events(self, chosen: Ints, keys: Ints) -> Events:
+        """Those at `chosen` (positions among the group's rows); `keys` are their codes."""
+        rows = self._rows
+        whole = chosen if rows.index is None else rows.index[chosen]
+        places, columns = pa.array(whole), {}
+        for value in self._log.values:
+            known = rows.evaluator(value)
+            column = to_arrow(known._replace(null=known.null | known.error), value.type, rows.evaluator.rows)
+            columns[value_name(value)] = column.take(places)
+        for condition, mask in zip(self._log.filters, self._masks, strict=True):
+            columns[filter_name(condition)] = pa.array(mask[chosen])
+        partition, offset = self._order
+        if partition is not None and offset is not None:
+            columns[PARTITION] = partition.take(places).cast(pa.string())
+            columns[OFFSET] = pa.array(np.broadcast_to(offset, (rows.evaluator.rows,))[whole])
+        return Events(keys, self._times[chosen], self._late[chosen], columns)
+
+
+def numbered(parts: Sequence[tuple[Events, Ints]], log: LogPlan) -> Events | None:
+    """Events of an epoch in the slots of their instance; `parts`: with the slot of each key code. None: no events."""
+    found = [events._replace(slots=slots[events.slots]) for events, slots in parts if events.rows]
+    if not found:
+        return None
+    return joined(found, column_types(log, any(OFFSET in events.columns for events in found)))

@@ -1,0 +1,89 @@
+"""The event log of a group on one instance: events some query needs as events, each kept once, as Arrow columns.
+
+A section is one Arrow IPC file with a row per event: `slot` and `time` (µs), `class` (delays missed), then one column
+per distinct value (`v:<id>`) and filter (`f:<id>`, booleans), and for a stream with an order `partition` and `offset`.
+A column that a section lacks was asked for later: no window that began before holds a use of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millpond.arrays import Ints, Mask
+from millpond.errors import CorruptError
+from millpond.state.segments import narrow
+
+SLOT, TIME, CLASS = "slot", "time", "class"
+_LEADING = (SLOT, TIME, CLASS)
+
+PARTITION, OFFSET = "partition", "offset"
+
+
+class Events(NamedTuple):
+    """Events: the slot of each one's key, its time, how many of the group's delays it had missed, and columns."""
+
+    slots: npt.NDArray[np.integer]
+    times_us: Ints
+    late_class: npt.NDArray[np.integer]
+    columns: dict[str, pa.Array]
+
+    @property
+    def rows(self) -> int:
+        """Number of events."""
+        return len(self.slots)
+
+    def take(self, rows: Ints | Mask) -> Events:
+        """Some of the events: by their positions, or a mask."""
+        index = np.flatnonzero(rows) if rows.dtype == bool else rows
+        places = pa.array(index)
+        columns = {name: column.take(places) for name, column in self.columns.items()}
+        return Events(self.slots[index], self.times_us[index], self.late_class[index], columns)
+
+    def between(self, first: int, end: int) -> Events:
+        """Those at positions `first` … `end` - 1, in place."""
+        columns = {name: column.slice(first, end - first) for name, column in self.columns.items()}
+        return Events(self.slots[first:end], self.times_us[first:end], self.late_class[first:end], columns)
+
+
+def joined(parts: Sequence[Events], types: dict[str, pa.DataType]) -> Events:
+    """All events one after the other, with the columns of `types`; what a part lacks is NULL."""
+    columns = {}
+    for name, kind in types.items():
+        chunks = [part.columns.get(name, pa.nulls(part.rows, kind)) for part in parts]
+        columns[name] = pa.concat_arrays([chunk.cast(kind) for chunk in chunks]) if chunks else pa.nulls(0, kind)
+    return Events(
+        _together([part.slots for part in parts]),
+        _together([part.times_us for part in parts]),
+        _together([part.late_class for part in parts]),
+        columns,
+    )
+
+
+def _together(arrays: Iterable[npt.NDArray[np.integer]]) -> Ints:
+    return np.concatenate([np.zeros(0, np.int64), *(array.astype(np.int64, copy=False) for array in arrays)])
+
+
+def encode_events(events: Events) -> pa.RecordBatch:
+    """The events as one record batch."""
+    arrays = [narrow(events.slots), events.times_us, narrow(events.late_class)]
+    columns = [*map(pa.array, arrays), *events.columns.values()]
+    return pa.RecordBatch.from_arrays(columns, names=[*_LEADING, *events.columns])
+
+
+def decode_events(batch: pa.RecordBatch) -> Events:
+    """The events in a batch of `encode_events`; arrays are views of its buffers.
+
+    Raises:
+        CorruptError: a leading column is missing.
+    """
+    named = dict(zip(batch.schema.names, batch.columns, strict=True))
+    try:
+        slots, times, classes = (np.asarray(named.pop(name)) for name in _LEADING)
+    except KeyError as error:
+        raise CorruptError(f"A section of events lacks {error}.", "Restore the file.") from error
+    return Events(slots, times, classes, named)

@@ -1,0 +1,91 @@
+"""The naive twin of aggregates that are answered from the event log: plain sorting of plain lists."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from millpond.model.aggregates import Aggregate
+from millpond.testing.rowwise import Value, order
+
+Plain = Callable[[Aggregate, Sequence[Value]], Value]
+
+
+def of_events(wanted: Aggregate, events: Sequence[Any], plain: Plain) -> Any:
+    """The aggregate of (time, argument, …) of the events it takes; `plain` answers functions of values alone."""
+    function, count = wanted.function, len(wanted.arguments)
+    if function not in ("first", "last"):
+        needed = [1] if function in ("min_by", "max_by") else range(count)
+        events = [event for event in events if all(event[1 + i] is not None for i in needed)]
+    in_time = sorted(events, key=lambda event: (event[0], *reversed([_rank(value) for value in event[1:]])))
+    if function in ("first", "last"):
+        return in_time[0 if function == "first" else -1][1] if in_time else None
+    if function in ("min_by", "max_by"):
+        return _by(wanted, in_time)
+    distinct = {tuple(order(value) for value in event[1:]): event[1:] for event in events}
+    if function == "count_distinct":
+        return len(distinct)
+    if function == "collect_list":
+        return [event[1] for event in in_time]
+    values = sorted((event[1] for event in events), key=order)
+    if function.endswith("_distinct"):
+        alone = Aggregate(function.removesuffix("_distinct"), wanted.argument, None, wanted.type)
+        return plain(alone, [value for (value,) in distinct.values()])
+    if function == "collect_set":
+        return sorted((value for (value,) in distinct.values()), key=order)
+    if not values:
+        return None
+    if function in ("min", "max"):
+        return values[0 if function == "min" else -1]
+    if function == "mode":
+        return max(values, key=lambda value: (sum(order(other) == order(value) for other in values), _Least(value)))
+    return _percentiles(wanted, values)
+
+
+class _Least:
+    """Orders values the other way round."""
+
+    def __init__(self, value: Value) -> None:
+        self._value = value
+
+    def __lt__(self, other: _Least) -> bool:
+        return order(other._value) < order(self._value)
+
+
+def _rank(value: Value) -> Any:
+    return (0, 0) if value is None else (1, order(value))
+
+
+def _by(wanted: Aggregate, in_time: Sequence[Any]) -> Any:
+    """Equal ones stay in the order of time."""
+    if wanted.function == "min_by":
+        ranked = sorted(in_time, key=lambda event: order(event[2]))
+    else:
+        ranked = sorted(in_time, key=lambda event: _Least(event[2]))
+    if not ranked:
+        return None
+    if isinstance(wanted.parameters, tuple):
+        return [event[1] for event in ranked[: int(str(wanted.parameters[0].value))]]
+    return ranked[0][1]
+
+
+def _percentiles(wanted: Aggregate, values: Sequence[Any]) -> Any:
+    assert isinstance(wanted.parameters, tuple)
+    fractions = [float(str(one.value)) for one in wanted.parameters]
+    if wanted.function == "percentile":
+        found = [_between([float(value) for value in values], fraction) for fraction in fractions]
+    else:
+        found = [values[max(math.ceil(len(values) * fraction) - 1, 0)] for fraction in fractions]
+        if wanted.function == "percentile_disc":
+            found = [float(value) for value in found]
+    return found if wanted.type.startswith("array<") else found[0]
+
+
+def _between(values: Sequence[float], fraction: float) -> float:
+    place = (len(values) - 1) * fraction
+    low, high = math.floor(place), math.ceil(place)
+    left, right = values[low], values[high]
+    if low == high or left == right or (math.isnan(left) and math.isnan(right)):
+        return left
+    return (high - place) * left + (place - low) * right
