@@ -24,7 +24,6 @@ from millpond.model.query import Query, changed_functions
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Stream
 from millpond.plan.build import build_plan
-from millpond.plan.functions import check_functions
 from millpond.plan.plan import Plan
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.epoch import Setting
@@ -133,7 +132,6 @@ class Pond:
             made = self._front.query_from_sql(name, query, sink=sink, serve=serve, late=late)
         else:
             made = self._front.query_from_dataframe(name, query, sink=sink, serve=serve, late=late)
-        check_functions([made])
         self._queries[name] = made
         return made
 
@@ -144,7 +142,6 @@ class Pond:
             QueryError: a statement is wrong; the message names its line.
         """
         made = self._front.load_file(text)
-        check_functions(made)
         for query in made:
             if query.name in self._queries:
                 raise QueryTypeError(f"The query name {query.name!r} is used twice.", "Rename one.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millpond.model.expressions import Expression, Literal
+from millpond.model.functions import PREFIX
 from millpond.model.types import MOST_DIGITS, Digits, digits_of, is_decimal, is_integer
 
 PAIRED = ("corr", "covar_pop", "covar_samp", "regr_sxy", "regr_slope", "regr_intercept", "regr_r2")
@@ -53,7 +54,7 @@ class Aggregate(msgspec.Struct, frozen=True):
     def logged(self) -> bool:
         """Whether it is answered from the event log: its function, or what it compares, has no cells."""
         extreme_text = self.function in ("min", "max") and self.argument is not None and self.argument.type == "string"
-        return extreme_text or self.function in LOGGED
+        return extreme_text or self.function in LOGGED or self.function.startswith(PREFIX)
 
 
 def result_type(function: str, kind: str) -> str:

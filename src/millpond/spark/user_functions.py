@@ -138,7 +138,7 @@ class UserFunctions:
         arguments = [_widened(function, part, translate(part), kind) for part, kind in pairs]
         second = arguments[1] if len(arguments) > 1 else msgspec.UNSET
         more = tuple(arguments[2:]) or msgspec.UNSET
-        return Aggregate(function.function, arguments[0], condition, function.returns, second, more), function
+        return Aggregate(function.function, arguments[0], condition, function.returns, second, more=more), function
 
 
 def deadline_ms(catalyst: Catalyst, text: str) -> int:

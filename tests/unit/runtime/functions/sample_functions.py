@@ -173,7 +173,7 @@ class Joined:
     def update(self, state: pa.Table, keys: pa.Array, batch: pa.Table) -> pa.Table:
         found = state["text"].to_pylist()
         for key, value in zip(keys.to_pylist(), batch.column(0).to_pylist(), strict=True):
-            found[key] += f"{value:g},"
+            found[key] += "-," if value is None else f"{value:g},"
         return pa.table({"text": found})
 
     def merge(self, left: pa.Table, right: pa.Table) -> pa.Table:
@@ -197,3 +197,14 @@ class OtherState(Mean):
 class Unfinished:
     def create(self, count: int) -> pa.Table:
         return pa.table({})
+
+
+def joined(values: pa.Array) -> str:
+    return "".join("-," if value is None else f"{value:g}," for value in values.to_pylist())
+
+
+def joined_all(table: pa.Table) -> pa.Array:
+    found: dict[int, str] = {}
+    for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
+        found[key] = found.get(key, "") + ("-," if value is None else f"{value:g},")
+    return pa.array([found[key] for key in range(len(found))])
