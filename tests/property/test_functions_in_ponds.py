@@ -17,6 +17,7 @@ from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
+from millpond.runtime.functions import answers as answering
 from millpond.runtime.functions.answers import process_host
 from millpond.testing.answers import answers, dealt, whole
 
@@ -54,10 +55,8 @@ def query(name: str, called: UserFunction, window: Sliding, condition: Expressio
 def events(seed: int, count: int = 120) -> list[dict[str, Any]]:
     dice = random.Random(seed)
     amounts = [1.0, 2.0, 3.5, 4.0, 5.25, None]
-    keys = "abc"
-    return [
-        {"k": dice.choice(keys), "amount": dice.choice(amounts), "ts": dice.randrange(90) * SECOND} for _ in range(count)
-    ]
+    found = [(dice.choice("abc"), dice.choice(amounts), dice.randrange(90)) for _ in range(count)]
+    return [{"k": k, "amount": amount, "ts": second * SECOND} for k, amount, second in found]
 
 
 def expected(
@@ -104,6 +103,20 @@ def test_answers_are_those_of_a_recomputation(tmp_path: Path, seed: int) -> None
                     assert found_in(found.rows[f"{kind}_{i}_{heavy}"]) == right, (kind, window, heavy)
 
 
+def test_no_call_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However the rows of a result are cut into calls."""
+    made, window, rows = function("joined_all", "grouped"), WINDOWS[1], events(7, 40)
+    right = expected(rows, window, False, joined)
+    for most in (1, 3, 10, 1000):
+        monkeypatch.setattr(answering, "EVENTS_AT_ONCE", most)
+        found = answers(tmp_path / str(most), [query("q", made, window)], [rows])
+        assert found_in(found.rows["q"]) == right
+        bad = replace(function("raises", "holistic", "double"))
+        told = answers(tmp_path / f"bad{most}", [query("bad", bad, WINDOWS[0])], [FAILING]).quarantined["bad"]
+        assert 'for the key ["b"].' in told
+
+
+FAILING = [{"k": k, "amount": amount, "ts": SECOND} for k, amount in (("a", 1.0), ("b", 3.0), ("c", 5.0))]
 BAD = [
     ("raises", {}, "raised ValueError: three is too many"),
     ("leaves", {}, "ended its process with status 5 saying: so long"),
@@ -121,9 +134,8 @@ def test_a_failure_quarantines_its_query_alone(
     good = function("median", "holistic", "double")
     window = WINDOWS[0]
     asked = [query("bad", bad, window), query("good", good, window), query("other", replace(good, name="m"), window)]
-    rows = [{"k": k, "amount": amount, "ts": SECOND} for k, amount in (("a", 1.0), ("b", 3.0), ("c", 5.0))]
     for instances in (1, 3):
-        found = answers(tmp_path / str(instances), asked, [rows, [], rows[:1]], instances)
+        found = answers(tmp_path / str(instances), asked, [FAILING, [], FAILING[:1]], instances)
         assert list(found.quarantined) == ["bad"]
         assert found.quarantined["bad"].startswith(f"[MP-FUNCTION] The function {attribute}@1 {what}")
         assert ', for the key ["b"].' in found.quarantined["bad"]

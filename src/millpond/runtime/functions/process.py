@@ -53,8 +53,8 @@ class Child:
 
     def __init__(self, path: Sequence[str]) -> None:
         with tempfile.TemporaryFile() as shared:
-            shared.truncate(8)
-            self._row = memoryview(mmap.mmap(shared.fileno(), 8)).cast("q")
+            shared.truncate(16)
+            self._progress = memoryview(mmap.mmap(shared.fileno(), 16)).cast("q")
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "millpond.runtime.functions.child", str(shared.fileno())],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
@@ -76,9 +76,10 @@ class Child:
         """Send a frame and take the one that answers it.
 
         Raises:
-            Gone: there was no answer within `deadline_ms`, or none that reads; the child is of no use any more.
+            Gone: there was no answer within `deadline_ms` of the sending, or of the beginning of the row that the child
+                is at; or none that reads. The child is of no use any more.
         """
-        self._row[0] = -1
+        self._progress[0], self._progress[1] = -1, 0
         text, body = self._moved(encode({**header, "deadline_ms": deadline_ms}, tables), deadline_ms)
         try:
             found = decode_header(text)
@@ -100,7 +101,7 @@ class Child:
         """Write the parts of a frame and read a whole one."""
         entry, leave, told = self._process.stdin, self._process.stdout, self._process.stderr
         assert entry is not None and leave is not None and told is not None
-        end_us = lap_us() + deadline_ms * 1000
+        began_us = lap_us()
         unsent = deque(memoryview(part).cast("B") for part in parts if len(part))
         got = bytearray()
         wanted = HEAD.size
@@ -109,9 +110,9 @@ class Child:
             ready.register(leave, selectors.EVENT_READ)
             ready.register(told, selectors.EVENT_READ)
             while len(got) < wanted:
-                left = (end_us - lap_us()) / 1e6
+                left = (max(began_us, self._progress[1]) - lap_us()) / 1e6 + deadline_ms / 1000
                 events = ready.select(left) if left > 0 else []
-                if not events:
+                if left <= 0:
                     raise Gone(f"did not answer within {deadline_ms / 1000:g} s", self._at())
                 for key, _ in events:
                     if key.fileobj is entry:
@@ -128,7 +129,7 @@ class Child:
         return bytes(got[HEAD.size : start]), memoryview(got)[start:wanted]
 
     def _at(self) -> int | None:
-        row = self._row[0]
+        row = self._progress[0]
         return row if row >= 0 else None
 
     def _hear(self, told: int) -> bool:

@@ -32,6 +32,11 @@ def weighted(values: pa.Array, weights: pa.Array) -> float:
     return float(np.dot(values.to_numpy(), weights.to_numpy()))
 
 
+def naps(values: pa.Array) -> float:
+    time.sleep(0.5)
+    return 1.0
+
+
 def process(values: pa.Array) -> int:
     return os.getpid()
 

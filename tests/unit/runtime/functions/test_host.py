@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -124,6 +125,13 @@ def test_a_failure_is_told_with_its_key(
     assert host.call(declare("median"), EVENTS, 5).to_pylist() == [None, 1.5, None, 3.5, 5.5], "others go on"
 
 
+def test_the_deadline_of_a_holistic_function_is_for_one_key(declare: Declare) -> None:
+    slow = declare("naps", deadline_ms=2000)  # 0.5 s a key: 4 s in all
+    table = pa.table({"key": np.arange(8), "value": np.ones(8)})
+    with FunctionHost() as host:
+        assert host.call(slow, table, 8).to_pylist() == [1.0] * 8
+
+
 def test_after_a_failure_a_new_process_answers(declare: Declare) -> None:
     with FunctionHost() as host:
         function = declare("leaves")
@@ -169,7 +177,36 @@ def test_much_data_goes_both_ways(host: FunctionHost, declare: Declare) -> None:
     assert host.call(declare("sums", "grouped"), table, rows).to_numpy().tolist() == (np.arange(rows) / 8).tolist()
 
 
-def test_an_orphan_ends_itself(declare: Declare, monkeypatch: pytest.MonkeyPatch) -> None:
+ORPHAN = """
+import sys
+sys.path.insert(0, {folder!r})
+import pyarrow as pa
+from millpond.model.functions import UserFunction
+from millpond.runtime.functions.host import FunctionHost
+host = FunctionHost()
+made = UserFunction("f", "1", "sample_functions:hangs", "holistic", ("double",), "double", 1_000)
+host.load(made)
+print(host._children[made][0]._process.pid, flush=True)
+host.call(made, pa.table({{"key": [0], "value": [3.0]}}), 1)
+"""
+
+
+@pytest.mark.slow
+def test_an_orphan_that_hangs_is_ended_by_the_kernel() -> None:
+    program = ORPHAN.format(folder=str(Path(__file__).parent))
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        time.sleep(0.5)  # it hangs by now
+        parent.kill()
+    assert _lives(child)
+    limit = time.monotonic() + 60
+    while _lives(child) and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert not _lives(child)
+
+
+def test_an_idle_orphan_ends_itself(declare: Declare) -> None:
     host = FunctionHost()
     function = declare("process", returns="bigint")
     number = host.call(function, EVENTS, 5)[1].as_py()
