@@ -109,6 +109,7 @@ ONE: list[tuple[str, str, str]] = [
     *((op, kind, kind) for op in ("negate", "abs") for kind in DECIMALS),
     *(("cast", source, target) for source in (*DECIMALS, *NUMBERS[:4]) for target in DECIMALS),
     *(("cast", source, DOUBLE) for source in DECIMALS),
+    *(("xxhash64", kind, BIGINT) for kind in ORDERED),
     ("not", BOOLEAN, BOOLEAN), ("length", STRING, INT), ("upper", STRING, STRING), ("lower", STRING, STRING),
 ]  # fmt: skip
 OTHERS = ("round", "startswith", "endswith", "contains")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from millpond.errors import OverflowedError
-from millpond.model.aggregates import PAIRED, Aggregate
+from millpond.model.aggregates import DISTINCT, PAIRED, Aggregate
 from millpond.model.expressions import Call, Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.types import is_decimal
@@ -215,6 +215,7 @@ def test_the_random_cases_reach_what_they_are_for() -> None:
         "var_pop",
         "regr_sxx",
         *PAIRED,
+        DISTINCT,
     }
     assert random_case(5, 50, 3) == random_case(5, 50, 3) or _has_nan(random_case(5, 50, 3))
 

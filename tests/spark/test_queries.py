@@ -137,6 +137,8 @@ def _rows(table: pa.Table) -> list[str]:
 
 
 def _shown(value: object) -> object:
+    if isinstance(value, list):  # Spark collects in the order in which events come, a pond in that of time
+        return sorted(value, key=repr)
     # Spark adds doubles in the order in which they come, a pond exactly
     return format(value, ".10g") if isinstance(value, float) else value
 

@@ -10,9 +10,11 @@ import datetime as dt
 import math
 import re
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -103,6 +105,21 @@ SAME = {
     ),
     "empty_filter": q("count(*) FILTER (WHERE i > 9) AS n, sum(i) FILTER (WHERE i > 9) AS t", "one"),
     "single_value": q("stddev(x) AS d, stddev_pop(x) AS p, variance(x) AS v", "one"),
+    "pairs": q("corr(x, i) AS c, covar_samp(x, i) AS s, covar_pop(x, i) AS p, regr_slope(x, i) AS b", "one"),
+    "odd_pairs": q(
+        "corr(x, f) AS c, covar_pop(x, l) AS n, regr_r2(1D, x) AS r, regr_intercept(x, 1D) AS e, "
+        "regr_count(x, f) AS m, bool_and(x > 0) AS a, bool_or(b) AS o", "double"
+    ),
+    "few_pairs": q("regr_r2(i, x) AS r, corr(i, l) AS c, regr_avgy(i, x) AS y, regr_sxx(i, x) AS xx", "row errors"),
+    "approximate": q(
+        "approx_count_distinct(x) AS x, approx_count_distinct(f, 0.3) AS f, approx_count_distinct(s) AS s, "
+        "approx_count_distinct(m) AS m", "double"
+    ),
+    "approximate_many": q(
+        "approx_count_distinct(ts) AS a, approx_count_distinct(i, 0.39) AS b, "
+        "approx_count_distinct(cast(i AS string), 0.1) FILTER (WHERE i > 3) AS c",
+        "nights", window="window(ts, '7 days')",
+    ),
     "guarded": q("sum(CASE WHEN i <> 0 THEN 8 DIV i END) AS t, sum(if(i = 0, 0, 1)) AS n", "row errors"),
     "tried": q("sum(try_divide(8, i)) AS t, count(try_cast(s AS int)) AS n, count(try_add(i, 1)) AS c", "row errors"),
     "types": q(
@@ -133,6 +150,7 @@ OWN = {
     "row_division": q("sum(8 DIV i) AS t, count(*) AS n", "row errors"),
     "row_cast": q("count(cast(s AS int)) AS n", "row errors"),
     "exact_sum": q("sum(x) AS t", "sums"),
+    "exact_covariance": q("covar_pop(x, f) AS c", "sums"),
     "exact_variance": q("var_pop(x) AS v, avg(x) AS a", "k = 'sums' AND x < 1"),
 }
 """Queries that a pond answers otherwise, on purpose."""
@@ -253,6 +271,20 @@ def test_sums_and_variances_of_doubles_are_rounded_once(answered: Answered) -> N
     assert ast.literal_eval(row) == {"v": pytest.approx(exact, rel=1e-15), "a": math.fsum([-1e16, 0.1, 0.2]) / 3}
     [theirs] = answered.spark(OWN["exact_sum"]).to_pylist()
     assert theirs["t"] != math.fsum([1e16, 1.0, -1e16, 0.1, 0.2])
+
+
+def test_pairs_skip_nulls_and_have_sparks_edges(answered: Answered) -> None:
+    same(answered, "pairs", "odd_pairs", "few_pairs")
+
+
+def test_a_covariance_of_doubles_is_rounded_once(answered: Answered) -> None:
+    pairs = [(Fraction(x), Fraction(float(np.float32(x)))) for x in (1e16, 1.0, -1e16, 0.1, 0.2)]
+    numerator = 5 * sum(x * y for x, y in pairs) - sum(x for x, _ in pairs) * sum(y for _, y in pairs)
+    assert answered.pond["exact_covariance"] == [repr({"c": float(numerator) / 25.0})]
+
+
+def test_approximate_counts_are_sparks(answered: Answered) -> None:
+    same(answered, "approximate", "approximate_many")
 
 
 def test_results_have_sparks_types(answered: Answered) -> None:

@@ -130,6 +130,8 @@ def _columns(measure: Measure, price: Price, cells: GroupCells | None) -> float:
         counted = [cells.of_measure[one.id] for one in alike if cells.of_measure.get(one.id)]
         if counted:
             return max(counted)
+    if measure.precision:
+        return (1 << measure.precision) / WORD_BYTES
     if measure.kind in ("sum", "squares", "products"):
         return (1 if is_integer(measure.type) else 2) + (measure.kind != "sum")
     return 1

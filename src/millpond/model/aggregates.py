@@ -11,8 +11,12 @@ from millpond.model.types import MOST_DIGITS, Digits, digits_of, is_decimal, is_
 PAIRED = ("corr", "covar_pop", "covar_samp", "regr_sxy", "regr_slope", "regr_intercept", "regr_r2")
 """Functions of two arguments: they skip an event for which either is NULL. Those of a regression are (y, x)."""
 
+DISTINCT = "approx_count_distinct"
+"""Its `other` is a constant, the largest relative standard error that is asked for; its result is never NULL."""
+
 FUNCTIONS = (
     "count", "sum", "min", "max", "avg", "stddev_samp", "stddev_pop", "var_samp", "var_pop", "regr_sxx", *PAIRED,
+    DISTINCT,
 )  # fmt: skip
 """Aggregate functions answered by this version, by Spark's canonical name; `regr_sxx` here has one argument."""
 

@@ -28,6 +28,8 @@ OPERATORS = {
     "case": "2+", "coalesce": "1+", "cast": "1",
     # text
     "upper": "1", "lower": "1", "length": "1", "startswith": "2", "endswith": "2", "contains": "2", "concat": "1+",
+    # the hash by which Spark counts distinct values; unlike in SQL, NULL of NULL
+    "xxhash64": "1",
 }  # fmt: skip
 """Operator -> number of arguments."""
 

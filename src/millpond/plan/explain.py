@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from millpond.model.expressions import Expression, columns_of, render
+from millpond.model.aggregates import DISTINCT
+from millpond.model.expressions import Expression, Literal, columns_of, render
 from millpond.model.query import Query
 from millpond.model.stream import Stream
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.edges import edges_between
+from millpond.plan.measures import precision_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan
 
 _HOUR_US = 3_600_000_000
@@ -89,6 +91,12 @@ def _query(plan: Plan, group: GroupPlan, query: QueryPlan) -> Iterator[str]:
     late = query.query.late_sink
     if late is not None:
         yield f"      late rows  {' '.join(filter(None, (late.format, late.path)))}"
+    for i, aggregate in enumerate(query.query.aggregates):
+        if isinstance(aggregate.other, Literal) and aggregate.function == DISTINCT:
+            read = [one.name for one in query.query.output if f"agg:{i}" in columns_of(one.expression)]
+            named = f"{aggregate.function}({', '.join(map(render, aggregate.arguments))})"
+            error = 1.04 / math.sqrt(1 << precision_of(aggregate.other))
+            yield f"      approximate  {', '.join(read) or 'HAVING'}: {named}, standard error {error:.2%}"
     yield f"      measures  {len(mine)}: {len(mine) - len(private)} shared, {len(private)} private"
     yield f"      if added last  {', '.join(_marginal(plan, group, query.query, len(private)))}"
 

@@ -16,9 +16,10 @@ from millpond.plan.event_log import LogPlan
 class Measure(msgspec.Struct, frozen=True, dict=True):
     """Something that is counted or summed once per key and slice, however many queries ask for it.
 
-    `kind` is count, sum, squares (sum of squares), products (sum of `value` times `other`), min or max; only rows
-    for which `filter` is TRUE take part (None: all), and `filter` already says that its values are not NULL.
-    `type` is the value's SQL type.
+    `kind` is count, sum, squares (sum of squares), products (sum of `value` times `other`), min, max or, followed by
+    their precision p, registers (2**p of them, of hashes, by which distinct values are counted); only rows for which
+    `filter` is TRUE take part (None: all), and `filter` already says that its values are not NULL. `type` is the
+    value's SQL type.
     """
 
     kind: str
@@ -32,6 +33,12 @@ class Measure(msgspec.Struct, frozen=True, dict=True):
         """The expressions whose values it needs."""
         first = () if self.value is None else (self.value,)
         return first if self.other is msgspec.UNSET else (*first, self.other)
+
+    @property
+    def precision(self) -> int:
+        """Of registers; 0: it has none."""
+        digits = self.kind.removeprefix("registers")
+        return 0 if digits == self.kind else int(digits)
 
     @cached_property
     def id(self) -> str:

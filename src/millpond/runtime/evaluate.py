@@ -19,6 +19,7 @@ from millpond.model.types import is_decimal
 from millpond.runtime.arithmetic import ARITHMETIC, compare
 from millpond.runtime.columns import NONE, Array, Mask, Values
 from millpond.runtime.decimals import DECIMALS
+from millpond.runtime.hashing import hashed
 from millpond.state.wide import wide_integer
 
 
@@ -65,6 +66,8 @@ class Evaluator:
         args = [self(arg) for arg in expression.args]
         if expression.op in _COMPARISONS:
             return _compared(expression, args)
+        if expression.op == "xxhash64":
+            return hashed(expression, args)
         if expression.op in _TEXT:
             return _text(expression, args)
         if any(is_decimal(part.type) for part in (expression, *expression.args)):

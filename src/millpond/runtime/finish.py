@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from millpond.arrays import Ints, Wide
-from millpond.model.aggregates import PAIRED, Aggregate, result_type
+from millpond.model.aggregates import DISTINCT, PAIRED, Aggregate, result_type
 from millpond.model.types import digits_of, is_decimal, is_float, is_integer
 from millpond.plan.measures import NEEDS
 from millpond.plan.plan import Measure
 from millpond.runtime.arithmetic import round_half_up
 from millpond.runtime.columns import Array, Mask, Values
+from millpond.runtime.hyperloglog import estimates
 from millpond.runtime.pairs import OF_PAIRS, Pairs
-from millpond.state.cells import from_order_codes, words_of
+from millpond.state.cells import from_order_codes, registers_of, words_of
 from millpond.state.exact import SHIFT, Words, covariance_numerators, normalise, to_doubles, to_integers
 from millpond.state.wide import beyond, divided, of_words, widened
 
@@ -129,6 +130,13 @@ def _odd(measure: Measure, columns: Mapping[str, Ints], count: Ints) -> Mask:
     return odd
 
 
+def _distinct(
+    aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints
+) -> Values:
+    measure = measures[0]
+    return Values(estimates(registers_of(measure.id, columns), measure.precision, len(count)))
+
+
 def _pairs(
     aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints
 ) -> Values:
@@ -142,10 +150,10 @@ def _pairs(
         covariance_numerators(count, words[sums[i]], words[sums[i]], words[squares[i]]) if squares[i] in words else None
         for i in (0, 1)
     )
-    means = (to_doubles(words[one], SHIFT["double"]) / np.maximum(count, 1) for one in sums)
-    odd = (_odd(found[one], columns, count) for one in sums)
+    mean_y, mean_x = (to_doubles(words[one], SHIFT["double"]) / np.maximum(count, 1) for one in sums)
+    odd_y, odd_x = (_odd(found[one], columns, count) for one in sums)
     yx = covariance_numerators(count, words["sum"], words["other sum"], words["products"])
-    return OF_PAIRS[aggregate.function](aggregate.function, Pairs(count, yx, yy, xx, *means, *odd))
+    return OF_PAIRS[aggregate.function](aggregate.function, Pairs(count, yx, yy, xx, mean_y, mean_x, odd_y, odd_x))
 
 
 def _extreme(
@@ -171,5 +179,6 @@ _FINISH: dict[str, Callable[[Aggregate, Sequence[Measure], Mapping[str, Ints], I
     "stddev_samp": _variance,
     "stddev_pop": _variance,
     "regr_sxx": _variance,
+    DISTINCT: _distinct,
     **dict.fromkeys(PAIRED, _pairs),
 }

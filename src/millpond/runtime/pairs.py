@@ -11,13 +11,13 @@ from millpond.runtime.columns import Array, Mask, Values
 
 
 class Pairs(NamedTuple):
-    """What a window and key have of pairs (y, x): `yy` is n Σy² − (Σy)², `yx` n Σyx − Σy Σx, and so on, rounded once.
+    """What a window and key have of its n pairs (y, x): `yy` is n Σy² − (Σy)², `yx` n Σyx − Σy Σx, …, rounded once.
 
-    `yy`, `xx` and the means are None where the function does not need them; the masks tell where some y, or some x, is
-    NaN or infinite.
+    `yy` and `xx` are None where the function does not need them; the masks tell where some y, or some x, is NaN or
+    infinite.
     """
 
-    count: Ints
+    n: Ints
     yx: Array
     yy: Array | None
     xx: Array | None
@@ -29,11 +29,10 @@ class Pairs(NamedTuple):
 
 def covariance(function: str, pairs: Pairs) -> Values:
     """`covar_pop`, `covar_samp` and `regr_sxy`; NULL without pairs, of a sample also with one."""
-    count = pairs.count
-    sample = function == "covar_samp"
-    divisor = {"regr_sxy": count, "covar_pop": count * count, "covar_samp": count * (count - 1)}[function]
+    n, sample = pairs.n, function == "covar_samp"
+    divisor = {"regr_sxy": n, "covar_pop": n * n, "covar_samp": n * (n - 1)}[function]
     data = pairs.yx / np.maximum(divisor, 1).astype(np.float64)
-    return Values(np.where(pairs.odd_y | pairs.odd_x, np.nan, data), count <= sample)
+    return Values(np.where(pairs.odd_y | pairs.odd_x, np.nan, data), n <= sample)
 
 
 def correlation(_function: str, pairs: Pairs) -> Values:
@@ -43,8 +42,8 @@ def correlation(_function: str, pairs: Pairs) -> Values:
     odd = pairs.odd_y | pairs.odd_x
     with np.errstate(invalid="ignore"):
         data = pairs.yx / root_of_product(np.where(odd, 1.0, pairs.xx), np.where(odd, 1.0, pairs.yy))
-    flat = ~odd & ((pairs.xx == 0) | (pairs.yy == 0))
-    return Values(np.where(odd, np.nan, data), (pairs.count < 2) | flat)
+    flat = (~pairs.odd_x & (pairs.xx == 0)) | (~pairs.odd_y & (pairs.yy == 0))
+    return Values(np.where(odd, np.nan, data), (pairs.n < 2) | flat)
 
 
 def root_of_product(left: Array, right: Array) -> Array:
@@ -58,7 +57,7 @@ def root_of_product(left: Array, right: Array) -> Array:
 def regression(function: str, pairs: Pairs) -> Values:
     """`regr_slope`, `regr_intercept` and `regr_r2` of y by x; NULL where all x are equal, r2 1 where all y are."""
     assert pairs.xx is not None
-    steep = ~pairs.odd_x & (pairs.xx == 0)
+    steep, odd = ~pairs.odd_x & (pairs.xx == 0), pairs.odd_y | pairs.odd_x
     with np.errstate(invalid="ignore", over="ignore"):
         slope = pairs.yx / np.where(steep, 1.0, pairs.xx)
         if function == "regr_slope":
@@ -67,11 +66,10 @@ def regression(function: str, pairs: Pairs) -> Values:
             data = pairs.mean_y - slope * pairs.mean_x
         else:
             assert pairs.yy is not None
-            flat = pairs.yy == 0
-            root = pairs.yx / root_of_product(np.where(steep, 1.0, pairs.xx), np.where(flat, 1.0, pairs.yy))
-            data = np.where(flat, 1.0, root * root)
-    data = np.where(pairs.odd_y | pairs.odd_x, np.nan, data)
-    return Values(data, (pairs.count == 0) | steep)
+            root = pairs.yx / root_of_product(pairs.xx, pairs.yy)
+            data, flat = root * root, ~pairs.odd_y & (pairs.yy == 0)
+            return Values(np.where(flat, 1.0, np.where(odd, np.nan, data)), (pairs.n == 0) | steep)
+    return Values(np.where(odd, np.nan, data), (pairs.n == 0) | steep)
 
 
 OF_PAIRS = {

@@ -14,6 +14,7 @@ from millpond.model.types import is_decimal, is_integer
 from millpond.plan.plan import GroupPlan, Measure
 from millpond.runtime.columns import Array
 from millpond.runtime.evaluate import Evaluator
+from millpond.runtime.hyperloglog import registers
 from millpond.state.cells import Piece, Slices, best_at, extreme_names, no_extreme, order_codes, word_names
 from millpond.state.exact import sums_of_doubles, sums_of_integers, sums_of_products, sums_of_squares, sums_of_wide
 
@@ -117,9 +118,10 @@ class Partials:
         values, *others = found if index is None else [column[index] for column in found]
         size = len(self.ids)
         if others:
-            pair = [column.astype(np.float64) for column in (values, *others)]
-            finite = np.isfinite(pair[0]) & np.isfinite(pair[1])  # the sums of each say what is not finite
-            self._columns.update(_products(measure, cells, pair, finite, size))
+            self._columns.update(_products(measure, cells, values, others[0], size))
+        elif measure.precision:
+            found_registers = registers(cells, values.astype(np.int64, copy=False), measure.precision, size)
+            self._columns.update({f"{measure.id}:r{k}": column for k, column in found_registers.items()})
         elif measure.kind in ("min", "max"):
             extremes = _extreme(measure.kind, cells, values, size)
             self._columns.update(extreme_names(f"{measure.id}:{measure.kind}", extremes))
@@ -220,10 +222,13 @@ def _extreme(kind: str, cells: Ints, values: Array, size: int) -> Array:
     return out
 
 
-def _products(measure: Measure, cells: Ints, pair: list[Array], finite: Mask, size: int) -> dict[str, Ints]:
+def _products(measure: Measure, cells: Ints, left: Array, right: Array, size: int) -> dict[str, Ints]:
+    """Exact sums of products of pairs; the sums of each side tell where something is not finite."""
+    left, right = left.astype(np.float64), right.astype(np.float64)
+    finite = np.isfinite(left) & np.isfinite(right)
     if not finite.all():
-        cells, pair = cells[finite], [column[finite] for column in pair]
-    return word_names(measure.id, sums_of_products(cells, *pair, size))
+        cells, left, right = cells[finite], left[finite], right[finite]
+    return word_names(measure.id, sums_of_products(cells, left, right, size))
 
 
 def _inexact(measure: Measure, cells: Ints, values: Array, size: int) -> dict[str, Ints]:

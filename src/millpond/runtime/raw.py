@@ -50,7 +50,8 @@ def is_smaller_raw(group: GroupPlan, rows: Rows, cells: int, signed_slices: int 
     kept: dict[Hashable, int] = {}
     for measure in group.kept:
         name = (measure.kind, measure.values, rows.filter_of(measure.filter))
-        kept[name] = _COLUMN_BYTES[measure.kind]
+        # of registers most are zero in small cells, and zeros travel compressed
+        kept[name] = (1 << measure.precision) // 4 if measure.precision else _COLUMN_BYTES[measure.kind]
     filters = set(_conditions(group)) if group.signed else {rows.filter_of(one) for one in _conditions(group)}
     per_row = 5 + 8 * len(_values(group)) + len(filters) / 8
     per_cell = 5 + sum(kept.values())

@@ -22,6 +22,9 @@ from millpond.state.exact import normalise
 _BLOCK_VALUES = 1 << 20
 """Elements of a dense array: (panes + 1) x sets x slots."""
 
+_COLUMNS = 16
+"""With more columns than this, blocks are smaller."""
+
 _ADDED_AT_ONCE = 1024  # normalised words are below 2**51: int64 has room for 2**11 of them
 
 _CHAINS_TRIED = 8
@@ -90,7 +93,8 @@ def signed_blocks(
     """The panes between `edges` filled from the chosen slices, block by block of slots, for some measures."""
     sets = sets_of(parts, list(dict.fromkeys(measure.filter_id for measure in measures)))
     flat = _flat(edges, parts, chosen, {measure.base.id for measure in measures}, sets)
-    step = max(64, _BLOCK_VALUES // (len(edges) * sets.bits.shape[1]), keys >> 15)
+    values = _BLOCK_VALUES * _COLUMNS // max(_COLUMNS, len(flat.columns))
+    step = max(64, values // (len(edges) * sets.bits.shape[1]), keys >> 15)
     owners = flat.slots // step
     order = np.argsort(owners.astype(np.int16), kind="stable")  # by radix, as there are few blocks
     flat = flat.take(order)

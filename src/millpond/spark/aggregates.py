@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.aggregates import Aggregate
+from millpond.model.aggregates import DISTINCT, Aggregate
 from millpond.model.expressions import Call, Expression, Literal, call, literal
 from millpond.model.types import is_decimal, is_integer, is_known, is_number
+from millpond.plan.measures import precision_of
+from millpond.runtime.hyperloglog import LARGEST_PRECISION
 from millpond.spark.catalyst import Catalyst, JavaObject, children, kind_of, optional, text_of, type_of
 from millpond.spark.expressions import Translator, conjunction
+from millpond.spark.logged import logged_of
 
 _FUNCTIONS = {
     "Count": "count",
@@ -27,13 +30,18 @@ _FUNCTIONS = {
     "RegrSlope": "regr_slope",
     "RegrIntercept": "regr_intercept",
     "RegrR2": "regr_r2",
+    "HyperLogLogPlusPlus": DISTINCT,
 }
-_REPLACED = ("BoolAnd", "BoolOr", "RegrCount", "RegrAvgX", "RegrAvgY", "RegrSXX", "RegrSYY")
+_REPLACED = (
+    "BoolAnd", "BoolOr", "RegrCount", "RegrAvgX", "RegrAvgY", "RegrSXX", "RegrSYY", "Median",
+    "PercentileCont", "AnyValue",
+)  # fmt: skip
 """Functions that Spark itself answers by another one of these."""
 _ORDERED = ("timestamp", "date", "boolean")
 _ANSWERED = (
-    "count, sum, min, max, avg, bool_and, bool_or, stddev, stddev_pop, variance, var_pop, corr, covar_pop, covar_samp "
-    "and the functions regr_…"
+    "count, sum, min, max, avg, bool_and, bool_or, stddev, stddev_pop, variance, var_pop, corr, covar_pop, covar_samp, "
+    "approx_count_distinct, percentiles, median, mode, first, last, any_value, min_by, max_by, collect_list, "
+    "collect_set, the functions regr_…, and DISTINCT counts, sums and averages"
 )
 
 
@@ -46,6 +54,11 @@ def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) ->
     function = node.aggregateFunction()
     if kind_of(function) in _REPLACED:
         function = function.replacement()
+    condition = optional(node.filter())
+    filters = [] if condition is None else [translate(condition)]
+    logged = logged_of(catalyst, node, function, filters, translate)
+    if logged is not None:
+        return logged
     name = _FUNCTIONS.get(kind_of(function))
     if name is None or (node.isDistinct() and name not in ("min", "max")):
         asked = str(function.prettyName()) + (" DISTINCT" if node.isDistinct() else "")
@@ -53,11 +66,11 @@ def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) ->
             f"`{text_of(node)}` asks for {asked}, which is planned, not answered yet.",
             f"This version answers {_ANSWERED}.",
         )
-    condition = optional(node.filter())
-    filters = [] if condition is None else [translate(condition)]
     if name == "count":
         return _count(catalyst, function, filters, translate)
     part, *others = children(function)
+    if name == DISTINCT:
+        return _distinct(node, function, part, filters, translate)
     _check_type(node, name, type_of(part))
     may_overflow = is_decimal(type_of(part)) or (name == "sum" and is_integer(type_of(part)))
     if name in ("sum", "avg") and may_overflow and _mode(function, name) != "ANSI":
@@ -70,6 +83,19 @@ def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) ->
         return Aggregate(name, argument, conjunction(filters + guard), type_of(function))
     other, second = _unguarded(translate(others[0]))
     return Aggregate(name, argument, conjunction(filters + guard + second), type_of(function), other)
+
+
+def _distinct(
+    node: JavaObject, function: JavaObject, part: JavaObject, filters: list[Expression], translate: Translator
+) -> Aggregate:
+    error = literal(float(function.relativeSD()), "double")
+    if precision_of(error) > LARGEST_PRECISION:
+        raise UnsupportedQuery(
+            f"`{text_of(node)}` asks for more than {1 << LARGEST_PRECISION} registers for each key and slice.",
+            "Ask for a relative standard error of 0.01 or more.",
+        )
+    argument, guard = _unguarded(translate(part))
+    return Aggregate(DISTINCT, argument, conjunction(filters + guard), "bigint", error)
 
 
 def _mode(function: JavaObject, name: str) -> str:
@@ -112,6 +138,11 @@ def _unguarded(argument: Expression) -> tuple[Expression, list[Expression]]:
     rest = argument.args[2:]
     if not rest or (len(rest) == 1 and _is_null(rest[0])):
         return value, [condition]
+    # regr_sxx(y, x) arrives as a function of CASE WHEN y IS NULL OR x IS NULL THEN NULL ELSE x END
+    parts = condition.args if isinstance(condition, Call) and condition.op == "or" else (condition,)
+    unknown = [part.args[0] for part in parts if isinstance(part, Call) and part.op == "isnull"]
+    if _is_null(value) and len(unknown) == len(parts):
+        return rest[0], [call("isnotnull", (part,), "boolean") for part in unknown]
     # count_if(p) arrives as count(CASE WHEN p = false THEN NULL ELSE p END)
     if (
         _is_null(value)

@@ -334,6 +334,11 @@ class Catalyst:
             return float(struct.unpack("f", struct.pack("f", value))[0])
         return value if value is None or isinstance(value, bool | int | float) else str(value.toString())
 
+    def numbers(self, expression: JavaObject) -> list[float]:
+        """The value of a foldable expression of doubles: one, or those of an array."""
+        value = expression.eval(None)
+        return [float(one) for one in (value.toDoubleArray() if type_of(expression).startswith("array<") else [value])]
+
     def interval_us(self, text: str) -> tuple[int, int]:
         """Months and microseconds of an interval in any of Spark's spellings."""
         string = self._jvm.org.apache.spark.unsafe.types.UTF8String.fromString(text)

@@ -20,7 +20,7 @@ PLANS = _words(
 
 EXPRESSIONS = _words(
     """UnresolvedAttribute Literal Alias UnresolvedAlias UnresolvedStar UnresolvedFunction
-    UnresolvedOrdinal UnresolvedExtractValue SemiStructuredExtract NamedArgumentExpression MultiAlias
+    SortOrder UnresolvedOrdinal UnresolvedExtractValue SemiStructuredExtract NamedArgumentExpression MultiAlias
     EqualTo EqualNullSafe GreaterThan GreaterThanOrEqual LessThan LessThanOrEqual And Or Not IsNull
     IsNotNull In Like RLike Between LikeAll LikeAny NotLikeAll NotLikeAny ILike Add Subtract Multiply
     Divide IntegralDivide Remainder UnaryMinus UnaryPositive BitwiseAnd BitwiseOr BitwiseXor BitwiseNot

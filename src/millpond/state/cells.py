@@ -7,6 +7,7 @@ A column's name is `<measure id>:<part>`; the part says how it merges:
     nan inf -inf counts of values an exact sum leaves out         added
     min max      order codes (see `order_codes`)                  minimum, maximum
     minlow maxlow  low words of extremes that take 128 bits       with their `min` or `max`, the high words
+    r<k>         eight registers, one in each byte                maximum of each byte
 
 A column that a piece of state lacks is 0, or the identity of its merge.
 """
@@ -193,18 +194,24 @@ def _best(
 
 
 def merge_rule(name: str) -> str:
-    """How a column merges: add, min, max, or low: together with the column of high words."""
+    """How a column merges: add, min, max, registers, or low: together with the column of high words."""
     part = name.rpartition(":")[2]
+    if part[0] == "r":
+        return "registers"
     return part if part in ("min", "max") else "low" if part in ("minlow", "maxlow") else "add"
 
 
 def identity(how: str) -> int:
     """What a missing cell stands for."""
-    return {"add": 0, "min": int(LARGEST), "max": int(SMALLEST)}[how]
+    return {"add": 0, "registers": 0, "min": int(LARGEST), "max": int(SMALLEST)}[how]
 
 
 def better(how: str, left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Element by element the smaller (`min`) or larger one (`max`) of order codes or 128-bit integers."""
+    """Element by element the smaller (`min`) or larger one (`max`) of order codes or 128-bit integers; of `registers`
+    the larger one of each.
+    """
+    if how == "registers":
+        return np.maximum(_bytes_of(left), _bytes_of(right)).view(np.int64)
     if left.dtype != WIDE:
         chosen: Ints = (np.minimum if how == "min" else np.maximum)(left, right)
         return chosen
@@ -214,12 +221,19 @@ def better(how: str, left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDA
 def best_at(how: str, best: npt.NDArray[Any], places: Ints, values: npt.NDArray[Any]) -> None:
     """Let each value better the one at its place in `best`."""
     ufunc = np.minimum if how == "min" else np.maximum
+    if how == "registers":
+        np.maximum.at(best.view(np.uint8).reshape(-1, 8), places, _bytes_of(values).reshape(-1, 8))
+        return
     if best.dtype != WIDE:
         ufunc.at(best, places, values)
         return
     ufunc.at(best["high"], places, values["high"])
     leading = values["high"] == best["high"][places]
     ufunc.at(best["low"], places[leading], values["low"][leading])
+
+
+def _bytes_of(words: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    return np.ascontiguousarray(words, np.int64).view(np.uint8)
 
 
 def no_extreme(how: str, dtype: np.dtype[Any], shape: int | tuple[int, ...]) -> npt.NDArray[Any]:
@@ -249,6 +263,12 @@ def extreme_names(name: str, extremes: npt.NDArray[Any]) -> dict[str, Ints]:
 def word_names(measure: str, words: Words) -> dict[str, Ints]:
     """Exact sums as columns."""
     return {f"{measure}:w{place}": word for place, word in words.items()}
+
+
+def registers_of(measure: str, columns: Mapping[str, Ints]) -> dict[int, Ints]:
+    """The columns of registers among columns, by their number."""
+    prefix = f"{measure}:r"
+    return {int(name[len(prefix) :]): column for name, column in columns.items() if name.startswith(prefix)}
 
 
 def words_of(measure: str, columns: Mapping[str, Ints]) -> Words:

@@ -27,7 +27,7 @@ WORD_BITS = 52
 _HALF_BITS = 26
 _FAR = 2.0**480
 _LEAST_EXPONENT = -1074  # of the smallest double
-_BAND_BITS = 598  # scaling by 2**-598 moves a square by 23 whole words
+_BAND_BITS = 598  # scaling a factor by 2**-598 moves a product by 23 whole digits
 
 
 def sums_of_integers(cells: Ints, values: Ints, size: int) -> Words:
@@ -95,8 +95,9 @@ def sums_of_products(cells: Ints, left: Doubles, right: Doubles, size: int) -> W
                 continue
             chosen = j if i is None else i if j is None else i & j
             if chosen is not None and chosen.any():
-                scaled = [_scaled(left[chosen], first), _scaled(right[chosen], second)]
-                _add_products(digits, cells[chosen], *scaled, size, (first + second) * _BAND_BITS // _HALF_BITS)
+                near_left, near_right = _scaled(left[chosen], first), _scaled(right[chosen], second)
+                offset = (first + second) * _BAND_BITS // _HALF_BITS
+                _add_products(digits, cells[chosen], near_left, near_right, size, offset)
     return _words(digits) or {0: np.zeros(size, np.int64)}
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import UNSET
 
-from millpond.model.aggregates import LOGGED, PAIRED, Aggregate, result_type
+from millpond.model.aggregates import DISTINCT, LOGGED, PAIRED, Aggregate, result_type
 from millpond.model.expressions import Call, Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
@@ -94,7 +94,7 @@ class Menu(NamedTuple):
     raising: bool = True
     """Whether expressions may raise for some rows."""
     variance: bool = True
-    """Whether variances, standard deviations, and what relates two columns, are asked for."""
+    """Whether variances, standard deviations, what relates two columns and what is approximate are asked for."""
     events: bool = True
     """Whether functions are asked for that the event log answers."""
 
@@ -258,6 +258,9 @@ def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
         functions += ["stddev_samp", "stddev_pop", "var_samp", "var_pop", "regr_sxx"]
     if menu.variance and _chance(dice, 6):
         return _pair(dice, menu, where)
+    if menu.variance and _chance(dice, 12):
+        error = literal(dice.choice((0.05, 0.3, 0.15)), "double")
+        return Aggregate(DISTINCT, dice.choice(list(_COLUMNS.values())), where, "bigint", error)
     function = dice.choice(functions)
     if function == "count" and _chance(dice, 2):
         return aggregate_of("count", None, where)
@@ -302,12 +305,11 @@ def _logged(dice: Dice, menu: Menu, where: Expression | None) -> Aggregate:
 
 def _pair(dice: Dice, menu: Menu, where: Expression | None) -> Aggregate:
     """A function of two columns; often of the same ones, so that plans find something to share."""
-    if _chance(dice, 3):
-        y, x = (_COLUMNS[dice.choice(("v", "amount"))] for _ in range(2))
-    else:
-        y, x = (number(dice, menu, _COLUMNS[dice.choice(menu.summed)]) for _ in range(2))
-    y, x = cast_to(y, "double"), cast_to(x, "double")
-    return Aggregate(dice.choice(PAIRED), y, where, "double", x)
+    def side() -> Expression:
+        some = number(dice, menu, _COLUMNS[dice.choice(menu.summed)])
+        return cast_to(_COLUMNS[dice.choice(("v", "amount"))] if _chance(dice, 3) else some, "double")
+
+    return Aggregate(dice.choice(PAIRED), side(), where, "double", side())
 
 
 def _output(dice: Dice, keys: Sequence[Expression], aggregates: Sequence[Aggregate]) -> tuple[Named, ...]:

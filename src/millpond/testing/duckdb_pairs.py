@@ -51,16 +51,17 @@ def _answer(function: str, y: Sequence[float], x: Sequence[float]) -> float | No
     if function in ("covar_samp", "corr") and len(y) < 2:
         return None
     is_line = function in ("regr_slope", "regr_intercept", "regr_r2")
-    if is_line and len(set(x)) == 1 and math.isfinite(x[0]):
+    flat_y, flat_x = (all(map(math.isfinite, part)) and _Moments(part, part).yy == 0 for part in (y, x))
+    if (is_line and flat_x) or (function == "corr" and (flat_y or flat_x)):
         return None
+    if function == "regr_r2" and flat_y:
+        return 1.0
     if odd:
         return math.nan
     found = _Moments(y, x)
     n = found.n
-    if (function == "corr" and 0 in (found.yy, found.xx)) or (is_line and found.xx == 0):
-        return None
     if function == "regr_r2":
-        return 1.0 if found.yy == 0 else found.correlation() * found.correlation()
+        return found.correlation() * found.correlation()
     if function == "regr_intercept":
         return found.means[0] - found.slope() * found.means[1]
     if function in ("corr", "regr_slope"):

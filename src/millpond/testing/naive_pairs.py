@@ -15,23 +15,26 @@ def of_pairs(function: str, pairs: Sequence[Pair]) -> float | None:
     if n == 0 or (n == 1 and function in ("covar_samp", "corr")):
         return None
     odd = [not all(math.isfinite(pair[i]) for pair in pairs) for i in (0, 1)]
-    xx = None if odd[1] else _spread(pairs, 1, 1)
-    if function.startswith("regr_") and function != "regr_sxy" and xx == 0:
+    yy, xx = (None if odd[i] else _spread(pairs, i, i) for i in (0, 1))
+    if function in ("regr_slope", "regr_intercept", "regr_r2") and xx == 0:
         return None
+    if function == "corr" and 0 in (xx, yy):
+        return None
+    if function == "regr_r2" and yy == 0:
+        return 1.0
     if any(odd):
         return math.nan
     yx = _spread(pairs, 0, 1)
     assert xx is not None
+    assert yy is not None
     if function == "regr_sxy":
         return yx / n
     if function.startswith("covar_"):
         return yx / (n * n if function == "covar_pop" else n * (n - 1))
     if function == "corr":
-        yy = _spread(pairs, 0, 0)
-        return None if 0 in (xx, yy) else _quotient(yx, xx, yy)
+        return _quotient(yx, xx, yy)
     if function == "regr_r2":
-        yy = _spread(pairs, 0, 0)
-        root = 1.0 if yy == 0 else _quotient(yx, xx, yy)
+        root = _quotient(yx, xx, yy)
         return root * root
     slope = _divided(yx, xx)
     if function == "regr_slope":

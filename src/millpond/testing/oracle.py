@@ -15,10 +15,11 @@ from typing import NamedTuple
 import msgspec
 
 from millpond.errors import OverflowedError
-from millpond.model.aggregates import PAIRED, Aggregate, result_type
+from millpond.model.aggregates import DISTINCT, PAIRED, Aggregate, result_type
 from millpond.model.query import Query
 from millpond.model.types import FARTHEST_US, Digits, digits_of, integer_range, is_decimal, is_integer
 from millpond.model.windows import Interval
+from millpond.testing.naive_distinct import approximate_count
 from millpond.testing.naive_events import of_events
 from millpond.testing.naive_pairs import of_pairs
 from millpond.testing.rowwise import EXACT, Raised, Row, Value, evaluate, fit_decimal, order
@@ -157,7 +158,7 @@ def _judge(query: Query, row: Row, watermark: int | None) -> _Judged:
         if query.where is not None and evaluate(query.where, row) is not True:
             return _Judged("filtered")
         keys = tuple(_shown(evaluate(key, row)) for key in query.keys)
-        taken = []
+        taken: list[tuple[int, Value]] = []
         for i, wanted in enumerate(query.aggregates):
             if wanted.filter is None or evaluate(wanted.filter, row) is True:
                 given = tuple(evaluate(argument, row) for argument in wanted.arguments)
@@ -216,6 +217,9 @@ def aggregate(wanted: Aggregate, arguments: Sequence[Value]) -> Value:
         return of_events(wanted, arguments, aggregate)
     if wanted.function in PAIRED:
         return of_pairs(wanted.function, [(y, x) for y, x in arguments if y is not None and x is not None])
+    if wanted.function == DISTINCT:
+        value, error = wanted.arguments
+        return approximate_count({x for x, _ in arguments if x is not None}, value.type, evaluate(error, {}))
     values = [value for value in arguments if value is not None]
     if wanted.function == "count":
         return len(values)

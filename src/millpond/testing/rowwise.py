@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Call, Column, Expression, Foreign, Literal
 from millpond.model.types import digits_of, integer_range, is_decimal, is_float, is_integer
+from millpond.testing.naive_distinct import hash64
 
 Value: TypeAlias = Any
 """bool, int, float, str, Decimal, None, or a dict for a struct; the SQL type is known by the expression."""
@@ -314,6 +315,7 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "startswith": lambda _node, value, part: value.startswith(part),
     "endswith": lambda _node, value, part: value.endswith(part),
     "contains": lambda _node, value, part: part in value,
+    "xxhash64": lambda node, value: hash64(value, node.args[0].type),
 }
 
 

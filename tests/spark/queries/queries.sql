@@ -468,3 +468,84 @@ SELECT device, window(at, '1 hour') AS w, corr(value, site) AS c, covar_pop(valu
   regr_slope(value, unix_seconds(at)) AS s, regr_r2(site, value) AS r, regr_intercept(value, 1D) AS i
 FROM sensors
 GROUP BY ALL;
+
+--- visitors
+SELECT window(ts, '2 hours', '30 minutes') AS w, approx_count_distinct(visitor) AS v,
+  approx_count_distinct(url, 0.02) FILTER (WHERE status = 200) AS u, approx_count_distinct(if(ms > 800, ms, NULL)) AS m
+FROM hits
+GROUP BY ALL;
+
+--- distinct_of_types
+SELECT game, window(at, '3 hours') AS w, approx_count_distinct(player, 0.3) AS i, approx_count_distinct(level) AS s,
+  approx_count_distinct(points) AS l, approx_count_distinct(won) AS b, approx_count_distinct(day) AS d,
+  approx_count_distinct(at) AS t, approx_count_distinct(points / 7) AS x
+FROM plays
+GROUP BY ALL;
+
+--- distinct_numbers
+SELECT carrier, window(departed, '6 hours') AS w, approx_count_distinct(distance, 0.2) AS f,
+  approx_count_distinct(cost) AS c, approx_count_distinct(cast(-cost AS decimal(30,4))) AS e
+FROM flights
+GROUP BY ALL
+HAVING approx_count_distinct(cost) > 3;
+
+
+-- events as events
+
+--- medians
+SELECT card, window(ts, '2 hours') AS w, median(amount) AS m, percentile(qty, 0.9) AS p, percentile(amount, array(0.1, 0.5, 1))
+  AS ps, percentile_cont(0.25) WITHIN GROUP (ORDER BY amount) AS c, percentile_disc(0.3) WITHIN GROUP (ORDER BY qty) AS d
+FROM tx
+GROUP BY ALL;
+
+--- sliding_median
+SELECT device, window(at, '2 hours', '20 minutes') AS w, median(value) AS m, median(value) FILTER (WHERE ok) AS o,
+  percentile_approx(site, array(0.2, 0.8)) AS s, approx_percentile(value, 0.5, 1000) AS a
+FROM sensors
+GROUP BY ALL
+HAVING median(value) > 8;
+
+--- decimal_median
+SELECT origin, window(departed, '6 hours') AS w, median(cost) AS m, percentile(delay, 0.75) AS d,
+  approx_percentile(cost, 0.5) AS a, median(distance) AS f
+FROM flights
+GROUP BY ALL;
+
+--- distinct
+SELECT merchant, window(ts, '90 minutes') AS w, count(DISTINCT card) AS c, count(DISTINCT card, kind) AS b,
+  sum(DISTINCT qty) AS s, avg(DISTINCT amount) AS a, count(DISTINCT amount) FILTER (WHERE flagged) AS f, count(*) AS n
+FROM tx
+GROUP BY ALL;
+
+--- distinct_all
+SELECT window(ts, '3 hours', '1 hour') AS w, count(DISTINCT visitor) AS v, count(DISTINCT url, status) AS u
+FROM hits
+GROUP BY ALL;
+
+--- collected
+SELECT kind, window(ts, '2 hours') AS w, collect_set(card) AS cards, collect_list(amount) AS amounts, array_agg(qty) AS q,
+  collect_set(flagged) AS f, collect_list(DISTINCT merchant) AS m
+FROM tx
+GROUP BY ALL;
+
+--- extremes_by
+SELECT origin, window(departed, '5 hours') AS w, min_by(carrier, departed) AS a, max_by(cost, departed) AS b,
+  max_by(dest, departed, 2) AS c, min_by(departed, departed, 3) AS d, max_by(delay, departed) AS e
+FROM flights
+GROUP BY ALL;
+
+--- modes
+SELECT game, window(at, '4 hours') AS w, mode(level, true) AS l, mode(day, true) AS d, mode(won, true) AS b
+FROM plays
+GROUP BY ALL;
+
+--- extremes_of_text
+SELECT window(ts, '2 hours') AS w, min(url) AS a, max(url) AS b, max(agent) AS c, min(concat(url, visitor)) AS d
+FROM hits
+GROUP BY ALL;
+
+--- firsts
+SELECT card, window(ts, '1 hour') AS w, first(card) AS f, last(card, true) AS l, any_value(card) AS v,
+  first_value(amount) IGNORE NULLS IS NULL AS n
+FROM tx
+GROUP BY ALL;

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from millpond.model.aggregates import Aggregate
+from millpond.model.aggregates import DISTINCT, Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
@@ -68,6 +68,14 @@ def test_a_twin_is_free() -> None:
     lines = explain(build_plan([SPEND, TWIN])).splitlines()
     costs = [line.strip() for line in lines if "if added last" in line]
     assert costs == ["if added last  no more measures, no more edges"] * 2
+
+
+def test_what_is_approximate_says_so_and_how_far() -> None:
+    visitors = Aggregate(DISTINCT, CUSTOMER, None, "bigint", literal(0.05, "double"))
+    lines = explain(build_plan([SPEND, replace(SPEND, name="who", aggregates=(visitors, *SPEND.aggregates[1:]))]))
+    assert [line.strip() for line in lines.splitlines() if "approximate  " in line] == [
+        "approximate  a0: approx_count_distinct(customer, 0.05), standard error 4.60%"
+    ]
 
 
 def test_what_streams_say_of_time_is_told_and_where_late_rows_go() -> None:

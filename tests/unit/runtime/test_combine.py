@@ -13,14 +13,24 @@ from millpond.runtime.combine import Block, Range, blocks, edges_of, ranges_of, 
 from millpond.runtime.tiles import Held
 from millpond.state.cells import Cells, Piece, Slices, identity, merge, merge_rule, words_of
 
-NAMES = ("a:n", "a:w-1", "a:w0", "b:min", "c:max", "other:n")
+NAMES = ("a:n", "a:w-1", "a:w0", "b:min", "c:max", "d:r0", "other:n")
+
+
+def drawn(name: str, dice: random.Random) -> int:
+    registers = merge_rule(name) == "registers"
+    return int.from_bytes([dice.randint(0, 61) for _ in range(8)], "little") if registers else dice.randint(-99, 99)
+
+
+def larger_bytes(words: list[int]) -> int:
+    """Register by register the largest one."""
+    return int.from_bytes(map(max, *(word.to_bytes(8, "little") for word in [0, *words])), "little")
 
 
 def random_cells(dice: random.Random, slots: int) -> tuple[Cells, list[tuple[int, int, int, dict[str, int]]]]:
     """Cells of slices of 10, and the same as (start, class, slot, values)."""
     has = [name for name in NAMES if dice.random() < 0.9]
     where = sorted({(dice.randint(-5, 8) * 10, dice.randint(0, 2), dice.randint(0, slots - 1)) for _ in range(40)})
-    rows = [(start, late, slot, {name: dice.randint(-99, 99) for name in has}) for start, late, slot in where]
+    rows = [(start, late, slot, {name: drawn(name, dice) for name in has}) for start, late, slot in where]
     slices = sorted({(start, start + 10, late) for start, late, _, _ in rows})
     table = np.array(slices)
     piece = Piece(
@@ -54,7 +64,7 @@ def test_windows_are_the_naive_merges(seed: int, monkeypatch: pytest.MonkeyPatch
     edges = edges_of(run)
     ranges = ranged([cells for cells, _ in made], edges, late)
     compared = 0
-    for block in blocks(edges, ranges, {"a", "b", "c"}, slots):
+    for block in blocks(edges, ranges, {"a", "b", "c", "d"}, slots):
         assert not any(name.startswith("other") for name in (*block.columns, *block.extremes))
         for window in run:
             for slot in range(block.first, block.first + block.size):
@@ -64,7 +74,7 @@ def test_windows_are_the_naive_merges(seed: int, monkeypatch: pytest.MonkeyPatch
                 ]  # fmt: skip
                 if not mine and slot % 97:
                     continue
-                for name, how in (("a:n", sum), ("b:min", min), ("c:max", max)):
+                for name, how in (("a:n", sum), ("b:min", min), ("c:max", max), ("d:r0", larger_bytes)):
                     found = [values[name] for values in mine if name in values]
                     expected = how(found) if found else identity(merge_rule(name))
                     assert value(block, name, window, slot) == expected

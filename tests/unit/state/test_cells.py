@@ -57,11 +57,22 @@ def listed(cells: Cells) -> dict[tuple[tuple[int, int, int], int], dict[str, int
     return found
 
 
+def drawn(name: str, dice: np.random.Generator) -> int:
+    registers = merge_rule(name) == "registers"
+    return int.from_bytes(dice.integers(0, 62, 8).tolist(), "little") if registers else int(dice.integers(-99, 99))
+
+
+def larger_bytes(left: int, right: int) -> int:
+    """Register by register the larger one."""
+    pairs = zip(left.to_bytes(8, "little"), right.to_bytes(8, "little"), strict=True)
+    return int.from_bytes(map(max, pairs), "little")
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_merging_is_what_a_dict_does(seed: int) -> None:
     dice = np.random.default_rng(seed)
     slots = int(dice.choice([3, 50, 10_000_000]))  # dense and sparse ways to find equal cells
-    names = ("a:n", "b:min", "c:max", "d:inf")
+    names = ("a:n", "b:min", "c:max", "d:inf", "e:r3")
     merged: dict[tuple[tuple[int, int, int], int], dict[str, int]] = {}
     pieces = []
     for _ in range(int(dice.integers(0, 5))):
@@ -72,12 +83,12 @@ def test_merging_is_what_a_dict_does(seed: int) -> None:
                 dice.integers(-3, 3, 20) * 10, dice.integers(0, 2, 20), dice.integers(0, slots, 20), strict=True
             )
         }
-        rows = [(at, slot, {name: int(dice.integers(-99, 99)) for name in has}) for at, slot in where]
+        rows = [(at, slot, {name: drawn(name, dice) for name in has}) for at, slot in where]
         pieces.append(piece(rows, has))
         for at, slot, values in rows:
             cell = merged.setdefault((at, slot), {})
             for name, value in values.items():
-                how = {"add": lambda a, b: a + b, "min": min, "max": max}[merge_rule(name)]
+                how = {"add": lambda a, b: a + b, "min": min, "max": max, "registers": larger_bytes}[merge_rule(name)]
                 cell[name] = how(cell[name], value) if name in cell else value
     found = merge(pieces, slots)
     everywhere = {name for part in pieces if len(part.slots) for name in part.columns}

@@ -66,11 +66,13 @@ def as_lines(texts: pa.Array) -> memoryview:
 
 
 def check_has_text(name: str, kind: pa.DataType, *, nested: bool) -> None:
-    """Raise UnsupportedQuery unless a column of this type can be written; `nested`: structs may be."""
+    """Raise UnsupportedQuery unless a column of this type can be written; `nested`: structs and lists may be."""
     if pa.types.is_struct(kind) and nested:
         for field in kind:
             check_has_text(f"{name}.{field.name}", field.type, nested=True)
         return
+    if pa.types.is_list(kind) and nested:
+        return check_has_text(name, kind.value_type, nested=True)
     if not (_is_text(kind) or _is_number(kind) or pa.types.is_temporal(kind) or pa.types.is_boolean(kind)):
         raise UnsupportedQuery(
             f"The column {name} of type {kind} has no text in this format.",
@@ -99,6 +101,15 @@ def _json_value(name: str, column: pa.Array, omit_nulls: bool) -> pa.Array:
         parts = column.flatten()
         inside = _object([field.name for field in kind], parts, omit_nulls, len(column))
         return pc.if_else(column.is_valid(), inside, _nothing())
+    if pa.types.is_list(kind):
+        check_has_text(name, kind, nested=True)
+        items = pc.fill_null(_json_value(name, column.flatten(), omit_nulls), _large("null"))
+        ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(column), 0))
+        # lists of large text are what `binary_join` does not take
+        listed = pa.ListArray.from_arrays(pa.concat_arrays([pa.array([0], pa.int32()), ends]), items.cast(pa.string()))
+        inside = pc.binary_join(listed, ",").cast(pa.large_utf8())
+        text = pc.binary_join_element_wise(_large("["), inside, _large("]"), _large(""))
+        return pc.if_else(column.is_valid(), text, _nothing())
     text = _plain_text(name, column)
     if _is_text(kind):
         return _quoted(_escaped(text))

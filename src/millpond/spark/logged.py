@@ -1,0 +1,94 @@
+"""Spark's aggregate calls that are answered from the event log -> `model.aggregates.Aggregate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET
+
+from millpond.errors import UnsupportedQuery
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Expression, call, literal
+from millpond.model.types import is_decimal, is_known, is_number
+from millpond.spark.catalyst import Catalyst, JavaObject, children, kind_of, text_of, type_of
+from millpond.spark.expressions import Translator, conjunction
+
+_FUNCTIONS = {
+    "Percentile": "percentile",
+    "PercentileDisc": "percentile_disc",
+    "ApproximatePercentile": "approx_percentile",
+    "Mode": "mode",
+    "CollectList": "collect_list",
+    "CollectSet": "collect_set",
+    "First": "first",
+    "Last": "last",
+    "MinBy": "min_by",
+    "MaxBy": "max_by",
+    "MaxMinByK": "by",
+}
+_DISTINCT = {
+    "Count": "count_distinct", "Sum": "sum_distinct", "Average": "avg_distinct", "CollectList": "collect_set",
+    "CollectSet": "collect_set",
+}  # fmt: skip
+_MOST = 10_000
+"""Largest k of `min_by(x, y, k)`."""
+
+
+def logged_of(
+    catalyst: Catalyst, node: JavaObject, function: JavaObject, filters: Sequence[Expression], translate: Translator
+) -> Aggregate | None:
+    """The aggregate that an `AggregateExpression` asks for, if the event log answers it.
+
+    Raises:
+        UnsupportedQuery: the form or the type is not answered by this version.
+    """
+    kind, parts = kind_of(function), children(function)
+    if node.isDistinct() and kind not in ("Min", "Max"):
+        name = _DISTINCT.get(kind)
+    elif kind in ("Min", "Max") and type_of(parts[0]) == "string":
+        name = kind.lower()
+    else:
+        name = _FUNCTIONS.get(kind)
+    if name is None:
+        return None
+    _check_form(node, function, name)
+    arguments = [translate(part) for part in parts[: 2 if name in ("min_by", "max_by", "by", "count_distinct") else 1]]
+    for argument in arguments:
+        if not is_known(argument.type):
+            raise _refused(node, f"is of {argument.type} values", "Use numbers, strings, booleans, times or decimals.")
+    if "percentile" in name and not (is_number(arguments[0].type) or is_decimal(arguments[0].type)):
+        raise _refused(node, f"is of {arguments[0].type} values", "Use numbers.")
+    given = tuple(literal(number, "double") for number in _parameters(catalyst, node, function, name))
+    if name == "by":
+        name = "max_by" if text_of(node).startswith("max_by") else "min_by"
+    rows = [*filters]
+    if name in ("first", "last") and function.ignoreNulls():
+        rows.append(call("isnotnull", (arguments[0],), "boolean"))
+    other = arguments[1] if len(arguments) > 1 else UNSET
+    return Aggregate(name, arguments[0], conjunction(rows), type_of(function), other, given or UNSET)
+
+
+def _check_form(node: JavaObject, function: JavaObject, name: str) -> None:
+    if name == "count_distinct" and len(children(function)) > 2:
+        raise _refused(node, "counts distinct rows of more than two columns", "Count concat_ws('|', a, b, c).")
+    backwards = kind_of(function) == "Mode" and str(function.reverseOpt().toString()) == "Some(true)"
+    if backwards or (kind_of(function) in ("Percentile", "PercentileDisc") and function.reverse()):
+        raise _refused(node, "orders downwards", "Order upwards; of a percentile take 1 - p.")
+    if kind_of(function) == "Percentile" and str(function.frequencyExpression().toString()) != "1":
+        raise _refused(node, "has a frequency", "Leave it out.")
+
+
+def _parameters(catalyst: Catalyst, node: JavaObject, function: JavaObject, name: str) -> list[float]:
+    """The fractions of a percentile, or how many values are wanted."""
+    if name == "by":
+        most = catalyst.constant(function.kExpr())
+        if not isinstance(most, int) or not 0 < most <= _MOST:
+            raise _refused(node, f"asks for {most} values", f"Ask for 1 to {_MOST:,}.")
+        return [float(most)]
+    if "percentile" not in name:
+        return []
+    return catalyst.numbers(function.percentageExpression())
+
+
+def _refused(node: JavaObject, what: str, cure: str) -> UnsupportedQuery:
+    return UnsupportedQuery(f"`{text_of(node)}` {what}, which is not answered.", cure)
