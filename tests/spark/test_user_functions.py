@@ -160,7 +160,6 @@ def test_an_aggregate_of_pandas_with_the_same_name_is_another(
     ("exact_sum(amount)", QueryTypeError, "`amount` is double, and exact_sum@1 takes decimal(10,2)"),
     ("my_median(sum(amount))", QueryTypeError, "NESTED_AGGREGATE"),
     ("my_median(amount) OVER (ORDER BY ts)", MillpondError, ""),
-    ("median(amount)", UnsupportedQuery, "median"),
 ])  # fmt: skip
 def test_what_is_refused(front: FrontEnd, select: str, error: type[MillpondError], what: str) -> None:
     with pytest.raises(error) as caught:
