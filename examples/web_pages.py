@@ -2,7 +2,7 @@
 
     python examples/web_pages.py
 
-Views are counted by page; sessions of visitors come with session windows, in a later version.
+Views are counted by page; visits, with `F.session_window`, would share the one read.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from millpond.control.causes import explain_why
+from millpond.control.compiling import compile_text, write_compiled
 from millpond.control.demo import DemoOptions, run_demo
 from millpond.control.doctor import Asked, examine, say_check
 from millpond.control.interrupts import interrupts
@@ -23,6 +24,8 @@ from millpond.control.reader import look_up, read_truth
 from millpond.control.why import find_facts
 from millpond.control.why_picture import draw
 from millpond.errors import MillpondError, QueryTypeError, of_machine
+from millpond.model.compiled import read_if_of, stale
+from millpond.plan.build import build_plan, needed_foreign
 from millpond.plan.explain import explain as explained
 from millpond.plan.price import price, price_text
 from millpond.spark.session import spark_session
@@ -123,6 +126,32 @@ def explain(
         for query in pond.load(more) if more is not None else (pond.add("added", add),):
             found = price(plan, query)
             typer.echo("\n" + price_text(found, price_of_state(found, measured)), nl=False)
+
+
+@app.command("compile")
+def compile_file(
+    file: File,
+    output: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("-o", "--output", metavar="FILE.json", help="Where to [default: FILE.json beside FILE.sql]."),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Only say whether it is up to date, without Spark.")] = False,
+    memory: Memory = "1g",
+) -> None:
+    """Write what Spark makes of a file as JSON: millpond.testing tests its queries without Spark or Java."""
+    text = _read(file)
+    path = file.with_suffix(".json") if output is None else output
+    if check:
+        if read_if_of(path, text) is None:
+            raise stale(file, path)
+        typer.echo(f"{path} is up to date.")
+        return
+    compiled = compile_text(spark_session("local[1]", driver_memory=memory), text)
+    write_compiled(path, compiled)
+    typer.echo(f"{path} holds {', '.join(query.name for query in compiled.spec.queries)}.")
+    for query in compiled.spec.queries:
+        for foreign in needed_foreign(build_plan([query]), query.stream):
+            typer.echo(f"Only Spark evaluates `{foreign.sql}` of {query.name}: a test must give its values.")
 
 
 @app.command()

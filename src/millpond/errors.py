@@ -5,7 +5,8 @@
     │   ├── QuerySyntaxError      MP-SYNTAX        it does not parse
     │   ├── QueryRefused          MP-REFUSED       it parses, but a part of it is not allowed here
     │   ├── UnsupportedQuery      MP-UNSUPPORTED   allowed, but not a shape this version answers
-    │   └── QueryTypeError        MP-TYPE          a name or a type does not fit
+    │   ├── QueryTypeError        MP-TYPE          a name or a type does not fit
+    │   └── StaleError            MP-STALE         a compiled file is not of the SQL as it is now
     ├── InputError            what is read
     │   ├── SourceError           MP-SOURCE        a stream cannot be read
     │   ├── EmptyInputError       MP-EMPTY         there is nothing to read yet; a note, the run goes on
@@ -84,6 +85,12 @@ class QueryTypeError(QueryError):
     """A column, a function or a type does not fit."""
 
     code = "MP-TYPE"
+
+
+class StaleError(QueryError):
+    """A compiled pond file is missing, or not of the SQL text as it is now."""
+
+    code = "MP-STALE"
 
 
 class InputError(MillpondError):

@@ -13,7 +13,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
-from millpond.model.windows import Sliding
+from millpond.model.windows import Session, Sliding
 from millpond.plan.plan import SIGNED_FROM
 from millpond.runtime.due import next_due
 from millpond.runtime.epoch import watermarks
@@ -68,3 +68,30 @@ def test_the_window_due_is_the_first_open_one_with_an_event(
             wanted = naive_due(taken[query.name], query.window, None if after is None else after.at(query.delay_us))
             assert (None if found is None else found[:2]) == wanted
             assert found is None or found.needs_us == found.end_us + query.delay_us
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.builds(Session, st.integers(1, 900)), st.integers(0, 300)), min_size=1, max_size=3), EPOCHS,
+    st.integers(1, 2),
+)  # fmt: skip
+def test_the_session_due_is_the_open_one_that_ends_first(
+    asked: list[tuple[Session, int]], epochs: list[list[tuple[int, int]]], instances: int
+) -> None:
+    count, output = (Aggregate("count", None, None, "bigint"),), (Named("n", Column("agg:0", "bigint")),)
+    queries = [Query(f"q{i}", "tx", "ts", delay, window, (), count, output) for i, (window, delay) in enumerate(asked)]
+    with TemporaryDirectory() as folder:
+        pond = LocalPond(Path(folder), [TX], queries, instances)
+        taken: dict[str, list[int]] = {query.name: [] for query in queries}
+        for events in epochs:
+            before = watermarks(pond.manifest).get("tx")
+            for query in queries:
+                mark = None if before is None else before.at(query.delay_us)
+                taken[query.name] += [time for time, _ in events if mark is None or time > mark]
+            times, values = zip(*events, strict=True) if events else ((), ())
+            pond.epoch({"tx": [pa.table({"ts": pa.array(times, pa.int64()), "v": pa.array(values, pa.int64())})]})
+        after = watermarks(pond.manifest).get("tx")
+        for query in queries:
+            found = next_due(*pond.plan.of_query(query.name), pond.manifest, Files(Path(folder)), instances)
+            wanted = naive_due(taken[query.name], query.window, None if after is None else after.at(query.delay_us))
+            assert (None if found is None else found[:2]) == wanted

@@ -16,7 +16,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query
-from millpond.model.windows import Sliding
+from millpond.model.windows import Session, Sliding, Window
 from millpond.runtime.functions import answers as answering
 from millpond.runtime.functions.answers import process_host
 from millpond.testing.answers import answers, dealt, whole
@@ -42,7 +42,7 @@ def function(attribute: str, kind: str, returns: str = "string", **rest: Any) ->
     return UserFunction(attribute, "1", f"sample_functions:{attribute}", kind, ("double",), returns, 30_000, **rest)
 
 
-def query(name: str, called: UserFunction, window: Sliding, condition: Expression | None = None) -> Query:
+def query(name: str, called: UserFunction, window: Window, condition: Expression | None = None) -> Query:
     aggregate = Aggregate(called.function, AMOUNT, condition, called.returns)
     return Query(
         name, "events", "ts", 3600 * SECOND, window, (KEY,), (aggregate,),
@@ -70,6 +70,26 @@ def expected(
             if not heavy or (row["amount"] is not None and row["amount"] > 3):
                 held.append((row["ts"], row["amount"] if row["amount"] is not None else -1.0, row["amount"]))
     return {at: given([value for _, _, value in sorted(held)]) if held else None for at, held in groups.items()}
+
+
+def test_sessions_are_windows_too(tmp_path: Path) -> None:
+    gap = Session(4 * SECOND)
+    called = [function("joined", "holistic"), function("Joined", "mergeable"), function("joined_all", "grouped")]
+    asked = [query(made.kind, made, gap) for made in called]
+    rows = events(5)
+    right: dict[tuple[int, str], str] = {}
+    for k in "abc":
+        run: list[tuple[int, float, float | None]] = []
+        for row in sorted((row["ts"], row["amount"] or -1.0, row["amount"]) for row in rows if row["k"] == k):
+            if run and row[0] - run[-1][0] > gap.gap_us:
+                right[run[0][0], k] = joined([value for _, _, value in run])
+                run = []
+            run.append(row)
+        right[run[0][0], k] = joined([value for _, _, value in run])
+    found = answers(tmp_path / "p", asked, [rows[:50], rows[50:]], 2)
+    assert len(right) > 6
+    for made in called:
+        assert found_in(found.rows[made.kind]) == right, made.kind
 
 
 def joined(values: list[float | None]) -> str:

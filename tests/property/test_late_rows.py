@@ -17,7 +17,7 @@ from millpond.model.windows import Sliding
 from millpond.plan.late import late_columns
 from millpond.testing import oracle
 from millpond.testing.answers import Run, dealt
-from millpond.testing.cases import SECOND, STREAM, Case, aggregate_of, random_case
+from millpond.testing.cases import SECOND, STREAM, WITH_SESSIONS, Case, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows, rows_of
 
 PROPERTY = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
@@ -63,7 +63,7 @@ def run_case(folder: Path, case: Case, seed: int, instances: int) -> Run:
 @PROPERTY
 @given(seed=st.integers(0, 10**6), events=st.integers(0, 120), instances=st.integers(1, 3))
 def test_late_rows_are_those_of_the_naive_twin(tmp_path_factory: Any, seed: int, events: int, instances: int) -> None:
-    case = random_case(seed, events, 4)
+    case = random_case(seed, events, 4, menu=WITH_SESSIONS)
     queries = [asking(query) if seed >> i & 1 else query for i, query in enumerate(case.queries)]
     case = case._replace(queries=queries)
     check(case, run_case(tmp_path_factory.mktemp("pond"), case, seed, instances))

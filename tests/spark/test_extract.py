@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -18,7 +19,7 @@ from millpond.model.expressions import Column, Expression, Foreign, Literal, cal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
-from millpond.model.windows import Sliding
+from millpond.model.windows import Session, Sliding
 from millpond.spark.catalyst import JavaObject, analysed, children, items
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.gate import judge, parse
@@ -483,7 +484,14 @@ REFUSED = [
     (f"SELECT try_sum(i) FROM tx GROUP BY {W}", UnsupportedQuery, "try_sum|overflow"),
     (f"SELECT count(*) FROM tx GROUP BY items, {W}", UnsupportedQuery, "array<struct"),
     (f"SELECT sum(d) / count(*) FROM tx GROUP BY {W}", UnsupportedQuery, "above an aggregation"),
-    ("SELECT count(*) FROM tx GROUP BY session_window(ts, '5 minutes')", UnsupportedQuery, "session window"),
+    ("SELECT count(*) FROM tx GROUP BY session_window(ts, kind)", UnsupportedQuery, "differs from event to event"),
+    ("SELECT count(*) FROM tx GROUP BY session_window(ts, '5 minutes').start", UnsupportedQuery, "part of it"),
+    ("SELECT count(*) FROM tx GROUP BY session_window(ts, '1 day')", UnsupportedQuery, "counts days"),
+    ("SELECT count(*) FROM tx GROUP BY session_window(ts, '1 month')", QueryTypeError, "months"),
+    ("SELECT count(*) FROM tx GROUP BY session_window(ts, '0 seconds')", QueryTypeError, "positive|empty"),
+    ("SELECT count(*) FROM tx GROUP BY session_window(ts, '876601 hours')", QueryTypeError, "never end"),
+    ("SELECT count(*) FROM tx GROUP BY session_window(window(ts, '1 hour'), '1 hour')", UnsupportedQuery, "inside"),
+    (f"SELECT count(*) FROM tx GROUP BY session_window(ts, '1 hour'), {W}", QueryError, "(?i)multiple time"),
     ("SELECT count(*) FROM tx", UnsupportedQuery, "does not group by a window"),
     ("SELECT kind FROM tx", UnsupportedQuery, "no aggregation"),
     (f"SELECT DISTINCT count(*) FROM tx GROUP BY {W}", UnsupportedQuery, "DISTINCT"),
@@ -530,6 +538,21 @@ def test_what_is_planned_is_refused_by_name_and_place(front: FrontEnd) -> None:
         front.query_from_sql("q", text)
 
 
+def test_sessions_are_read_from_sql_and_dataframes_alike(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
+    text = (
+        "SELECT kind, session_window.start AS a, session_window AS w, count(*) AS n FROM tx WHERE amount > 1 "
+        "GROUP BY kind, session_window(ts, '90 seconds')"
+    )
+    asked = front.query_from_sql("q", text)
+    assert asked.window == Session(90_000_000)
+    window = F.session_window("ts", "90 seconds").alias("w")
+    grouped = frame(spark, folder).where("amount > 1").groupBy("kind", window).agg(F.count("*").alias("n"))
+    found = front.query_from_dataframe("q", grouped.select("kind", F.col("w.start").alias("a"), "w", "n"))
+    assert replace(found, delay_us=asked.delay_us) == replace(asked, text="")
+    above = frame(spark, folder).withColumn("s", F.session_window("ts", "1 hour")).where("amount > 1")
+    assert front.query_from_dataframe("above", above.groupBy("s").count()).where == asked.where
+
+
 def test_a_window_needs_a_watermark(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
     source = spark.readStream.schema(SCHEMA).parquet(str(folder))
     with pytest.raises(QueryTypeError, match=r"no watermark.*withWatermark\('ts', '10 seconds'\)"):
@@ -546,7 +569,7 @@ def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame
     other = source.select("id")
     static = source.sparkSession.range(3)
     return {
-        "session": lambda: source.groupBy(F.session_window("ts", "5 minutes")).count(),
+        "event to event": lambda: source.groupBy(F.session_window("ts", F.concat("kind", F.lit(" hours")))).count(),
         "rand|not deterministic|run to run": lambda: source.where(F.rand() < 0.1).groupBy(hour).count(),
         "run to run": lambda: source.where(F.col("ts") < F.current_timestamp()).groupBy(hour).count(),
         "uuid": lambda: source.groupBy(F.expr("uuid()"), hour).count(),
@@ -567,7 +590,7 @@ def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame
 
 
 @pytest.mark.parametrize("what", [
-    "session", "rand|not deterministic|run to run", "run to run", "uuid", "whole columns", "not deterministic",
+    "event to event", "rand|not deterministic|run to run", "run to run", "uuid", "whole columns", "not deterministic",
     "hidden",
     "dropDuplicatesWithinWatermark", "dropDuplicates", "join of two streams", "SEMI", "wait differently",
     "below a union", "no stream", "Limit", "is computed", "chain",

@@ -57,7 +57,9 @@ def write_clicks(folder: Path) -> None:
         os.utime(path, (minute * 60, minute * 60))  # Spark takes files in the order of their times
 
 
-SETUPS: dict[str, Callable[[Path], None]] = {"clicks": write_clicks, "nothing": lambda _folder: None}
+SETUPS: dict[str, Callable[[Path], None]] = {
+    "clicks": write_clicks, "pond": lambda _folder: None, "nothing": lambda _folder: None,
+}  # fmt: skip
 
 
 def runs_of(page: str, text: str) -> list[Run]:

@@ -135,6 +135,13 @@ SAME = {
     "gaps": q(
         "count(*) AS n, window.start AS a, window.end AS z", "bounds", window="window(ts, '10 seconds', '3 seconds')"
     ),
+    "sessions": q(
+        "count(*) AS n, session_window.start AS a, session_window.end AS z", "nights",
+        window="session_window(ts, '59 minutes')",
+    ),
+    "sessions_touch": q("count(*) AS n, session_window AS w", "nights", window="session_window(ts, '1 hour')"),
+    "sessions_by_key": q("b AS a, count(i) AS c, session_window AS w", "null", "b", "", "session_window(ts, '1 hour')"),
+    "sessions_timeless": q("count(*) AS n", "no time", window="session_window(ts, '1 hour')"),
     "no_zone": q("n AS a, count(*) AS c", "no zone", "n"),
     "no_zone_extremes": q("min(cast(n AS timestamp)) AS a, max(cast(n AS timestamp)) AS z", "no zone"),
     "text_to_time": q("cast(s AS timestamp) AS a, count(*) AS n", "no zone", "1"),
@@ -314,6 +321,18 @@ def test_a_time_without_a_zone_is_a_key_but_no_event_time(answered: Answered) ->
     text = "SELECT count(*) FROM STREAM ev WATERMARK n DELAY OF INTERVAL 1 SECOND GROUP BY window(n, '1 day')"
     with pytest.raises(QueryTypeError, match="EVENT_TIME_IS_NOT_ON_TIMESTAMP_TYPE"):
         answered.door._front.query_from_sql("no_event_time", text)
+
+
+def test_a_session_ends_a_gap_after_its_last_event_and_touching_ones_are_one(answered: Answered) -> None:
+    same(answered, "sessions", "sessions_touch", "sessions_by_key", "sessions_timeless")
+    assert len(answered.pond["sessions"]) == 120
+    assert len(answered.pond["sessions_touch"]) == 2
+
+
+def test_a_gap_of_days_is_refused(answered: Answered) -> None:
+    text = q("count(*) AS n", "nights", window="session_window(ts, '1 day')")
+    with pytest.raises(UnsupportedQuery, match="'24 hours'"):
+        answered.door._front.query_from_sql("days", text)
 
 
 def test_durations_of_months_are_no_windows(answered: Answered) -> None:

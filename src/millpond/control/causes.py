@@ -9,6 +9,7 @@ import msgspec
 from millpond.control.progress import utc
 from millpond.control.why import Facts, source_folder
 from millpond.model.expressions import render
+from millpond.model.windows import Session
 from millpond.plan.explain import duration
 
 _SHOWN = 3
@@ -164,10 +165,14 @@ def _waiting(facts: Facts) -> Cause:
     due = facts.due
     assert due is not None
     slowest = facts.slowest
+    what, unless = "window", ""
+    if isinstance(facts.query.window, Session):
+        what, unless = "session", ", if no event prolongs it"
     where = f"{facts.stream.name}" if not facts.partitions else f"every source partition of {facts.stream.name}"
     text = (
-        f"The next row is due when the window {utc(due.start_us)} to {utc(due.end_us)} closes. That needs an event "
-        f"of {utc(due.needs_us)} or later in {where} (its end and the delay of {duration(facts.query.delay_us)}); "
+        f"The next row is due when the {what} {utc(due.start_us)} to {utc(due.end_us)} closes{unless}. "
+        f"That needs an event of {utc(due.needs_us)} or later in {where} "
+        f"(its end and the delay of {duration(facts.query.delay_us)}); "
         f"the newest is {utc(facts.newest_us)}."
     )
     if slowest:

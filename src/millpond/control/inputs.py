@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 
 from millpond.errors import EmptyInputError
+from millpond.model.endpoints import Source
 from millpond.model.stream import Stream
 
 _HIDDEN = ("_", ".")
@@ -17,8 +18,7 @@ def empty_inputs(streams: Iterable[Stream]) -> list[EmptyInputError]:
     """A note for each stream whose local folder holds no file that Spark would read."""
     notes = []
     for stream in streams:
-        options = {} if stream.source is None else {name.lower(): value for name, value in stream.source.options}
-        path = _local(options.get("path", ""))
+        path = _path(stream.source)
         if path and not any(_holds_a_file(found) for found in glob.glob(path)):
             notes.append(
                 EmptyInputError(
@@ -27,6 +27,18 @@ def empty_inputs(streams: Iterable[Stream]) -> list[EmptyInputError]:
                 )
             )
     return notes
+
+
+def is_missing(source: Source) -> bool:
+    """Whether this is a local folder that is not there."""
+    path = _path(source)
+    return bool(path) and not glob.glob(path)
+
+
+def _path(source: Source | None) -> str:
+    """The local folder of a source; "" without one."""
+    options = {} if source is None else {name.lower(): value for name, value in source.options}
+    return _local(options.get("path", ""))
 
 
 def _local(path: str) -> str:

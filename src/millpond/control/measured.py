@@ -101,8 +101,14 @@ def price_of_state(price: Price, measured: Measured | None) -> list[str]:
     kept = () if price.before is None else price.before.kept
     more = sum(_columns(one, price, cells) for one in price.group.kept if one not in kept)
     lines = []
+    now = f"{cells.per_key():,.0f} bytes per key now; " if cells is not None and cells.cells else ""
+    if price.group.gaps_us:
+        atom = sum(_columns(one, price, cells) for one in price.group.kept) + len(("slot", "first", "last"))
+        return [
+            f"{now}{atom * WORD_BYTES:,.0f} bytes for each open session of a key, besides the key: an atom, or one "
+            "more for each pause that a longer gap bridges"
+        ]
     if price.group.signed:
-        now = f"{cells.per_key():,.0f} bytes per key now; " if cells is not None and cells.cells else ""
         return [f"{now}cells are split by the filters that their events pass: it grows with events, not with filters"]
     if cells is not None and cells.cells:
         edges, needed = price.edges, price.kept_us

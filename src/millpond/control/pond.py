@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from millpond.control.causes import Why, explain_why
+from millpond.control.compiling import compiled_of, write_compiled
 from millpond.control.inputs import empty_inputs
 from millpond.control.reader import read_truth
 from millpond.control.tally import QueryCounts, Tally
@@ -147,6 +148,14 @@ class Pond:
                 raise QueryTypeError(f"The query name {query.name!r} is used twice.", "Rename one.")
             self._queries[query.name] = query
         return tuple(made)
+
+    def compile(self, path: str | os.PathLike[str]) -> None:
+        """Write streams and queries as analysed, for `millpond.testing.Trial`, which reads them without Spark.
+
+        Raises:
+            PlaceError: the file holds something else, or cannot be written.
+        """
+        write_compiled(Path(path), compiled_of(self.streams, self.queries))
 
     @property
     def queries(self) -> tuple[Query, ...]:

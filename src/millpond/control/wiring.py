@@ -20,6 +20,7 @@ from millpond.log.protocol import Writer
 from millpond.log.race import check_create_if_absent
 from millpond.log.records import Receipt, Section
 from millpond.model.query import Query
+from millpond.model.windows import length_us
 from millpond.runtime.followers.prune import PruneFollower
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.runner import Runner
@@ -159,7 +160,7 @@ def follow(
             runner.add(sink_follower(query, truth.pond, rows, cursors, memory=tables))
         if query.late_sink is not None:
             runner.add(sink_follower(query, truth.pond, late_rows, cursors, memory=late_tables, late=True))
-    served = {query.name: query.window.size_us for query in queries if query.serve}
+    served = {query.name: length_us(query.window) for query in queries if query.serve}
     opened = None
     if served:
         opened = open_store(store, truth)

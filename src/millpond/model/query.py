@@ -10,7 +10,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Expression
 from millpond.model.functions import UserFunction
-from millpond.model.windows import Sliding
+from millpond.model.windows import Window
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class Query(msgspec.Struct, frozen=True):
     stream: str
     event_time: str
     delay_us: int
-    window: Sliding
+    window: Window
     keys: tuple[Expression, ...]
     aggregates: tuple[Aggregate, ...]
     output: tuple[Named, ...]

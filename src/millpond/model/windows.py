@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -53,3 +53,37 @@ class Sliding(msgspec.Struct, frozen=True, tag_field="window", tag="sliding"):
         last = time_us - (time_us - self.offset_us) % self.slide_us
         first = last - (self.size_us - 1 - (time_us - last)) // self.slide_us * self.slide_us
         return [Interval(start, start + self.size_us) for start in range(first, last + 1, self.slide_us)]
+
+
+class Session(msgspec.Struct, frozen=True, tag_field="window", tag="session"):
+    """A window per key from its first event to `gap_us` after its last: it ends when so long no event comes.
+
+    An event at t opens [t, t + gap); windows of a key that overlap or touch are one, as in Spark.
+
+    >>> Session(gap_us=10).assign(12)
+    [Interval(start_us=12, end_us=22)]
+
+    Raises:
+        QueryTypeError: the gap is not positive.
+    """
+
+    gap_us: int
+
+    def __post_init__(self) -> None:
+        if self.gap_us <= 0:
+            raise QueryTypeError(
+                f"A session window with a gap of {self.gap_us} µs is empty.", "Use a positive gap."
+            )
+
+    def assign(self, time_us: int) -> list[Interval]:
+        """The window that an event of `time_us` opens, before it is merged with others."""
+        return [Interval(time_us, time_us + self.gap_us)]
+
+
+Window: TypeAlias = Sliding | Session
+"""The windows that a query may have."""
+
+
+def length_us(window: Window) -> int:
+    """The size of a window; of a session the gap, which is its shortest length."""
+    return window.gap_us if isinstance(window, Session) else window.size_us

@@ -10,6 +10,7 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Call, Column, Expression, Foreign, call, columns_of, conjunction, may_raise
 from millpond.model.query import Query
+from millpond.model.windows import Session, Window
 from millpond.plan.event_log import log_plan, logged_rows
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
@@ -30,10 +31,22 @@ def build_plan(queries: Iterable[Query], since_us: Mapping[str, int] | None = No
     if twice:
         raise QueryTypeError(f"The query name {min(twice)!r} is used twice.", "Give each query its own name.")
     _check_event_times(ordered)
-    groups: dict[tuple[str, str, tuple[Expression, ...]], list[Query]] = {}
+    groups: dict[tuple[object, ...], list[Query]] = {}
     for query in ordered:
-        groups.setdefault((query.stream, query.event_time, query.keys), []).append(query)
-    return Plan(tuple(_group(*identity, members, since_us or {}) for identity, members in groups.items()))
+        groups.setdefault(_identity(query), []).append(query)
+    return Plan(tuple(_group(fingerprint(identity), members, since_us or {}) for identity, members in groups.items()))
+
+
+def _identity(query: Query) -> tuple[object, ...]:
+    """What queries of one group have alike; of sessions also the events, for these make the windows."""
+    alike = (query.stream, query.event_time, query.keys)
+    return (*alike, "sessions", presence_filter(query)) if isinstance(query.window, Session) else alike
+
+
+def _order(window: Window) -> tuple[int, ...]:
+    if isinstance(window, Session):
+        return (window.gap_us,)
+    return window.size_us, window.slide_us, window.offset_us
 
 
 def _check_event_times(queries: list[Query]) -> None:
@@ -48,11 +61,10 @@ def _check_event_times(queries: list[Query]) -> None:
             )
 
 
-def _group(
-    stream: str, event_time: str, keys: tuple[Expression, ...], queries: list[Query], since_us: Mapping[str, int]
-) -> GroupPlan:
+def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> GroupPlan:
+    """`queries` agree in stream, event time and keys."""
     delays = sorted({query.delay_us for query in queries})
-    windows = sorted({query.window for query in queries}, key=lambda w: (w.size_us, w.slide_us, w.offset_us))
+    windows = sorted({query.window for query in queries}, key=_order)
     measures: dict[Measure, int] = {}
 
     def position(measure: Measure) -> int:
@@ -74,10 +86,10 @@ def _group(
             )
         )
     return GroupPlan(
-        fingerprint((stream, event_time, keys)),
-        stream,
-        event_time,
-        keys,
+        identity,
+        queries[0].stream,
+        queries[0].event_time,
+        queries[0].keys,
         tuple(delays),
         tuple(windows),
         tuple(measures),

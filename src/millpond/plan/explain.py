@@ -10,7 +10,7 @@ from millpond.model.aggregates import DISTINCT
 from millpond.model.expressions import Expression, Literal, columns_of, render
 from millpond.model.query import Query
 from millpond.model.stream import Stream
-from millpond.model.windows import Sliding
+from millpond.model.windows import Session, Sliding, Window
 from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.edges import edges_between
 from millpond.plan.measures import precision_of
@@ -66,7 +66,11 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
     asked = sum(sum(by.values()) for by in askers)
     yield f"group {group.id}: {group.stream} by {keys}, event time {group.event_time}"
     yield f"  windows   {', '.join(map(window_text, group.windows))}"
-    yield f"  edges     {edges_text(group.windows)}"
+    if group.gaps_us:
+        least = duration(group.gaps_us[0])
+        yield f"  atoms     split where a key has no event for more than {least}: a session is a run of them"
+    else:
+        yield f"  edges     {edges_text(group.sliding)}"
     yield f"  delays    {', '.join(map(duration, group.delays_us))}"
     how = "cells are kept by signature" if group.signed else "each evaluated once per event"
     once = f"{_count(len(filters), 'predicate')}, {how}"
@@ -97,6 +101,9 @@ def _query(plan: Plan, group: GroupPlan, query: QueryPlan) -> Iterator[str]:
             named = f"{aggregate.function}({', '.join(map(render, aggregate.arguments))})"
             error = 1.04 / math.sqrt(1 << precision_of(aggregate.other))
             yield f"      approximate  {', '.join(read) or 'HAVING'}: {named}, standard error {error:.2%}"
+    for made in query.query.user_functions.values():
+        limits = f"{duration(made.deadline_ms * 1000)} a call, {made.memory_bytes >> 20} MB"
+        yield f"      function  {made.label} ({made.kind}) of {made.module}: {limits}"
     yield f"      measures  {len(mine)}: {len(mine) - len(private)} shared, {len(private)} private"
     yield f"      if added last  {', '.join(_marginal(plan, group, query.query, len(private)))}"
 
@@ -105,13 +112,16 @@ def _marginal(plan: Plan, group: GroupPlan, query: Query, measures: int) -> Iter
     """What the query costs given all others."""
     rest = [member.query for one in plan.groups for member in one.queries if member.query != query]
     same_group = [member.query.window for member in group.queries if member.query != query]
-    before = edges_per_hour(same_group) if same_group else (Fraction(0), True)
-    after = edges_per_hour(group.windows)
-    more = after[0] - before[0]
     if not same_group:
         yield "a group of its own"
     yield f"{measures or 'no'} more {'measure' if measures == 1 else 'measures'}"
-    yield f"{rate_text(more)} more {'edge' if more == 1 else 'edges'} per hour" if more > 0 else "no more edges"
+    if group.gaps_us:
+        others = [window.gap_us for window in same_group if isinstance(window, Session)]
+        yield "finer atoms" if others and min(others) > group.gaps_us[0] else "no finer atoms"
+    else:
+        before = edges_per_hour([window for window in same_group if isinstance(window, Sliding)])
+        more = edges_per_hour(group.sliding)[0] - before[0]
+        yield f"{rate_text(more)} more {'edge' if more == 1 else 'edges'} per hour" if more > 0 else "no more edges"
     columns = set(needed_columns(plan, query.stream)) - set(needed_columns(build_plan(rest), query.stream))
     if columns:
         yield f"reads {', '.join(sorted(columns))} for itself"
@@ -133,11 +143,14 @@ def _askers(group: GroupPlan) -> list[dict[str, int]]:
 
 
 def edges_per_hour(windows: Sequence[Sliding]) -> tuple[Fraction, bool]:
-    """How many edges the windows cut into an hour of event time, and whether that is exact or an upper bound.
+    """How many edges the windows cut into an hour of event time, and whether that is exact or an upper bound;
+    sessions cut none.
 
     >>> edges_per_hour([Sliding(3_600_000_000, 900_000_000)])
     (Fraction(4, 1), True)
     """
+    if not windows:
+        return Fraction(0), True
     grids = {
         (edge % window.slide_us, window.slide_us)
         for window in windows
@@ -159,12 +172,14 @@ def edges_text(windows: Sequence[Sliding]) -> str:
     return f"{'' if exact else 'at most '}{rate_text(rate)} per hour: so many slices per key that has events"
 
 
-def window_text(window: Sliding) -> str:
+def window_text(window: Window) -> str:
     """A window for people.
 
     >>> window_text(Sliding(3_600_000_000, 60_000_000)), window_text(Sliding(1_500_000, 1_500_000))
     ('1 hour every 1 minute', '1500 milliseconds')
     """
+    if isinstance(window, Session):
+        return f"sessions with a gap of {duration(window.gap_us)}"
     text = duration(window.size_us)
     if not window.tumbling:
         text += f" every {duration(window.slide_us)}"

@@ -9,7 +9,7 @@ import msgspec
 
 from millpond.model.expressions import Expression
 from millpond.model.query import Query
-from millpond.model.windows import Sliding
+from millpond.model.windows import Session, Sliding, Window
 from millpond.plan.event_log import LogPlan
 
 
@@ -84,14 +84,17 @@ SIGNED_FROM = 17
 
 
 class GroupPlan(msgspec.Struct, frozen=True, dict=True):
-    """All queries with the same stream, event time and key: they share dictionary, edges, measures, slices."""
+    """All queries with the same stream, event time and key: they share dictionary, edges, measures, slices.
+
+    Or session windows over the same events by the same key: they share dictionary, measures, atoms.
+    """
 
     id: str
     stream: str
     event_time: str
     keys: tuple[Expression, ...]
     delays_us: tuple[int, ...]
-    windows: tuple[Sliding, ...]
+    windows: tuple[Window, ...]
     measures: tuple[Measure, ...]
     queries: tuple[QueryPlan, ...]
     log: LogPlan | msgspec.UnsetType = msgspec.UNSET
@@ -101,11 +104,15 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
         """Its event log, if some query needs one."""
         return None if isinstance(self.log, msgspec.UnsetType) else self.log
 
-    @property
-    def horizon_us(self) -> int:
-        """The longest window: slices older than the watermark by more than this are not needed."""
-        return max(window.size_us for window in self.windows)
+    @cached_property
+    def sliding(self) -> tuple[Sliding, ...]:
+        """Its windows, if they are cut into slices."""
+        return tuple(window for window in self.windows if isinstance(window, Sliding))
 
+    @cached_property
+    def gaps_us(self) -> tuple[int, ...]:
+        """The gaps of its sessions, ascending; () of a group with slices."""
+        return tuple(window.gap_us for window in self.windows if isinstance(window, Session))
 
     @cached_property
     def filters(self) -> dict[str, Expression | None]:
@@ -115,7 +122,7 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def signed(self) -> bool:
         """Whether its cells are split by signature."""
-        return len(self.filters) >= SIGNED_FROM
+        return not self.gaps_us and len(self.filters) >= SIGNED_FROM
 
     @cached_property
     def kept(self) -> tuple[Measure, ...]:

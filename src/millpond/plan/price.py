@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from millpond.model.expressions import Expression, render
 from millpond.model.query import Query
+from millpond.model.windows import length_us
 from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.explain import duration, edges_per_hour, measure_text, predicate_text, rate_text
 from millpond.plan.plan import GroupPlan, Measure, Plan
@@ -35,8 +36,8 @@ class Price(NamedTuple):
     @property
     def edges(self) -> tuple[Fraction, Fraction]:
         """Edges per hour of event time before and after, at most."""
-        before = Fraction(0) if self.before is None else edges_per_hour(self.before.windows)[0]
-        return before, edges_per_hour(self.group.windows)[0]
+        before = Fraction(0) if self.before is None else edges_per_hour(self.before.sliding)[0]
+        return before, edges_per_hour(self.group.sliding)[0]
 
     @property
     def kept_us(self) -> tuple[int, int]:
@@ -50,8 +51,8 @@ class Price(NamedTuple):
 
 
 def kept_us(group: GroupPlan) -> int:
-    """How long cells of a group are needed, µs of event time."""
-    return max(plan.query.window.size_us + plan.query.delay_us for plan in group.queries)
+    """How long cells of a group are needed, µs of event time; atoms, from the last event of their session."""
+    return max(length_us(plan.query.window) + plan.query.delay_us for plan in group.queries)
 
 
 def price(plan: Plan, query: Query) -> Price:
@@ -116,7 +117,10 @@ def _lines(found: Price) -> Iterator[str]:
     before, after = found.edges
     yield f"  edges     {_change(rate_text(before), rate_text(after), found.before)} per hour"
     kept = [duration(us) for us in found.kept_us]
-    yield f"  kept      {_change(kept[0], kept[1], found.before)} of event time: its longest window and delay"
+    what = ": its longest window and delay"
+    if group.gaps_us:
+        what = " after the last event of a session: its longest gap and delay"
+    yield f"  kept      {_change(kept[0], kept[1], found.before)} of event time{what}"
     if found.before is not None and query.delay_us not in found.before.delays_us:
         yield f"  delay     one more, {duration(query.delay_us)}: what is late for only some delays has its own slices"
 

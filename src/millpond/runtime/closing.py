@@ -35,7 +35,7 @@ def closing_windows(
         low, high = before.at(group.delays_us[delay]), after.at(group.delays_us[delay])
         if high is None or (low is not None and low >= high):
             continue
-        window = group.windows[position]
+        window = group.sliding[position]
         for end in _ends(window, starts_us, ends_us, low, high):
             if end - window.size_us >= from_us:
                 found.append(Closing(end, end - window.size_us, position, delay))

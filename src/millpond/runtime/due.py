@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -10,17 +11,22 @@ import numpy.typing as npt
 
 from millpond.arrays import Ints, Mask
 from millpond.log.manifest import Manifest
-from millpond.model.windows import Sliding
+from millpond.model.windows import Session, Sliding
 from millpond.plan.plan import GroupPlan, Measure, QueryPlan
 from millpond.runtime.epoch import group_state, watermarks
-from millpond.runtime.generations import read_cells
-from millpond.runtime.tasks import Watermark
-from millpond.state.cells import Cells
+from millpond.runtime.generations import attached, read_cells, read_section
+from millpond.runtime.sessions import open_ones, sessions_of
+from millpond.runtime.tasks import GroupState, Watermark
+from millpond.state.atoms import merge_atoms
+from millpond.state.cells import Cells, piece_of
 from millpond.state.delta import Files
 
 
 class Due(NamedTuple):
-    """An open window [start, end) with an event of the query; its rows leave when event time reaches `needs_us`."""
+    """An open window [start, end) with an event of the query; its rows leave when event time reaches `needs_us`.
+
+    Those of a session, if no event comes that prolongs it.
+    """
 
     start_us: int
     end_us: int
@@ -37,6 +43,9 @@ def next_due(group: GroupPlan, plan: QueryPlan, manifest: Manifest, files: Files
     """
     mark = watermarks(manifest).get(group.stream, Watermark()).at(plan.query.delay_us)
     window = plan.query.window
+    if isinstance(window, Session):
+        states = [group_state(manifest, instance, group) for instance in range(instances)]
+        return _next_session(group, plan, window, mark, states, files)
     if plan.since_us is not msgspec.UNSET:
         first = plan.from_us + window.size_us - 1
         mark = first if mark is None else max(mark, first)
@@ -44,7 +53,7 @@ def next_due(group: GroupPlan, plan: QueryPlan, manifest: Manifest, files: Files
     for instance in range(instances):
         for place in group_state(manifest, instance, group).segments:
             cells = read_cells(files, place, group.delays_us)
-            end = _first_end(group, plan, cells, mark)
+            end = _first_end(group, plan, window, cells, mark)
             if end is not None:
                 ends.append(end)
     if not ends:
@@ -52,13 +61,31 @@ def next_due(group: GroupPlan, plan: QueryPlan, manifest: Manifest, files: Files
     return Due(min(ends) - window.size_us, min(ends), min(ends) + plan.query.delay_us)
 
 
-def _first_end(group: GroupPlan, plan: QueryPlan, cells: Cells, mark_us: int | None) -> int | None:
+def _next_session(
+    group: GroupPlan, plan: QueryPlan, window: Session, mark_us: int | None, states: Sequence[GroupState], files: Files
+) -> Due | None:
+    found = []
+    for state in states:
+        keys = [read_section(files, place) for place in state.keys[:1]]
+        parts = attached(files, state, state.segments, keys, group.delays_us)
+        atoms = merge_atoms([piece_of(cells) for cells in parts], group.gaps_us[0]).cells
+        sessions = sessions_of(atoms, window.gap_us, plan.delay)
+        still = sessions.take(open_ones(sessions, mark_us))
+        if len(still.slots):
+            first = int(np.argmin(still.ends_us))
+            found.append((int(still.ends_us[first]), int(still.starts_us[first])))
+    return Due(min(found)[1], min(found)[0], min(found)[0] + plan.query.delay_us) if found else None
+
+
+def _first_end(
+    group: GroupPlan, plan: QueryPlan, window: Sliding, cells: Cells, mark_us: int | None
+) -> int | None:
     """The earliest end of an open window that holds a cell of the query."""
     slices = cells.slices
     counted, passing = counted_in(group.measures[plan.presence], cells)
     if counted is None:
         return None
-    ends, holds = open_ends(plan.query.window, slices.start_us, slices.end_us, mark_us)
+    ends, holds = open_ends(window, slices.start_us, slices.end_us, mark_us)
     wanted = np.flatnonzero(holds & passing & (slices.late_class <= plan.delay))
     for i in wanted[np.argsort(ends[wanted], kind="stable")].tolist():
         if bool((counted[cells.offsets[i] : cells.offsets[i + 1]] > 0).any()):

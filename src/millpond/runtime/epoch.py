@@ -249,7 +249,8 @@ def retired(plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], foll
     for section in manifest.sections.values():
         if section.kind in ("segment", "events"):
             horizon, last = horizons.get(section.group), section.info.get("last")
-            if horizon is not None and isinstance(last, int) and last <= horizon:
+            past = horizon is not None and isinstance(last, int) and last <= horizon
+            if past or not section.rows:  # one without atoms was written for what it supersedes
                 gone.append(section.id)
         elif section.n <= followed and (
             section.kind == "late" or (section.kind == "rows" and section.group not in served)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from millpond.arrays import Ints
 from millpond.plan.event_log import LogPlan
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.generations import read_section, slots_now
@@ -50,6 +51,12 @@ class GroupLog:
             self._read[place.id] = events
         return self._read[place.id]
 
+    def before(self, horizon_us: int | None) -> list[str]:
+        """The sections all of whose events are before the horizon."""
+        if horizon_us is None:
+            return []
+        return [place.id for place in self.places if place.last_us is not None and place.last_us <= horizon_us]
+
     def arrived(self, events: Events) -> None:
         """Take note of the events of this epoch."""
         self._fresh.append(events)
@@ -68,6 +75,13 @@ class GroupLog:
             parts.append(events if wanted.all() else events.take(wanted))
         every = self.together(parts)
         return every.take(np.argsort(every.slots, kind="stable"))
+
+
+def among(events: Events, slots: Ints) -> Events:
+    """Those of some slots (ascending), told by their positions among these."""
+    places = np.searchsorted(slots, events.slots)
+    held = np.flatnonzero(slots[np.minimum(places, len(slots) - 1)] == events.slots) if len(slots) else places[:0]
+    return events.take(held)._replace(slots=places[held])
 
 
 def of_slots(events: Events, first: int, size: int) -> Events:

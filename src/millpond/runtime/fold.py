@@ -6,8 +6,10 @@ that is run again, anywhere, on packets in any order of arrival, gives the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -17,6 +19,7 @@ from millpond.clock import lap_us
 from millpond.errors import OverflowedError, UserFunctionError
 from millpond.faults import reached
 from millpond.log.records import Fates, Receipt
+from millpond.model.windows import Session
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.closing import Closing, batches, closing_windows
 from millpond.runtime.columns import arrow_type
@@ -29,10 +32,12 @@ from millpond.runtime.late_rows import read_late_rows, write_late_rows
 from millpond.runtime.lateness import advanced
 from millpond.runtime.packet import GroupPart, decode_packet
 from millpond.runtime.raw import RawRows, piece_of_raw
-from millpond.runtime.rows import BlockKeys, Family, families, rows_of_block
+from millpond.runtime.rows import BlockKeys, Family, families, rows_of_block, rows_of_sessions
+from millpond.runtime.sessions import AT_ONCE, Asked, Sessions, asked_of, closing, first_needed, needed_atoms
 from millpond.runtime.signed import signed_blocks
 from millpond.runtime.tasks import WHOLE_POND, FoldTask, SectionPlace, TimeLine, Watermark
 from millpond.runtime.tiles import Held, new_tiles
+from millpond.state.atoms import merge_atoms, some_atoms
 from millpond.state.cells import Cells, Piece, merge, piece_of
 from millpond.state.delta import DeltaWriter, Files
 from millpond.state.dictionary import KeyDictionary
@@ -45,6 +50,9 @@ FAN_IN = 8
 WINDOWS_AT_ONCE = 64
 
 _SLICES_READ = f"slices_read:{WHOLE_POND}"
+
+_Made: TypeAlias = tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]
+"""Rows by query, and how many HAVING withheld."""
 
 
 def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: str) -> tuple[Receipt, bytes]:
@@ -121,7 +129,10 @@ class _GroupFold:
 
     def run(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
         """Append what arrived, close windows, merge old segments or begin a generation of keys."""
-        fresh = self._append(parts)
+        if self._group.gaps_us:
+            self._run_sessions(self._numbered(parts), before, after)
+            return
+        fresh = merge(self._numbered(parts), max(len(self._keys), 1))
         if fresh.rows:
             self._write_segment(fresh, 0, ())
         held = Held([cells for cells in [*self._old, fresh] if cells.rows], self._old_tiles)
@@ -131,14 +142,42 @@ class _GroupFold:
             held = held._replace(tiles=[*held.tiles, tiles])
         self._close(held, before, after)
         horizon = needed_from(self._group.queries, after)
-        if self._roll([fresh] if tiles is None else [fresh, tiles], horizon):
+        old = [*self._old, *self._old_tiles]
+        expired = [horizon is not None and int(cells.slices.end_us.max()) <= horizon for cells in old]
+        if self._roll([fresh] if tiles is None else [fresh, tiles], expired):
             return  # the snapshot waits for the next epoch: a segment is replaced once
-        if len(self._keys) > self._keys.committed:
-            self._write_keys(self._keys.committed, len(self._keys), 0, ())
-        self._merge_keys()
+        self._add_keys()
         self._snapshot(horizon)
 
-    def _append(self, parts: Sequence[GroupPart]) -> Cells:
+    def _run_sessions(self, pieces: Sequence[Piece], before: Watermark, after: Watermark) -> None:
+        """The same for session windows: what no open session holds is not written, or superseded."""
+        gap_us = self._group.gaps_us[0]
+        every = [*self._old, merge_atoms(pieces, gap_us).cells]
+        atoms, targets = merge_atoms([piece_of(cells) for cells in every], gap_us)
+        self._close_sessions(atoms, before, after)
+        needed = needed_atoms(self._group, atoms, after)
+        *live, fresh = [some_atoms(cells, needed[rows]) for cells, rows in zip(every, targets, strict=True)]
+        expired = [not cells.rows for cells in live]
+        rolled = self._roll([fresh], expired)
+        places = [place for place, gone in zip(self._state.segments, expired, strict=True) if not gone]
+        sealed = [place.id for place, gone in zip(self._state.segments, expired, strict=True) if gone and place.rows]
+        horizon = first_needed(atoms, needed)
+        if self._log is not None:
+            sealed += self._log.before(horizon)
+        if fresh.rows or sealed:
+            self._write_segment(fresh, 0, tuple(sealed))
+        if rolled:
+            return
+        self._add_keys()
+        level = _full_level(places)
+        if level is not None:
+            kept = [cells for cells in live if cells.rows]
+            chosen = [i for i, place in enumerate(places) if place.level == level]
+            merged = merge_atoms([piece_of(kept[i]) for i in chosen], gap_us).cells
+            self._write_segment(merged, level + 1, tuple(places[i].id for i in chosen))
+        self._merge_events(horizon)
+
+    def _numbered(self, parts: Sequence[GroupPart]) -> list[Piece]:
         pieces = []
         logged = []
         for part in parts:
@@ -153,7 +192,7 @@ class _GroupFold:
             events = self._log.together(logged)
             self._log.arrived(events)
             self._write_events(events, 0, ())
-        return merge(pieces, max(len(self._keys), 1))
+        return pieces
 
     def _write_events(self, events: Events, level: int, supersedes: tuple[str, ...]) -> None:
         info: dict[str, int | str | list[int]] = {
@@ -171,8 +210,8 @@ class _GroupFold:
     ) -> None:
         slices = cells.slices
         info: dict[str, int | str | list[int]] = {
-            "first": int(slices.start_us.min()),
-            "last": int(slices.end_us.max()),
+            "first": int(slices.start_us.min()) if cells.rows else 0,
+            "last": int(slices.end_us.max()) if cells.rows else 0,
             "level": level,
             "generation": self._state.generation,
             "delays": list(self._group.delays_us),
@@ -188,8 +227,13 @@ class _GroupFold:
         info = {"base": first, "level": level, "generation": self._state.generation}
         self._delta.add("keys", self._group.id, data, end - first, info, supersedes)
 
-    def _merge_keys(self) -> None:
-        """Replace FAN_IN sections of keys of one level by one of the next; those of a level follow each other."""
+    def _add_keys(self) -> None:
+        """Write the keys that are new, and replace FAN_IN sections of keys of one level by one of the next.
+
+        Those of a level follow each other.
+        """
+        if len(self._keys) > self._keys.committed:
+            self._write_keys(self._keys.committed, len(self._keys), 0, ())
         places = self._state.keys
         level = _full_level(places)
         if level is None:
@@ -199,16 +243,15 @@ class _GroupFold:
         first, end = bases[chosen[0]], bases[chosen[-1] + 1]
         self._write_keys(first, end, level + 1, tuple(places[i].id for i in chosen))
 
-    def _roll(self, added: Sequence[Cells], horizon: int | None) -> bool:
+    def _roll(self, added: Sequence[Cells], expired: Sequence[bool]) -> bool:
         """Begin a generation without the keys that no live cell names, if these are half of all.
 
+        `expired`: which of the old segments, tiles last, end here.
         Asked only where sections of keys would be merged: finding out is a pass over the slots of all live cells.
         """
-        state = self._state
+        state, old = self._state, [*self._old, *self._old_tiles]
         if _full_level(state.keys) is None:
             return False
-        old = [*self._old, *self._old_tiles]
-        expired = [horizon is not None and int(cells.slices.end_us.max()) <= horizon for cells in old]
         named = named_slots(
             [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)], len(self._keys)
         )
@@ -238,6 +281,39 @@ class _GroupFold:
         for run in batches(closing, WINDOWS_AT_ONCE):
             for some in _together(self._group, run):
                 self._answer(some, held, some[0].delay, results)
+        self._write_answers(results)
+
+    def _close_sessions(self, atoms: Cells, before: Watermark, after: Watermark) -> None:
+        results: dict[str, list[pa.RecordBatch]] = {}
+        for asked in asked_of(self._group):
+            for some in closing(self._group, asked, atoms, before, after).runs(AT_ONCE):
+                self._answer_sessions(asked, atoms, some, results)
+        self._write_answers(results)
+
+    def _answer_sessions(
+        self, asked: Asked, atoms: Cells, found: Sessions, results: dict[str, list[pa.RecordBatch]]
+    ) -> None:
+        """Rows of the queries that have these closing sessions."""
+        plans = [plan for plan in asked.plans if self._is_going(plan)]
+        columns = found.columns(atoms, {self._group.measures[i].id for i in _measures_of(plans)})
+        slots, places = np.unique(found.slots, return_inverse=True)
+        events = self._events(plans, int(found.starts_us.min()), int(found.ends_us.max()), asked.delay)
+        keys, mine = BlockKeys(self._keys, slots, events), found._replace(slots=places)
+        for family in (Family(self._group, [plan]) for plan in plans):
+            make = partial(rows_of_sessions, self._group, family, mine, columns, keys, self._task.buckets)
+            self._collect(family, make, results)
+
+    def _events(self, plans: Sequence[QueryPlan], start_us: int, end_us: int, delay: int) -> Events | None:
+        """The events of a time, if one of the queries needs them."""
+        if self._log is None or not any(needs_events(plan) for plan in plans):
+            return None
+        return self._log.between(start_us, end_us, delay)
+
+    def _is_going(self, plan: QueryPlan) -> bool:
+        name = plan.query.name
+        return name not in self._task.quarantined and f"raised:{name}" not in self._counts
+
+    def _write_answers(self, results: Mapping[str, list[pa.RecordBatch]]) -> None:
         for query, found in results.items():
             self._write_rows(query, found)
         for query, rows in self._unread.items():
@@ -257,8 +333,7 @@ class _GroupFold:
             for plan in group.queries
             if plan.delay == delay
             and group.windows.index(plan.query.window) in occurring
-            and plan.query.name not in self._task.quarantined
-            and f"raised:{plan.query.name}" not in self._counts
+            and self._is_going(plan)
         ]
         if not asked:
             return
@@ -273,12 +348,10 @@ class _GroupFold:
             ids = {measure.id for measure in measures}
             made = blocks(edges, ranges_of(parts, edges, chosen), ids, len(self._keys))
         going = families(group, asked)
-        events = None
-        if self._log is not None and any(needs_events(plan) for plan in asked):
-            events = self._log.between(edges[0], edges[-1], delay)
+        events = self._events(asked, edges[0], edges[-1], delay)
         windows = {family.window: group.windows.index(family.window) for family in going}
         for block in made:
-            keys = BlockKeys(self._keys, block, events)
+            keys = BlockKeys.of(self._keys, block, events)
             for family in list(going):
                 mine = [
                     window
@@ -298,9 +371,14 @@ class _GroupFold:
         keys: BlockKeys,
         results: dict[str, list[pa.RecordBatch]],
     ) -> bool:
-        """Add the rows of a family; False if one of its queries raised: a lone one is given up."""
+        """Add the rows of a family; False if one of its queries raised."""
+        make = partial(rows_of_block, self._group, family, block, windows, keys, self._task.buckets)
+        return self._collect(family, make, results)
+
+    def _collect(self, family: Family, make: Callable[[], _Made], results: dict[str, list[pa.RecordBatch]]) -> bool:
+        """Add the rows that are made of a family; False if one of its queries raised: a lone one is given up."""
         try:
-            found, withheld = rows_of_block(self._group, family, block, windows, keys, self._task.buckets)
+            found, withheld = make()
         except (OverflowedError, UserFunctionError) as error:
             if len(family.plans) == 1:
                 name = family.first.query.name
@@ -330,19 +408,25 @@ class _GroupFold:
                 writer.write_batch(batch)
         self._delta.add("rows", query, sink.getvalue(), rows, {})
 
+    def _merge_events(self, horizon: int | None) -> None:
+        """The same for sections of events, without those before the horizon."""
+        if self._log is None:
+            return
+        ending = self._log.before(horizon)
+        places = [place for place in self._log.places if place.id not in ending]
+        level = _full_level(places)
+        if level is not None:
+            full = [place for place in places if place.level == level]
+            events = self._log.together([self._log.section(place) for place in full])
+            events = events if horizon is None else events.take(events.times_us >= horizon)
+            self._write_events(events, level + 1, tuple(place.id for place in full))
+
     def _snapshot(self, horizon: int | None) -> None:
         """Replace FAN_IN segments of one level by one of the next, without slices that no window needs.
 
-        When nothing of them is needed there is no next: they are retired in this epoch. Sections of events likewise.
+        When nothing of them is needed there is no next: they are retired in this epoch.
         """
-        if self._log is not None:
-            level = _full_level(self._log.places)
-            if level is not None:
-                full = [place for place in self._log.places if place.level == level]
-                events = self._log.together([self._log.section(place) for place in full])
-                events = events if horizon is None else events.take(events.times_us >= horizon)
-                if events.rows:
-                    self._write_events(events, level + 1, tuple(place.id for place in full))
+        self._merge_events(horizon)
         for places, old in ((self._state.segments, self._old), (self._state.tiles, self._old_tiles)):
             level = _full_level(places)
             if level is None:
@@ -378,13 +462,16 @@ def _full_level(places: Sequence[SectionPlace]) -> int | None:
 
 
 def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
-    """Slices that end at or before this time are in no open window of `queries`; None: all are needed."""
+    """Slices that end at or before this time are in no open window of `queries`; None: all are needed.
+
+    Of sessions there is no such time, for they may go on: a fold says which atoms are needed.
+    """
     times = []
     for plan in queries:
         at = mark.at(plan.query.delay_us)
-        if at is None:
-            return None
         window = plan.query.window
+        if at is None or isinstance(window, Session):
+            return None
         # the earliest open window is the first of its grid that ends after the watermark
         end = (at - window.offset_us - window.size_us) // window.slide_us * window.slide_us
         times.append(end + window.slide_us + window.offset_us)

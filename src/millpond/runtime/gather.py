@@ -18,6 +18,7 @@ from millpond.model.expressions import Expression
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan
+from millpond.runtime.atoms import atoms_of_rows, cut_atoms
 from millpond.runtime.classify import Bundle, classify, split_slices
 from millpond.runtime.columns import Values, from_arrow, to_arrow
 from millpond.runtime.counting import Counts, Passed, Sources, count_rows
@@ -205,25 +206,24 @@ def _gather_group(
     """Add the group's part of each instance's packet; returns what passed which filter if that is known by now."""
     if not rows.count:
         return None
-    times = rows.take(times_us)
-    starts_us, ends_us, slices = slices_of(group.windows, times)
-    late_rows = rows.take(late)
+    times, late_rows = rows.take(times_us), rows.take(late)
+    logged = None if group.events is None else LoggedRows(group.events, rows, times_us, late, order)
+    if group.gaps_us:
+        _add_atoms(task, group, rows, times, late_rows, logged, parts)
+        return None
+    starts_us, ends_us, slices = slices_of(group.sliding, times)
     class_count = int(late_rows.max()) + 1
     if class_count > 1:
         slices = slices * class_count + late_rows
     slice_count = len(starts_us) * class_count
-    codes, keys, key_count = _key_codes(group, rows)
-    codes, keys, bounds = _by_instance(task, codes, keys, key_count)
+    owned, codes, key_count = _owned_keys(task, group, rows)
     every = Slices(
         np.repeat(starts_us, class_count),
         np.repeat(ends_us, class_count),
         np.tile(np.arange(class_count), len(starts_us)),
     )
-    owned = [
-        _Owned(instance, keys, int(bounds[instance]), int(bounds[instance + 1])) for instance in range(task.instances)
-    ]
-    if group.events is not None:
-        _add_events(group, LoggedRows(group.events, rows, times_us, late, order), owned, codes, parts)
+    if logged is not None:
+        _add_events(group, logged, owned, codes, parts)
     if not group.signed:
         _add(group, rows, owned, codes, slices, every, parts)
         return None
@@ -234,6 +234,21 @@ def _gather_group(
         passed += bundle.counts(late_rows, class_count)
     _add_signed(group, rows, _taken_of(group, bundles, late_rows, class_count), owned, codes, slices, every, parts)
     return dict(zip(group.filters.values(), passed.cumsum(axis=0).T.tolist(), strict=True))
+
+
+def _add_atoms(
+    task: GatherTask, group: GroupPlan, rows: Rows, times_us: Ints, late: Ints, logged: LoggedRows | None,
+    parts: list[list[GroupPart]],
+) -> None:  # fmt: skip
+    """The same for a group of session windows."""
+    owned, codes, _ = _owned_keys(task, group, rows)
+    if logged is not None:
+        _add_events(group, logged, owned, codes, parts)
+    atoms = atoms_of_rows(group, rows, codes, times_us, late)
+    for own in owned:
+        piece = cut_atoms(atoms, own.first, own.end)
+        if piece is not None:
+            parts[own.instance].append(GroupPart(group.id, own.columns(), own.end - own.first, piece))
 
 
 def _add(
@@ -288,6 +303,14 @@ class _Owned(NamedTuple):
     def columns(self) -> list[pa.Array]:
         """The instance's keys."""
         return [key.slice(self.first, self.end - self.first) for key in self.keys]
+
+
+def _owned_keys(task: GatherTask, group: GroupPlan, rows: Rows) -> tuple[Sequence[_Owned], Ints, int]:
+    """The keys of each instance, a code per row for its key, and how many keys there are."""
+    codes, keys, count = _key_codes(group, rows)
+    codes, keys, bounds = _by_instance(task, codes, keys, count)
+    owned = [_Owned(i, keys, int(bounds[i]), int(bounds[i + 1])) for i in range(task.instances)]
+    return owned, codes, count
 
 
 def _only_used(owned: Sequence[_Owned], codes: Ints) -> tuple[Sequence[_Owned], Ints]:

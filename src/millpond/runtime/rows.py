@@ -15,7 +15,7 @@ from millpond.errors import OverflowedError, UserFunctionError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
 from millpond.model.types import WINDOW
-from millpond.model.windows import Sliding
+from millpond.model.windows import Session, Window
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.build import presence_filter
 from millpond.plan.plan import GroupPlan, QueryPlan
@@ -23,10 +23,11 @@ from millpond.runtime.closing import Closing
 from millpond.runtime.columns import ARROW_TYPES, Values, arrow_type, from_arrow, to_arrow
 from millpond.runtime.combine import Block
 from millpond.runtime.evaluate import Evaluator
-from millpond.runtime.event_log import of_slots
+from millpond.runtime.event_log import among, of_slots
 from millpond.runtime.finish import finish
 from millpond.runtime.functions.answers import answered
 from millpond.runtime.holistic import Found, holistic, needs_events, taken_by
+from millpond.runtime.sessions import Sessions
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.event_log import Events
 from millpond.state.keys import texts_of
@@ -62,7 +63,7 @@ class Family:
         return self.plans[0]
 
     @property
-    def window(self) -> Sliding:
+    def window(self) -> Window:
         """The window of all of them."""
         return self.first.query.window
 
@@ -94,11 +95,21 @@ def _shape_of(plan: QueryPlan) -> Hashable:
 
 
 class BlockKeys:
-    """The keys of a block, read from the dictionary once for all queries, and their events, where some need them."""
+    """The keys of some slots, those of a block say, read from the dictionary once for all queries.
 
-    def __init__(self, keys: KeyDictionary, block: Block, events: Events | None = None) -> None:
-        self.events = None if events is None else of_slots(events, block.first, block.size)
-        self._columns = keys.take(np.arange(block.first, block.first + block.size))
+    `events`: theirs, where some query needs them, with slots counted likewise.
+    """
+
+    def __init__(self, keys: KeyDictionary, slots: Ints, events: Events | None = None) -> None:
+        self._columns = keys.take(slots)
+        self.events = None if events is None else among(events, slots)
+
+    @classmethod
+    def of(cls, keys: KeyDictionary, block: Block, events: Events | None = None) -> BlockKeys:
+        """Those of a block."""
+        found = cls(keys, np.arange(block.first, block.first + block.size))
+        found.events = None if events is None else of_slots(events, block.first, block.size)
+        return found
 
     def take(self, slots: Ints) -> list[pa.Array]:
         """The key columns of some slots, counted within the block."""
@@ -114,11 +125,30 @@ def rows_of_block(
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
     """
-    plan, plans = family.first, family.plans
     found = _Found.of(family, block, windows)
     if not len(found.slots):
         return {}, {}
-    inputs = _inputs(group, plan, _measured(family, block, windows, found), found, keys)
+    return _rows(group, family, found, _measured(family, block, windows, found), keys, buckets)
+
+
+def rows_of_sessions(
+    group: GroupPlan, family: Family, sessions: Sessions, columns: dict[str, Ints], keys: BlockKeys, buckets: int
+) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:
+    """The same for one query and its sessions, whose slots count among `keys`; `columns` are of its measures.
+
+    Raises:
+        OverflowedError: an exact sum, or an output expression, leaves its SQL type.
+    """
+    none = np.zeros(len(sessions.slots), np.int64)
+    found = _Found(none, none, sessions.slots, sessions.starts_us, sessions.ends_us)
+    return _rows(group, family, found, columns, keys, buckets)
+
+
+def _rows(
+    group: GroupPlan, family: Family, found: _Found, columns: dict[str, Ints], keys: BlockKeys, buckets: int
+) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:
+    plan, plans = family.first, family.plans
+    inputs = _inputs(group, plan, columns, found, keys)
     inputs.update(_key_values(group, found.slots, keys))
     having, withheld = plan.query.having, {}
     if having is not None:
@@ -131,7 +161,7 @@ def rows_of_block(
             return {}, withheld
         found = found.take(kept)
         inputs = {name: _taken(values, kept) for name, values in inputs.items()}
-    rows = _outputs(plan, inputs, found.slots, found.ends_us, keys, buckets)
+    rows = _outputs(plan, inputs, found, keys, buckets)
     bounds = np.searchsorted(found.queries, np.arange(len(plans) + 1)).tolist()
     return {
         plan.query.name: rows.slice(low, high - low)
@@ -145,11 +175,12 @@ def _by_query(plans: Sequence[QueryPlan], counts: Ints) -> dict[str, int]:
 
 
 class _Found(NamedTuple):
-    """One row per result, by query: positions of query and window, slot within the block, end of the window."""
+    """One row per result, by query: positions of query and window, slot within the block, bounds of the window."""
 
     queries: Ints
     windows: Ints
     slots: Ints
+    starts_us: Ints
     ends_us: Ints
 
     @staticmethod
@@ -160,7 +191,8 @@ class _Found(NamedTuple):
         parts = []
         for i, window in enumerate(windows):
             queries, slots = np.nonzero(block.window(f"{counts}:n", window)[at] > 0)
-            parts.append((queries, np.full(len(slots), i), slots, np.full(len(slots), window.end_us)))
+            bounds = (np.full(len(slots), bound) for bound in (window.start_us, window.end_us))
+            parts.append((queries, np.full(len(slots), i), slots, *bounds))
         found = _Found(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
         return found.take(np.argsort(found.queries, kind="stable")) if len(begins) > 1 < len(windows) else found
 
@@ -189,13 +221,12 @@ def _inputs(
     group: GroupPlan, plan: QueryPlan, columns: dict[str, Ints], found: _Found, keys: BlockKeys
 ) -> dict[str, Values]:
     ends = found.ends_us
-    inputs = {"window.end": Values(ends), "window.start": Values(ends - plan.query.window.size_us)}
-    inputs["window.time"] = Values(ends - 1)
+    inputs = {"window.end": Values(ends), "window.start": Values(found.starts_us), "window.time": Values(ends - 1)}
     for i, (aggregate, places) in enumerate(zip(plan.query.aggregates, plan.measures, strict=True)):
         if aggregate.logged:
             events = keys.events
             assert events is not None
-            rows = Found(found.slots, ends - plan.query.window.size_us, ends)
+            rows = Found(found.slots, found.starts_us, ends)
             inputs[f"agg:{i}"] = _checked(plan, _of_events(plan, aggregate, events, rows, keys))
             continue
         measures = [group.measures[place] for place in places]
@@ -249,17 +280,17 @@ def _taken(values: Values, rows: Ints) -> Values:
 def _outputs(
     plan: QueryPlan,
     inputs: dict[str, Values],
-    slots: Ints,
-    ends: Ints,
+    found: _Found,
     keys: BlockKeys,
     buckets: int,
 ) -> pa.RecordBatch:
+    slots, ends = found.slots, found.ends_us
     count = len(slots)
     evaluator = Evaluator(inputs, count)
     arrays, names = [], []
     for item in plan.query.output:
         if item.expression.type == WINDOW and isinstance(item.expression, Column):
-            arrays.append(_windows(ends, plan.query.window.size_us))
+            arrays.append(_windows(found.starts_us, ends))
         else:
             values = _checked(plan, evaluator(item.expression))
             arrays.append(to_arrow(values, item.expression.type, count))
@@ -268,12 +299,15 @@ def _outputs(
         arrays += served_key(keys.take(slots), count, buckets)
         arrays.append(pa.array(ends))
         names += ["__key", "__bucket", "__end"]
+        if isinstance(plan.query.window, Session):
+            arrays.append(pa.array(found.starts_us))
+            names.append("__start")
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def _windows(ends: Ints, size_us: int) -> pa.Array:
+def _windows(starts: Ints, ends: Ints) -> pa.Array:
     kind = ARROW_TYPES["timestamp"]
-    parts = [pa.array(ends - size_us).view(kind), pa.array(ends).view(kind)]
+    parts = [pa.array(starts).view(kind), pa.array(ends).view(kind)]
     return pa.StructArray.from_arrays(parts, fields=list(ARROW_WINDOW))
 
 

@@ -17,12 +17,15 @@ import numpy.typing as npt
 
 from millpond.arrays import Ints, Mask
 from millpond.log.manifest import Manifest
+from millpond.model.windows import Session
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan, Plan, QueryPlan
 from millpond.runtime.epoch import group_state, watermarks
 from millpond.runtime.fold import needed_from
 from millpond.runtime.generations import attached, read_section
+from millpond.runtime.sessions import needed_atoms, open_ones, sessions_of
 from millpond.runtime.tasks import GroupState, Watermark
+from millpond.state.atoms import merge_atoms, some_atoms
 from millpond.state.cells import Cells, merge, piece_of
 from millpond.state.delta import Files
 
@@ -86,7 +89,7 @@ def group_cells(group: GroupPlan, manifest: Manifest, folder: Path, instances: i
     of_measure = {measure.id: 0 for measure in group.kept}
     for instance in range(instances):
         state = group_state(manifest, instance, group)
-        cells = _needed_cells(group, state, files, needed_from(group.queries, mark))
+        cells = _needed_cells(group, state, files, mark)
         rows, keys = rows + cells.rows, keys + len(np.unique(cells.slots))
         key_bytes += sum(place.size for place in state.keys)
         stored_keys += sum(place.rows for place in state.keys)
@@ -109,7 +112,7 @@ def sharing(plan: Plan, manifest: Manifest, folder: Path, instances: int) -> Sha
         for instance in range(instances):
             state = group_state(manifest, instance, group)
             stored += sum(place.size for place in (*state.keys, *state.segments, *state.tiles))
-            cells = _needed_cells(group, state, files, needed_from(group.queries, mark))
+            cells = _needed_cells(group, state, files, mark)
             if not cells.rows:
                 continue
             key_bytes = _bytes_per_key(state)
@@ -120,13 +123,15 @@ def sharing(plan: Plan, manifest: Manifest, folder: Path, instances: int) -> Sha
     return Sharing(manifest.n, stored, shared, alone)
 
 
-def _needed_cells(group: GroupPlan, state: GroupState, files: Files, horizon: int | None) -> Cells:
+def _needed_cells(group: GroupPlan, state: GroupState, files: Files, mark: Watermark) -> Cells:
     """Cells that some open window needs, each once: tiles only repeat them."""
     keys = [read_section(files, place) for place in state.keys[:1]]
-    pieces = [
-        piece_of(cells, None if horizon is None else cells.slices.end_us > horizon)
-        for cells in attached(files, state, state.segments, keys, group.delays_us)
-    ]
+    parts = attached(files, state, state.segments, keys, group.delays_us)
+    if group.gaps_us:
+        atoms = merge_atoms([piece_of(cells) for cells in parts], group.gaps_us[0]).cells
+        return some_atoms(atoms, needed_atoms(group, atoms, mark))
+    horizon = needed_from(group.queries, mark)
+    pieces = [piece_of(cells, None if horizon is None else cells.slices.end_us > horizon) for cells in parts]
     slots = max((int(piece.slots.max()) for piece in pieces if len(piece.slots)), default=0)
     return merge(pieces, slots + 1)
 
@@ -135,20 +140,25 @@ def _alone(
     group: GroupPlan, query: QueryPlan, cells: Cells, mark: Watermark, key_bytes: float
 ) -> StateSize:
     """What the query would keep by itself: its cells between its own edges, while its own windows need them."""
+    places = {query.presence, *(place for places in query.measures for place in places)}
+    measures = (group.measures[place] for place in places)
+    wanted = {measure.base.id if group.signed else measure.id for measure in measures}
+    window = query.query.window
+    if isinstance(window, Session):
+        found = sessions_of(cells, window.gap_us, query.delay)
+        own = found.slots[open_ones(found, mark.at(query.query.delay_us))]
+        return _size(len(own), own, _columns(cells, {*wanted, "first", "last"}), key_bytes)
     starts = np.repeat(cells.slices.start_us, np.diff(cells.offsets))
     classes = np.repeat(cells.slices.late_class, np.diff(cells.offsets))
     kept = _has_rows(group, query, cells) & (classes <= query.delay)
     if not kept.any():
         return StateSize()
-    _, ends_us, slices = slices_of([query.query.window], starts)
+    _, ends_us, slices = slices_of([window], starts)
     horizon = needed_from((query,), mark)
     if horizon is not None:
         kept &= ends_us[slices] > horizon
     slots = cells.slots[kept]
     distinct = np.unique(np.stack([slots.astype(np.int64), slices[kept]]), axis=1)
-    places = {query.presence, *(place for places in query.measures for place in places)}
-    measures = (group.measures[place] for place in places)
-    wanted = {measure.base.id if group.signed else measure.id for measure in measures}
     return _size(distinct.shape[1], slots, _columns(cells, wanted), key_bytes)
 
 

@@ -52,6 +52,7 @@ def grids(group: GroupPlan) -> tuple[Grid, ...]:
     since: dict[Sliding, int] = {}
     for plan in group.queries:
         window = plan.query.window
+        assert isinstance(window, Sliding)
         since[window] = min(plan.from_us, since.get(window, plan.from_us))
     found: dict[tuple[int, int], int] = {}
     for window, from_us in since.items():

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
-from millpond.model.windows import Sliding
+from millpond.model.windows import Session, Window
 from millpond.spark.catalyst import Catalyst, JavaObject, children, id_of, items, kind_of, optional, window_mark
-from millpond.spark.windows import is_noted, recovered
+from millpond.spark.windows import is_noted, recovered, recovered_session
 
 _STATEFUL = {
     "Aggregate": "An aggregation below the window (a chain of queries)",
@@ -32,10 +32,10 @@ _FIELDS = ("start", "end")
 
 
 class WindowColumn(NamedTuple):
-    """A window that the analyser made: the attribute of its time, and its size, slide and offset."""
+    """A window that the analyser made: the attribute of its time, and what it is."""
 
     time: JavaObject
-    sliding: Sliding
+    kind: Window
 
 
 class WindowPart(NamedTuple):
@@ -81,6 +81,11 @@ class Below:
         if kind == "GetStructField":
             whole = self.window_part(expression.child())
             if whole is not None and whole.field is None:
+                if isinstance(whole.window.kind, Session):
+                    raise UnsupportedQuery(
+                        "Grouped by a part of it, a session window makes no sessions.",
+                        "Group by the whole session window.",
+                    )
                 return WindowPart(whole.window, _FIELDS[expression.ordinal()])
         return None
 
@@ -108,8 +113,8 @@ def read_below(catalyst: Catalyst, node: JavaObject) -> Below:
         elif kind == "Expand":
             found = _expanded_window(catalyst, node)
         elif kind == "Filter":
-            # directly above the panes of a hopping window the analyser put its own condition
-            if not (kind_of(node.child()) == "Expand" and _marked(node.child())):
+            # directly above the panes of a hopping window, or a session window, the analyser put its own condition
+            if not _has_own_condition(node.child()):
                 steps.append(Step(node.condition(), len(layers)))
         elif kind == "Join":
             node, step = _joined(node, len(layers))
@@ -149,13 +154,26 @@ def _projected_windows(catalyst: Catalyst, aliases: list[JavaObject]) -> dict[in
     found = {}
     for alias in aliases:
         mark = window_mark(alias)
-        # an alias of a window column carries the mark too
-        if mark is None or kind_of(alias.child()) in ("AttributeReference", "GetStructField"):
+        if mark is None or _is_renamed(alias):
             continue
         if mark == "session":
-            raise _session()
-        found[id_of(alias)] = WindowColumn(*recovered(catalyst, alias, [alias]))
+            found[id_of(alias)] = WindowColumn(*recovered_session(catalyst, alias))
+        else:
+            found[id_of(alias)] = WindowColumn(*recovered(catalyst, alias, [alias]))
     return found
+
+
+def _is_renamed(alias: JavaObject) -> bool:
+    """Whether an alias with the mark of a window is another name of one."""
+    return kind_of(alias.child()) in ("AttributeReference", "GetStructField")
+
+
+def _has_own_condition(node: JavaObject) -> bool:
+    """Whether the filter above a node is the analyser's."""
+    if kind_of(node) == "Project":
+        aliases = [column for column in items(node.projectList()) if kind_of(column) == "Alias"]
+        return any(window_mark(alias) == "session" and not _is_renamed(alias) for alias in aliases)
+    return kind_of(node) == "Expand" and bool(_marked(node))
 
 
 def _expanded_window(catalyst: Catalyst, node: JavaObject) -> dict[int, WindowColumn]:
@@ -184,10 +202,6 @@ def _without_time_filter(node: JavaObject, found: dict[int, WindowColumn]) -> Ja
         if is_noted(tested) or (kind_of(tested) == "AttributeReference" and id_of(tested) in times):
             return node.child()
     return node
-
-
-def _session() -> UnsupportedQuery:
-    return UnsupportedQuery("A session window is planned, not answered yet.", "Use window(time, size, slide).")
 
 
 def _refused(node: JavaObject, kind: str) -> UnsupportedQuery | QueryTypeError:

@@ -344,6 +344,11 @@ class Catalyst:
         string = self._jvm.org.apache.spark.unsafe.types.UTF8String.fromString(text)
         return calendar_us(self._module("util.IntervalUtils").stringToInterval(string))
 
+    def fixed_interval(self, expression: JavaObject) -> tuple[int, int, int]:
+        """Months, days and microseconds of an interval that is the same for every row."""
+        found = expression.eval(None)
+        return tuple(int(get_field(found, name)) for name in ("months", "days", "microseconds"))  # type: ignore[return-value]
+
     def is_expression(self, value: JavaObject) -> bool:
         """Whether an object of the JVM is a Catalyst expression."""
         return bool(is_instance_of(self.spark.sparkContext._gateway, value, _EXPRESSION))

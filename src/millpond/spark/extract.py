@@ -23,7 +23,7 @@ from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query
 from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
-from millpond.model.windows import Sliding
+from millpond.model.windows import Sliding, Window
 from millpond.spark.aggregates import aggregate_of
 from millpond.spark.below import Below, read_below
 from millpond.spark.catalyst import (
@@ -192,14 +192,14 @@ class _Reader:
             parts += [Column(source.markers[index], "boolean")] if step.inner else []
         return conjunction(parts)
 
-    def _window(self, groups: list[JavaObject]) -> tuple[JavaObject, Sliding]:
+    def _window(self, groups: list[JavaObject]) -> tuple[JavaObject, Window]:
         for group in groups:
             found = self._below.window_part(group)
             if found is not None:
-                return found.window.time, found.window.sliding
+                return found.window.time, found.window.kind
         raise UnsupportedQuery(
             "The query does not group by a window, so its answer would never be final.",
-            "Add window(time, size) to GROUP BY.",
+            "Add window(time, size), or session_window(time, gap), to GROUP BY.",
         )
 
     def _keys(self, groups: list[JavaObject]) -> tuple[Expression, ...]:

@@ -190,19 +190,21 @@ class FrontEnd:
         return self._kept(extract_query(self._catalyst, frame, terms, self._all(), None, self._functions), late)
 
     @unlogged()
-    def load_file(self, text: str) -> list[Query]:
+    def load_file(self, text: str, opened: Callable[[Source], Source] = lambda source: source) -> list[Query]:
         """Declare the streams of a pond file and read its queries, in order.
+
+        `opened` may put another source in the place of one whose columns are declared.
 
         Raises:
             QueryError: one of its statements is wrong; the message names it and its line.
         """
         pond = parse_file(self._spark, text)
         for stream in pond.streams:
-            self.declare(stream)
+            self.declare(msgspec.structs.replace(stream, source=stream.source and opened(stream.source)))
         for view in pond.views:
             with _told(view):
                 if view.table is not None:
-                    self.table(view.name, view.table, view.schema)
+                    self.table(view.name, opened(view.table) if view.schema else view.table, view.schema)
                 else:
                     self.view(view.name, view.text or "")
         queries = []

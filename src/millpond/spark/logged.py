@@ -71,7 +71,8 @@ def logged_of(
 def _check_form(node: JavaObject, function: JavaObject, name: str) -> None:
     if name == "count_distinct" and len(children(function)) > 2:
         raise _refused(node, "counts distinct rows of more than two columns", "Count concat_ws('|', a, b, c).")
-    backwards = kind_of(function) == "Mode" and str(function.reverseOpt().toString()) == "Some(true)"
+    # of values that are as frequent the least is answered, which Spark calls reversed
+    backwards = kind_of(function) == "Mode" and str(function.reverseOpt().toString()) == "Some(false)"
     if backwards or (kind_of(function) in ("Percentile", "PercentileDisc") and function.reverse()):
         raise _refused(node, "orders downwards", "Order upwards; of a percentile take 1 - p.")
     if kind_of(function) == "Percentile" and str(function.frequencyExpression().toString()) != "1":

@@ -19,7 +19,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from millpond.errors import QueryTypeError, SetupError, UnsupportedQuery
-from millpond.model.windows import Sliding
+from millpond.model.windows import Session, Sliding
 from millpond.spark.catalyst import (
     Catalyst,
     JavaObject,
@@ -62,7 +62,7 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
 
     Raises:
         QueryTypeError: a duration is no literal, counts months, or makes no window.
-        UnsupportedQuery: two different windows, or a session window.
+        UnsupportedQuery: two different windows.
     """
     found: dict[Sliding, Place | None] = {}
     # sets: the parser puts a grouping key of `|> AGGREGATE` among the outputs too
@@ -74,9 +74,8 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
         if name == "window_time":
             continue  # of a row's own window it is a column; as the time of a window above it is refused later
         if name != "window":
-            raise UnsupportedQuery(
-                f"A session window at {place} is planned, not answered yet.", "Use window(time, size, slide)."
-            )
+            places |= set() if place is None else {place}
+            continue  # a session window: its plan tells all, and Spark takes one window only
         arguments = _arguments(call)
         if not {"timecolumn", "windowduration"} <= arguments.keys():
             raise QueryTypeError(f"The window at {place} lacks a time or a size.", "Write window(ts, '1 hour').")
@@ -141,25 +140,65 @@ def recovered(catalyst: Catalyst, column: JavaObject, panes: list[JavaObject]) -
     Raises:
         UnsupportedQuery: the window is over an expression, or over no timestamp.
     """
-    references = items(panes[0].references().toSeq())
+    time = _time_of(column, panes[0])
+    noted = _note(panes[0])
+    if noted is not None:
+        return time, noted
+    bounds = []
+    for pane in panes:
+        struct = pane.child() if kind_of(pane) == "Alias" else pane
+        start, end = children(struct)[1::2]
+        bounds.append(tuple(catalyst.probe(edge, time, _PROBE_US) for edge in (start, end)))
+    bounds.sort()
+    size = bounds[0][1] - bounds[0][0]
+    slide = bounds[1][0] - bounds[0][0] if len(bounds) > 1 else size
+    return time, Sliding(size, slide, bounds[0][0] % slide)
+
+
+def recovered_session(catalyst: Catalyst, column: JavaObject) -> tuple[JavaObject, Session]:
+    """The time attribute and the gap of an analysed session window.
+
+    Raises:
+        UnsupportedQuery: the gap is not the same for every event, or counts days; or see `recovered`.
+        QueryTypeError: the gap counts months, or is not positive.
+    """
+    struct = column.child()
+    start, end = children(struct)[1::2]
+    gap = _interval_in(end)
+    if gap is None or not gap.foldable():
+        raise UnsupportedQuery(
+            f"The gap of {column.name()} differs from event to event, which is planned, not answered yet.",
+            "Use one gap: session_window(ts, '5 minutes').",
+        )
+    time = _time_of(column, start)
+    months, days, micros = catalyst.fixed_interval(gap)
+    if days:
+        raise UnsupportedQuery(
+            f"The gap of {column.name()} counts days, which Spark adds by the calendar of the time zone.",
+            f"Write it in hours: '{24 * days} hours'.",
+        )
+    session = Session(_without_months(months, micros, f"of {column.name()}"))
+    _check_length(session.gap_us)
+    return time, session
+
+
+def _interval_in(expression: JavaObject) -> JavaObject | None:
+    """The topmost interval of an expression."""
+    if type_of(expression) == "interval":
+        return expression
+    return next((found for child in children(expression) if (found := _interval_in(child)) is not None), None)
+
+
+def _time_of(column: JavaObject, expression: JavaObject) -> JavaObject:
+    """The one attribute that a window is over."""
+    references = items(expression.references().toSeq())
     if len(references) != 1 or type_of(references[0]) != "timestamp":
         over = ", ".join(f"{attribute.name()} ({type_of(attribute)})" for attribute in references)
         raise UnsupportedQuery(
             f"The window {column.name()} is over {over or 'no column'}.",
             "Window over one column of type timestamp.",
         )
-    noted = _note(panes[0])
-    if noted is not None:
-        return references[0], noted
-    bounds = []
-    for pane in panes:
-        struct = pane.child() if kind_of(pane) == "Alias" else pane
-        start, end = children(struct)[1::2]
-        bounds.append(tuple(catalyst.probe(edge, references[0], _PROBE_US) for edge in (start, end)))
-    bounds.sort()
-    size = bounds[0][1] - bounds[0][0]
-    slide = bounds[1][0] - bounds[0][0] if len(bounds) > 1 else size
-    return references[0], Sliding(size, slide, bounds[0][0] % slide)
+    return references[0]
 
 
 def _arguments(call: JavaObject) -> dict[str, JavaObject]:
@@ -200,16 +239,20 @@ def _sliding(catalyst: Catalyst, arguments: dict[str, JavaObject]) -> Sliding:
 
 def _check_sane(window: Sliding) -> None:
     """Refuse a window that nobody means, before an event is read."""
-    if window.size_us > MAX_DAYS * _DAY_US:
-        raise QueryTypeError(
-            f"A window of {window.size_us // _DAY_US:,} days would never end; {MAX_DAYS:,} days are allowed.",
-            "Use a shorter size.",
-        )
+    _check_length(window.size_us)
     if window.size_us > MAX_OVERLAP * window.slide_us:
         raise QueryTypeError(
             f"Each event would be in {window.size_us // window.slide_us:,} windows of {_duration(window.size_us)} "
             f"every {_duration(window.slide_us)}; {MAX_OVERLAP:,} are allowed.",
             "Use a longer slide or a shorter size.",
+        )
+
+
+def _check_length(us: int) -> None:
+    if us > MAX_DAYS * _DAY_US:
+        raise QueryTypeError(
+            f"A window of {us // _DAY_US:,} days would never end; {MAX_DAYS:,} days are allowed.",
+            "Use a shorter one.",
         )
 
 

@@ -1,1 +1,28 @@
-"""The kit that is shipped for tests; nothing imports it."""
+"""The kit for tests: `Trial` tries queries without Spark; the rest is Millpond's own. Nothing imports it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from millpond.testing.compare import Tolerance, assert_same_rows
+    from millpond.testing.random_events import events
+    from millpond.testing.trial import Trial
+
+__all__ = ["Tolerance", "Trial", "assert_same_rows", "events"]
+
+_HOMES = {
+    "Tolerance": "millpond.testing.compare",
+    "Trial": "millpond.testing.trial",
+    "assert_same_rows": "millpond.testing.compare",
+    "events": "millpond.testing.random_events",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are loaded when first used: `events` needs hypothesis, the others do not."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'millpond.testing' has no attribute {name!r}")
+    return getattr(import_module(home), name)

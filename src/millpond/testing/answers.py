@@ -86,11 +86,11 @@ class Run:
     ) -> None:  # fmt: skip
         sink = Sink("memory" if keep_rows else "noop")
         remembered = [msgspec.structs.replace(query, sink=sink) for query in queries]
-        reader = RowsReader(lambda _n, receipt, section: _section(folder, receipt, section))
+        reader = RowsReader(lambda _n, receipt, section: read_section(folder, receipt, section))
         kept = remembered if keep_rows else []
         self.sinks = {query.name: MemorySink(query.name, reader) for query in kept}
         self.ledger = Ledger()
-        late = RowsReader(lambda _n, receipt, section: _section(folder, receipt, section), "late")
+        late = RowsReader(lambda _n, receipt, section: read_section(folder, receipt, section), "late")
         asking = [query for query in kept if query.late_sink is not None]
         self.late_sinks = {query.name: MemorySink(query.name, late, late=True) for query in asking}
         everybody: list[Follower] = [*self.sinks.values(), *self.late_sinks.values(), self.ledger, *followers]
@@ -111,7 +111,8 @@ class Run:
         return Answers(rows, fates, dict(self.pond.manifest.quarantined), withheld)
 
 
-def _section(folder: Path, receipt: Receipt, section: Section) -> pa.Buffer:
+def read_section(folder: Path, receipt: Receipt, section: Section) -> pa.Buffer:
+    """The bytes of a section whose delta is a file of the pond in `folder`."""
     data = (folder / (receipt.file or "")).read_bytes()
     return pa.py_buffer(data).slice(section.offset, section.size)
 

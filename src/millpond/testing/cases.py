@@ -19,7 +19,7 @@ from millpond.model.expressions import Call, Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW, digits_of, exact_digits, is_decimal, is_float
-from millpond.model.windows import Sliding
+from millpond.model.windows import Session, Sliding, Window
 
 SECOND = 1_000_000
 
@@ -64,6 +64,10 @@ WINDOWS = (
     Sliding(60 * SECOND, 20 * SECOND), Sliding(7 * SECOND, 3 * SECOND), Sliding(5 * SECOND, 4_999_999, 17),
     Sliding(60 * SECOND, 60 * SECOND), Sliding(1 * SECOND, 1 * SECOND),
 )  # fmt: skip
+SESSIONS = (
+    Session(5 * SECOND), Session(5 * SECOND), Session(2 * SECOND), Session(15 * SECOND), Session(60 * SECOND),
+    Session(1), Session(1_500_001),
+)  # fmt: skip
 DELAYS = (0, 1, 5 * SECOND, 5 * SECOND, 30 * SECOND, 3600 * SECOND)
 
 T = TypeVar("T")
@@ -97,9 +101,13 @@ class Menu(NamedTuple):
     """Whether variances, standard deviations, what relates two columns and what is approximate are asked for."""
     events: bool = True
     """Whether functions are asked for that the event log answers."""
+    """Whether variances and standard deviations are asked for."""
+    windows: tuple[Window, ...] = WINDOWS
+    """The windows to choose from."""
 
 
 EVERYTHING = Menu()
+WITH_SESSIONS = Menu(windows=(*SESSIONS, *SESSIONS, *WINDOWS))
 
 
 # --- expressions -------------------------------------------------------------------------------------------
@@ -348,7 +356,7 @@ def query(dice: Dice, name: str = "q0", menu: Menu = EVERYTHING) -> Query:
         stream=STREAM.name,
         event_time="ts",
         delay_us=dice.choice(DELAYS),
-        window=dice.choice(WINDOWS),
+        window=dice.choice(menu.windows),
         keys=keys,
         aggregates=aggregates,
         output=_output(dice, keys, aggregates),

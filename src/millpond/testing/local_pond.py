@@ -22,14 +22,30 @@ from millpond.model.query import Query
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Stream
 from millpond.model.types import TIMES
-from millpond.plan.build import build_plan, needed_columns
+from millpond.plan.build import build_plan, needed_columns, needed_foreign
+from millpond.plan.late import LateAsk, late_asks
+from millpond.plan.plan import Plan
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.epoch import Batch, Setting, assemble, fold_task, gather_task
 from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
 from millpond.runtime.layout import ReadColumn, ReadLayout, StreamLayout
+from millpond.runtime.packet import Header, encode_packet
 
 T = TypeVar("T")
+
+
+def read_columns(plan: Plan, stream: Stream, late: Iterable[LateAsk], first: int) -> tuple[ReadColumn, ...]:
+    """What is read of a stream, from position `first` on: its columns that queries or their late rows need, by name,
+    then expressions that only Spark evaluates."""
+    types = {column.name: column.type for column in stream.columns}
+    foreigns = needed_foreign(plan, stream.name)
+    names = {*needed_columns(plan, stream.name)} - {foreign.name for foreign in foreigns}
+    names.update(stream.order.columns if stream.order else ())
+    names.update(name for ask in late for name in ask.columns)
+    plain = [ReadColumn(name, first + i, types[name]) for i, name in enumerate(sorted(names))]
+    after = first + len(plain)
+    return (*plain, *(ReadColumn(f.name, after + i, f.type, foreign=True) for i, f in enumerate(foreigns)))
 
 
 class LocalPond:
@@ -48,13 +64,11 @@ class LocalPond:
         since = _since(self._writer.manifest, queries)
         self.plan = build_plan(queries, since)
         self._streams = {stream.name: stream for stream in streams}
+        late = late_asks(self.plan, streams)
         layout, at = [], 1
         for stream in streams:
-            types = {column.name: column.type for column in stream.columns}
-            ordering = set(stream.order.columns) if stream.order else set()
-            names = sorted({*needed_columns(self.plan, stream.name), *ordering})
-            columns = tuple(ReadColumn(name, at + i, types[name]) for i, name in enumerate(names))
-            at += len(names)
+            columns = read_columns(self.plan, stream, late.get(stream.name, ()), at)
+            at += len(columns)
             order = (stream.order.partition, stream.order.offset) if stream.order else (None, None)
             layout.append(StreamLayout(stream.name, columns, *order))
         self.setting = Setting(
@@ -102,19 +116,32 @@ class LocalPond:
         assert not isinstance(run, AlreadyTrue)
         self._run(run, self._frames(events), Batch("local", self._writer.manifest.batch + 1, start, end))
 
+    def advance(self, stream: str, newest_us: Mapping[str, int]) -> None:
+        """Run and commit an epoch without events, whose gather saw these largest times per source partition."""
+        offsets = dict(self.offsets)
+        run = self._perform(self._writer.begin(self._writer.manifest.batch + 1, offsets, offsets, "local"))
+        assert not isinstance(run, AlreadyTrue)
+        batch = Batch("local", self._writer.manifest.batch + 1, offsets, offsets)
+        self._run(run, [], batch, seen=Header(stream, 0, 0, dict(newest_us), {}))
+
     def drain(self) -> None:
         """Close every open window."""
         run = self._perform(self._writer.drain())
         offsets = dict(self.offsets)
         self._run(run, [], Batch("local", self._writer.manifest.batch, offsets, offsets), drain=True)
 
-    def _run(self, run: Run, frames: Iterable[pa.RecordBatch], batch: Batch, drain: bool = False) -> None:
+    def _run(
+        self, run: Run, frames: Iterable[pa.RecordBatch], batch: Batch, drain: bool = False, seen: Header | None = None
+    ) -> None:
         setting = self.setting
         packets: list[list[pa.Buffer]] = [[] for _ in range(setting.instances)]
         task = gather_task(setting, run)
         for partition, frame in enumerate(frames):
             for instance, packet in gather(task, [frame], partition):
                 packets[instance].append(pa.py_buffer(packet))
+        if seen is not None:
+            for mine in packets:
+                mine.append(pa.py_buffer(encode_packet(seen, [])))
         folding = fold_task(setting, run, self._writer.token, drain)
         # packets reach a fold in any order: hand them over backwards
         deltas = [
@@ -136,7 +163,9 @@ class LocalPond:
         for column in stream.columns:
             array = table.column(column.name).combine_chunks()
             kind = arrow_type(column.type)
-            if column.type in TIMES and pa.types.is_int64(array.type):
+            if column.foreign:
+                kind = pa.struct([("v", kind)])
+            elif column.type in TIMES and pa.types.is_int64(array.type):
                 array = array.view(kind) if column.type != "date" else array.cast(pa.int32()).view(kind)
             arrays[column.position] = array.cast(kind)
         return pa.RecordBatch.from_arrays(arrays, names=[f"c{i}" for i in range(self._width)])

@@ -18,7 +18,7 @@ from millpond.errors import OverflowedError
 from millpond.model.aggregates import DISTINCT, PAIRED, Aggregate, result_type
 from millpond.model.query import Query
 from millpond.model.types import FARTHEST_US, Digits, digits_of, integer_range, is_decimal, is_integer
-from millpond.model.windows import Interval
+from millpond.model.windows import Interval, Session
 from millpond.testing.naive_distinct import approximate_count
 from millpond.testing.naive_events import of_events
 from millpond.testing.naive_pairs import of_pairs
@@ -173,12 +173,33 @@ def _judge(query: Query, row: Row, watermark: int | None) -> _Judged:
 
 def _place(query: Query, time: int, judged: _Judged, cells: dict[tuple[Value, ...], _Cell]) -> None:
     for window in query.window.assign(time):
+        if isinstance(query.window, Session):
+            window = _merged(window, judged.keys, cells)
         # `order` makes every NaN the same dictionary key.
         key = (window, *(None if value is None else order(value) for value in judged.keys))
         if key not in cells:
             cells[key] = _Cell(window, judged.keys, tuple([] for _ in query.aggregates))
         for i, value in judged.taken:
             cells[key].arguments[i].append(value)
+
+
+def _merged(window: Interval, keys: tuple[Value, ...], cells: dict[tuple[Value, ...], _Cell]) -> Interval:
+    """The window with all open ones of the key that it overlaps or touches; they become one, under its bounds."""
+    identity = tuple(None if value is None else order(value) for value in keys)
+    met = [
+        known for known, cell in cells.items()
+        if known[1:] == identity and cell.window.start_us <= window.end_us and window.start_us <= cell.window.end_us
+    ]  # fmt: skip
+    if not met:
+        return window
+    old = [cells.pop(known) for known in met]
+    bounds = [window, *(cell.window for cell in old)]
+    whole = Interval(min(start for start, _ in bounds), max(end for _, end in bounds))
+    columns = zip(*(cell.arguments for cell in old), strict=True)
+    arguments = tuple([value for part in parts for value in part] for parts in columns)
+    place: tuple[Value, ...] = (whole, *identity)
+    cells[place] = _Cell(whole, old[0].keys, arguments)
+    return whole
 
 
 def _shown(value: Value) -> Value:

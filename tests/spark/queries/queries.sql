@@ -548,4 +548,47 @@ GROUP BY ALL;
 SELECT card, window(ts, '1 hour') AS w, first(card) AS f, last(card, true) AS l, any_value(card) AS v,
   first_value(amount) IGNORE NULLS IS NULL AS n
 FROM tx
+-- sessions
+
+--- session
+SELECT card, session_window(ts, '12 minutes') AS w, count(*) AS n, sum(amount) AS s, max(qty) AS q, avg(id) AS a
+FROM tx
+GROUP BY ALL;
+
+--- session_touching
+SELECT card, session_window.start AS start, session_window.end AS stop, count(*) AS n
+FROM tx
+GROUP BY card, session_window(ts, '679 seconds');
+
+--- session_of_all
+SELECT session_window(ts, '100 seconds') AS w, count(*) AS n, min(ms) AS low, stddev(ms) AS d
+FROM hits
+WHERE status = 404 OR visitor = 'v1'
+GROUP BY ALL;
+
+--- session_having
+SELECT visitor, session_window(ts, '5 minutes') AS w, count(*) FILTER (WHERE status = 200) AS fine, count(*) AS n
+FROM hits
+GROUP BY ALL
+HAVING n > 1 AND max(ms) > 400;
+
+--- session_long
+SELECT visitor, upper(agent) AS a, session_window(ts, '20 minutes') AS w, count(*) AS n, max(ts) AS latest
+FROM hits
+GROUP BY ALL;
+
+--- session_joined
+SELECT region, session_window(ts, '6 minutes') AS w, count(*) AS n, sum(twice) AS s
+FROM known_pos
+GROUP BY ALL;
+
+--- session_union
+SELECT card, session_window(ts, '10 minutes') AS w, count(*) AS n, sum(amount) AS s
+FROM moves
+GROUP BY ALL;
+
+--- session_decimal
+SELECT origin, session_window(departed, '16 minutes') AS w, sum(cost) AS s, avg(cost) AS a, max(cost) AS m
+FROM flights
+WHERE delay IS NOT NULL
 GROUP BY ALL;

@@ -125,6 +125,21 @@ FRAMES: dict[str, Callable[[Mapping[str, DataFrame]], DataFrame]] = {
     "df_window_time": lambda t: (
         t["tx"].groupBy(_hour(), "kind").count().select("kind", F.window_time("window").alias("t"), "count")
     ),
+    "df_session": lambda t: (
+        t["hits"]
+        .where("status <> 500")
+        .groupBy("visitor", F.session_window("ts", "5 minutes").alias("w"))
+        .agg(F.count("*").alias("n"), F.avg("ms").alias("a"))
+        .select("visitor", F.col("w.end").alias("e"), (F.col("n") * 2).alias("twice"), "a")
+        .where("twice > 2")
+    ),
+    "df_session_column": lambda t: (
+        t["tx"]
+        .withColumn("w", F.session_window("ts", "150 seconds"))
+        .where("flagged OR kind = 'web'")
+        .groupBy("w", "kind")
+        .count()
+    ),
     "df_join": lambda t: (
         t["tx"].join(t["merchants"], "merchant").groupBy("region", _hour()).agg(F.sum("amount").alias("s"))
     ),

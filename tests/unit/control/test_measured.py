@@ -15,7 +15,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
-from millpond.model.windows import Sliding
+from millpond.model.windows import Session, Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.price import price
 from millpond.runtime.sharing import group_cells
@@ -95,3 +95,13 @@ def test_without_a_pond_there_is_a_bound(tmp_pond: Path) -> None:
     assert line.startswith("at most 32 bytes per key besides the key: 2 cells of 1 columns")
     (line,) = price_of_state(price(plan, query("more", 20, 10, SUM)), None)
     assert "3 cells of 3 columns" in line
+
+
+def test_a_session_costs_an_atom(tmp_pond: Path) -> None:
+    asked = [replace(query("visits", 20, 20), window=Session(5 * SECOND))]
+    plan = ran(tmp_pond, asked).plan
+    more = replace(query("pauses", 20, 20, COUNT, SUM), window=Session(2 * SECOND))
+    (line,) = price_of_state(price(plan, more), measure(tmp_pond, asked))
+    # slot, first, last; a sum and two counts
+    assert "bytes per key now; 48 bytes for each open session of a key" in line
+    assert measured_text(measure(tmp_pond, asked)).splitlines()[-1].split()[-2] == "2"

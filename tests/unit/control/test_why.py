@@ -24,7 +24,7 @@ from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Order, Stream
-from millpond.model.windows import Sliding
+from millpond.model.windows import Session, Sliding
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.runner import FollowerStatus
 from millpond.runtime.followers.sinks import sink_follower
@@ -173,6 +173,20 @@ def test_the_window_is_open_and_what_is_missing_closes_it(folder: Path) -> None:
     assert facts.tail.counts.rows == 1
     assert facts.due is not None
     assert facts.due.start_us == 10 * SECOND
+
+
+def test_a_session_is_open_until_no_event_prolongs_it(folder: Path) -> None:
+    bench = Bench(folder, replace(query(), window=Session(10 * SECOND)))
+    bench.events([1, 9, 14])
+    why = bench.why()
+    assert [cause.code for cause in why.causes] == ["window-open"]
+    assert why.causes[0].text.startswith(
+        "The next row is due when the session 1970-01-01 00:00:01Z to 1970-01-01 00:00:24Z closes, if no event "
+        "prolongs it. That needs an event of 1970-01-01 00:00:29Z or later"
+    )
+    assert "sessions with a gap of 10 seconds" in draw(why)
+    bench.events([29])
+    assert bench.facts().tail.counts.rows == 1
 
 
 def test_the_window_waits_for_the_slowest_partition(folder: Path) -> None:

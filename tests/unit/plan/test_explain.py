@@ -12,9 +12,10 @@ from msgspec.structs import replace
 from millpond.model.aggregates import DISTINCT, Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression, call, literal
+from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query
 from millpond.model.stream import Order, Stream
-from millpond.model.windows import Sliding
+from millpond.model.windows import Session, Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.explain import duration, edges_per_hour, explain
 
@@ -43,10 +44,17 @@ TWIN = query("twin", Sliding(HOUR, MINUTE), ("count", None), ("sum", AMOUNT), ("
 KINDS = query("kinds", Sliding(HOUR, HOUR, 15 * MINUTE), ("sum", QUANTITY), keys=(KIND, CUSTOMER))
 TOTAL = query("total", Sliding(7_000_000, 7_000_000), ("count", None), keys=())
 
+VISITS = [
+    query("visits", Session(30 * MINUTE), ("count", None)),
+    query("pauses", Session(5 * MINUTE), ("count", None), ("max", AMOUNT), delay_us=HOUR),
+    query("paid", Session(5 * MINUTE), ("count", None), where=POS),
+]
+
 PLANS = {
     "one": [SPEND],
     "shared": [SPEND, TWIN, DAILY, FINE],
     "groups": [SPEND, KINDS, TOTAL],
+    "sessions": [*VISITS, FINE],
 }
 
 
@@ -91,6 +99,12 @@ def test_what_streams_say_of_time_is_told_and_where_late_rows_go() -> None:
     unordered = explain(build_plan([SPEND]), [replace(stream, order=None, max_ahead_us=None)])
     assert "no order" in unordered
     assert "ahead" not in unordered
+
+
+def test_functions_of_users_are_named_with_their_limits() -> None:
+    made = UserFunction("mid", "2", "rates:mid", "holistic", ("double",), "double", 1_500)
+    text = explain(build_plan([replace(query("q", Sliding(HOUR, HOUR), (made.function, AMOUNT)), functions=(made,))]))
+    assert "function  mid@2 (holistic) of rates:mid: 1500 milliseconds a call, 256 MB" in text
 
 
 def test_no_queries() -> None:

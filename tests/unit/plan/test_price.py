@@ -10,7 +10,7 @@ from millpond.errors import QueryTypeError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
-from millpond.model.windows import Sliding
+from millpond.model.windows import Session, Sliding, Window
 from millpond.plan.build import build_plan
 from millpond.plan.price import price, price_text
 
@@ -20,7 +20,7 @@ POS = call("eq", (KIND, literal("pos", "string")), "boolean")
 
 
 def query(
-    name: str, window: Sliding, *aggregates: tuple[str, Expression | None], where: Expression | None = None,
+    name: str, window: Window, *aggregates: tuple[str, Expression | None], where: Expression | None = None,
     keys: tuple[Expression, ...] = (CUSTOMER,), delay: int = MINUTE,
 ) -> Query:  # fmt: skip
     made = tuple(Aggregate(function, argument, None, "double") for function, argument in aggregates)
@@ -79,3 +79,15 @@ def test_the_price_is_the_difference_of_two_plans(added: str) -> None:
     before, after = PLAN.groups[0], build_plan([SPEND, more]).groups[0]
     assert set(found.measures) == set(after.measures) - set(before.measures)
     assert {measure for measure, _ in found.shared} <= set(before.measures)
+
+
+def test_sessions_ride_on_sessions_over_the_same_events() -> None:
+    visits = query("visits", Session(30 * MINUTE), ("count", None))
+    assert price(PLAN, visits).before is None
+    plan = build_plan([SPEND, visits])
+    found = price(plan, query("pauses", Session(5 * MINUTE), ("count", None), ("max", AMOUNT)))
+    assert found.before is not None and [one.kind for one in found.measures] == ["max", "count"]
+    text = price_text(found, [])
+    assert "  edges     0, as before per hour\n" in text
+    assert "  kept      31 minutes, as before of event time after the last event of a session" in text
+    assert price(plan, query("paid", Session(5 * MINUTE), ("count", None), where=POS)).before is None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifests, load
@@ -14,7 +15,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
-from millpond.model.windows import Sliding
+from millpond.model.windows import Session, Sliding
 from millpond.plan.build import build_plan
 from millpond.runtime.sharing import Sharing, StateSize, group_cells, sharing
 from millpond.testing.local_pond import LocalPond
@@ -78,6 +79,19 @@ def test_many_filters_share_cells_and_each_alone_keeps_its_own(tmp_path: Path) -
     assert found.shared.cells == 20
     price = group_cells(build_plan(queries).groups[0], load(*log_of(tmp_path)), tmp_path, 1)
     assert (price.cells, price.keys, set(price.of_measure.values())) == (20, 2, {1})
+
+
+def test_sessions_of_all_gaps_share_atoms(tmp_path: Path) -> None:
+    queries = [
+        replace(query(f"gap{gap}", 1), window=Session(gap * SECOND), delay_us=delay * SECOND)
+        for gap, delay in ((1, 0), (2, 0), (20, 3))
+    ]
+    # keys a and b have an event every second
+    found = measured(tmp_path, queries)
+    assert {name: size.cells for name, size in found.alone.items()} == {"gap1": 2, "gap2": 2, "gap20": 2}
+    assert (found.shared.cells, found.shared.keys) == (2, 2)
+    cells = group_cells(build_plan(queries).groups[0], load(*log_of(tmp_path)), tmp_path, 1)
+    assert (cells.cells, cells.keys) == (2, 2)
 
 
 def log_of(folder: Path) -> tuple[Log, Manifests]:

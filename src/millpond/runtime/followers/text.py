@@ -70,10 +70,9 @@ def check_has_text(name: str, kind: pa.DataType, *, nested: bool) -> None:
     if pa.types.is_struct(kind) and nested:
         for field in kind:
             check_has_text(f"{name}.{field.name}", field.type, nested=True)
-        return
-    if pa.types.is_list(kind) and nested:
-        return check_has_text(name, kind.value_type, nested=True)
-    if not (_is_text(kind) or _is_number(kind) or pa.types.is_temporal(kind) or pa.types.is_boolean(kind)):
+    elif pa.types.is_list(kind) and nested:
+        check_has_text(name, kind.value_type, nested=True)
+    elif not (_is_text(kind) or _is_number(kind) or pa.types.is_temporal(kind) or pa.types.is_boolean(kind)):
         raise UnsupportedQuery(
             f"The column {name} of type {kind} has no text in this format.",
             "Select its parts instead (for a window: window.start, window.end), or write Parquet.",

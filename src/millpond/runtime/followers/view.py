@@ -33,7 +33,7 @@ from millpond.runtime.followers.rows import PRIVATE, RowsGone, RowsReader
 from millpond.runtime.followers.text import json_objects
 from millpond.state.store import NEVER, Apply, BucketStore, TableWrite, Verdict, Wanted
 
-KEY, BUCKET, END = "__key", "__bucket", "__end"
+KEY, BUCKET, END, START = "__key", "__bucket", "__end", "__start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +150,15 @@ class ViewFollower:
 def latest_documents(table: pa.Table, n: int, size_us: int) -> Iterator[tuple[int, list[bytes], list[bytes | None]]]:
     """Yield (bucket, keys, documents) per bucket: for each key its row with the latest window end.
 
-    `table` holds the columns `__key`, `__bucket`, `__end` (microseconds) and the query's own.
+    `table` holds the columns `__key`, `__bucket`, `__end` (microseconds) and the query's own; that of sessions, which
+    have no size, also `__start`.
     """
     last = _last_rows(table)
     latest = table.take(pa.array(last))
     ends = latest[END].combine_chunks()
+    starts = latest[START].combine_chunks() if START in latest.column_names else pc.subtract(ends, size_us)
     own = latest.select([name for name in latest.column_names if not name.startswith(PRIVATE)])
-    documents = _wrapped(json_objects(own, omit_nulls=False), n, ends, size_us)
+    documents = _wrapped(json_objects(own, omit_nulls=False), n, starts, ends)
     keys = pc.cast(latest[KEY], pa.binary()).to_pylist()
     texts = pc.cast(documents, pa.large_binary()).to_pylist()
     buckets = latest[BUCKET].to_numpy()
@@ -176,8 +178,8 @@ def _last_rows(table: pa.Table) -> npt.NDArray[np.int64]:
     return last
 
 
-def _wrapped(rows: pa.Array, n: int, ends: pa.Array, size_us: int) -> pa.Array:
-    start, end = (pc.cast(bound, pa.large_utf8()) for bound in (pc.subtract(ends, size_us), ends))
+def _wrapped(rows: pa.Array, n: int, starts: pa.Array, ends: pa.Array) -> pa.Array:
+    start, end = (pc.cast(bound, pa.large_utf8()) for bound in (starts, ends))
     pieces = (f'{{"epoch":{n},"window":[', start, ",", end, '],"row":', rows, "}", "")
     large = [pa.scalar(piece, pa.large_utf8()) if isinstance(piece, str) else piece for piece in pieces]
     return pc.binary_join_element_wise(*large)

@@ -1,0 +1,98 @@
+"""Compiling: what Spark makes of a pond file, or of a pond's DataFrames, written down for use without Spark."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from millpond.control.inputs import is_missing
+from millpond.errors import CorruptError, PlaceError
+from millpond.log.local import LocalFolder
+from millpond.model.compiled import Compiled, digest, from_json, to_json
+from millpond.model.endpoints import Source
+from millpond.model.query import Query
+from millpond.model.spec import PondSpec
+from millpond.model.stream import Derivation, Stream
+from millpond.spark.frontend import FrontEnd
+from millpond.spark.session import Session
+from millpond.version import VERSION
+
+
+def compile_text(spark: Session, text: str) -> Compiled:
+    """The streams and queries of a pond file after Spark's analysis; nothing is read, so folders may be missing.
+
+    Raises:
+        QueryError: a statement is wrong; the message names its line.
+    """
+    stand_ins: dict[Source, Source] = {}
+
+    def opened(source: Source) -> Source:
+        if not is_missing(source):
+            return source
+        # numbered, so that two that are missing stay two
+        found = _with_path(source, _empty_folder(len(stand_ins)))
+        stand_ins[found] = source
+        return found
+
+    front = FrontEnd(spark)
+    queries = front.load_file(text, opened)
+    streams = {name: _as_declared(stream, stand_ins) for name, stream in front.streams.items()}
+    queries = [msgspec.structs.replace(query, stream=streams[query.stream].name) for query in queries]
+    return msgspec.structs.replace(compiled_of(streams.values(), queries), sql=digest(text))
+
+
+def compiled_of(streams: Iterable[Stream], queries: Iterable[Query]) -> Compiled:
+    """What was analysed already, without a text that it could be compared with."""
+    spec = PondSpec(tuple(streams), tuple(sorted(queries, key=lambda query: query.name)), 1)
+    return Compiled(sql="", millpond=VERSION, spec=spec)
+
+
+def write_compiled(path: Path, compiled: Compiled) -> None:
+    """Put a compiled file in its place in one step, over an older one.
+
+    Raises:
+        PlaceError: something else is there, or it cannot be written.
+    """
+    folder = LocalFolder(path.parent)
+    there = folder.read(path.name)
+    if there:
+        try:
+            from_json(there)
+        except CorruptError as error:
+            raise PlaceError(f"{path} holds something else than a compiled file.", "Name another file.") from error
+    folder.replace(path.name, to_json(compiled).encode())
+
+
+def _as_declared(stream: Stream, stand_ins: Mapping[Source, Source]) -> Stream:
+    """The stream without a trace of stand-ins; one derived from them has a name that no machine has a part in."""
+    if stream.source is not None:
+        return msgspec.structs.replace(stream, source=stand_ins.get(stream.source, stream.source))
+    made = stream.derived
+    if made is None or not stand_ins:
+        return stream
+    text = made.text
+    for stand_in, source in stand_ins.items():
+        text = text.replace(f"file:{_path(stand_in)}", _path(source))
+    shown = digest(msgspec.json.encode([text, stream.columns]).decode())
+    made = Derivation(text, made.reads, shown[:16])
+    return msgspec.structs.replace(stream, name=f"{'_'.join(made.reads)}_{shown[:8]}", made_of=made)
+
+
+def _path(source: Source) -> str:
+    return next(value for name, value in source.options if name.lower() == "path")
+
+
+def _with_path(source: Source, path: Path) -> Source:
+    options = ((name, str(path) if name.lower() == "path" else value) for name, value in source.options)
+    return Source(source.format, tuple(options))
+
+
+def _empty_folder(number: int) -> Path:
+    """Stands for a folder that is not on this machine: Spark only wants to see that it is there."""
+    path = Path(tempfile.gettempdir()) / f"millpond-nothing-{os.getuid()}" / str(number)
+    path.mkdir(parents=True, exist_ok=True)
+    return path

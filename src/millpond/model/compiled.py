@@ -1,0 +1,72 @@
+"""Compiled pond files: streams and queries after Spark's analysis, as JSON that is read without Spark.
+
+`millpond compile` writes them, `millpond.testing` reads them. The digest of the text says whether a compiled
+file is still of the SQL it lies beside; the version, whether this Millpond would analyse it the same way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from millpond.errors import CorruptError, StaleError
+from millpond.model.spec import PondSpec
+from millpond.version import VERSION
+
+
+class Compiled(msgspec.Struct, frozen=True, kw_only=True):
+    """What Spark made of a pond file: `sql` is the digest of its text ("" for queries that have none), `millpond`
+    the version that asked."""
+
+    sql: str
+    millpond: str
+    spec: PondSpec
+
+    def is_of(self, text: str) -> bool:
+        """Whether this is what this version of Millpond makes of `text`."""
+        return (self.sql, self.millpond) == (digest(text), VERSION)
+
+
+def digest(text: str) -> str:
+    """SHA-256 of a pond file's text, in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def to_json(compiled: Compiled) -> str:
+    """Text in lines, for people and for `git diff`; equal values give equal text."""
+    return msgspec.json.format(msgspec.json.encode(compiled, order="deterministic"), indent=1).decode() + "\n"
+
+
+def from_json(text: str | bytes) -> Compiled:
+    """The value that `to_json` wrote.
+
+    Raises:
+        CorruptError: the text is no such value.
+    """
+    try:
+        return msgspec.json.decode(text, type=Compiled)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptError(f"This is no compiled pond file: {error}.", "Run `millpond compile` again.") from error
+
+
+def read_if_of(path: Path, text: str) -> Compiled | None:
+    """The compiled file at `path` if there is one, and if it is of `text`.
+
+    Raises:
+        CorruptError: the file is something else.
+    """
+    try:
+        found = from_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    return found if found.is_of(text) else None
+
+
+def stale(file: Path, path: Path, why: str = "") -> StaleError:
+    """That what was compiled to `path` is not what `file` says now; `why` nothing was done about it."""
+    return StaleError(
+        f"{path} is not compiled from {file} as it is now{f', and it cannot be here: {why}' if why else '.'}",
+        f"Run `millpond compile {file} -o {path}` where there is Java, and keep the result beside the SQL.",
+    )

@@ -1,0 +1,208 @@
+"""Atoms: partial results of runs of a key's events, with no hole in them longer than the smallest gap of a group.
+
+A session of a longer gap is a run of atoms, so sessions of all gaps are made of the same ones. An atom is a cell with
+its first and last event time, in columns that merge by minimum and maximum; a slice is a lateness class, and its
+start and end are those of its atoms. Unlike other cells, a slot has any number of them, sorted by first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from millpond.arrays import WIDE, Ints, Mask
+from millpond.state.cells import (
+    Cells,
+    Piece,
+    Slices,
+    best_at,
+    extreme_names,
+    extreme_of,
+    merge_rule,
+    no_extreme,
+    normalised,
+    piece_of,
+)
+
+FIRST, LAST = "first:min", "last:max"
+"""Columns of an atom: the times of its first and last event, µs."""
+
+_LARGEST = np.iinfo(np.int64).max
+_AT_ONCE = 1024
+"""So many rows are added at once: normalised words are below 2**51."""
+
+
+class Atoms(NamedTuple):
+    """Atoms, one lateness class after the other; `targets`: for each row of each piece, the atom it is part of."""
+
+    cells: Cells
+    targets: list[Ints]
+
+
+def begins(owners: Ints, first_us: Ints, last_us: Ints, gap_us: int) -> Mask:
+    """Where a run begins, among rows sorted by owner, then first time: after a hole longer than the gap.
+
+    A hole as long as the gap is bridged: windows that touch are one.
+
+    >>> begins(np.array([1, 1, 1]), np.array([0, 10, 21]), np.array([0, 10, 21]), 10).tolist()
+    [True, False, True]
+    """
+    new = np.ones(len(owners), bool)
+    new[1:] = owners[1:] != owners[:-1]
+    reach = _reach(np.cumsum(new) - 1, last_us)
+    new[1:] |= first_us[1:] > reach[:-1] + gap_us
+    return new
+
+
+def _reach(places: Ints, last_us: Ints) -> Ints:
+    """The largest time so far of the same owner; `places` number the owners from 0."""
+    if not len(last_us):
+        return last_us
+    low, high = int(last_us.min()), int(last_us.max())
+    span = high - low + 1
+    if (int(places[-1]) + 1) * span <= _LARGEST:
+        reach: Ints = np.maximum.accumulate(places * span + (last_us - low)) - places * span + low
+        return reach
+    values, ranks = np.unique(last_us, return_inverse=True)
+    size = len(values)
+    ranked: Ints = values[np.maximum.accumulate(places * size + ranks) - places * size]
+    return ranked
+
+
+def reduced(columns: Mapping[str, npt.NDArray[np.integer]], new: Mask) -> dict[str, Ints]:
+    """Columns with the rows of each run merged into one; a run begins where `new` is set."""
+    found = {name: column.astype(np.int64, copy=False) for name, column in columns.items()}
+    if new.all():
+        return found
+    while True:
+        starts = np.flatnonzero(new)
+        lengths = np.diff(np.append(starts, len(new)))
+        within = np.arange(len(new)) - np.repeat(starts, lengths)
+        part = within % _AT_ONCE == 0
+        found = normalised(_merged(found, part))
+        if int(lengths.max()) <= _AT_ONCE:
+            return found
+        new = new[part]
+
+
+def _merged(columns: Mapping[str, Ints], new: Mask) -> dict[str, Ints]:
+    starts = np.flatnonzero(new)
+    owners = np.cumsum(new) - 1
+    known: dict[tuple[str, int], Ints] = {}
+    merged: dict[str, Ints] = {}
+    for name, column in columns.items():
+        how = merge_rule(name)
+        if how == "low":
+            continue
+        if f"{name}low" in columns:
+            merged |= extreme_names(name, _best(how, extreme_of(name, columns), owners, len(starts)))
+            continue
+        same = (how, id(column))
+        if same not in known:
+            known[same] = _reduced(how, column, starts)
+        merged[name] = known[same]
+    return merged
+
+
+def _reduced(how: str, column: Ints, starts: Ints) -> Ints:
+    if how == "registers":
+        each = np.ascontiguousarray(column, np.int64).view(np.uint8).reshape(-1, 8)
+        return np.maximum.reduceat(each, starts, axis=0).view(np.int64).reshape(-1)
+    ufunc = {"add": np.add, "min": np.minimum, "max": np.maximum}[how]
+    result: Ints = ufunc.reduceat(column, starts)
+    return result
+
+
+def _best(how: str, values: npt.NDArray[Any] | None, owners: Ints, size: int) -> npt.NDArray[Any]:
+    assert values is not None
+    best = no_extreme(how, WIDE, size)
+    best_at(how, best, owners, values)
+    return best
+
+
+def merge_atoms(pieces: Sequence[Piece], gap_us: int) -> Atoms:
+    """All pieces as one: atoms of a slot and class with no hole longer than the gap between them become one."""
+    counts = [len(piece.slots) for piece in pieces]
+    if not sum(counts):
+        none = np.zeros(0, np.int64)
+        cells = Cells(Slices(none, none, none), np.zeros(1, np.int64), none, {FIRST: none, LAST: none})
+        return Atoms(cells, [none for _ in pieces])
+    columns = joined(pieces)
+    slots = np.concatenate([piece.slots.astype(np.int64, copy=False) for piece in pieces])
+    classes = np.concatenate([piece.slices.late_class[piece.slice_rows] for piece in pieces])
+    owners = classes * (int(slots.max()) + 1) + slots
+    order = sorted_by(owners, columns[FIRST])
+    owners = owners[order]
+    new = begins(owners, columns[FIRST][order], columns[LAST][order], gap_us)
+    merged = reduced(taken(columns, order), new)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.cumsum(new) - 1
+    chosen = order[new]
+    present, starts = np.unique(classes[chosen], return_index=True)
+    offsets = np.append(starts, len(chosen)).astype(np.int64)
+    slices = Slices(
+        np.minimum.reduceat(merged[FIRST], starts), np.maximum.reduceat(merged[LAST], starts) + 1, present
+    )
+    cells = Cells(slices, offsets, slots[chosen].astype(np.int32), merged)
+    return Atoms(cells, np.split(place, np.cumsum(counts)[:-1]))
+
+
+def joined(pieces: Sequence[Piece]) -> dict[str, Ints]:
+    """The columns of all pieces, one after the other; what a piece lacks changes nothing when it is merged."""
+    names = dict.fromkeys(name for piece in pieces for name in piece.columns)
+    known: dict[tuple[str, tuple[int, ...]], Ints] = {}
+    columns: dict[str, Ints] = {}
+    for name in names:
+        how = merge_rule(name)
+        if how == "low":
+            continue
+        if f"{name}low" in names:
+            extremes = [extreme_of(name, piece.columns) for piece in pieces]
+            whole = [
+                no_extreme(how, WIDE, len(piece.slots)) if known_ones is None else known_ones
+                for piece, known_ones in zip(pieces, extremes, strict=True)
+            ]
+            columns |= extreme_names(name, np.concatenate(whole))
+            continue
+        found = [piece.columns.get(name) for piece in pieces]
+        same = (how, tuple(0 if column is None else id(column) for column in found))
+        if same not in known:
+            known[same] = np.concatenate(
+                [
+                    no_extreme(how, np.dtype(np.int64), len(piece.slots)) if column is None else column
+                    for piece, column in zip(pieces, found, strict=True)
+                ]
+            ).astype(np.int64, copy=False)
+        columns[name] = known[same]
+    return columns
+
+
+def sorted_by(owners: Ints, times_us: Ints) -> Ints:
+    """The rows in the order of owner (not negative), then time."""
+    if not len(owners):
+        return np.zeros(0, np.int64)
+    low, high = int(times_us.min()), int(times_us.max())
+    span = high - low + 1
+    if (int(owners.max()) + 1) * span <= _LARGEST:
+        return np.argsort(owners * span + (times_us - low), kind="stable")
+    return np.lexsort((times_us, owners))
+
+
+def taken(columns: Mapping[str, npt.NDArray[np.integer]], rows: Ints | slice) -> dict[str, npt.NDArray[np.integer]]:
+    """Some rows; columns that are one array stay one."""
+    cut: dict[int, npt.NDArray[np.integer]] = {}
+    return {name: cut.setdefault(id(column), column[rows]) for name, column in columns.items()}
+
+
+def some_atoms(cells: Cells, keep: Mask) -> Cells:
+    """The atoms that are kept."""
+    if keep.all():
+        return cells
+    piece = piece_of(cells)
+    rows = np.flatnonzero(keep)
+    present, starts = np.unique(piece.slice_rows[rows], return_index=True)
+    offsets = np.append(starts, len(rows)).astype(np.int64)
+    return Cells(cells.slices.take(present), offsets, cells.slots[rows], taken(cells.columns, rows))

@@ -1,0 +1,78 @@
+"""Rows as a trial hands them out: sorted for people, raw for comparing, written for messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from millpond.errors import QueryTypeError
+from millpond.model.types import WINDOW
+from millpond.testing.rows_in import Misfit, value_of
+
+
+def expected(query: str, name: str, kind: str | None, value: Any) -> Any:
+    """An expected value as `raw` shows it; `kind` None: the query has no such column.
+
+    Raises:
+        QueryTypeError: it is not of its column's type.
+    """
+    if kind is None:
+        return value  # a column too many: the difference says so
+    try:
+        return value_of(kind, value)
+    except Misfit as error:
+        raise QueryTypeError(f"{value!r} cannot be {name} of {query}.", f"It must be {error}.") from None
+
+
+def raw(tables: Sequence[pa.Table]) -> list[dict[str, Any]]:
+    """Rows with times as microseconds or days, also within windows, as `value_of` gives them."""
+    rows: list[dict[str, Any]] = []
+    for table in tables:
+        columns = [_ticks(column.combine_chunks()).to_pylist() for column in table.columns]
+        rows += [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return rows
+
+
+def _ticks(array: pa.Array) -> pa.Array:
+    if pa.types.is_timestamp(array.type):
+        return array.cast(pa.int64())
+    if pa.types.is_date32(array.type):
+        return array.cast(pa.int32())
+    if pa.types.is_struct(array.type):
+        fields = [array.type.field(i).name for i in range(array.type.num_fields)]
+        return pa.StructArray.from_arrays([_ticks(part) for part in array.flatten()], fields, mask=array.is_null())
+    return array
+
+
+def as_written(rows: Iterable[Mapping[str, Any]], types: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Raw rows with their times as text, for people."""
+    return [{name: _written(types.get(name), value) for name, value in row.items()} for row in rows]
+
+
+def _written(kind: str | None, value: Any) -> Any:
+    if value is None or kind not in (WINDOW, "timestamp", "timestamp_ntz", "date"):
+        return value
+    if isinstance(value, Mapping):
+        return {part: _written("timestamp", moment) for part, moment in value.items()}
+    unit = pa.int32() if kind == "date" else pa.int64()
+    moment = pa.array([value], unit).view(pa.date32() if kind == "date" else pa.timestamp("us"))
+    return moment.cast(pa.string())[0].as_py().removesuffix(".000000")
+
+
+def listed(tables: Iterable[pa.Table]) -> list[dict[str, Any]]:
+    """Rows with Python's values, sorted by their columns from left to right, NULL first, NaN last."""
+    rows = [row for table in tables for row in table.to_pylist()]
+    return sorted(rows, key=lambda row: [_rank(value) for value in row.values()])
+
+
+def _rank(value: Any) -> tuple[Any, ...]:
+    """Sorts the values of one column: NULL, then values, then NaN."""
+    if value is None:
+        return (0,)
+    if isinstance(value, Mapping):
+        return (1, [_rank(part) for part in value.values()])
+    if isinstance(value, list | tuple):
+        return (1, [_rank(part) for part in value])
+    return (1, value) if value == value else (2,)

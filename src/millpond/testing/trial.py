@@ -1,0 +1,403 @@
+"""A trial: the queries of a pond in a unit test, in milliseconds and without Spark; rows in, virtual time, rows out.
+
+It is the pond's own gather, fold and log (see `local_pond`), so what a trial answers a pond answers.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+import weakref
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from millpond.errors import OverflowedError, QueryTypeError, UnsupportedQuery
+from millpond.log.follower import Follower
+from millpond.model.endpoints import Sink
+from millpond.model.query import Query
+from millpond.model.stream import Stream
+from millpond.model.types import FARTHEST_US
+from millpond.plan.build import build_plan, needed_columns, needed_foreign
+from millpond.plan.late import LATE_EPOCH, check_late, late_columns
+from millpond.runtime.counting import FATES
+from millpond.runtime.followers.rows import RowsReader
+from millpond.runtime.followers.sinks import MemorySink
+from millpond.runtime.lateness import ANY_PARTITION
+from millpond.runtime.rows import output_schema
+from millpond.testing.answers import Ledger, read_section
+from millpond.testing.compare import Tolerance, difference
+from millpond.testing.compiled_file import load_compiled
+from millpond.testing.local_pond import LocalPond
+from millpond.testing.rows_in import Misfit, Rows, Wanted, events_table, time_us
+from millpond.testing.rows_out import as_written, expected, listed, raw
+
+_BUCKETS = 64
+
+
+class Trial:
+    """The queries of a pond file on a pond of their own, which is gone after the test.
+
+    `file` is compiled by Spark when it is new or was changed, in a process of its own, and then read without Spark (see
+    `load_compiled`); `recompile=False` never starts it. What `Pond.compile` wrote, a `.json`, is taken as it is.
+    `only`: the name of a query, or of several, if not all. `instances` is the number of folds. Event time is what
+    `feed` and `advance` make it; the clock has no part, so `max_ahead` and `idle_after` of streams do nothing here.
+
+    Raises:
+        QueryError: a statement of the file is wrong; `StaleError`: it must be compiled, and cannot be here.
+    """
+
+    def __init__(
+        self, file: str | os.PathLike[str], *, only: Collection[str] | None = None, instances: int = 1,
+        recompile: bool = True,
+    ) -> None:  # fmt: skip
+        spec = load_compiled(Path(file), recompile=recompile).spec
+        self._set_up(spec.streams, spec.queries, only, instances)
+
+    @classmethod
+    def of(
+        cls, streams: Iterable[Stream], queries: Iterable[Query], *, only: Collection[str] | None = None,
+        instances: int = 1,
+    ) -> Trial:  # fmt: skip
+        """A trial of queries at hand: `Trial.of(pond.streams, pond.queries)`."""
+        made = cls.__new__(cls)
+        made._set_up(streams, queries, only, instances)
+        return made
+
+    def _set_up(
+        self, streams: Iterable[Stream], queries: Iterable[Query], only: Collection[str] | None, instances: int
+    ) -> None:
+        every = {query.name: query for query in queries}
+        only = [only] if isinstance(only, str) else only
+        if strange := sorted({*(only or ())} - every.keys()):
+            raise QueryTypeError(f"There is no query {strange[0]}.", f"There are {', '.join(sorted(every))}.")
+        self._streams = {stream.name: stream for stream in streams}
+        chosen = [query for query in every.values() if only is None or query.name in only]
+        if not chosen:
+            raise QueryTypeError("A trial has no queries.", "Name some.")
+        self._queries = {query.name: _remembered(query, self._streams[query.stream]) for query in chosen}
+        self._read = {query.stream: self._streams[query.stream] for query in chosen}
+        self._instances = instances
+        self._wanted = {name: _wanted(stream, chosen) for name, stream in self._read.items()}
+        self._folder = Path(tempfile.mkdtemp(prefix="millpond-trial-", dir=_fast_folder()))
+        self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        read = partial(read_section, self._folder)
+        rows, late = (RowsReader(lambda _n, *of: read(*of), kind) for kind in ("rows", "late"))
+        self._rows = {name: MemorySink(name, rows) for name in self._queries}
+        asking = [name for name, query in self._queries.items() if query.late_sink is not None]
+        self._late = {name: MemorySink(name, late, late=True) for name in asking}
+        self._told: dict[str, int] = {}
+        self._ledger = Ledger()
+        self._drivers = 0
+        self._pond: LocalPond | None = self._driver()
+
+    def _driver(self) -> LocalPond:
+        self._drivers += 1
+        followers: list[Follower] = [*self._rows.values(), *self._late.values(), self._ledger]
+        return LocalPond(
+            self._folder, list(self._read.values()), list(self._queries.values()), self._instances, _BUCKETS,
+            followers, f"driver{self._drivers}",
+        )  # fmt: skip
+
+    @property
+    def streams(self) -> Mapping[str, Stream]:
+        """The streams that the queries read, by name."""
+        return MappingProxyType(self._read)
+
+    @property
+    def queries(self) -> Mapping[str, Query]:
+        """The queries by name."""
+        return MappingProxyType(self._queries)
+
+    def feed(self, stream: str, rows: Rows, *, cut: int | None = None) -> None:
+        """Feed events to a stream as one epoch; with `cut`, a seed, as some epochs cut at random.
+
+        Every column that a query reads must be there, None for NULL; others may be left out.
+
+        Raises:
+            QueryTypeError: no such stream, or the rows do not fit it; nothing was fed.
+            UnsupportedQuery: a query reads an expression that only Spark evaluates, whose values are not given.
+        """
+        table = self._table(stream, rows)
+        if cut is None:
+            self._at_work().epoch({stream: [table]})
+            return
+        dice = random.Random(cut)
+        for piece in _cut(dice, table):
+            self._at_work().epoch({stream: _dealt(dice, piece, self._read[stream])})
+
+    def advance(self, stream: str, to: Any, *, partition: str | None = None) -> None:
+        """Move event time of a stream to `to`, as an event of that time would that no query takes; never back.
+
+        `to` is text (`2026-01-01 10:00:00`, UTC where it names no zone), a datetime, or microseconds since 1970. Where
+        the stream has an order, all source partitions known so far move, or only `partition`.
+
+        Raises:
+            QueryTypeError: no such stream, no such time, or no source partition is known yet.
+        """
+        declared = self._known(stream)
+        try:
+            moment = time_us(to)
+        except Misfit as error:
+            raise QueryTypeError(f"{stream} cannot be moved to {to!r}.", f"Give {error}.") from None
+        if abs(moment) > FARTHEST_US:
+            raise QueryTypeError(f"{to!r} is too far from 1970.", "Give a time within 146,000 years.")
+        if declared.order is None:
+            names = {ANY_PARTITION}
+        elif partition is not None:
+            names = {partition}
+        else:
+            seen = self._at_work().manifest.max_time.get(stream, {})
+            names = {*seen, *declared.order.partitions} - {ANY_PARTITION}
+        if not names:
+            raise QueryTypeError(f"No source partition of {stream} is known yet.", "Feed events, or name one.")
+        self._at_work().advance(stream, dict.fromkeys(names, moment))
+
+    def restart(self) -> None:
+        """Let a second driver take over from the first, as after a crash; nothing changes in what follows."""
+        self._at_work()
+        self._pond = self._driver()
+
+    def drain(self) -> None:
+        """Close every window that is still open; later events of theirs will be late."""
+        self._at_work().drain()
+
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        """The rows of a query since they were last asked for, sorted by their columns from left to right, NULL first.
+
+        Times are datetimes in UTC, windows `{"start": …, "end": …}`, decimals `Decimal`.
+
+        Raises:
+            QueryTypeError: no such query.
+            OverflowedError: a result of it left its type or divided by zero, so it is quarantined.
+        """
+        return listed(self._since(self._rows, query))
+
+    def expect(
+        self, query: str, rows: Iterable[Mapping[str, Any]], *,
+        tolerances: Mapping[str, float | Tolerance] | None = None,
+    ) -> None:  # fmt: skip
+        """Fail unless these are the rows of a query since they were last asked for, in any order.
+
+        Values may be written as for `feed`: times as text, whole doubles as ints; NaN equals NaN. `tolerances` gives
+        a column a relative tolerance.
+
+        Raises:
+            AssertionError: they differ; it says where.
+            QueryTypeError: no such query, or a value is not of its column's type.
+            OverflowedError: as `rows`.
+        """
+        found = raw(self._since(self._rows, query))
+        types = {item.name: item.expression.type for item in self._queries[query].output}
+        wanted = [{name: expected(query, name, types.get(name), value) for name, value in row.items()} for row in rows]
+        if difference(wanted, found, tolerances=tolerances) is not None:
+            shown = [as_written(each, types) for each in (wanted, found)]
+            raise AssertionError(f"{query}: {difference(*shown, tolerances=tolerances)}")
+
+    def table(self, query: str) -> pa.Table:
+        """All rows of a query so far as Arrow, in the types in which they leave; `rows` is not affected.
+
+        Raises:
+            QueryTypeError, OverflowedError: as `rows`.
+        """
+        made: pa.Table = self._sink(self._rows, query).table()
+        return made if made.num_columns else output_schema(self._at_work().plan.of_query(query)[1]).empty_table()
+
+    def late(self, query: str) -> list[dict[str, Any]]:
+        """Late events that the query's WHERE takes, since they were last asked for: the columns that it reads, and as
+        `_watermark` what each was late against.
+
+        Raises:
+            QueryTypeError: no such query.
+            UnsupportedQuery: it reads a column of a type that late rows cannot hold.
+        """
+        if query in self._queries and query not in self._late:
+            check_late(_asking(self._queries[query]), self._read[self._queries[query].stream])
+        return [
+            {name: value for name, value in row.items() if name != LATE_EPOCH}
+            for row in listed(self._since(self._late, query))
+        ]
+
+    def fates(self, query: str) -> dict[str, int]:
+        """What became of all events so far for a query: `read` = `applied` + `late` + `dead` + `filtered`.
+
+        Raises:
+            QueryTypeError: no such query.
+        """
+        self._check(query)
+        found = self._ledger.counts.get(query, {})
+        return {fate: found.get(fate, 0) for fate in FATES}
+
+    def assert_same_for_any_cut(self, events: Mapping[str, Rows], *, seed: int = 0, cuts: int = 8) -> None:
+        """Fail unless the queries answer these events alike however they are cut into epochs, source partitions and
+        instances, and whenever a driver takes over.
+
+        Each of `cuts` trials is new; this one is not touched. Where a stream states no order, an event may be late in
+        one cut and not in another: that fails too, and says so.
+
+        Raises:
+            AssertionError: two answers differ; it says how, and under which seed.
+            QueryTypeError, UnsupportedQuery: as `feed`. OverflowedError: as `rows`.
+        """
+        tables = {stream: self._table(stream, rows) for stream, rows in events.items()}
+        with self._twin(1) as whole:
+            whole._at_work().epoch({stream: [table] for stream, table in tables.items()})
+            whole.drain()
+            for number in range(seed, seed + cuts):
+                dice = random.Random(number)
+                with self._twin(dice.randint(1, 4)) as twin:
+                    epochs = twin._feed_cut(dice, tables)
+                    twin.drain()
+                    how = f"when cut into {epochs} epochs on {twin._instances} instances (seed {number})"
+                    _assert_alike(whole, twin, how)
+
+    def _feed_cut(self, dice: random.Random, tables: Mapping[str, pa.Table]) -> int:
+        """Feed all of it in pieces, taking over now and then; how many epochs it took."""
+        pieces = {stream: _cut(dice, table) for stream, table in tables.items()}
+        epochs = max(map(len, pieces.values()), default=0)
+        for i in range(epochs):
+            some = {stream: of[i] for stream, of in pieces.items() if i < len(of)}
+            self._at_work().epoch({name: _dealt(dice, piece, self._read[name]) for name, piece in some.items()})
+            if dice.randint(0, 3) == 0:
+                self.restart()
+        return epochs
+
+    def _twin(self, instances: int) -> Trial:
+        return Trial.of(self._streams.values(), self._queries.values(), instances=instances)
+
+    def close(self) -> None:
+        """Forget the pond and its folder."""
+        self._pond = None
+        self._remove()
+
+    def __enter__(self) -> Trial:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _at_work(self) -> LocalPond:
+        if self._pond is None:
+            raise QueryTypeError("The trial is closed.", "Use it within its `with`.")
+        return self._pond
+
+    def _table(self, stream: str, rows: Rows) -> pa.Table:
+        declared = self._known(stream)
+        wanted = self._wanted[stream]
+        table = events_table(stream, [field.name for field in declared.columns], wanted, rows)
+        for place, column in enumerate(wanted):
+            if column.foreign:
+                inner = table.column(place).combine_chunks()
+                table = table.set_column(place, column.key, pa.StructArray.from_arrays([inner], ["v"]))
+        return table
+
+    def _known(self, stream: str) -> Stream:
+        if stream in self._read:
+            return self._read[stream]
+        made = [other for other in self._read.values() if other.derived and stream in other.derived.reads]
+        if made and made[0].derived:
+            columns = ", ".join(column.name for column in self._wanted[made[0].name])
+            raise UnsupportedQuery(
+                f"Spark makes {made[0].name} of {stream} ({made[0].derived.text}), and the queries read only that.",
+                f"Feed {made[0].name}: {columns}.",
+            )
+        raise QueryTypeError(f"No query reads a stream {stream}.", f"They read {', '.join(sorted(self._read))}.")
+
+    def _check(self, query: str) -> None:
+        if query not in self._queries:
+            raise QueryTypeError(f"There is no query {query}.", f"There are {', '.join(sorted(self._queries))}.")
+
+    def _sink(self, sinks: Mapping[str, MemorySink], query: str) -> MemorySink:
+        self._check(query)
+        reason = self._at_work().manifest.quarantined.get(query)
+        if reason and sinks is self._rows:
+            raise OverflowedError(f"{query} is quarantined: {reason}", "Widen the type, or guard the expression.")
+        return sinks[query]
+
+    def _since(self, sinks: Mapping[str, MemorySink], query: str) -> Sequence[pa.Table]:
+        sink = self._sink(sinks, query)
+        epochs = [table for _, table in sink.epochs()]
+        told, self._told[sink.name] = self._told.get(sink.name, 0), len(epochs)
+        return epochs[told:]
+
+
+def _remembered(query: Query, stream: Stream) -> Query:
+    """The query with its rows, and its late rows if they can be, kept in memory."""
+    query = msgspec.structs.replace(query, sink=Sink("memory"), serve=False, late=msgspec.UNSET)
+    asking = _asking(query)
+    try:
+        check_late(asking, stream)
+    except UnsupportedQuery:
+        return query
+    return asking
+
+
+def _asking(query: Query) -> Query:
+    return msgspec.structs.replace(query, late=Sink("memory"))
+
+
+def _wanted(stream: Stream, queries: Sequence[Query]) -> tuple[Wanted, ...]:
+    """What events of a stream must have, and which queries read it."""
+    types = {field.name: field.type for field in stream.columns}
+    readers: dict[Wanted, list[str]] = {}
+    for query in queries:
+        if query.stream != stream.name:
+            continue
+        plan = build_plan([query])
+        foreigns = needed_foreign(plan, stream.name)
+        names = {*needed_columns(plan, stream.name)} - {foreign.name for foreign in foreigns}
+        if _remembered(query, stream).late_sink is not None:
+            names.update(late_columns(query, stream))
+        names.update(stream.order.columns if stream.order else ())
+        columns = [Wanted(name, types[name], name) for name in sorted(names)]
+        columns += [Wanted(foreign.sql, foreign.type, foreign.name, True) for foreign in foreigns]
+        for column in columns:
+            readers.setdefault(column, []).append(query.name)
+    return tuple(column._replace(queries=tuple(names)) for column, names in readers.items())
+
+
+def _fast_folder() -> str | None:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def _cut(dice: random.Random, table: pa.Table) -> list[pa.Table]:
+    """The rows in their order, in up to six pieces, some of them empty."""
+    places = sorted(dice.randint(0, len(table)) for _ in range(dice.randint(1, 5)))
+    return [table.slice(start, end - start) for start, end in zip([0, *places], [*places, len(table)], strict=True)]
+
+
+def _dealt(dice: random.Random, table: pa.Table, stream: Stream) -> list[pa.Table]:
+    """The rows in up to three source partitions; those that an order says belong together stay together, in order."""
+    parts: list[list[int]] = [[] for _ in range(dice.randint(1, 3))]
+    if stream.order is None:
+        for i in range(len(table)):
+            dice.choice(parts).append(i)
+    else:
+        of: dict[Any, list[int]] = {}
+        for i, name in enumerate(table.column(stream.order.partition).to_pylist()):
+            of.setdefault(name, dice.choice(parts)).append(i)
+    return [table.take(part) for part in parts if part]
+
+
+def _assert_alike(whole: Trial, twin: Trial, how: str) -> None:
+    for name in whole.queries:
+        left, right = whole.fates(name), twin.fates(name)
+        if left["late"] != right["late"]:
+            cure = (
+                "Let the stream state its order ('order.partition', 'order.offset'), or wait longer for late events."
+                if whole.streams[whole.queries[name].stream].order is None
+                else "Nobody waits for a source partition that has not been seen: name all of them in the order."
+            )
+            raise AssertionError(f"{name}: {left['late']} events are late in one epoch, {right['late']} {how}. {cure}")
+        differs = difference(*(raw([each.table(name)]) for each in (whole, twin)))
+        if differs is not None or left != right:
+            raise AssertionError(f"{name}, {how}: {differs or f'{left} expected, {right} found'}")
