@@ -17,6 +17,7 @@
     │   ├── CorruptError          MP-CORRUPT       stored bytes fail their digest
     │   ├── ForeignPondError      MP-FOREIGN       the folder holds another pond, or none
     │   └── PlaceError            MP-PLACE         the folder cannot create-if-absent, or cannot be written
+    ├── UserFunctionError     MP-FUNCTION      a function of a user raised, hung, crashed or answered wrongly
     ├── StateError            what is remembered
     │   ├── StoreError            MP-STORE         the key-value store refused or vanished
     │   └── OverflowedError       MP-OVERFLOW      an exact number left its type
@@ -152,6 +153,23 @@ class PlaceError(TruthError):
     """The folder cannot create-if-absent, or cannot be written."""
 
     code = "MP-PLACE"
+
+
+class UserFunctionError(MillpondError):
+    """A function of a user failed; `row` is the number of the key it was at, where that is known."""
+
+    code = "MP-FUNCTION"
+    row: int | None = None
+
+    def at_key(self, key: str) -> UserFunctionError:
+        """The same error, which tells the key.
+
+        >>> print(UserFunctionError("The function f@1 raised ValueError.", "Mend it.").at_key('["ann"]'))
+        [MP-FUNCTION] The function f@1 raised ValueError, for the key ["ann"]. Mend it.
+        """
+        told = UserFunctionError(f"{self.what.removesuffix('.')}, for the key {key}.", self.cure)
+        told.row = self.row
+        return told
 
 
 class StateError(MillpondError):

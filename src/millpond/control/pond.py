@@ -21,6 +21,7 @@ from millpond.control.wiring import Followers, Truth, follow, new_writer, open_t
 from millpond.errors import EmptyInputError, ForeignPondError, QueryTypeError, StoreError, UnsupportedQuery
 from millpond.log.manifest import Manifest, load
 from millpond.model.endpoints import Sink
+from millpond.model.query import changed_functions
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Stream
@@ -95,6 +96,24 @@ class Pond:
             QueryTypeError, SourceError: its name is taken, or Spark cannot open it.
         """
         self._front.declare(stream)
+
+    def function(
+        self, name: str, module: str, *, kind: str, takes: Sequence[str], returns: str, version: str = "1",
+        deadline: str = "5 seconds", memory: str = "256 MB", form: str = "arrow",
+    ) -> Callable[..., Any]:  # fmt: skip
+        """Make a function that is installed here (`package.module:attribute`) an aggregate that queries call by `name`.
+
+        It runs in a process of its own, which is ended when a call takes longer than `deadline` or more than `memory`;
+        then, or if it raises, queries that call it are quarantined. See `model.functions.UserFunction`. What is
+        returned makes columns for DataFrames; one more argument is a condition, as FILTER is in SQL.
+
+        Raises:
+            QueryTypeError: one of these is not what it must be, or the name is taken.
+            UserFunctionError: the function cannot be imported, or is not of its kind.
+        """
+        return self._front.function(
+            name, module, kind, takes, returns, version=version, deadline=deadline, memory=memory, form=form
+        )
 
     def add(
         self, name: str, query: str | Frame, *, sink: Sink = _MEMORY, serve: bool = False, late: Sink | None = None
@@ -371,6 +390,9 @@ def _differences(known: PondSpec, asked: PondSpec) -> str:
     """What two specs do not share, by name."""
     if known.instances != asked.instances:
         return f"{known.instances} instances, not {asked.instances}"
+    functions = changed_functions(known.queries, asked.queries)
+    if functions:
+        return f"other functions ({', '.join(functions)}; what changed must have a new version)"
     old, new = ({query.name: query for query in spec.meaning.asked} for spec in (known, asked))
     changed = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     return f"other queries ({', '.join(changed[:5])})" if changed else "other streams"

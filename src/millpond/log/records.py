@@ -57,6 +57,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `file` is relative to the pond's folder; None: the delta is body[at : at + size]. `digest` is the SHA-256
     of the delta in hexadecimal. Only attempts that are named by a receipt of the log ever count.
+    `reasons`: by query, why it is to be quarantined, where that is more than what its count says.
     """
 
     instance: int
@@ -68,6 +69,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     sections: tuple[Section, ...] = ()
     counts: dict[str, int] = {}
     fates: Fates = {}
+    reasons: dict[str, str] = {}
 
 
 class ClaimRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="claim", kw_only=True):

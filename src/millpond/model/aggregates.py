@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millpond.model.expressions import Expression, Literal
+from millpond.model.functions import PREFIX
 from millpond.model.types import MOST_DIGITS, Digits, digits_of, is_decimal, is_integer
 
 PAIRED = ("corr", "covar_pop", "covar_samp", "regr_sxy", "regr_slope", "regr_intercept", "regr_r2")
@@ -34,7 +35,8 @@ LOGGED = (
 class Aggregate(msgspec.Struct, frozen=True):
     """`function(argument) FILTER (WHERE filter)`; `argument` None is `count(*)`; `type` is the result's SQL type.
 
-    `other` is the second argument of a function that has one, `parameters` are constants that it has besides.
+    `other` is the second argument of a function that has one, `parameters` are constants that it has besides, `more`
+    are arguments after the second.
     """
 
     function: str
@@ -43,18 +45,20 @@ class Aggregate(msgspec.Struct, frozen=True):
     type: str
     other: Expression | msgspec.UnsetType = msgspec.UNSET
     parameters: tuple[Literal, ...] | msgspec.UnsetType = msgspec.UNSET
+    more: tuple[Expression, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def arguments(self) -> tuple[Expression, ...]:
-        """Its arguments, none to two."""
+        """Its arguments, in their order."""
         first = () if self.argument is None else (self.argument,)
-        return first if self.other is msgspec.UNSET else (*first, self.other)
+        second = () if isinstance(self.other, msgspec.UnsetType) else (self.other,)
+        return first + second + (() if isinstance(self.more, msgspec.UnsetType) else self.more)
 
     @property
     def logged(self) -> bool:
         """Whether it is answered from the event log: its function, or what it compares, has no cells."""
         extreme_text = self.function in ("min", "max") and self.argument is not None and self.argument.type == "string"
-        return extreme_text or self.function in LOGGED
+        return extreme_text or self.function in LOGGED or self.function.startswith(PREFIX)
 
 
 def result_type(function: str, kind: str) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Expression
+from millpond.model.functions import UserFunction
 from millpond.model.windows import Window
 
 
@@ -25,7 +28,7 @@ class Query(msgspec.Struct, frozen=True):
     `window.time`, the last microsecond of the window.
     `delay_us`: an event is late, and dropped, iff its time is at or below the watermark, which is the
     largest event time seen minus the delay. `late`: where late events go that WHERE takes; without one they are
-    only counted, and the JSON of the query has no such field.
+    only counted, and the JSON of the query has no such field. `functions`: those of users, likewise.
     """
 
     name: str
@@ -42,8 +45,22 @@ class Query(msgspec.Struct, frozen=True):
     serve: bool = False
     text: str = ""
     late: Sink | msgspec.UnsetType = msgspec.UNSET
+    functions: tuple[UserFunction, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def user_functions(self) -> dict[str, UserFunction]:
+        """The functions of users that it calls, by the `function` of the aggregates that do."""
+        return {} if isinstance(self.functions, msgspec.UnsetType) else {made.function: made for made in self.functions}
 
     @property
     def late_sink(self) -> Sink | None:
         """Where late events go, if anywhere."""
         return None if isinstance(self.late, msgspec.UnsetType) else self.late
+
+
+def changed_functions(before: Iterable[Query], after: Iterable[Query]) -> list[str]:
+    """Functions of users that have one name and version in both, and are not the same: `name@version`, sorted."""
+    old, new = (
+        {made.label: made for query in some for made in query.user_functions.values()} for some in (before, after)
+    )
+    return sorted(label for label in {*old} & {*new} if old[label] != new[label])

@@ -8,6 +8,7 @@ import msgspec
 
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Expression, call, conjunction
+from millpond.model.functions import PREFIX
 
 _KEEPS_NULLS = ("first", "last")
 
@@ -42,6 +43,6 @@ def logged_rows(aggregate: Aggregate, presence: Expression | None) -> Expression
     parts = [part for part in (presence, aggregate.filter) if part is not None]
     if aggregate.function in ("min_by", "max_by"):
         parts.append(call("isnotnull", (aggregate.arguments[1],), "boolean"))
-    elif aggregate.function not in _KEEPS_NULLS:
+    elif aggregate.function not in _KEEPS_NULLS and not aggregate.function.startswith(PREFIX):
         parts += [call("isnotnull", (argument,), "boolean") for argument in aggregate.arguments]
     return conjunction(parts)

@@ -109,6 +109,9 @@ def _query(plan: Plan, group: GroupPlan, query: QueryPlan) -> Iterator[str]:
             named = f"{aggregate.function}({', '.join(map(render, aggregate.arguments))})"
             error = 1.04 / math.sqrt(1 << precision_of(aggregate.other))
             yield f"      approximate  {', '.join(read) or 'HAVING'}: {named}, standard error {error:.2%}"
+    for made in query.query.user_functions.values():
+        limits = f"{duration(made.deadline_ms * 1000)} a call, {made.memory_bytes >> 20} MB"
+        yield f"      function  {made.label} ({made.kind}) of {made.module}: {limits}"
     yield f"      measures  {len(mine)}: {len(mine) - len(private)} shared, {len(private)} private"
     yield f"      if added last  {', '.join(_marginal(plan, group, query.query, len(private)))}"
 

@@ -230,16 +230,15 @@ def _counts(receipts: Sequence[Receipt]) -> dict[str, dict[str, int]]:
 
 
 def _raised(receipts: Sequence[Receipt]) -> dict[str, str]:
-    names = {
-        name.partition(":")[2]
-        for receipt in receipts
-        for name in receipt.counts
-        if name.startswith("raised:")
-    }
-    return {
-        name: f"[MP-OVERFLOW] A result of query {name!r} leaves its type or divides by zero."
-        for name in sorted(names)
-    }
+    """Queries that raised, each with the reason that the first instance gives, or the usual one."""
+    reasons: dict[str, str] = {}
+    for receipt in receipts:
+        for name in receipt.counts:
+            kind, _, query = name.partition(":")
+            if kind == "raised" and query not in reasons:
+                usual = f"[MP-OVERFLOW] A result of query {query!r} leaves its type or divides by zero."
+                reasons[query] = receipt.reasons.get(query, usual)
+    return dict(sorted(reasons.items()))
 
 
 def retired(plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], followed: int) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.clock import lap_us
-from millpond.errors import OverflowedError
+from millpond.errors import OverflowedError, UserFunctionError
 from millpond.faults import reached
 from millpond.log.records import Fates, Receipt
 from millpond.model.windows import Session
@@ -86,6 +86,7 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
         for part in groups:
             parts.setdefault(part.group, []).append(part)
     counts |= {f"max_time:{stream}:{name}": time for stream, times in newest.items() for name, time in times.items()}
+    reasons: dict[str, str] = {}
     delta = DeltaWriter()
     files = Files(Path(task.folder))
     for group in task.plan.groups:
@@ -93,7 +94,7 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
         mark, after = line.mark, advanced(line, newest.get(group.stream, {}))
         if group.stream in task.drain_floor_us:
             after = Watermark(after.max_time_us, task.drain_floor_us[group.stream])
-        _GroupFold(task, instance, group, files, delta, counts).run(parts.get(group.id, []), mark, after)
+        _GroupFold(task, instance, group, files, delta, counts, reasons).run(parts.get(group.id, []), mark, after)
     for stream, found_late in late.items():
         floor = task.lines.get(stream, TimeLine()).mark.floor_us
         write_late_rows(task.late.get(stream, ()), found_late, floor, task.number, delta, counts)
@@ -103,7 +104,7 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
     reached("fold.before_delta")
     receipt, body = delta.finish(Path(task.folder), task.number, instance, attempt, counts)
     reached("fold.after_delta")
-    return msgspec.structs.replace(receipt, fates=bounded(fates)), body
+    return msgspec.structs.replace(receipt, fates=bounded(fates), reasons=reasons), body
 
 
 class _GroupFold:
@@ -117,8 +118,9 @@ class _GroupFold:
         files: Files,
         delta: DeltaWriter,
         counts: dict[str, int],
+        reasons: dict[str, str],
     ) -> None:
-        self._task, self._group, self._delta, self._counts = task, group, delta, counts
+        self._task, self._group, self._delta, self._counts, self._reasons = task, group, delta, counts, reasons
         self._unread: dict[str, int] = {}
         self._state = task.of(instance, group)
         types = [arrow_type(key.type) for key in group.keys]
@@ -383,10 +385,12 @@ class _GroupFold:
         """Add the rows that are made of a family; False if one of its queries raised: a lone one is given up."""
         try:
             found, withheld = make()
-        except OverflowedError:
+        except (OverflowedError, UserFunctionError) as error:
             if len(family.plans) == 1:
                 name = family.first.query.name
                 self._counts[f"raised:{name}"] = 1
+                if isinstance(error, UserFunctionError):
+                    self._reasons[name] = str(error)
                 results.pop(name, None)
                 self._unread.pop(name, None)
             return False

@@ -42,12 +42,16 @@ class Found(NamedTuple):
 
 def holistic(aggregate: Aggregate, presence: Expression | None, events: Events, found: Found) -> Values:
     """The aggregate's value for each result row; `events`: all in time for the query, in the order of their slots."""
+    return _FUNCTIONS[aggregate.function](taken_by(aggregate, presence, events, found))
+
+
+def taken_by(aggregate: Aggregate, presence: Expression | None, events: Events, found: Found) -> Taken:
+    """The events that an aggregate takes, each with its result rows."""
     condition = logged_rows(aggregate, presence)
     if condition is not None:
         events = events.take(_mask(events.columns[filter_name(condition)]))
     index, rows = rows_of(events, found)
-    taken = Taken(aggregate, events, index, rows, len(found.slots))
-    return _FUNCTIONS[aggregate.function](taken)
+    return Taken(aggregate, events, index, rows, len(found.slots))
 
 
 def _mask(column: pa.Array) -> Any:
@@ -76,7 +80,7 @@ class Taken:
 
     def __init__(self, aggregate: Aggregate, events: Events, index: Ints, rows: Ints, size: int) -> None:
         self.aggregate, self.size = aggregate, size
-        self._events, self.index, self.rows = events, index, rows
+        self.events, self.index, self.rows = events, index, rows
 
     @property
     def fractions(self) -> list[float]:
@@ -86,7 +90,7 @@ class Taken:
 
     def column(self, argument: int = 0) -> pa.Array:
         """An argument, for each event in the log."""
-        return self._events.columns[value_name(self.aggregate.arguments[argument])]
+        return self.events.columns[value_name(self.aggregate.arguments[argument])]
 
     def codes(self, argument: int = 0) -> Ints:
         """Integers in the order of an argument's values, the same for equal ones; NULLs come first."""
@@ -94,11 +98,11 @@ class Taken:
 
     def position(self) -> list[Ints]:
         """By what events of one row are in order of time: the major key last, as for `lexsort`."""
-        times = self._events.times_us[self.index]
-        if OFFSET not in self._events.columns:
+        times = self.events.times_us[self.index]
+        if OFFSET not in self.events.columns:
             return [*(self.codes(i) for i in range(len(self.aggregate.arguments))), times]
-        offset = np.asarray(self._events.columns[OFFSET])[self.index]
-        return [offset, ranks(self._events.columns[PARTITION], "string")[self.index], times]
+        offset = np.asarray(self.events.columns[OFFSET])[self.index]
+        return [offset, ranks(self.events.columns[PARTITION], "string")[self.index], times]
 
     def sorted(self, keys: Sequence[Ints]) -> tuple[Ints, Ints]:
         """Positions among the pairs by (row, keys), the major key last; then where each row's begin, and the end."""

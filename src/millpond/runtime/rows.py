@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.arrays import Ints
-from millpond.errors import OverflowedError
+from millpond.errors import OverflowedError, UserFunctionError
+from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
 from millpond.model.selection import AnyQuery
 from millpond.model.types import WINDOW, element_of, is_array, is_known
@@ -25,7 +26,8 @@ from millpond.runtime.combine import Block
 from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.event_log import among, of_slots
 from millpond.runtime.finish import finish
-from millpond.runtime.holistic import Found, holistic, needs_events
+from millpond.runtime.functions.answers import answered
+from millpond.runtime.holistic import Found, holistic, needs_events, taken_by
 from millpond.runtime.sessions import Sessions
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.event_log import Events
@@ -150,7 +152,7 @@ def _rows(
     group: GroupPlan, family: Family, found: _Found, columns: dict[str, Ints], keys: BlockKeys, buckets: int
 ) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:
     plan, plans = family.first, family.plans
-    inputs = _inputs(group, plan, columns, found, keys.events)
+    inputs = _inputs(group, plan, columns, found, keys)
     inputs.update(_key_values(group, found.slots, keys))
     having, withheld = plan.query.having, {}
     if having is not None:
@@ -220,21 +222,37 @@ def _measured(family: Family, block: Block, windows: Sequence[Closing], found: _
 
 
 def _inputs(
-    group: GroupPlan, plan: QueryPlan, columns: dict[str, Ints], found: _Found, events: Events | None
+    group: GroupPlan, plan: QueryPlan, columns: dict[str, Ints], found: _Found, keys: BlockKeys
 ) -> dict[str, Values]:
     ends = found.ends_us
     inputs = {"window.end": Values(ends), "window.start": Values(found.starts_us), "window.time": Values(ends - 1)}
     for i, (aggregate, places) in enumerate(zip(plan.query.aggregates, plan.measures, strict=True)):
         if aggregate.logged:
+            events = keys.events
             assert events is not None
             rows = Found(found.slots, found.starts_us, ends)
-            inputs[f"agg:{i}"] = _checked(plan, holistic(aggregate, presence_filter(plan.query), events, rows))
+            inputs[f"agg:{i}"] = _checked(plan, _of_events(plan, aggregate, events, rows, keys))
             continue
         measures = [group.measures[place] for place in places]
         missing = {f"{measures[-1].id}:n": np.zeros(len(ends), np.int64)}
         values = finish(aggregate, measures, missing | columns, len(ends))
         inputs[f"agg:{i}"] = _checked(plan, values)
     return inputs
+
+
+def _of_events(plan: QueryPlan, aggregate: Aggregate, events: Events, found: Found, keys: BlockKeys) -> Values:
+    """The aggregate's value for each row, from the event log."""
+    presence = presence_filter(plan.query)
+    function = plan.query.user_functions.get(aggregate.function)
+    if function is None:
+        return holistic(aggregate, presence, events, found)
+    try:
+        return answered(function, taken_by(aggregate, presence, events, found), found)
+    except UserFunctionError as error:
+        if error.row is None:
+            raise
+        key, _ = served_key(keys.take(found.slots[[error.row]]), 1, 1)
+        raise error.at_key(key[0].as_py()) from error
 
 
 def _checked(plan: QueryPlan, values: Values) -> Values:

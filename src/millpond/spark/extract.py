@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
 from pyspark.sql import DataFrame
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression, Foreign, Literal, call, may_raise, walk
+from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream
@@ -41,6 +43,7 @@ from millpond.spark.catalyst import (
 from millpond.spark.expressions import Translator, conjunction, refused_above
 from millpond.spark.foreign import Projected, project
 from millpond.spark.sources import Derived, Found, find_source
+from millpond.spark.user_functions import UserFunctions
 
 _ABOVE = {
     "Sort": "ORDER BY",
@@ -83,6 +86,7 @@ def extract_query(
     terms: Terms,
     streams: Sequence[Stream] = (),
     relation: str | None = None,
+    functions: UserFunctions | None = None,
 ) -> Extraction:
     """Read a streaming DataFrame that was not started.
 
@@ -104,20 +108,25 @@ def extract_query(
             )
         below = read_below(catalyst, whole)
         found = find_source(catalyst, below, streams, relation)
-        return _Reader(catalyst, terms, found, below).select(items(whole.output()))
+        return _Reader(catalyst, terms, found, below, UserFunctions(catalyst)).select(items(whole.output()))
     below = read_below(catalyst, plan.child())
-    return _Reader(catalyst, terms, find_source(catalyst, below, streams, relation), below).read(plan, above)
+    source = find_source(catalyst, below, streams, relation)
+    return _Reader(catalyst, terms, source, below, functions or UserFunctions(catalyst)).read(plan, above)
 
 
 class _Reader:
     """Reads one plan; `above` and `below` are the two sides of its aggregation."""
 
-    def __init__(self, catalyst: Catalyst, terms: Terms, source: Found, below: Below) -> None:
+    def __init__(
+        self, catalyst: Catalyst, terms: Terms, source: Found, below: Below, functions: UserFunctions
+    ) -> None:
         self._catalyst = catalyst
         self._terms = terms
         self._source = source
         self._stream = source.stream
         self._below = below
+        self._functions = functions
+        self._called: set[UserFunction] = set()
         self._foreigns: dict[str, Projected] = {}
         self._scope: dict[int, Expression] = {}
         self._defined: dict[int, JavaObject] = {}
@@ -160,6 +169,7 @@ class _Reader:
             sink=terms.sink,
             serve=terms.serve,
             text=terms.text,
+            functions=tuple(sorted(self._called, key=lambda made: made.function)) or msgspec.UNSET,
         )
         return self._extraction(query)
 
@@ -261,7 +271,12 @@ class _Reader:
     def _aggregates(self, calls: list[JavaObject]) -> tuple[Aggregate, ...]:
         found: list[Aggregate] = []
         for asked in calls:
-            aggregate = aggregate_of(self._catalyst, asked, self._down)
+            own = self._functions.aggregate(asked, self._down)
+            if own is None:
+                aggregate = aggregate_of(self._catalyst, asked, self._down)
+            else:
+                aggregate, function = own
+                self._called.add(function)
             if aggregate not in found:
                 found.append(aggregate)
             self._scope[id_of(asked.resultAttribute())] = Column(f"agg:{found.index(aggregate)}", aggregate.type)

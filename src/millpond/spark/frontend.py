@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
 import msgspec
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import columns_of
+from millpond.model.functions import UserFunction, bytes_of
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream, check_order
 from millpond.plan.late import check_late, late_columns
+from millpond.runtime.functions.host import FunctionHost
 from millpond.spark.catalyst import Catalyst, self_check, unlogged
 from millpond.spark.extract import Extraction, Terms, extract_query
 from millpond.spark.foreign import Projected
@@ -25,6 +27,7 @@ from millpond.spark.read import Wanted, Watermark, register
 from millpond.spark.refusals import placed, spark_refusal
 from millpond.spark.sources import Derived
 from millpond.spark.statements import QueryStatement, ViewStatement, blank, parse_file
+from millpond.spark.user_functions import UserFunctions, deadline_ms
 from millpond.spark.windows import tumbling_twin
 
 
@@ -47,6 +50,7 @@ class FrontEnd:
         self._views: dict[str, None] = {}
         self._derived: dict[str, Derived] = {}
         self._foreigns: dict[str, Projected] = {}
+        self._functions = UserFunctions(self._catalyst)
 
     @property
     def streams(self) -> Mapping[str, Stream]:
@@ -99,6 +103,24 @@ class FrontEnd:
         reader = self._spark.read.format(source.format).options(**dict(source.options))
         self._show(name, (reader if schema is None else reader.schema(schema)).load, "")
 
+    @unlogged()
+    def function(
+        self, name: str, module: str, kind: str, takes: Sequence[str], returns: str, *, version: str = "1",
+        deadline: str = "5 seconds", memory: str = "256 MB", form: str = "arrow",
+    ) -> Callable[..., Column]:  # fmt: skip
+        """Make a function of a user known by its name, as it is installed now; returns it for DataFrames.
+
+        See `model.functions.UserFunction`; `deadline` is in Spark's words.
+
+        Raises:
+            QueryTypeError: one of these is not what it must be, or the name is taken.
+            UserFunctionError: the function cannot be imported, or is not of its kind.
+        """
+        ms = deadline_ms(self._catalyst, deadline)
+        made = UserFunction(name, version, module, kind, tuple(takes), returns, ms, bytes_of(memory), "", form)
+        with FunctionHost() as host:
+            return self._functions.register(host.load(made))
+
     def _show(self, name: str, frame: Callable[[], DataFrame], text: str) -> None:
         if self._known(name) is not None:
             raise QueryTypeError(f"A stream {name} is declared already.", "Choose another name.")
@@ -112,9 +134,14 @@ class FrontEnd:
         """Relations and functions that texts may name: ours, and what the user put into the session."""
         found = self._user.temporary()
         ours = {name.lower() for name in (*self._streams, *self._views)}
-        found = found._replace(views=tuple(name for name in found.views if name.lower() not in ours))
+        functions = self._functions.names
+        named = {name.lower() for name in functions}
+        found = found._replace(
+            views=tuple(name for name in found.views if name.lower() not in ours),
+            functions=tuple(name for name in found.functions if name.lower() not in named),
+        )
         self._catalyst.adopt(self._user, found)
-        return (*self._streams, *self._views, *found.views), found.functions
+        return (*self._streams, *self._views, *found.views), (*found.functions, *functions)
 
     def query_from_sql(
         self, name: str, text: str, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None
@@ -133,14 +160,15 @@ class FrontEnd:
         allowed = self._registered()
         judged = judge(parse(self._catalyst, text), *allowed)
         try:
-            twin = tumbling_twin(self._catalyst, text, judged.windows)
+            plain = self._functions.without_filters(text, judged.calls)
+            twin = tumbling_twin(self._catalyst, plain, judged.windows)
             if twin.text != text:
                 judge(parse(self._catalyst, twin.text), *allowed)  # only judged text is analysed
             frame = self._spark.sql(twin.text)
             read = [stream for name in judged.relations if (stream := self._known(name))]
             relation = read[0].name if len(read) == 1 else None
             terms = terms._replace(window=twin.window)
-            return self._kept(extract_query(self._catalyst, frame, terms, self._all(), relation), late)
+            return self._kept(extract_query(self._catalyst, frame, terms, self._all(), relation, self._functions), late)
         except PySparkException as error:
             raise spark_refusal(error, text) from error
         except QueryError as error:
@@ -160,7 +188,7 @@ class FrontEnd:
         if not frame.isStreaming:
             raise QueryTypeError(f"The frame of {name} is no stream.", "Build it with spark.readStream.")
         terms = Terms(name, None, sink or Sink(), serve)
-        return self._kept(extract_query(self._catalyst, frame, terms, self._all()), late)
+        return self._kept(extract_query(self._catalyst, frame, terms, self._all(), None, self._functions), late)
 
     @unlogged()
     def load_file(self, text: str, opened: Callable[[Source], Source] = lambda source: source) -> list[AnyQuery]:

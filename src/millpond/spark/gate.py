@@ -32,14 +32,15 @@ _FIXED = re.compile(r"[a-z_]+\s*r?['\"][+-]?\d{4,}", re.IGNORECASE)
 
 
 class Judged(NamedTuple):
-    """What a query that passed is made of: calls of window functions, relations, where each kind of node stands, and
-    the functions that it might call.
+    """What a query that passed is made of: calls of window functions, relations, where each kind of node stands, the
+    functions that it might call, and its calls of those that every query may not.
     """
 
     windows: list[JavaObject]
     relations: set[str]
     places: dict[str, Place]
     functions: frozenset[str]
+    calls: list[JavaObject]
 
 
 class _Visit(NamedTuple):
@@ -120,7 +121,7 @@ def judge(plan: JavaObject, relations: Collection[str], functions: Collection[st
         QueryTypeError: it reads a stream that nobody declared.
     """
     known = frozenset(name.lower() for name in relations)
-    judged = Judged([], set(), {}, FUNCTIONS | {name.lower() for name in functions})
+    judged = Judged([], set(), {}, FUNCTIONS | {name.lower() for name in functions}, [])
     stack = [_Visit(plan, 0, True, known)]
     count = 0
     while stack:
@@ -184,6 +185,8 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
             near = difflib.get_close_matches(parts[-1].lower(), sorted(judged.functions), 3, 0.7)
             cure = f"Did you mean: {' or '.join(near)}?" if near else "Use a function that queries may call."
             raise _refused(node, f"the function {'.'.join(parts)}", cure)
+        if parts[0].lower() not in FUNCTIONS:
+            judged.calls.append(node)
         if parts[0].lower() in WINDOWS:
             judged.windows.append(node)
             if (place := place_of(node)) is not None:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from millpond.model.aggregates import DISTINCT, Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression, call, literal
+from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query
 from millpond.model.stream import Order, Stream
 from millpond.model.windows import Session, Sliding
@@ -98,6 +99,12 @@ def test_what_streams_say_of_time_is_told_and_where_late_rows_go() -> None:
     unordered = explain(build_plan([SPEND]), [replace(stream, order=None, max_ahead_us=None)])
     assert "no order" in unordered
     assert "ahead" not in unordered
+
+
+def test_functions_of_users_are_named_with_their_limits() -> None:
+    made = UserFunction("mid", "2", "rates:mid", "holistic", ("double",), "double", 1_500)
+    text = explain(build_plan([replace(query("q", Sliding(HOUR, HOUR), (made.function, AMOUNT)), functions=(made,))]))
+    assert "function  mid@2 (holistic) of rates:mid: 1500 milliseconds a call, 256 MB" in text
 
 
 def test_no_queries() -> None:

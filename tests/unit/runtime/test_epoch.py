@@ -199,3 +199,14 @@ def test_counts_of_instances_add_up_and_times_are_the_largest() -> None:
     assert record.max_time == {"tx": {"*": 33}}  # the base of the watermark never goes back
     assert list(record.quarantined) == ["ten"]
     assert record.quarantined["ten"].startswith("[MP-OVERFLOW]")
+
+
+def test_a_reason_of_an_instance_goes_before_the_usual_one() -> None:
+    task = fold_task(SETTING, run(Manifest()), "w")
+    deltas = [
+        receipt(0, b"", counts={"raised:ten": 1}, reasons={"ten": "[MP-FUNCTION] f@1 raised, for the key [1]."}),
+        receipt(1, b"", counts={"raised:ten": 1, "raised:own": 1}, reasons={"ten": "[MP-FUNCTION] another key"}),
+    ]
+    record, _ = assemble(SETTING, run(Manifest()), task, Batch("q", 4, {}, {}), deltas, 0, -1)
+    assert record.quarantined["ten"] == "[MP-FUNCTION] f@1 raised, for the key [1]."
+    assert record.quarantined["own"].startswith("[MP-OVERFLOW]")

@@ -1,0 +1,79 @@
+"""Result rows that functions of users answer: events of the log to the host, its answers back."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints
+from millpond.errors import UserFunctionError
+from millpond.model.functions import UserFunction
+from millpond.runtime.columns import Values, from_arrow
+from millpond.runtime.functions.host import FunctionHost
+from millpond.runtime.holistic import Found, Taken
+
+EVENTS_AT_ONCE = 1 << 19
+"""About how many events a function is handed in one call, so that windows that overlap do not exhaust it."""
+
+
+@cache
+def process_host() -> FunctionHost:
+    """The host of this process; its children end with it."""
+    return FunctionHost()
+
+
+def answered(function: UserFunction, taken: Taken, found: Found) -> Values:
+    """The function's value for each result row.
+
+    Raises:
+        UserFunctionError: it failed; `row` is the result row it was at, where that is known.
+    """
+    host, rows = process_host(), len(found.slots)
+    if function.kind == "mergeable":
+        held, cells = _in_cells(taken, found)
+        order, _ = held.sorted(held.position())
+        return from_arrow(host.call(function, _table(function, held, order, 0), rows, cells), function.returns)
+    order, bounds = taken.sorted(taken.position())
+    parts = []
+    for first, end in pairwise(_cuts(bounds)):
+        table = _table(function, taken, order[bounds[first] : bounds[end]], first)
+        try:
+            parts.append(host.call(function, table, end - first))
+        except UserFunctionError as error:
+            error.row = None if error.row is None else first + error.row
+            raise
+    return from_arrow(pa.concat_arrays(parts), function.returns)
+
+
+def _table(function: UserFunction, taken: Taken, pairs: Ints, first: int) -> pa.Table:
+    """What the host is handed for some of the events: their rows, counted from `first`, and the arguments."""
+    arguments = [taken.values(pairs, i) for i in range(len(function.takes))]
+    names = [str(i) for i in range(len(arguments) + 1)]
+    return pa.Table.from_arrays([pa.array(taken.rows[pairs] - first), *arguments], names=names)
+
+
+def _cuts(bounds: Ints) -> list[int]:
+    """Where to cut the rows, so that each part but the last has `EVENTS_AT_ONCE`, and less than one row more."""
+    wanted = np.arange(EVENTS_AT_ONCE, int(bounds[-1]), EVENTS_AT_ONCE)
+    cuts = {0, len(bounds) - 1, *np.searchsorted(bounds, wanted).tolist()}
+    return sorted(cuts)
+
+
+def _in_cells(taken: Taken, found: Found) -> tuple[Taken, pa.ListArray]:
+    """The same events, each once, by the piece of time between two edges of windows; and the pieces of each row."""
+    events, used = taken.events, np.unique(taken.index)
+    edges = np.unique(np.concatenate([found.starts_us, found.ends_us]))
+    width = len(edges) + 1
+    at = events.slots[used].astype(np.int64) * width + np.searchsorted(edges, events.times_us[used], "right")
+    present, cell = np.unique(at, return_inverse=True)
+    low = np.searchsorted(present, found.slots * width + np.searchsorted(edges, found.starts_us) + 1)
+    end = np.searchsorted(present, found.slots * width + np.searchsorted(edges, found.ends_us), "right")
+    counts: Ints = np.maximum(end - low, 0)
+    begins = np.cumsum(counts) - counts
+    members = np.arange(counts.sum()) + np.repeat(low - begins, counts)
+    offsets = pa.array(np.append(begins, counts.sum()).astype(np.int32))
+    held = Taken(taken.aggregate, events, used, cell, len(present))
+    return held, pa.ListArray.from_arrays(offsets, pa.array(members, pa.int64()))

@@ -1,0 +1,151 @@
+"""The child: a process that holds one function of a user and answers one frame at a time.
+
+It is told nothing that it may not lose, and ends when its input does. The parent measures time; a timer of the kernel
+ends the child some seconds later, should there be no parent any more. This module imports little: it is what starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import mmap
+import os
+import resource
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import pyarrow as pa
+
+from millpond.clock import lap_us
+from millpond.runtime.functions.frames import HEAD, decode_header, decode_tables, encode
+from millpond.runtime.functions.kinds import Wrong, grouped, holistic, mergeable
+
+GRACE_S = 5.0
+"""How long after its deadline a child ends by itself."""
+
+_STEPS = {"holistic": (), "grouped": (), "mergeable": ("create", "update", "merge", "finish")}
+
+
+class _Held(NamedTuple):
+    """The function, and what it was told at its loading."""
+
+    function: Any
+    kind: str
+    answer: pa.DataType
+    given: Callable[[pa.Array], Any]
+    file: str
+
+
+def main(progress: int) -> None:
+    """Load the function of the first frame, then answer calls; the file `progress` tells the row, and since when."""
+    entry, leave = _private_pipes()
+    shared = memoryview(mmap.mmap(progress, 16)).cast("q")
+    seconds, armed_us = 0.0, 0
+
+    def at(row: int) -> None:
+        nonlocal armed_us
+        shared[0], shared[1] = row, lap_us()
+        if shared[1] - armed_us > 1_000_000:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            armed_us = shared[1]
+
+    held: _Held | None = None
+    while (head := entry.read(HEAD.size)) and len(head) == HEAD.size:
+        text, size = HEAD.unpack(head)
+        header = decode_header(entry.read(text))
+        seconds, armed_us = header["deadline_ms"] / 1000 + GRACE_S, lap_us()
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        answers: list[pa.Table] = []
+        try:
+            tables = decode_tables(header, entry.read(size))
+            if held is None:
+                held, reply = _load(header, tables[0].schema)
+            else:
+                reply, answers = {}, [_answer(held, header["rows"], tables, at)]
+        except BaseException as error:  # SystemExit too: it is the function's
+            reply = _failure(error, shared[0], "" if held is None else held.file)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for part in encode(reply, answers):
+            leave.write(part)
+        leave.flush()
+
+
+def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """The pipes to the parent where a function's `print` and `input` do not reach them."""
+    entry, leave = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    return entry, leave
+
+
+def _load(header: dict[str, Any], schema: pa.Schema) -> tuple[_Held, dict[str, Any]]:
+    sys.path[:] = header["path"]
+    given = _form(header["form"])
+    pa.nulls(0, pa.int64()).to_numpy(zero_copy_only=False)  # Arrow imports pandas here: no function shall pay for it
+    _limit(header["memory_bytes"])
+    place, _, attribute = header["module"].partition(":")
+    module = import_module(place)
+    function: Any = reduce(getattr, attribute.split("."), module)
+    if isinstance(function, type) and header["kind"] == "mergeable":
+        function = function()
+    missing = [step for step in _STEPS[header["kind"]] if not callable(getattr(function, step, None))]
+    if missing or not (_STEPS[header["kind"]] or callable(function)):
+        raise Wrong(f"is no {header['kind']} function: it lacks {', '.join(missing) or 'a call'}")
+    origin = getattr(module.__spec__, "origin", None)
+    if origin is None or not os.path.isfile(origin):
+        raise Wrong(f"stands in {place}, which has no file")
+    digest = hashlib.sha256(Path(origin).read_bytes()).hexdigest()
+    return _Held(function, header["kind"], schema.field(0).type, given, origin), {"digest": digest}
+
+
+def _form(form: str) -> Callable[[pa.Array], Any]:
+    if form == "numpy":
+        return lambda column: column.to_numpy(zero_copy_only=False)
+    if form == "polars":
+        made: Callable[[pa.Array], Any] = import_module("polars").from_arrow
+        return made
+    return lambda column: column
+
+
+def _limit(memory: int) -> None:
+    """No more address space than what is used now and `memory`; macOS does not enforce it."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    used = 0
+    with contextlib.suppress(OSError):  # there is no /proc
+        used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
+
+
+def _answer(held: _Held, rows: int, tables: list[pa.Table], at: Callable[[int], None]) -> pa.Table:
+    if held.kind == "holistic":
+        column = holistic(held.function, tables[0], rows, held.answer, held.given, at)
+    elif held.kind == "grouped":
+        column = grouped(held.function, tables[0], rows, held.answer)
+    else:
+        cells = tables[1].column(0) if len(tables) > 1 else None
+        column = mergeable(held.function, tables[0], rows, held.answer, cells)
+    return pa.table({"value": column})
+
+
+def _failure(error: BaseException, row: int, file: str) -> dict[str, Any]:
+    """What happened, in one line: the exception, and the last line of the function's own file that it passed."""
+    if isinstance(error, Wrong):
+        return {"failed": str(error), "row": row if error.row is None else error.row}
+    if isinstance(error, MemoryError | pa.ArrowMemoryError):
+        return {"failed": "memory", "row": row}
+    text = " ".join(str(error).split())
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    where = f" at {os.path.basename(file)}:{lines[-1]}" if lines else ""
+    return {"failed": f"raised {type(error).__name__}: {text[:300]}".rstrip(": ") + where, "row": row}
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

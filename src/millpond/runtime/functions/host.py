@@ -1,0 +1,202 @@
+"""The host of users' functions: children that are started when they are needed and kept while they behave.
+
+A child is a cache: to kill one changes nothing but time. One that failed is never asked again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints
+from millpond.errors import UserFunctionError
+from millpond.model.functions import UserFunction
+from millpond.runtime.columns import arrow_type
+from millpond.runtime.functions.kinds import KEY, VALUE
+from millpond.runtime.functions.process import Child, Gone
+
+MOST_CHILDREN = 8
+"""Functions whose processes a host keeps; the one that was not called for longest goes first."""
+
+LOADING_MS = 30_000
+"""How long a module may take to import; the deadline of the function is for its calls."""
+
+
+class FunctionHost:
+    """Runs functions of users, one child process each; not to be shared by threads."""
+
+    def __init__(self) -> None:
+        self._children: OrderedDict[UserFunction, tuple[Child, str]] = OrderedDict()
+
+    def load(self, function: UserFunction) -> UserFunction:
+        """The function with the digest of its module as it is now, in a new process.
+
+        Raises:
+            UserFunctionError: it cannot be imported, is not of its kind, or is not the one its digest tells.
+        """
+        if function in self._children:
+            self._end(function)
+        return msgspec.structs.replace(function, digest=self._child(function)[1])
+
+    def call(
+        self, function: UserFunction, table: pa.Table, rows: int, cells: pa.ListArray | None = None
+    ) -> pa.Array:
+        """What the function answers for keys 0 … `rows` - 1, as an array of its declared type.
+
+        The first column of `table` is the key of each event (int64, ascending), the others are the arguments; whatever
+        they are called, the function sees `key`, `value`, `value_2`, … A key without events has the answer NULL.
+        With `cells` (for mergeable functions only) keys are those of cells, and row i of the answer is merged of the
+        cells `cells[i]`, in that order, so that overlapping windows update each event once.
+
+        Raises:
+            UserFunctionError: it raised, hung, crashed, took too much memory or gave something else; its `row` is the
+                key it was at, where that is known.
+        """
+        asked = _asked(table, rows, cells)
+        if not len(asked.rows):
+            return pa.nulls(rows, arrow_type(function.returns))
+        child, _ = self._child(function)
+        header = {"rows": len(asked.rows)}
+        _, answers = self._exchanged(function, child, header, asked.tables, function.deadline_ms, asked.rows)
+        try:
+            column = _checked(answers, len(asked.rows), arrow_type(function.returns))
+        except ValueError as error:
+            self._end(function)
+            raise _error(function, f"answered with bytes that do not read: {error}") from error
+        if len(asked.rows) == rows:
+            return column
+        place = np.full(rows, -1)
+        place[asked.rows] = np.arange(len(asked.rows))
+        return column.take(pa.array(place, mask=place < 0))
+
+    def close(self) -> None:
+        """End all children."""
+        for function in list(self._children):
+            self._end(function)
+
+    def __enter__(self) -> FunctionHost:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _child(self, function: UserFunction) -> tuple[Child, str]:
+        """The function's process and the digest of what it holds, started and loaded if there is none."""
+        if function in self._children:
+            if self._children[function][0].lives():
+                self._children.move_to_end(function)
+                return self._children[function]
+            self._end(function)  # somebody killed it while it was idle
+        while len(self._children) >= MOST_CHILDREN:
+            self._end(next(iter(self._children)))
+        child = Child(search_path())
+        self._children[function] = child, function.digest
+        types = [pa.field("value", arrow_type(function.returns))]
+        header = {
+            "module": function.module,
+            "kind": function.kind,
+            "form": function.form,
+            "memory_bytes": function.memory_bytes,
+            "path": search_path(),
+        }
+        reply, _ = self._exchanged(function, child, header, [pa.schema(types).empty_table()], LOADING_MS)
+        digest = str(reply["digest"])
+        if function.digest not in ("", digest):
+            self._end(function)
+            raise _error(
+                function,
+                f"is no longer what it was: the file of {function.module} was changed",
+                cure="Give the changed function a new version, or put the old file back.",
+            )
+        self._children[function] = child, digest
+        return self._children[function]
+
+    def _exchanged(
+        self,
+        function: UserFunction,
+        child: Child,
+        header: Mapping[str, Any],
+        tables: Sequence[pa.Table],
+        deadline_ms: int,
+        named: Ints | None = None,
+    ) -> tuple[dict[str, Any], list[pa.Table]]:
+        """A frame's answer; after a failure the child is ended, for what it left behind is unknown."""
+        try:
+            reply, answers = child.exchange(header, tables, deadline_ms)
+            what, row = reply.get("failed"), reply.get("row")
+        except Gone as gone:
+            what, row = str(gone), gone.row
+        if what is None:
+            return reply, answers
+        self._end(function)
+        if what == "memory":
+            what = f"needs more than {function.memory_bytes >> 20} MB of memory"
+        at = int(named[row]) if named is not None and isinstance(row, int) and 0 <= row < len(named) else None
+        raise _error(function, str(what), at)
+
+    def _end(self, function: UserFunction) -> None:
+        self._children.pop(function)[0].end()
+
+
+class _Asked(NamedTuple):
+    """Rows of the answer that have events, ascending, and what is sent for them."""
+
+    rows: Ints
+    tables: list[pa.Table]
+
+
+def _asked(table: pa.Table, rows: int, cells: pa.ListArray | None) -> _Asked:
+    """Keys (or cells) without events are left out: no function is called for nothing."""
+    keys: Ints = table.column(0).to_numpy()
+    first = np.ones(len(keys), bool)
+    first[1:] = keys[1:] != keys[:-1]
+    named = keys[first]
+    names = [KEY, VALUE, *(f"{VALUE}_{i}" for i in range(2, table.num_columns))]
+    packed = table.set_column(0, KEY, pa.array(np.cumsum(first) - 1, pa.int64())).rename_columns(names)
+    if cells is None:
+        return _Asked(named, [packed])
+    member: Ints = cells.flatten().to_numpy()
+    row = np.repeat(np.arange(rows), np.diff(np.asarray(cells.offsets)))
+    place = np.minimum(np.searchsorted(named, member), max(len(named) - 1, 0))
+    there = named[place] == member if len(named) else np.zeros(len(member), bool)
+    counts = np.bincount(row[there], minlength=rows)
+    kept = np.flatnonzero(counts)
+    offsets = np.concatenate([[0], np.cumsum(counts[kept])]).astype(np.int32)
+    lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(place[there], pa.int64()))
+    return _Asked(kept, [packed, pa.table({"cells": lists})])
+
+
+def search_path() -> list[str]:
+    """Where a child looks for modules: where this process does."""
+    return [entry or os.getcwd() for entry in sys.path]
+
+
+def _checked(answers: Sequence[pa.Table], rows: int, kind: pa.DataType) -> pa.Array:
+    """The column that a child sent; its bytes are not trusted.
+
+    Raises:
+        ValueError: it is not what was asked for.
+    """
+    column = answers[0].column(0).combine_chunks() if answers and answers[0].num_columns == 1 else pa.nulls(0)
+    if len(column) != rows or not column.type.equals(kind):
+        raise ValueError(f"{len(column)} of {column.type}, not {rows} of {kind}")
+    column.validate(full=True)
+    return column
+
+
+def _error(function: UserFunction, what: str, row: int | None = None, cure: str = "") -> UserFunctionError:
+    error = UserFunctionError(
+        f"The function {function.label} {what}.", cure or "Mend it and register it under a new version."
+    )
+    error.row = row
+    return error

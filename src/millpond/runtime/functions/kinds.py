@@ -1,0 +1,194 @@
+"""How a user's function of each kind is called for many keys; this runs in the child.
+
+A holistic function is called key by key, which is what it is; the others once for all keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints
+
+BATCH_ROWS = 1 << 16
+"""Most events that a mergeable function's `update` is handed at once."""
+
+KEY = "key"
+"""The column of the table that says which row of the answer an event is for: 0, 1, 2, …, ascending."""
+
+VALUE = "value"
+"""The column of its first argument; the others are `value_2`, `value_3`, …"""
+
+
+class Wrong(Exception):
+    """What is wrong with an answer, and the row it is wrong in, if it is one."""
+
+    def __init__(self, what: str, row: int | None = None) -> None:
+        super().__init__(what)
+        self.row = row
+
+
+def holistic(
+    function: Callable[..., Any],
+    table: pa.Table,
+    rows: int,
+    answer: pa.DataType,
+    given: Callable[[pa.Array], Any],
+    at: Callable[[int], None],
+) -> pa.Array:
+    """Call `function` for each key's events; `at` is told the row before each call."""
+    keys, columns = _split(table)
+    bounds = np.searchsorted(keys, np.arange(rows + 1)).tolist()
+    found = []
+    for row, (first, end) in enumerate(pairwise(bounds)):
+        at(row)
+        value = function(*(given(column.slice(first, end - first)) for column in columns))
+        found.append(value.as_py() if isinstance(value, pa.Scalar) else value)
+    return _of_values(found, answer)
+
+
+def grouped(function: Callable[[pa.Table], Any], table: pa.Table, rows: int, answer: pa.DataType) -> pa.Array:
+    """Call `function` once; a table that it gives has a column `key`, or the rows in the order of the keys."""
+    found = function(table)
+    if isinstance(found, pa.RecordBatch):
+        found = pa.Table.from_batches([found])
+    if not isinstance(found, pa.Table):
+        return as_column(found, rows, answer)
+    rest = [name for name in found.column_names if name != KEY]
+    if len(rest) != 1:
+        raise Wrong(f"gave a table of the columns {', '.join(found.column_names)}, not {KEY} and one more")
+    column = as_column(found.column(rest[0]), rows, answer)
+    if KEY not in found.column_names:
+        return column
+    keys = as_column(found.column(KEY), rows, pa.int64()).to_numpy(zero_copy_only=False)
+    order = np.argsort(keys, kind="stable")
+    missing = np.flatnonzero(keys[order] != np.arange(rows))
+    if len(missing):
+        raise Wrong("gave a table without one row for each key", int(missing[0]))
+    return column.take(pa.array(order))
+
+
+def mergeable(
+    function: Any, table: pa.Table, rows: int, answer: pa.DataType, cells: pa.ChunkedArray | None = None
+) -> pa.Array:
+    """Keep a state per key and finish it; with `cells`, a list per row, `key` numbers cells, and rows are merged."""
+    keys, columns = _split(table)
+    batch = pa.table(columns, table.column_names[1:])
+    count = rows if cells is None else int(keys[-1]) + 1 if len(keys) else 0
+    state = _state(function.create(count), count, None)
+    for first in range(0, len(keys), BATCH_ROWS):
+        part = slice(first, first + BATCH_ROWS)
+        state = _state(function.update(state, pa.array(keys[part]), batch[part]), count, state.schema)
+    if cells is not None:
+        state = _merged(function, state, cells.combine_chunks())
+    return as_column(function.finish(state), rows, answer)
+
+
+def _merged(function: Any, state: pa.Table, cells: pa.ListArray) -> pa.Table:
+    """One state per row: neighbours are merged in pairs, all rows at once, in log2(most cells of a row) rounds."""
+    lengths: Ints = np.diff(np.asarray(cells.offsets))
+    state = state.take(cells.flatten())
+    while len(lengths) and lengths.max() > 1:
+        starts = np.cumsum(lengths) - lengths
+        place = np.arange(lengths.sum()) - np.repeat(starts, lengths)  # of a cell within its row
+        last = np.repeat(lengths, lengths) - 1
+        left = np.flatnonzero((place % 2 == 0) & (place < last))
+        alone = np.flatnonzero((place % 2 == 0) & (place == last))
+        pairs = state.take(pa.array(left)), state.take(pa.array(left + 1))
+        merged = _state(function.merge(*pairs), len(left), state.schema)
+        both = pa.concat_tables([merged, state.take(pa.array(alone))])
+        state = both.take(pa.array(np.argsort(np.concatenate([left, alone]), kind="stable")))
+        lengths = (lengths + 1) // 2
+    return state
+
+
+def _state(found: Any, rows: int, schema: pa.Schema | None) -> pa.Table:
+    if isinstance(found, pa.RecordBatch):
+        found = pa.Table.from_batches([found])
+    if not isinstance(found, pa.Table):
+        raise Wrong(f"gave a {type(found).__name__} for a table of states")
+    if found.num_rows != rows:
+        raise Wrong(f"gave {found.num_rows} states for {rows}")
+    if schema is not None and not found.schema.equals(schema):
+        raise Wrong(f"gave states of {_columns(found.schema)}, not of {_columns(schema)}")
+    return found
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def _split(table: pa.Table) -> tuple[Ints, list[pa.Array]]:
+    """The keys, and the other columns in one piece each."""
+    columns = [_one_piece(column) for column in table.columns]
+    return columns[0].to_numpy(zero_copy_only=False), columns[1:]
+
+
+def _one_piece(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _of_values(values: Sequence[Any], answer: pa.DataType) -> pa.Array:
+    """Python values as a column; a bool is no number."""
+    if not pa.types.is_boolean(answer):
+        for row, value in enumerate(values):
+            if isinstance(value, bool | np.bool_):
+                raise Wrong(f"gave a bool for a {answer}", row)
+    try:
+        return pa.array(values, answer)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        for row, what in _misfits(values, answer):
+            raise Wrong(what, row) from None
+        raise
+
+
+def _misfits(values: Sequence[Any], answer: pa.DataType) -> Iterator[tuple[int, str]]:
+    for row, value in enumerate(values):
+        try:
+            pa.array([value], answer)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            yield row, f"gave {_short(value)} ({type(value).__name__}) for a {answer}"
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def as_column(found: Any, rows: int, answer: pa.DataType) -> pa.Array:
+    """A whole column that a function gave, as the declared type; numbers are widened or narrowed where nothing is lost.
+
+    Raises:
+        Wrong: it is no column of that type, or has another number of rows.
+    """
+    if isinstance(found, np.ndarray) and found.ndim == 1:
+        found = pa.array(found)
+    elif hasattr(found, "to_arrow"):  # a series of Polars
+        found = found.to_arrow()
+    if isinstance(found, pa.ChunkedArray):
+        found = _one_piece(found)
+    if not isinstance(found, pa.Array):
+        raise Wrong(f"gave a {type(found).__name__} for a column of {answer}")
+    if len(found) != rows:
+        raise Wrong(f"gave {len(found)} values for {rows} keys")
+    if found.type.equals(answer):
+        return found
+    if _family(found.type) != _family(answer) and not pa.types.is_null(found.type):
+        raise Wrong(f"gave a column of {found.type} for one of {answer}")
+    try:
+        return found.cast(answer)
+    except pa.ArrowException as error:
+        raise Wrong(f"gave a column of {found.type} that is none of {answer}: {error}") from None
+
+
+def _family(kind: pa.DataType) -> str:
+    """Types that are converted into each other."""
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "number"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return "string"
+    return "timestamp" if pa.types.is_timestamp(kind) and kind.tz is not None else str(kind).split("[")[0]

@@ -1,0 +1,173 @@
+"""Functions of users in queries: Spark's analyser types a stand-in by their name, extraction puts them in its place.
+
+The stand-in is a Python aggregate of Spark's own, which never runs. Spark takes no FILTER with such a one, so in a text
+the condition becomes one more argument, where it stands; in a DataFrame it is written as such.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+import msgspec
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType
+
+from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Expression, call
+from millpond.model.functions import UserFunction
+from millpond.model.types import is_number
+from millpond.spark.catalyst import (
+    Catalyst,
+    JavaObject,
+    children,
+    command_of,
+    items,
+    kind_of,
+    optional,
+    place_of,
+    text_of,
+    type_of,
+)
+from millpond.spark.expressions import Translator
+from millpond.spark.vocabulary import FUNCTIONS
+
+_FILTER = re.compile(r"\)\s*FILTER\s*\(\s*WHERE\b", re.IGNORECASE)
+_COMMENT = re.compile(r"--|/\*")
+_WIDTHS = ("tinyint", "smallint", "int", "bigint", "float", "double")
+
+
+class UserFunctions:
+    """The functions that a pond knows by name, and their stand-ins in the session that analyses its texts."""
+
+    def __init__(self, catalyst: Catalyst) -> None:
+        self._catalyst = catalyst
+        self._known: dict[str, UserFunction] = {}
+        self._stand_ins: dict[str, UserDefinedFunction] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names as they were registered."""
+        return tuple(function.name for function in self._known.values())
+
+    def register(self, function: UserFunction) -> Callable[..., Column]:
+        """Make the function known by its name; returns it for DataFrames.
+
+        Raises:
+            QueryTypeError: the name is Spark's, or another function's.
+        """
+        name = function.name.lower()
+        known = self._known.get(name)
+        if known is not None and known != function:
+            raise QueryTypeError(
+                f"A function {function.name} is registered already: {known.label} of {known.module}.",
+                "Choose another name.",
+            )
+        if known is None:
+            if name in FUNCTIONS or self._catalyst.spark.catalog.functionExists(name):
+                raise QueryTypeError(f"{function.name} is a function that Spark has.", "Choose another name.")
+            made = UserDefinedFunction(
+                _stand_in, function.returns, function.name, PythonEvalType.SQL_GROUPED_AGG_PANDAS_UDF
+            )
+            self._catalyst.spark.udf.register(function.name, made)
+            self._known[name], self._stand_ins[name] = function, made
+        return self._stand_ins[name]
+
+    def without_filters(self, text: str, calls: Iterable[JavaObject]) -> str:
+        """The text with `f(x) FILTER (WHERE p)` as `f(x, p)`, where f is one of these; no character changes its place.
+
+        Raises:
+            UnsupportedQuery: DISTINCT, or a comment in the middle.
+        """
+        cuts = []
+        for asked in calls:
+            if str(items(asked.nameParts())[-1]).lower() not in self._known:
+                continue
+            if asked.isDistinct():
+                raise UnsupportedQuery(
+                    f"`{text_of(asked)}` has DISTINCT, which no function of a user takes.",
+                    "Let the function drop repeats.",
+                )
+            condition, arguments = optional(asked.filter()), items(asked.arguments())
+            last, first = (
+                None if part is None else place_of(part) for part in (arguments[-1] if arguments else None, condition)
+            )
+            if last is None or first is None:
+                continue
+            between = text[last.stop : first.start]
+            found = _FILTER.search(between)
+            if found is None or _COMMENT.search(between):
+                raise UnsupportedQuery(
+                    f"`{text_of(asked)}` has a FILTER that is not understood.",
+                    "Write FILTER (WHERE …) without comments.",
+                )
+            cuts.append((last.stop + found.start(), last.stop + found.end()))
+        for start, stop in sorted(cuts, reverse=True):
+            blank = re.sub(r"\S", " ", text[start + 1 : stop])
+            text = f"{text[:start]},{blank}{text[stop:]}"
+        return text
+
+    def aggregate(self, node: JavaObject, translate: Translator) -> tuple[Aggregate, UserFunction] | None:
+        """The aggregate that an `AggregateExpression` over a stand-in asks for; None: it is over something else.
+
+        Raises:
+            QueryTypeError: the number or the types of its arguments are not those the function takes.
+        """
+        asked = node.aggregateFunction()
+        if kind_of(asked) != "PythonUDAF":
+            return None
+        name = str(asked.name()).lower()
+        function = self._known.get(name)
+        if function is None or command_of(asked) != command_of(self._stand_ins[name]._judf):
+            return None
+        given = children(asked)
+        condition: Expression | None = None
+        if len(given) == len(function.takes) + 1 and type_of(given[-1]) == "boolean":
+            condition = translate(given.pop())
+        if len(given) != len(function.takes):
+            raise QueryTypeError(
+                f"`{text_of(asked)}` has {len(given)} arguments; {function.label} takes {len(function.takes)}.",
+                f"It takes {', '.join(function.takes)}, and a condition.",
+            )
+        pairs = zip(given, function.takes, strict=True)
+        arguments = [_widened(function, part, translate(part), kind) for part, kind in pairs]
+        second = arguments[1] if len(arguments) > 1 else msgspec.UNSET
+        more = tuple(arguments[2:]) or msgspec.UNSET
+        return Aggregate(function.function, arguments[0], condition, function.returns, second, more=more), function
+
+
+def deadline_ms(catalyst: Catalyst, text: str) -> int:
+    """A duration in Spark's words, in milliseconds.
+
+    Raises:
+        QueryTypeError: it is none, or counts months.
+    """
+    try:
+        months, micros = catalyst.interval_us(text)
+    except (Py4JJavaError, PySparkException) as error:
+        raise QueryTypeError(f"The deadline {text!r} is no interval.", "Write it as '5 seconds'.") from error
+    if months:
+        raise QueryTypeError(f"The deadline {text!r} counts months.", "Write it as '5 seconds'.")
+    return micros // 1000
+
+
+def _stand_in(*_values: object) -> NoReturn:
+    raise AssertionError("a pond answers this function; Spark only knows its name")
+
+
+def _widened(function: UserFunction, node: JavaObject, argument: Expression, kind: str) -> Expression:
+    """The argument as the type that the function takes, if it loses nothing by it."""
+    given = type_of(node)
+    if given == kind:
+        return argument
+    if is_number(given) and is_number(kind) and _WIDTHS.index(given) < _WIDTHS.index(kind):
+        return call("cast", (argument,), kind)
+    raise QueryTypeError(
+        f"`{text_of(node)}` is {given}, and {function.label} takes {kind}.",
+        f"Cast it: CAST({text_of(node)} AS {kind}).",
+    )

@@ -1,0 +1,33 @@
+"""One host for the tests of a module, and functions of `sample_functions`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from millpond.model.functions import UserFunction
+from millpond.runtime.functions.host import FunctionHost
+
+Declare = Callable[..., UserFunction]
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[FunctionHost]:
+    with FunctionHost() as made:
+        yield made
+
+
+@pytest.fixture
+def declare() -> Declare:
+    def made(attribute: str, kind: str = "holistic", **rest: object) -> UserFunction:
+        given = {"takes": ("double",), "returns": "double", "deadline_ms": 30_000, **rest}
+        return UserFunction(attribute.lower(), "1", f"sample_functions:{attribute}", kind, **given)  # type: ignore[arg-type]
+
+    return made

@@ -1,0 +1,215 @@
+"""Functions as users write them, good and bad ones; a child process imports this module by its name."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import time
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+NO_FUNCTION = 7
+
+
+def median(values: pa.Array) -> float:
+    return float(np.median(values.to_numpy(zero_copy_only=False)))
+
+
+def median_of_numpy(values: np.ndarray) -> np.float64:
+    return np.median(values)
+
+
+def median_of_polars(values: Any) -> float:
+    return values.median()
+
+
+def weighted(values: pa.Array, weights: pa.Array) -> float:
+    return float(np.dot(values.to_numpy(), weights.to_numpy()))
+
+
+def naps(values: pa.Array) -> float:
+    time.sleep(0.5)
+    return 1.0
+
+
+def process(values: pa.Array) -> int:
+    return os.getpid()
+
+
+def talks(values: pa.Array) -> float:
+    print("hello", flush=True)
+    os.write(1, b"hello from below\n")
+    sys.stderr.write("x" * 300_000)
+    return 1.0 if sys.stdin.read() == "" else 0.0
+
+
+def starts_another(values: pa.Array) -> float:
+    subprocess.Popen(["sleep", "60"])
+    os._exit(4)
+
+
+def longest(values: pa.Array) -> str | None:
+    texts = [text for text in values.to_pylist() if text is not None]
+    return max(texts, key=len, default=None)
+
+
+def exact(values: pa.Array) -> Decimal:
+    return sum(values.to_pylist(), Decimal(0))
+
+
+def latest(values: pa.Array) -> Any:
+    return pa.scalar(max(values.to_pylist()), values.type)
+
+
+# what each does, it does for the key whose first value is 3
+
+
+def raises(values: pa.Array) -> float:
+    if values[0].as_py() == 3:
+        raise ValueError("three\nis too many")
+    return 1.0
+
+
+def hangs(values: pa.Array) -> float:
+    while values[0].as_py() == 3:
+        pass
+    return 1.0
+
+
+def sleeps(values: pa.Array) -> float:
+    time.sleep(600 if values[0].as_py() == 3 else 0)
+    return 1.0
+
+
+def leaves(values: pa.Array) -> float:
+    if values[0].as_py() == 3:
+        sys.stderr.write("so long\n")
+        os._exit(5)
+    return 1.0
+
+
+def quits(values: pa.Array) -> float:
+    if values[0].as_py() == 3:
+        sys.exit(1)
+    return 1.0
+
+
+def crashes(values: pa.Array) -> float:
+    if values[0].as_py() == 3:
+        ctypes.string_at(0)
+    return 1.0
+
+
+def hoards(values: pa.Array) -> float:
+    return float(len(bytearray(1 << 30))) if values[0].as_py() == 3 else 1.0
+
+
+def hoards_numpy(values: pa.Array) -> float:
+    return float(np.ones(1 << 27).sum()) if values[0].as_py() == 3 else 1.0
+
+
+def wrong_type(values: pa.Array) -> Any:
+    return "three" if values[0].as_py() == 3 else 1.0
+
+
+def tells_truth(values: pa.Array) -> bool:
+    return True
+
+
+def sums(table: pa.Table) -> np.ndarray:
+    return np.bincount(table["key"].to_numpy(), table["value"].to_numpy())
+
+
+def sums_backwards(table: pa.Table) -> pa.Table:
+    found = sums(table)
+    return pa.table({"key": np.arange(len(found))[::-1], "sum": found[::-1]})
+
+
+def names(table: pa.Table) -> pa.Array:
+    return pa.array([" ".join(table.column_names)] * (table["key"].to_numpy().max() + 1))
+
+
+def too_few(table: pa.Table) -> np.ndarray:
+    return sums(table)[1:]
+
+
+def key_twice(table: pa.Table) -> pa.Table:
+    found = sums(table)
+    return pa.table({"key": np.zeros(len(found), int), "sum": found})
+
+
+def texts(table: pa.Table) -> pa.Array:
+    return pa.array([str(value) for value in sums(table)])
+
+
+def no_column(table: pa.Table) -> int:
+    return 1
+
+
+class Mean:
+    def create(self, count: int) -> pa.Table:
+        return pa.table({"sum": np.zeros(count), "n": np.zeros(count, np.int64)})
+
+    def update(self, state: pa.Table, keys: pa.Array, batch: pa.Table) -> pa.Table:
+        at, rows = keys.to_numpy(), state.num_rows
+        more = pa.table(
+            {"sum": np.bincount(at, batch["value"].to_numpy(), rows), "n": np.bincount(at, minlength=rows)}
+        )
+        return self.merge(state, more)
+
+    def merge(self, left: pa.Table, right: pa.Table) -> pa.Table:
+        return pa.table({name: left[name].to_numpy() + right[name].to_numpy() for name in left.column_names})
+
+    def finish(self, state: pa.Table) -> np.ndarray:
+        return state["sum"].to_numpy() / state["n"].to_numpy()
+
+
+class Joined:
+    """Values in their order as a text: merging is associative, but never commutes."""
+
+    def create(self, count: int) -> pa.Table:
+        return pa.table({"text": [""] * count})
+
+    def update(self, state: pa.Table, keys: pa.Array, batch: pa.Table) -> pa.Table:
+        found = state["text"].to_pylist()
+        for key, value in zip(keys.to_pylist(), batch.column(0).to_pylist(), strict=True):
+            found[key] += "-," if value is None else f"{value:g},"
+        return pa.table({"text": found})
+
+    def merge(self, left: pa.Table, right: pa.Table) -> pa.Table:
+        pairs = zip(left["text"].to_pylist(), right["text"].to_pylist(), strict=True)
+        return pa.table({"text": [one + other for one, other in pairs]})
+
+    def finish(self, state: pa.Table) -> pa.Array:
+        return state["text"].combine_chunks()
+
+
+class ShrinkingState(Mean):
+    def update(self, state: pa.Table, keys: pa.Array, batch: pa.Table) -> pa.Table:
+        return super().update(state, keys, batch)[1:]
+
+
+class OtherState(Mean):
+    def update(self, state: pa.Table, keys: pa.Array, batch: pa.Table) -> pa.Table:
+        return super().update(state, keys, batch).select(["n"])
+
+
+class Unfinished:
+    def create(self, count: int) -> pa.Table:
+        return pa.table({})
+
+
+def joined(values: pa.Array) -> str:
+    return "".join("-," if value is None else f"{value:g}," for value in values.to_pylist())
+
+
+def joined_all(table: pa.Table) -> pa.Array:
+    found: dict[int, str] = {}
+    for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
+        found[key] = found.get(key, "") + ("-," if value is None else f"{value:g},")
+    return pa.array([found[key] for key in range(len(found))])
