@@ -548,6 +548,9 @@ GROUP BY ALL;
 SELECT card, window(ts, '1 hour') AS w, first(card) AS f, last(card, true) AS l, any_value(card) AS v,
   first_value(amount) IGNORE NULLS IS NULL AS n
 FROM tx
+GROUP BY ALL;
+
+
 -- sessions
 
 --- session
@@ -592,6 +595,8 @@ SELECT origin, session_window(departed, '16 minutes') AS w, sum(cost) AS s, avg(
 FROM flights
 WHERE delay IS NOT NULL
 GROUP BY ALL;
+
+
 -- without windows: each event is answered alone
 
 --- every_row
@@ -607,7 +612,7 @@ SELECT id, qty + 1 AS more, amount > 8 AS huge
 FROM tx
 WHERE amount > 6;
 
---- nested
+--- nested_values
 SELECT id, split(merchant, 'm') AS parts, named_struct('k', kind, 'a', amount) AS both, map(kind, qty) AS by_kind,
   cast(card AS binary) AS bytes, date_format(ts, 'yyyy-MM-dd HH') AS hour, ts
 FROM tx
