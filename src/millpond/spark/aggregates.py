@@ -21,6 +21,8 @@ _FUNCTIONS = {
     "StddevPop": "stddev_pop",
     "VarianceSamp": "var_samp",
     "VariancePop": "var_pop",
+    "Skewness": "skewness",
+    "Kurtosis": "kurtosis",
     "RegrReplacement": "regr_sxx",
     "Corr": "corr",
     "CovPopulation": "covar_pop",
@@ -35,8 +37,8 @@ _REPLACED = ("BoolAnd", "BoolOr", "RegrCount", "RegrAvgX", "RegrAvgY", "RegrSXX"
 """Functions that Spark itself answers by another one of these."""
 _ORDERED = ("timestamp", "date", "boolean")
 _ANSWERED = (
-    "count, sum, min, max, avg, bool_and, bool_or, stddev, stddev_pop, variance, var_pop, corr, covar_pop, covar_samp, "
-    "approx_count_distinct and the functions regr_…"
+    "count, sum, min, max, avg, bool_and, bool_or, stddev, stddev_pop, variance, var_pop, skewness, kurtosis, corr, "
+    "covar_pop, covar_samp, approx_count_distinct and the functions regr_…"
 )
 
 

@@ -249,7 +249,7 @@ def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
     where = condition(dice, menu, 1) if _chance(dice, 4) else None
     functions = ["count", "count", "sum", "sum", "min", "max", "avg"]
     if menu.variance:
-        functions += ["stddev_samp", "stddev_pop", "var_samp", "var_pop", "regr_sxx"]
+        functions += ["stddev_samp", "stddev_pop", "var_samp", "var_pop", "regr_sxx", "skewness", "kurtosis"]
     if menu.variance and _chance(dice, 6):
         return _pair(dice, menu, where)
     if menu.variance and _chance(dice, 12):

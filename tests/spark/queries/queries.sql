@@ -488,3 +488,9 @@ SELECT carrier, window(departed, '6 hours') AS w, approx_count_distinct(distance
 FROM flights
 GROUP BY ALL
 HAVING approx_count_distinct(cost) > 3;
+
+--- shapes
+SELECT game, window(at, '3 hours') AS w, skewness(points) AS s, kurtosis(points) AS k, kurtosis(player) AS p,
+  skewness(level * level) FILTER (WHERE won) AS l, skewness(1) AS n
+FROM plays
+GROUP BY ALL;
