@@ -539,7 +539,7 @@ REFUSED = [
     (f"SELECT approx_count_distinct(DISTINCT i) FROM tx GROUP BY {W}", UnsupportedQuery, "approx_count_distinct DIST"),
     (f"SELECT approx_count_distinct(kind, 0.001) FROM tx GROUP BY {W}", UnsupportedQuery, "16384 registers"),
     (f"SELECT corr(DISTINCT amount, i) FROM tx GROUP BY {W}", UnsupportedQuery, "corr DISTINCT"),
-    (f"SELECT skewness(amount) FROM tx GROUP BY {W}", UnsupportedQuery, "skewness"),
+    (f"SELECT skewness(DISTINCT amount) FROM tx GROUP BY {W}", UnsupportedQuery, "skewness DISTINCT"),
     (f"SELECT try_sum(d) FROM tx GROUP BY {W}", UnsupportedQuery, "overflow"),
     (f"SELECT try_avg(d) FROM tx GROUP BY {W}", UnsupportedQuery, "overflow"),
     (f"SELECT try_sum(i) FROM tx GROUP BY {W}", UnsupportedQuery, "try_sum|overflow"),

@@ -138,6 +138,8 @@ def _columns(measure: Measure, price: Price, cells: GroupCells | None) -> float:
             return max(counted)
     if measure.precision:
         return (1 << measure.precision) / WORD_BYTES
+    if measure.kind in ("power3", "power4"):
+        return int(measure.kind[-1])
     if measure.kind in ("sum", "squares", "products"):
         return (1 if is_integer(measure.type) else 2) + (measure.kind != "sum")
     return 1

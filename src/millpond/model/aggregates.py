@@ -15,8 +15,8 @@ DISTINCT = "approx_count_distinct"
 """Its `other` is a constant, the largest relative standard error that is asked for; its result is never NULL."""
 
 FUNCTIONS = (
-    "count", "sum", "min", "max", "avg", "stddev_samp", "stddev_pop", "var_samp", "var_pop", "regr_sxx", *PAIRED,
-    DISTINCT,
+    "count", "sum", "min", "max", "avg", "stddev_samp", "stddev_pop", "var_samp", "var_pop", "skewness",
+    "kurtosis", "regr_sxx", *PAIRED, DISTINCT,
 )  # fmt: skip
 """Aggregate functions answered by this version, by Spark's canonical name; `regr_sxx` here has one argument."""
 

@@ -21,6 +21,8 @@ NEEDS = {
     "stddev_samp": ("sum", "squares", "count"),
     "stddev_pop": ("sum", "squares", "count"),
     "regr_sxx": ("sum", "squares", "count"),
+    "skewness": ("sum", "squares", "power3", "count"),
+    "kurtosis": ("sum", "squares", "power3", "power4", "count"),
     "covar_pop": ("sum", "other sum", "products", "count"),
     "covar_samp": ("sum", "other sum", "products", "count"),
     "regr_sxy": ("sum", "other sum", "products", "count"),

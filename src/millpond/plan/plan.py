@@ -17,10 +17,10 @@ from millpond.plan.event_log import LogPlan
 class Measure(msgspec.Struct, frozen=True, dict=True):
     """Something that is counted or summed once per key and slice, however many queries ask for it.
 
-    `kind` is count, sum, squares (sum of squares), products (sum of `value` times `other`), min, max or, followed by
-    their precision p, registers (2**p of them, of hashes, by which distinct values are counted); only rows for which
-    `filter` is TRUE take part (None: all), and `filter` already says that its values are not NULL. `type` is the
-    value's SQL type.
+    `kind` is count, sum, squares, power3, power4 (sums of powers), products (sum of `value` times `other`), min, max
+    or, followed by their precision p, registers (2**p of them, of hashes, by which distinct values are counted). Only
+    rows for which `filter` is TRUE take part (None: all), and `filter` already says that its values are not NULL.
+    `type` is the value's SQL type.
     """
 
     kind: str

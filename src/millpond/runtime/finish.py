@@ -17,6 +17,7 @@ from millpond.runtime.hyperloglog import estimates
 from millpond.runtime.pairs import OF_PAIRS, Pairs
 from millpond.state.cells import from_order_codes, registers_of, words_of
 from millpond.state.exact import SHIFT, Words, covariance_numerators, normalise, to_doubles, to_integers
+from millpond.state.powers import fourth_numerators, third_numerators
 from millpond.state.wide import beyond, divided, of_words, widened
 
 _DIGITS_AVERAGED_IN_DOUBLES = 11
@@ -121,6 +122,24 @@ def _variance(
     return Values(np.where(_odd(measures[0], columns, count), np.nan, result), count <= less)
 
 
+def _shape(
+    aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], count: Ints
+) -> Values:
+    """Skewness and kurtosis; NULL where all values are equal."""
+    sums = [_words(measure, columns, count) for measure in measures[:-1]]
+    odd = _odd(measures[0], columns, count)
+    spread = covariance_numerators(count, sums[0], sums[0], sums[1])
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+        mantissa, exponent = np.frexp(np.where((spread == 0) | np.isinf(spread), 1.0, spread))
+        uneven = exponent & 1
+        mantissa, exponent = mantissa * (1 + uneven), exponent - uneven
+        if aggregate.function == "skewness":
+            data = np.ldexp(third_numerators(count, sums), -3 * exponent // 2) / (mantissa * np.sqrt(mantissa))
+        else:
+            data = np.ldexp(fourth_numerators(count, sums), -2 * exponent) / (mantissa * mantissa) - 3.0
+    return Values(np.where(odd | np.isinf(spread), np.nan, data), (count == 0) | (~odd & (spread == 0)))
+
+
 def _odd(measure: Measure, columns: Mapping[str, Ints], count: Ints) -> Mask:
     """Where a sum has left out something that is not finite."""
     odd = np.zeros(count.shape, bool)
@@ -179,6 +198,8 @@ _FINISH: dict[str, Callable[[Aggregate, Sequence[Measure], Mapping[str, Ints], I
     "stddev_samp": _variance,
     "stddev_pop": _variance,
     "regr_sxx": _variance,
+    "skewness": _shape,
+    "kurtosis": _shape,
     DISTINCT: _distinct,
     **dict.fromkeys(PAIRED, _pairs),
 }

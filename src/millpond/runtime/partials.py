@@ -17,6 +17,7 @@ from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.hyperloglog import registers
 from millpond.state.cells import Piece, Slices, best_at, extreme_names, no_extreme, order_codes, word_names
 from millpond.state.exact import sums_of_doubles, sums_of_integers, sums_of_products, sums_of_squares, sums_of_wide
+from millpond.state.powers import sums_of_powers
 
 _DENSE_FACTOR = 4
 
@@ -232,7 +233,7 @@ def _products(measure: Measure, cells: Ints, left: Array, right: Array, size: in
 
 
 def _inexact(measure: Measure, cells: Ints, values: Array, size: int) -> dict[str, Ints]:
-    """Sums of doubles or their squares: exact over the finite ones, the others counted apart."""
+    """Sums of doubles or their powers: exact over the finite ones, the others counted apart."""
     columns: dict[str, Ints] = {}
     finite = np.isfinite(values)
     if not finite.all():
@@ -244,5 +245,7 @@ def _inexact(measure: Measure, cells: Ints, values: Array, size: int) -> dict[st
             if chosen.any():
                 columns[f"{measure.id}:{name}"] = np.bincount(cells[chosen], minlength=size)
         cells, values = cells[finite], values[finite]
+    if measure.kind.startswith("power"):
+        return columns | word_names(measure.id, sums_of_powers(cells, values, int(measure.kind[-1]), size))
     sums = sums_of_squares if measure.kind == "squares" else sums_of_doubles
     return columns | word_names(measure.id, sums(cells, values, size))

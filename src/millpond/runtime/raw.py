@@ -22,7 +22,7 @@ from millpond.runtime.partials import Partials, Rows, compact, piece_of_cells, r
 from millpond.state.cells import Piece, Slices, merge, piece_of
 from millpond.state.segments import narrow
 
-_COLUMN_BYTES = {"count": 2, "sum": 14, "squares": 21, "products": 21, "min": 8, "max": 8}
+_COLUMN_BYTES = {"count": 2, "sum": 14, "squares": 21, "products": 21, "power3": 28, "power4": 35, "min": 8, "max": 8}
 """Rough bytes of a cell per measure: what exact sums of usual data take."""
 
 

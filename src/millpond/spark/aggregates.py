@@ -22,6 +22,8 @@ _FUNCTIONS = {
     "StddevPop": "stddev_pop",
     "VarianceSamp": "var_samp",
     "VariancePop": "var_pop",
+    "Skewness": "skewness",
+    "Kurtosis": "kurtosis",
     "RegrReplacement": "regr_sxx",
     "Corr": "corr",
     "CovPopulation": "covar_pop",
@@ -39,9 +41,9 @@ _REPLACED = (
 """Functions that Spark itself answers by another one of these."""
 _ORDERED = ("timestamp", "date", "boolean")
 _ANSWERED = (
-    "count, sum, min, max, avg, bool_and, bool_or, stddev, stddev_pop, variance, var_pop, corr, covar_pop, covar_samp, "
-    "approx_count_distinct, percentiles, median, mode, first, last, any_value, min_by, max_by, collect_list, "
-    "collect_set, the functions regr_…, and DISTINCT counts, sums and averages"
+    "count, sum, min, max, avg, bool_and, bool_or, stddev, stddev_pop, variance, var_pop, skewness, kurtosis, corr, "
+    "covar_pop, covar_samp, approx_count_distinct, percentiles, median, mode, first, last, any_value, min_by, max_by, "
+    "collect_list, collect_set, the functions regr_…, and DISTINCT counts, sums and averages"
 )
 
 

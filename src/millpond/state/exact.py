@@ -9,7 +9,7 @@ The idea of a long accumulator is Kulisch's; keeping only the words in use is ou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -20,7 +20,7 @@ from millpond.arrays import Ints, Wide
 Doubles: TypeAlias = npt.NDArray[np.float64]
 Words: TypeAlias = dict[int, Ints]
 
-SHIFT = {"integer": 0, "double": 12, "squares": 24}
+SHIFT = {"integer": 0, "double": 12, "squares": 24, "power3": 36, "power4": 48}
 """Unit of word 0 is 2**-SHIFT."""
 
 WORD_BITS = 52
@@ -40,7 +40,7 @@ def sums_of_integers(cells: Ints, values: Ints, size: int) -> Words:
     low = values & ((1 << _HALF_BITS) - 1)
     middle = (values >> _HALF_BITS) & ((1 << _HALF_BITS) - 1)
     digits = {0: low, 1: middle, 2: values >> WORD_BITS}
-    return _words({j: _counted(cells, digit, size) for j, digit in digits.items()})
+    return words_of_digits({j: _counted(cells, digit, size) for j, digit in digits.items()})
 
 
 def sums_of_wide(cells: Ints, values: Wide, size: int) -> Words:
@@ -58,7 +58,7 @@ def sums_of_wide(cells: Ints, values: Wide, size: int) -> Words:
         3: (high >> 14) & mask,
         4: high >> 40,
     }
-    return _words({j: _counted(cells, digit, size) for j, digit in digits.items()})
+    return words_of_digits({j: _counted(cells, digit, size) for j, digit in digits.items()})
 
 
 def sums_of_doubles(cells: Ints, values: Doubles, size: int) -> Words:
@@ -67,8 +67,8 @@ def sums_of_doubles(cells: Ints, values: Doubles, size: int) -> Words:
     if whole is not None:
         return _shifted({0: _counted(cells, whole, size)}, SHIFT["double"])
     digits: dict[int, Ints] = {}
-    _add_digits(digits, cells, values, size, SHIFT["double"])
-    return _words(digits) or {0: np.zeros(size, np.int64)}
+    add_digits(digits, cells, values, size, SHIFT["double"])
+    return words_of_digits(digits) or {0: np.zeros(size, np.int64)}
 
 
 def sums_of_squares(cells: Ints, values: Doubles, size: int) -> Words:
@@ -98,7 +98,7 @@ def sums_of_products(cells: Ints, left: Doubles, right: Doubles, size: int) -> W
                 near_left, near_right = _scaled(left[chosen], first), _scaled(right[chosen], second)
                 offset = (first + second) * _BAND_BITS // _HALF_BITS
                 _add_products(digits, cells[chosen], near_left, near_right, size, offset)
-    return _words(digits) or {0: np.zeros(size, np.int64)}
+    return words_of_digits(digits) or {0: np.zeros(size, np.int64)}
 
 
 def _bands(values: Doubles) -> dict[int, npt.NDArray[np.bool_] | None]:
@@ -117,12 +117,16 @@ def _scaled(values: Doubles, band: int) -> Doubles:
 def _add_products(
     digits: dict[int, Ints], cells: Ints, left: Doubles, right: Doubles, size: int, offset: int
 ) -> None:
+    for part in product_and_error(left, right):
+        add_digits(digits, cells, part, size, SHIFT["squares"], offset)
+
+
+def product_and_error(left: Doubles, right: Doubles) -> tuple[Doubles, Doubles]:
+    """The rounded product and what rounding left of it (Dekker 1971): two doubles, if no bit is out of their range."""
     product = left * right
     a, b = _halves(left)
     c, d = (a, b) if right is left else _halves(right)
-    error = (((a * c - product) + a * d) + b * c) + b * d  # in this order each sum is exact
-    for part in (product, error):
-        _add_digits(digits, cells, part, size, SHIFT["squares"], offset)
+    return product, (((a * c - product) + a * d) + b * c) + b * d  # in this order each sum is exact
 
 
 def _halves(values: Doubles) -> tuple[Doubles, Doubles]:
@@ -144,7 +148,7 @@ def _whole(values: Doubles) -> Doubles | None:
     return values if not len(values) else None
 
 
-def _add_digits(
+def add_digits(
     digits: dict[int, Ints], cells: Ints, values: Doubles, size: int, shift: int, offset: int = 0
 ) -> None:
     """Peel 26-bit digits off the values, highest first, and add each to its sums; stops when nothing is left."""
@@ -162,7 +166,7 @@ def _add_digits(
         largest = float(np.abs(rest).max())
 
 
-def _words(digits: Mapping[int, Ints]) -> Words:
+def words_of_digits(digits: Mapping[int, Ints]) -> Words:
     """26-bit digit sums (each below 2**53) as balanced words."""
     if not digits:
         return {}
@@ -314,7 +318,30 @@ def covariance_numerators(count: Ints, left: Words, right: Words, products: Word
     for i, part in first.items():
         for j, other in second.items():
             _accumulate(result, i + j, part * -other)
-    return to_doubles(_words(result) or {0: np.zeros_like(count)}, SHIFT["squares"])
+    return to_doubles(words_of_digits(result) or {0: np.zeros_like(count)}, SHIFT["squares"])
+
+
+def times(left: Mapping[int, Ints], right: Mapping[int, Ints]) -> dict[int, Ints]:
+    """The product of two numbers in digits, as digits."""
+    result: dict[int, Ints] = {}
+    for i, part in left.items():
+        for j, other in right.items():
+            _accumulate(result, i + j, part * other)
+    return _digits(words_of_digits(result)) if result else {}
+
+
+def total(parts: Sequence[Mapping[int, Ints]]) -> dict[int, Ints]:
+    """The sum of numbers in digits, not carried."""
+    result: dict[int, Ints] = {}
+    for part in parts:
+        for place, digit in part.items():
+            result[place] = result[place] + digit if place in result else digit
+    return result
+
+
+def digits_of_words(words: Words) -> dict[int, Ints]:
+    """Words as balanced 26-bit digits."""
+    return _digits(normalise(words))
 
 
 def _balanced(count: Ints) -> Words:

@@ -263,7 +263,7 @@ def _aggregate(dice: Dice, menu: Menu) -> Aggregate:
         return _logged(dice, menu, where)
     functions = ["count", "count", "sum", "sum", "min", "max", "avg"]
     if menu.variance:
-        functions += ["stddev_samp", "stddev_pop", "var_samp", "var_pop", "regr_sxx"]
+        functions += ["stddev_samp", "stddev_pop", "var_samp", "var_pop", "regr_sxx", "skewness", "kurtosis"]
     if menu.variance and _chance(dice, 6):
         return _pair(dice, menu, where)
     if menu.variance and _chance(dice, 12):

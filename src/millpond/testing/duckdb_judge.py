@@ -25,7 +25,7 @@ from millpond.model.query import Query
 from millpond.model.types import digits_of, is_decimal, is_float, is_integer
 from millpond.model.windows import Session
 from millpond.testing.duckdb_expressions import Sql, Unsupported, either, quoted, translate
-from millpond.testing.duckdb_pairs import EXACT_PAIRS
+from millpond.testing.duckdb_pairs import EXACT_PAIRS, shape
 from millpond.testing.oracle import Batch, Raised, late_marks
 
 _Exact: TypeAlias = Callable[[Sequence[float] | None], float | None]
@@ -401,4 +401,6 @@ _EXACT: dict[str, _Exact] = {
     "stddev_samp": lambda values: _root(_spread(values, 1)),
     "stddev_pop": lambda values: _root(_spread(values, 0)),
     "regr_sxx": _exact_sxx,
+    "skewness": lambda values: shape("skewness", values),
+    "kurtosis": lambda values: shape("kurtosis", values),
 }

@@ -75,6 +75,26 @@ def _text(function: str, y: _List, x: _List) -> str | None:
     return None if result is None else repr(result)
 
 
+def shape(function: str, values: _List) -> float | None:
+    """Skewness or kurtosis of all values, by powers of deviations from their mean."""
+    if values is None:
+        return None
+    if not all(map(math.isfinite, values)):
+        return math.nan
+    n, exact = len(values), [Fraction(value) for value in values]
+    away = [value - sum(exact, Fraction()) / n for value in exact]
+    spread = _ieee(n * _dot(away, away))
+    if spread == 0 or math.isinf(spread):
+        return None if spread == 0 else math.nan
+    half = math.frexp(spread)[1] // 2
+    unit = float(Fraction(spread) / Fraction(4) ** half)
+    power = 3 if function == "skewness" else 4
+    above = _ieee(n ** (power - 1) * sum((value**power for value in away), Fraction()))
+    if math.isfinite(above):
+        above = _ieee(Fraction(above) / Fraction(2) ** (power * half))
+    return above / (unit * math.sqrt(unit)) if power == 3 else above / (unit * unit) - 3.0
+
+
 EXACT_PAIRS: dict[str, Callable[[_List, _List], str | None]] = {
     name: partial(_text, name)
     for name in ("corr", "covar_pop", "covar_samp", "regr_sxy", "regr_slope", "regr_intercept", "regr_r2")

@@ -22,6 +22,7 @@ from millpond.model.windows import Interval, Session
 from millpond.testing.naive_distinct import approximate_count
 from millpond.testing.naive_events import of_events
 from millpond.testing.naive_pairs import of_pairs
+from millpond.testing.naive_powers import of_powers
 from millpond.testing.rowwise import EXACT, Raised, Row, Value, evaluate, fit_decimal, order
 
 __all__ = [
@@ -258,6 +259,8 @@ def aggregate(wanted: Aggregate, arguments: Sequence[Value]) -> Value:
         return _sum(values, wanted.type)
     if wanted.function == "avg":
         return float(_sum(values, "double")) / float(len(values))
+    if wanted.function in ("skewness", "kurtosis"):
+        return of_powers(wanted.function, values)
     return _variance(wanted.function, values)
 
 

@@ -688,3 +688,8 @@ FROM plays
 WHERE player < 4
 GROUP BY ALL
 HAVING count(*) > 1;
+--- shapes
+SELECT game, window(at, '3 hours') AS w, skewness(points) AS s, kurtosis(points) AS k, kurtosis(player) AS p,
+  skewness(level * level) FILTER (WHERE won) AS l, skewness(1) AS n
+FROM plays
+GROUP BY ALL;

@@ -1,0 +1,69 @@
+"""Exact sums of third and fourth powers of doubles, and what skewness and kurtosis make of them.
+
+A square is a rounded product and its error (see `exact`); so a cube is a sum of four doubles, a fourth power of six.
+Values are scaled first, band by band of magnitudes, so that no part is lost below the smallest double.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from millpond.arrays import Ints
+from millpond.state.exact import (
+    SHIFT,
+    Doubles,
+    Words,
+    add_digits,
+    digits_of_words,
+    product_and_error,
+    times,
+    to_doubles,
+    total,
+    words_of_digits,
+)
+
+_BAND_BITS = 390
+"""Values within 2**±195 have powers of which every bit is in range; 390 is 15 digits."""
+
+
+def sums_of_powers(cells: Ints, values: Doubles, power: int, size: int) -> Words:
+    """Exact sums of the third or fourth powers of finite doubles by cell: words of shift 12 times `power`."""
+    digits: dict[int, Ints] = {}
+    bands = np.rint(np.frexp(values)[1] / _BAND_BITS).astype(np.int64)
+    for band in np.unique(bands).tolist():
+        chosen = slice(None) if bool((bands == band).all()) else np.flatnonzero(bands == band)
+        scaled = np.ldexp(values[chosen], -band * _BAND_BITS) if band else values[chosen]
+        square, error = product_and_error(scaled, scaled)
+        if power == 3:
+            products = [(square, scaled), (error, scaled)]
+        else:
+            products = [(square, square), (2.0 * square, error), (error, error)]
+        for left, right in products:
+            for part in product_and_error(left, right):
+                add_digits(digits, cells[chosen], part, size, SHIFT[f"power{power}"], power * band * 15)
+    return words_of_digits(digits) or {0: np.zeros(size, np.int64)}
+
+
+def third_numerators(count: Ints, sums: Sequence[Words]) -> Doubles:
+    """`n² Σx³ − 3 n Σx Σx² + 2 (Σx)³` from the sums of the first to the third power, exact and rounded once."""
+    n, (x, xx, xxx) = digits_of_words({0: count}), [digits_of_words(words) for words in sums]
+    parts = [(1, [n, n, xxx]), (-3, [n, x, xx]), (2, [x, x, x])]
+    return _rounded(count, parts, SHIFT["power3"])
+
+
+def fourth_numerators(count: Ints, sums: Sequence[Words]) -> Doubles:
+    """`n³ Σx⁴ − 4 n² Σx Σx³ + 6 n (Σx)² Σx² − 3 (Σx)⁴` from the sums of the first to the fourth power."""
+    n, (x, xx, xxx, xxxx) = digits_of_words({0: count}), [digits_of_words(words) for words in sums]
+    parts = [(1, [n, n, n, xxxx]), (-4, [n, n, x, xxx]), (6, [n, x, x, xx]), (-3, [x, x, x, x])]
+    return _rounded(count, parts, SHIFT["power4"])
+
+
+def _rounded(count: Ints, parts: list[tuple[int, list[dict[int, Ints]]]], shift: int) -> Doubles:
+    found: list[dict[int, Ints]] = []
+    for factor, (product, *factors) in parts:
+        for other in factors:
+            product = times(product, other)
+        found.append({place: factor * digit for place, digit in product.items()})
+    return to_doubles(words_of_digits(total(found)) or {0: np.zeros_like(count)}, shift)
