@@ -21,10 +21,11 @@ from millpond.model.query import Named, Query
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
-from millpond.model.windows import Sliding
+from millpond.model.windows import Session, Sliding
 from millpond.runtime.packet import GroupPart, Header, decode_packet, encode_packet
 from millpond.runtime.raw import RawRows
-from millpond.state.cells import Cells, Piece, Signed, Slices
+from millpond.state.atoms import FIRST, LAST, merge_atoms
+from millpond.state.cells import Cells, Piece, Signed, Slices, piece_of
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.keys import canonical, hashes_of
 from millpond.state.segments import decode_cells, encode_cells, from_bytes, to_bytes
@@ -85,6 +86,18 @@ def test_segment_by_signature() -> None:
     ]  # fmt: skip
 
 
+def test_segment_of_atoms() -> None:
+    # two atoms of one slot, and one of another class
+    slices = Slices(np.array([-10, 0]), np.array([41, 6]), np.array([0, 1]))
+    columns = {FIRST: np.array([-10, 40, 0]), LAST: np.array([-3, 40, 5]), "5e6b10ee6ee4:n": np.array([2, 1, 3])}
+    atoms = Cells(slices, np.array([0, 2, 3]), np.array([5, 5, 0]), columns)
+    stored = golden("segment-of-atoms", to_bytes(encode_cells(atoms)).to_pybytes())
+    found = decode_cells(from_bytes(pa.py_buffer(stored)))
+    assert listed(found) == listed(atoms)
+    # they are what merging them again gives
+    assert listed(merge_atoms([piece_of(found)], 10).cells) == listed(atoms)
+
+
 def test_keys() -> None:
     keys = KeyDictionary([pa.string(), pa.float64()], [], None)
     keys.number(KEYS)
@@ -129,6 +142,22 @@ def test_packet() -> None:
     assert isinstance(rows.body, RawRows)
     assert listed(cells.body) == listed(piece)
     assert listed(rows.body) == listed(parts[1].body)
+
+
+def test_spec_of_sessions() -> None:
+    ts = Column("ts", "timestamp")
+    end = Foreign("abc", "ts + CAST('1 day' AS INTERVAL)", "timestamp", ("ts",))
+    output = (Named("n", Column("agg:0", "bigint")),)
+    fixed = Query(
+        "fixed", "tx", "ts", 0, Session(300_000_000), (), (Aggregate("count", None, None, "bigint"),), output
+    )
+    own = msgspec.structs.replace(
+        fixed, name="own", window=Session(0, end), where=call("lt", (ts, end), "boolean")
+    )
+    spec = PondSpec((Stream("tx", (Field("ts", "timestamp"),)),), (fixed, own), 1)
+    stored = golden("spec-of-sessions", to_json(spec).encode())
+    assert from_json(stored.decode()) == spec
+    assert to_json(spec).encode() == stored
 
 
 def test_spec() -> None:

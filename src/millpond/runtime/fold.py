@@ -301,6 +301,8 @@ class _GroupFold:
     ) -> None:
         """Rows of the queries that have these closing sessions."""
         plans = [plan for plan in asked.plans if self._is_going(plan)]
+        if not plans:
+            return
         columns = found.columns(atoms, {self._group.measures[i].id for i in _measures_of(plans)})
         slots, places = np.unique(found.slots, return_inverse=True)
         events = self._events(plans, int(found.starts_us.min()), int(found.ends_us.max()), asked.delay)

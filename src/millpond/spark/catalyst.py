@@ -347,7 +347,7 @@ class Catalyst:
     def fixed_interval(self, expression: JavaObject) -> tuple[int, int, int]:
         """Months, days and microseconds of an interval that is the same for every row."""
         found = expression.eval(None)
-        return tuple(int(get_field(found, name)) for name in ("months", "days", "microseconds"))  # type: ignore[return-value]
+        return int(get_field(found, "months")), int(get_field(found, "days")), int(get_field(found, "microseconds"))
 
     def is_expression(self, value: JavaObject) -> bool:
         """Whether an object of the JVM is a Catalyst expression."""
