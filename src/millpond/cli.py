@@ -25,8 +25,10 @@ from millpond.control.why import find_facts
 from millpond.control.why_picture import draw
 from millpond.errors import MillpondError, QueryTypeError, of_machine
 from millpond.model.compiled import read_if_of, stale
+from millpond.model.selection import Selection
 from millpond.plan.build import build_plan, needed_foreign
 from millpond.plan.explain import explain as explained
+from millpond.plan.explain_stateless import price_of_selection
 from millpond.plan.price import price, price_text
 from millpond.spark.session import spark_session
 from millpond.version import VERSION
@@ -124,6 +126,9 @@ def explain(
         typer.echo("\n" + measured_text(measured), nl=False)
     if add is not None:
         for query in pond.load(more) if more is not None else (pond.add("added", add),):
+            if isinstance(query, Selection):
+                typer.echo("\n" + price_of_selection(plan, query), nl=False)
+                continue
             found = price(plan, query)
             typer.echo("\n" + price_text(found, price_of_state(found, measured)), nl=False)
 
@@ -148,8 +153,8 @@ def compile_file(
         return
     compiled = compile_text(spark_session("local[1]", driver_memory=memory), text)
     write_compiled(path, compiled)
-    typer.echo(f"{path} holds {', '.join(query.name for query in compiled.spec.queries)}.")
-    for query in compiled.spec.queries:
+    typer.echo(f"{path} holds {', '.join(query.name for query in compiled.spec.asked)}.")
+    for query in compiled.spec.asked:
         for foreign in needed_foreign(build_plan([query]), query.stream):
             typer.echo(f"Only Spark evaluates `{foreign.sql}` of {query.name}: a test must give its values.")
 

@@ -12,11 +12,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from millpond.errors import MillpondError, QueryError, QueryTypeError, UnsupportedQuery
+from millpond.errors import MillpondError, QueryError, QueryRefused, QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import DISTINCT, Aggregate
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column, Expression, Foreign, Literal, call, literal, render
 from millpond.model.query import Named, Query
+from millpond.model.selection import Selection
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
@@ -470,6 +471,66 @@ def test_a_new_frame_declares_its_stream(spark: SparkSession, front: FrontEnd, t
     )
 
 
+def test_a_stateless_query(front: FrontEnd) -> None:
+    text = "SELECT id, amount * 2 AS twice, upper(customer) AS c, items, raw AS r FROM STREAM tx WHERE amount > 100"
+    query = front.query_from_sql("q", text, sink=Sink("console"))
+    assert query == Selection(
+        name="q",
+        stream="tx",
+        output=(
+            Named("id", column("id")),
+            Named("twice", call("multiply", (AMOUNT, literal(2.0, "double")), "double")),
+            Named("c", call("upper", (CUSTOMER,), "string")),
+            Named("items", Column("items", "array<struct<price:double>>")),
+            Named("r", Column("raw", "string")),
+        ),
+        where=call("gt", (AMOUNT, literal(100.0, "double")), "boolean"),
+        sink=Sink("console"),
+        text=text,
+    )
+    [wanted] = front.wanted([query])
+    assert wanted.columns == ("id", "customer", "amount", "items", "raw")
+
+
+def test_a_stateless_query_needs_no_watermark_and_ignores_one(
+    spark: SparkSession, front: FrontEnd, folder: Path
+) -> None:
+    source = spark.readStream.schema(SCHEMA).parquet(str(folder))
+    bare, marked = (
+        front.query_from_dataframe("q", one.select("id").where("id > 1"))
+        for one in (source, source.withWatermark("ts", "10 seconds"))
+    )
+    assert bare == marked
+    assert isinstance(bare, Selection)
+
+
+def test_equal_elements_are_one_derived_stream_whatever_is_dropped(front: FrontEnd) -> None:
+    """Outer or not, with other conditions, by LATERAL VIEW or in SELECT: each element is made once."""
+    inner, outer, lateral = (
+        front.query_from_sql("q", text)
+        for text in (
+            "SELECT id, explode(items) AS item FROM tx WHERE i > 1",
+            "SELECT id, explode_outer(items) AS item FROM tx",
+            f"SELECT sum(item.price) AS s FROM tx LATERAL VIEW explode(items) t AS item GROUP BY {W}",
+        )
+    )
+    assert inner.stream == outer.stream == lateral.stream
+    there = Column("each1", "boolean")
+    assert inner.where == call("and", (call("gt", (INT, literal(1, "int")), "boolean"), there), "boolean")
+    assert outer.where is None
+    assert lateral.where == there
+    derived = front.streams[inner.stream].derived
+    assert derived is not None
+    assert derived.text == "tx LATERAL VIEW OUTER explode(items)"
+
+
+def test_a_stateless_query_has_nothing_to_serve_and_nothing_late(front: FrontEnd) -> None:
+    with pytest.raises(UnsupportedQuery, match="no key"):
+        front.query_from_sql("q", "SELECT id FROM tx", serve=True)
+    with pytest.raises(UnsupportedQuery, match="Nothing is late"):
+        front.query_from_sql("q", "SELECT id FROM tx", late=Sink("memory"))
+
+
 REFUSED = [
     (f"SELECT stddev(DISTINCT amount) FROM tx GROUP BY {W}", UnsupportedQuery, "stddev_samp DISTINCT"),
     (f"SELECT listagg(kind) FROM tx GROUP BY {W}", UnsupportedQuery, "listagg"),
@@ -493,7 +554,14 @@ REFUSED = [
     ("SELECT count(*) FROM tx GROUP BY session_window(window(ts, '1 hour'), '1 hour')", UnsupportedQuery, "inside"),
     (f"SELECT count(*) FROM tx GROUP BY session_window(ts, '1 hour'), {W}", QueryError, "(?i)multiple time"),
     ("SELECT count(*) FROM tx", UnsupportedQuery, "does not group by a window"),
-    ("SELECT kind FROM tx", UnsupportedQuery, "no aggregation"),
+    (f"SELECT {W} AS w, id FROM tx", UnsupportedQuery, "a window, but no aggregation"),
+    ("SELECT DISTINCT kind FROM tx", UnsupportedQuery, "DISTINCT"),
+    ("SELECT id, x FROM tx LATERAL VIEW stack(2, id, i) t AS x", QueryRefused, "stack in LATERAL VIEW"),
+    ("SELECT id, a FROM tx LATERAL VIEW json_tuple(raw, 'a') t AS a", QueryRefused, "json_tuple in LATERAL VIEW"),
+    ("SELECT id, explode(kind) FROM tx", QueryTypeError, "explode"),
+    ("SELECT id, kind AS id FROM tx", QueryTypeError, "Two columns"),
+    ("SELECT id, ts - TIMESTAMP '2020-01-01' AS age FROM tx", UnsupportedQuery, "interval day to second"),
+    ("SELECT id FROM tx ORDER BY id", MillpondError, "ORDER BY|Sort"),
     (f"SELECT DISTINCT count(*) FROM tx GROUP BY {W}", UnsupportedQuery, "DISTINCT"),
     ("SELECT count(*) FROM tx a JOIN tx b ON a.id = b.id GROUP BY window(a.ts, '1 hour')", UnsupportedQuery, "join"),
     (f"SELECT count(*) FROM (SELECT DISTINCT * FROM tx) GROUP BY {W}", UnsupportedQuery, "DISTINCT"),

@@ -8,7 +8,9 @@ import msgspec
 
 from millpond.control.progress import utc
 from millpond.control.why import Facts, source_folder
-from millpond.model.expressions import render
+from millpond.model.expressions import Expression, render
+from millpond.model.query import Query
+from millpond.model.selection import Selection
 from millpond.model.windows import Session
 from millpond.plan.explain import duration
 
@@ -89,20 +91,19 @@ def _nothing_read(facts: Facts) -> Cause:
 def _none_applied(facts: Facts) -> Cause:
     since, query = facts.tail.since, facts.query
     where = "" if query.where is None else f" {render(query.where)}"
-    reasons = {
-        "all-filtered": (since.filtered, f"left out by WHERE{where}, which is not true for any of them"),
-        "all-late": (
+    raises = "something that the query evaluates for them raises (a cast, an overflow, a division by zero)"
+    reasons = {"all-filtered": (since.filtered, f"left out by WHERE{where}, which is not true for any of them")}
+    if isinstance(query, Selection):
+        reasons["all-dead"] = since.dead, f"dead: {raises}"
+    else:
+        reasons["all-late"] = (
             since.late,
             f"late: {duration(query.delay_us)} (the delay) or more behind the newest event of earlier epochs, or in a "
             "window that a drain closed. Files are read in the order of their times of change; a longer DELAY waits "
             "for more",
-        ),
-        "all-dead": (
-            since.dead,
-            f"dead: {query.event_time} is missing or {_ahead(facts)}, or something that the query evaluates for them "
-            "raises (a cast, an overflow, a division by zero)",
-        ),
-    }
+        )
+        missing = f"{query.event_time} is missing or {_ahead(facts)}"
+        reasons["all-dead"] = since.dead, f"dead: {missing}, or {raises}"
     after = "" if facts.tail.applied_n is None else f" since record {facts.tail.applied_n}"
     events = f"{since.read:,} event{'' if since.read == 1 else 's'} read{after or _span(facts)}"
     for code, (count, reason) in reasons.items():
@@ -118,20 +119,20 @@ def _ahead(facts: Facts) -> str:
 
 
 def _withheld(facts: Facts) -> Cause:
-    having = "" if facts.query.having is None else f" {_named(facts)}"
+    query = facts.query
+    having = "" if isinstance(query, Selection) or query.having is None else f" {_named(query, query.having)}"
     count = facts.tail.counts.withheld
     what = "The one row" if count == 1 else f"All {count:,} rows"
     return Cause("having", f"{what} of closed windows{_span(facts)} did not meet HAVING{having}.")
 
 
-def _named(facts: Facts) -> str:
+def _named(query: Query, having: Expression) -> str:
     """HAVING with aggregates in the place of their positions."""
-    assert facts.query.having is not None
-    text = render(facts.query.having)
-    for i, aggregate in reversed(list(enumerate(facts.query.aggregates))):
+    text = render(having)
+    for i, aggregate in reversed(list(enumerate(query.aggregates))):
         argument = ", ".join(map(render, aggregate.arguments)) or "*"
         text = text.replace(f"agg:{i}", f"{aggregate.function}({argument})")
-    for i, key in reversed(list(enumerate(facts.query.keys))):
+    for i, key in reversed(list(enumerate(query.keys))):
         text = text.replace(f"key:{i}", render(key))
     return text
 
@@ -162,17 +163,18 @@ def _sinks(facts: Facts) -> Iterator[Cause]:
 
 
 def _waiting(facts: Facts) -> Cause:
-    due = facts.due
+    due, query = facts.due, facts.query
     assert due is not None
+    assert isinstance(query, Query)
     slowest = facts.slowest
     what, unless = "window", ""
-    if isinstance(facts.query.window, Session):
+    if isinstance(query.window, Session):
         what, unless = "session", ", if no event prolongs it"
     where = f"{facts.stream.name}" if not facts.partitions else f"every source partition of {facts.stream.name}"
     text = (
         f"The next row is due when the {what} {utc(due.start_us)} to {utc(due.end_us)} closes{unless}. "
         f"That needs an event of {utc(due.needs_us)} or later in {where} "
-        f"(its end and the delay of {duration(facts.query.delay_us)}); "
+        f"(its end and the delay of {duration(query.delay_us)}); "
         f"the newest is {utc(facts.newest_us)}."
     )
     if slowest:

@@ -14,7 +14,7 @@ from millpond.errors import CorruptError, PlaceError
 from millpond.log.local import LocalFolder
 from millpond.model.compiled import Compiled, digest, from_json, to_json
 from millpond.model.endpoints import Source
-from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Derivation, Stream
 from millpond.spark.frontend import FrontEnd
@@ -45,9 +45,9 @@ def compile_text(spark: Session, text: str) -> Compiled:
     return msgspec.structs.replace(compiled_of(streams.values(), queries), sql=digest(text))
 
 
-def compiled_of(streams: Iterable[Stream], queries: Iterable[Query]) -> Compiled:
+def compiled_of(streams: Iterable[Stream], queries: Iterable[AnyQuery]) -> Compiled:
     """What was analysed already, without a text that it could be compared with."""
-    spec = PondSpec(tuple(streams), tuple(sorted(queries, key=lambda query: query.name)), 1)
+    spec = PondSpec.of(tuple(streams), queries, 1)
     return Compiled(sql="", millpond=VERSION, spec=spec)
 
 

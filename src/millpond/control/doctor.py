@@ -250,7 +250,7 @@ def _pond(folder: Path, named: bool) -> Check:
             truth, spec = read_truth(folder)
         except MillpondError as error:
             return Check("pond", "problem", error.what, error.cure)
-        queries = "1 query" if len(spec.queries) == 1 else f"{len(spec.queries)} queries"
+        queries = "1 query" if len(spec.asked) == 1 else f"{len(spec.asked)} queries"
         return Check("pond", "ok", f"{folder}: {queries}, records up to {truth.manifest.n}")
     if folder.exists() and not folder.is_dir():
         return Check("pond", "problem", f"{folder} is no folder.", "Name a new or empty folder.")

@@ -14,7 +14,7 @@ from millpond.control.why_picture import bar
 from millpond.control.wiring import Truth
 from millpond.errors import ForeignPondError
 from millpond.log.records import EpochRecord, decode
-from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.types import is_integer
 from millpond.plan.build import build_plan
@@ -36,7 +36,7 @@ class Measured(NamedTuple):
     sharing: Sharing
 
 
-def measure(folder: Path, queries: Sequence[Query]) -> Measured:
+def measure(folder: Path, queries: Sequence[AnyQuery]) -> Measured:
     """Measure the pond in `folder`, which must have been asked `queries`; nothing is written.
 
     Raises:
@@ -44,7 +44,7 @@ def measure(folder: Path, queries: Sequence[Query]) -> Measured:
         CorruptError: it does not read.
     """
     truth, spec = read_truth(folder)
-    known, asked = ({query.name: replace(query, text="") for query in some} for some in (spec.queries, queries))
+    known, asked = ({query.name: replace(query, text="") for query in some} for some in (spec.asked, queries))
     if known != asked:
         other = sorted(name for name in {*known, *asked} if known.get(name) != asked.get(name))
         raise ForeignPondError(
@@ -58,13 +58,13 @@ def measure(folder: Path, queries: Sequence[Query]) -> Measured:
             epochs += 1
             for name in totals:
                 totals[name] += record.counts.get(WHOLE_POND, {}).get(name, 0)
-    found = sharing(build_plan(spec.queries), truth.manifest, truth.folder, spec.instances)
+    found = sharing(build_plan(spec.asked), truth.manifest, truth.folder, spec.instances)
     return Measured(truth, spec, epochs, totals, found)
 
 
 def measured_text(measured: Measured) -> str:
     """The measured sharing report."""
-    totals, queries = measured.totals, len(measured.spec.queries)
+    totals, queries = measured.totals, len(measured.spec.asked)
     epochs = "1 epoch" if measured.epochs == 1 else f"the last {measured.epochs:,} epochs"
     lines = [
         f"measured as of record {measured.sharing.n}, over {epochs}",

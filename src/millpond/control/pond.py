@@ -21,7 +21,8 @@ from millpond.control.wiring import Followers, Truth, follow, new_writer, open_t
 from millpond.errors import EmptyInputError, ForeignPondError, QueryTypeError, StoreError, UnsupportedQuery
 from millpond.log.manifest import Manifest, load
 from millpond.model.endpoints import Sink
-from millpond.model.query import Query, changed_functions
+from millpond.model.query import changed_functions
+from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Stream
 from millpond.plan.build import build_plan
@@ -82,7 +83,7 @@ class Pond:
         self._on_epoch = on_epoch or (lambda _epoch: None)
         self._tally = Tally()
         self._front = FrontEnd(self.spark)
-        self._queries: dict[str, Query] = {}
+        self._queries: dict[str, AnyQuery] = {}
         self._truth: Truth | None = None
         self._driver: Driver | None = None
         self._followers: Followers | None = None
@@ -116,7 +117,7 @@ class Pond:
 
     def add(
         self, name: str, query: str | Frame, *, sink: Sink = _MEMORY, serve: bool = False, late: Sink | None = None
-    ) -> Query:
+    ) -> AnyQuery:
         """Add a query before the pond runs: Spark SQL, or a Structured Streaming DataFrame that is not started.
 
         Its rows go to `sink` (default: kept in memory, see `table`); `serve` keeps the latest row per key
@@ -136,7 +137,7 @@ class Pond:
         self._queries[name] = made
         return made
 
-    def load(self, text: str) -> tuple[Query, ...]:
+    def load(self, text: str) -> tuple[AnyQuery, ...]:
         """Declare the streams and add the queries of a pond file: Spark's own statements.
 
         Raises:
@@ -158,7 +159,7 @@ class Pond:
         write_compiled(Path(path), compiled_of(self.streams, self.queries))
 
     @property
-    def queries(self) -> tuple[Query, ...]:
+    def queries(self) -> tuple[AnyQuery, ...]:
         """The queries, in the order they were added."""
         return tuple(self._queries.values())
 
@@ -246,7 +247,7 @@ class Pond:
         instances = self._instances or (known.instances if known else default_instances(self.spark))
         used = {query.stream for query in self.queries}
         streams = tuple(stream for stream in self._front.streams.values() if stream.name in used)
-        spec = PondSpec(streams, tuple(sorted(self.queries, key=lambda query: query.name)), instances)
+        spec = PondSpec.of(streams, self.queries, instances)
         if known is not None and known.meaning != spec.meaning:
             raise ForeignPondError(
                 f"{self.path} was made for {_differences(known, spec)}.",
@@ -321,9 +322,9 @@ class Pond:
             KeyError: no such query.
             StoreError: the query is not served.
         """
-        group, plan = self.plan.of_query(name)
-        if self._followers is None or self._followers.store is None or not plan.query.serve:
+        if self._followers is None or self._followers.store is None or not self._queries[name].serve:
             raise StoreError(f"The query {name!r} is not served.", "Add it with serve=True.")
+        group, _ = self.plan.of_query(name)
         columns = [
             pa.array([value], arrow_type(kind.type)) for value, kind in zip(key, group.keys, strict=True)
         ]
@@ -392,6 +393,6 @@ def _differences(known: PondSpec, asked: PondSpec) -> str:
     functions = changed_functions(known.queries, asked.queries)
     if functions:
         return f"other functions ({', '.join(functions)}; what changed must have a new version)"
-    old, new = ({query.name: query for query in spec.meaning.queries} for spec in (known, asked))
+    old, new = ({query.name: query for query in spec.meaning.asked} for spec in (known, asked))
     changed = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     return f"other queries ({', '.join(changed[:5])})" if changed else "other streams"

@@ -39,7 +39,7 @@ class Progress:
         for group in plan.groups:
             self._delays[group.stream] = max(self._delays[group.stream], *group.delays_us)
         self._marks = dict.fromkeys(self._delays, Watermark())
-        self.rows = {query.query.name: 0 for group in plan.groups for query in group.queries}
+        self.rows = {query.name: 0 for query in plan.asked}
         self.events = self.bytes_read = self.bytes_moved = self.late = self.dead = 0
         self._tally = Tally()
         self.epoch_n: int | None = None

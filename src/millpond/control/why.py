@@ -17,6 +17,7 @@ from millpond.errors import QueryTypeError
 from millpond.log.port import Log
 from millpond.log.records import ClaimRecord, EpochRecord, decode
 from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.plan.build import build_plan
@@ -73,10 +74,13 @@ class Tail(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """All that is known of a query as of record `n`; times in µs of event time."""
+    """All that is known of a query as of record `n`; times in µs of event time.
+
+    A stateless query waits for nothing, so it has no watermark and no row is due.
+    """
 
     n: int
-    query: Query
+    query: AnyQuery
     stream: Stream
     tail: Tail
     newest_us: int | None
@@ -105,14 +109,17 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         QueryTypeError: no such query.
         CorruptError, PlaceError: the pond, or the query's sink, cannot be read.
     """
-    query = next((query for query in spec.queries if query.name == name), None)
+    query = next((query for query in spec.asked if query.name == name), None)
     if query is None:
-        names = ", ".join(query.name for query in spec.queries)
+        names = ", ".join(query.name for query in spec.asked)
         raise QueryTypeError(f"The pond has no query {name!r}.", f"It has {names}.")
     manifest = truth.manifest
     stream = next(stream for stream in spec.streams if stream.name == query.stream)
-    group, plan = build_plan(spec.queries).of_query(name)
-    mark = watermarks(manifest).get(stream.name, Watermark())
+    mark_us, due = None, None
+    if isinstance(query, Query):
+        group, plan = build_plan(spec.queries, spec.since).of_query(name)
+        mark_us = watermarks(manifest).get(stream.name, Watermark()).at(query.delay_us)
+        due = next_due(group, plan, manifest, Files(truth.folder), spec.instances)
     tail = _tail(truth.log, manifest.n, name)
     followed = {f"sink:{name}", ViewFollower.name} if query.serve else {f"sink:{name}"}
     return Facts(
@@ -121,9 +128,9 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         stream,
         tail,
         max(manifest.max_time.get(stream.name, {}).values(), default=None),
-        mark.at(query.delay_us),
+        mark_us,
         _partitions(stream, manifest.max_time.get(stream.name, {}), manifest.idle.get(stream.name, [])),
-        next_due(group, plan, manifest, Files(truth.folder), spec.instances),
+        due,
         manifest.quarantined.get(name, ""),
         is_running(tail),
         sink_cursor(query, truth.folder / "cursors"),

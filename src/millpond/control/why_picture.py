@@ -9,6 +9,7 @@ from millpond.control.causes import Why
 from millpond.control.progress import utc
 from millpond.control.why import Facts
 from millpond.model.expressions import render
+from millpond.model.selection import Selection
 from millpond.plan.explain import duration, window_text
 
 _WIDTH = 100
@@ -30,11 +31,12 @@ def draw(why: Why) -> str:
 
 def _head(facts: Facts) -> Iterator[str]:
     query = facts.query
-    keys = ", ".join(map(render, query.keys)) or "nothing"
-    yield (
-        f"{query.name}: {query.stream} by {keys}, {window_text(query.window)}, delay {duration(query.delay_us)}, "
-        f"to {query.sink.format}, as of record {facts.n}"
-    )
+    if isinstance(query, Selection):
+        what = f"{query.stream}, stateless"
+    else:
+        keys = ", ".join(map(render, query.keys)) or "nothing"
+        what = f"{query.stream} by {keys}, {window_text(query.window)}, delay {duration(query.delay_us)}"
+    yield f"{query.name}: {what}, to {query.sink.format}, as of record {facts.n}"
     if facts.tail.at_us is not None:
         yield f"the last epoch was committed at {utc(facts.tail.at_us)}"
 
@@ -46,7 +48,7 @@ def _funnel(facts: Facts) -> Iterator[str]:
     for name in ("read", "late", "dead", "filtered", "applied"):
         count = getattr(counts, name)
         yield f"  {name:<9}{count:>14,}  {bar(count, counts.read)}".rstrip()
-    yield "rows of closed windows"
+    yield "rows" if isinstance(facts.query, Selection) else "rows of closed windows"
     for name, count in (("withheld", counts.withheld), ("out", counts.rows)):
         yield f"  {name:<9}{count:>14,}  {bar(count, counts.withheld + counts.rows)}".rstrip()
 
@@ -66,6 +68,9 @@ def bar(count: int, whole: int, width: int = _BAR) -> str:
 def _timeline(facts: Facts) -> Iterator[str]:
     """Event time from the start of the window that is due to the time that its rows need."""
     due = facts.due
+    if isinstance(facts.query, Selection):
+        yield "event time: not asked; each event is answered in the epoch that reads it"
+        return
     if due is None or facts.newest_us is None:
         yield f"event time: newest {utc(facts.newest_us)}, watermark {utc(facts.watermark_us)}"
         return

@@ -20,6 +20,7 @@ from millpond.log.protocol import Writer
 from millpond.log.race import check_create_if_absent
 from millpond.log.records import Receipt, Section
 from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
 from millpond.model.windows import length_us
 from millpond.runtime.followers.prune import PruneFollower
 from millpond.runtime.followers.rows import RowsReader
@@ -143,7 +144,7 @@ def open_store(address: str, truth: Truth, *, read_only: bool = False) -> Bucket
 
 
 def follow(
-    truth: Truth, queries: Sequence[Query], buckets: int, store: str, grace_seconds: float = GRACE_SECONDS
+    truth: Truth, queries: Sequence[AnyQuery], buckets: int, store: str, grace_seconds: float = GRACE_SECONDS
 ) -> Followers:
     """Sinks, view and pruning, not yet started.
 
@@ -160,7 +161,7 @@ def follow(
             runner.add(sink_follower(query, truth.pond, rows, cursors, memory=tables))
         if query.late_sink is not None:
             runner.add(sink_follower(query, truth.pond, late_rows, cursors, memory=late_tables, late=True))
-    served = {query.name: length_us(query.window) for query in queries if query.serve}
+    served = {query.name: length_us(query.window) for query in queries if isinstance(query, Query) and query.serve}
     opened = None
     if served:
         opened = open_store(store, truth)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from millpond.errors import CorruptError
 from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
 
 
@@ -13,13 +16,25 @@ class PondSpec(msgspec.Struct, frozen=True):
     """Streams, queries, instances and buckets: what a claim record carries, so that a restart can compare.
 
     `since_us`: for queries that were added when their stream had been read, the earliest start of their windows.
+    `queries` have windows; `stateless` are those without, left out of the JSON where there are none.
     """
 
     streams: tuple[Stream, ...]
     queries: tuple[Query, ...]
     instances: int
     buckets: int = 1024
+    stateless: tuple[Selection, ...] | msgspec.UnsetType = msgspec.UNSET
     since_us: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+
+    @classmethod
+    def of(
+        cls, streams: tuple[Stream, ...], asked: Iterable[AnyQuery], instances: int, buckets: int = 1024
+    ) -> PondSpec:  # fmt: skip
+        """The spec of queries of both kinds, in the order of their names."""
+        ordered = sorted(asked, key=lambda query: query.name)
+        queries = tuple(query for query in ordered if isinstance(query, Query))
+        stateless = tuple(query for query in ordered if isinstance(query, Selection))
+        return cls(streams, queries, instances, buckets, stateless or msgspec.UNSET)
 
     @property
     def since(self) -> dict[str, int]:
@@ -27,11 +42,15 @@ class PondSpec(msgspec.Struct, frozen=True):
         return {} if isinstance(self.since_us, msgspec.UnsetType) else self.since_us
 
     @property
+    def asked(self) -> tuple[AnyQuery, ...]:
+        """Every query, those with windows first."""
+        return (*self.queries, *(() if isinstance(self.stateless, msgspec.UnsetType) else self.stateless))
+
+    @property
     def meaning(self) -> PondSpec:
         """The spec without what does not change an answer: the texts of queries."""
-        return msgspec.structs.replace(
-            self, queries=tuple(msgspec.structs.replace(query, text="") for query in self.queries)
-        )
+        plain = [msgspec.structs.replace(query, text="") for query in self.asked]
+        return PondSpec.of(self.streams, plain, self.instances, self.buckets)
 
 
 def to_json(spec: PondSpec) -> str:

@@ -10,13 +10,14 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Call, Column, Expression, Foreign, call, columns_of, conjunction, may_raise
 from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.windows import Session, Window
 from millpond.plan.event_log import log_plan, logged_rows
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
 
 
-def build_plan(queries: Iterable[Query], since_us: Mapping[str, int] | None = None) -> Plan:
+def build_plan(queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None = None) -> Plan:
     """The shared plan of `queries`; equal measures, filters and edges of different queries exist once.
 
     `since_us`: for queries added when there were events already, the earliest start of their windows.
@@ -30,11 +31,14 @@ def build_plan(queries: Iterable[Query], since_us: Mapping[str, int] | None = No
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise QueryTypeError(f"The query name {min(twice)!r} is used twice.", "Give each query its own name.")
-    _check_event_times(ordered)
+    windowed = [query for query in ordered if isinstance(query, Query)]
+    selections = tuple(query for query in ordered if isinstance(query, Selection))
+    _check_event_times(windowed)
     groups: dict[tuple[object, ...], list[Query]] = {}
-    for query in ordered:
+    for query in windowed:
         groups.setdefault(_identity(query), []).append(query)
-    return Plan(tuple(_group(fingerprint(identity), members, since_us or {}) for identity, members in groups.items()))
+    made = (_group(fingerprint(identity), members, since_us or {}) for identity, members in groups.items())
+    return Plan(tuple(made), selections or msgspec.UNSET)
 
 
 def _identity(query: Query) -> tuple[object, ...]:
@@ -135,8 +139,7 @@ def _ran(expression: Expression) -> Call:
 def needed_columns(plan: Plan, stream: str) -> tuple[str, ...]:
     """Names of the columns of `stream` that its queries read, projected ones included, sorted."""
     needed: set[str] = set()
-    for expression, event_time in _expressions(plan, stream):
-        needed.add(event_time)
+    for expression in _expressions(plan, stream):
         needed |= columns_of(expression)
     return tuple(sorted(needed))
 
@@ -144,7 +147,7 @@ def needed_columns(plan: Plan, stream: str) -> tuple[str, ...]:
 def needed_foreign(plan: Plan, stream: str) -> tuple[Foreign, ...]:
     """The expressions of `stream` that only Spark evaluates, by key."""
     found: dict[str, Foreign] = {}
-    for expression, _ in _expressions(plan, stream):
+    for expression in _expressions(plan, stream):
         for node in _foreign(expression):
             found[node.key] = node
     return tuple(found[key] for key in sorted(found))
@@ -158,17 +161,17 @@ def _foreign(expression: Expression) -> Iterable[Foreign]:
             yield from _foreign(arg)
 
 
-def _expressions(plan: Plan, stream: str) -> Iterable[tuple[Expression, str]]:
+def _expressions(plan: Plan, stream: str) -> Iterable[Expression]:
     for group in plan.groups:
         if group.stream != stream:
             continue
-        yield Column(group.event_time, "timestamp"), group.event_time
-        for key in group.keys:
-            yield key, group.event_time
+        yield Column(group.event_time, "timestamp")
+        yield from group.keys
         for measure in group.measures:
-            for part in measure.values:
-                yield part, group.event_time
+            yield from measure.values
             if measure.filter is not None:
-                yield measure.filter, group.event_time
-        for part in () if group.events is None else (*group.events.values, *group.events.filters):
-            yield part, group.event_time
+                yield measure.filter
+        if group.events is not None:
+            yield from (*group.events.values, *group.events.filters)
+    for selection in plan.selections_of(stream):
+        yield from expressions_of(selection)

@@ -7,14 +7,16 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from millpond.model.aggregates import DISTINCT
-from millpond.model.expressions import Expression, Literal, columns_of, render
+from millpond.model.expressions import Literal, columns_of, render
 from millpond.model.query import Query
 from millpond.model.stream import Stream
 from millpond.model.windows import Session, Sliding, Window
 from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.edges import edges_between
+from millpond.plan.explain_stateless import stateless_lines
 from millpond.plan.measures import precision_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan
+from millpond.plan.words import count_of, predicate_text
 
 _HOUR_US = 3_600_000_000
 _UNITS = (
@@ -27,10 +29,11 @@ _COUNTED_EDGES = 1 << 20
 
 def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
     """The plan as text for people, with what its streams are made of and declare: equal plans give equal text."""
-    streams = sorted({group.stream for group in plan.groups})
+    streams = plan.streams
+    stateless = f" and {len(plan.selections)} stateless" if plan.selections else ""
     lines = [
-        f"plan {plan.id}: {_count(sum(len(group.queries) for group in plan.groups), 'query')} in "
-        f"{_count(len(plan.groups), 'group')} over {_count(len(streams), 'stream')}"
+        f"plan {plan.id}: {count_of(len(plan.asked), 'query')} in "
+        f"{count_of(len(plan.groups), 'group')}{stateless} over {count_of(len(streams), 'stream')}"
     ]
     for stream in streams:
         columns = ", ".join(needed_columns(plan, stream))
@@ -44,6 +47,9 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
         lines += [line for one in declared if one.name == stream for line in _times_of(one)]
     for group in plan.groups:
         lines += ["", *_group(plan, group)]
+    for stream in streams:
+        if plan.selections_of(stream):
+            lines += ["", *stateless_lines(plan, stream)]
     return "\n".join(lines) + "\n"
 
 
@@ -73,7 +79,7 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
         yield f"  edges     {edges_text(group.sliding)}"
     yield f"  delays    {', '.join(map(duration, group.delays_us))}"
     how = "cells are kept by signature" if group.signed else "each evaluated once per event"
-    once = f"{_count(len(filters), 'predicate')}, {how}"
+    once = f"{count_of(len(filters), 'predicate')}, {how}"
     yield f"  filters   {once if filters else 'none'}"
     for filter_ in filters:
         yield f"    {predicate_text(filter_)}"
@@ -110,7 +116,7 @@ def _query(plan: Plan, group: GroupPlan, query: QueryPlan) -> Iterator[str]:
 
 def _marginal(plan: Plan, group: GroupPlan, query: Query, measures: int) -> Iterator[str]:
     """What the query costs given all others."""
-    rest = [member.query for one in plan.groups for member in one.queries if member.query != query]
+    rest = [asked for asked in plan.asked if asked != query]
     same_group = [member.query.window for member in group.queries if member.query != query]
     if not same_group:
         yield "a group of its own"
@@ -195,7 +201,7 @@ def duration(us: int) -> str:
     if not us:
         return "0 seconds"
     name, unit = next((name, unit) for name, unit in _UNITS if us % unit == 0)
-    return _count(us // unit, name)
+    return count_of(us // unit, name)
 
 
 def measure_text(measure: Measure) -> str:
@@ -203,12 +209,6 @@ def measure_text(measure: Measure) -> str:
     value = ", ".join(map(render, measure.values)) or "*"
     where = "" if measure.filter is None else f" where {predicate_text(measure.filter)}"
     return f"{measure.kind}({value}){where}"
-
-
-def predicate_text(filter_: Expression) -> str:
-    """A filter for people."""
-    text = render(filter_)
-    return text if columns_of(filter_) else f"{text} (the same for every event)"
 
 
 def rate_text(rate: Fraction) -> str:
@@ -222,9 +222,3 @@ def rate_text(rate: Fraction) -> str:
 
 def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
-
-
-def _count(number: int, word: str) -> str:
-    if number == 1:
-        return f"1 {word}"
-    return f"{number} {word[:-1] + 'ies' if word.endswith('y') and word != 'day' else word + 's'}"

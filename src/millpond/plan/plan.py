@@ -9,6 +9,7 @@ import msgspec
 
 from millpond.model.expressions import Expression
 from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, Selection
 from millpond.model.windows import Session, Sliding, Window
 from millpond.plan.event_log import LogPlan
 
@@ -131,9 +132,29 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Every group of the pond, in a fixed order."""
+    """Every group of the pond, and its stateless queries, in a fixed order."""
 
     groups: tuple[GroupPlan, ...]
+    stateless: tuple[Selection, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def selections(self) -> tuple[Selection, ...]:
+        """The stateless queries."""
+        return () if isinstance(self.stateless, msgspec.UnsetType) else self.stateless
+
+    def selections_of(self, stream: str) -> tuple[Selection, ...]:
+        """The stateless queries over one stream."""
+        return tuple(selection for selection in self.selections if selection.stream == stream)
+
+    @property
+    def asked(self) -> tuple[AnyQuery, ...]:
+        """Every query."""
+        return (*(query.query for group in self.groups for query in group.queries), *self.selections)
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The names of all streams that are read, sorted."""
+        return tuple(sorted({asked.stream for asked in self.asked}))
 
     @property
     def id(self) -> str:
@@ -141,7 +162,7 @@ class Plan(msgspec.Struct, frozen=True):
         return fingerprint(self)
 
     def of_query(self, name: str) -> tuple[GroupPlan, QueryPlan]:
-        """The group and the plan of a query.
+        """The group and the plan of a query with windows.
 
         Raises:
             KeyError: no such query.

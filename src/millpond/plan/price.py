@@ -10,8 +10,9 @@ from millpond.model.expressions import Expression, render
 from millpond.model.query import Query
 from millpond.model.windows import length_us
 from millpond.plan.build import build_plan, needed_columns
-from millpond.plan.explain import duration, edges_per_hour, measure_text, predicate_text, rate_text
+from millpond.plan.explain import duration, edges_per_hour, measure_text, rate_text
 from millpond.plan.plan import GroupPlan, Measure, Plan
+from millpond.plan.words import predicate_text
 
 _HOUR_US = 3_600_000_000
 
@@ -61,8 +62,7 @@ def price(plan: Plan, query: Query) -> Price:
     Raises:
         QueryTypeError, UnsupportedQuery: it cannot be added; see `build_plan`.
     """
-    others = [member.query for group in plan.groups for member in group.queries]
-    group, mine = build_plan([*others, query]).of_query(query.name)
+    group, mine = build_plan([*plan.asked, query]).of_query(query.name)
     before = next((found for found in plan.groups if found.id == group.id), None)
     known = {measure: _askers(before, measure) for measure in (before.measures if before is not None else ())}
     asked = [group.measures[place] for place in dict.fromkeys((mine.presence, *(i for p in mine.measures for i in p)))]

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.arrays import WIDE
-from millpond.errors import QueryTypeError
-from millpond.model.types import INTEGERS, TIMES, digits_of, element_of, is_array, is_decimal
+from millpond.model.types import INTEGERS, TIMES, digits_of, element_of, is_array, is_decimal, is_known
 
 Array: TypeAlias = npt.NDArray[Any]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -75,21 +74,16 @@ def joined(args: list[Values], data: Any, raised: Mask = NONE) -> Values:
 def from_arrow(column: pa.Array, kind: str) -> Values:
     """The values of an Arrow column of SQL type `kind`; timestamps as µs, dates as days.
 
-    Raises:
-        QueryTypeError: no array form is known for the type.
+    Those of other types than the model's, which only pass through, stay as they are.
     """
     null = null_mask(column)
-    if kind == "string":
+    if kind == "string" or not is_known(kind):
         return Values(column, null)
     if kind == "boolean":
         return Values(pc.fill_null(column, False).to_numpy(zero_copy_only=False), null)
     if kind in INTEGERS or kind in TIMES:
         return Values(_buffer(column).astype(np.int64, copy=False), null)
-    if kind in ("float", "double"):
-        return Values(_buffer(column), null)
-    if is_decimal(kind):
-        return Values(_buffer(column), null)
-    raise QueryTypeError(f"A column of type {kind} cannot be held in arrays.", "Cast it to double or string.")
+    return Values(_buffer(column), null)
 
 
 def null_mask(column: pa.Array) -> Mask:
@@ -117,12 +111,11 @@ def _buffer(column: pa.Array) -> Array:
 def to_arrow(values: Values, kind: str, rows: int) -> pa.Array:
     """`rows` values as an Arrow array of SQL type `kind`; constants are repeated."""
     null = np.broadcast_to(values.null, (rows,)) if values.null.any() else None
-    if kind == "string" or is_array(kind):
-        column, target = values.data, arrow_type(kind)
+    if kind == "string" or not is_known(kind):
+        column = values.data
         if isinstance(column, pa.Scalar):
-            column = pa.array([column.as_py()] * rows, target)
-        column = column if column.type == target else column.cast(target)
-        return column if null is None else pc.if_else(pa.array(~null), column, pa.scalar(None, target))
+            column = pa.array([column.as_py()] * rows, column.type)
+        return column if null is None else pc.if_else(pa.array(~null), column, pa.scalar(None, column.type))
     data = np.ascontiguousarray(np.broadcast_to(values.data, (rows,)))
     target = arrow_type(kind)
     if is_decimal(kind):

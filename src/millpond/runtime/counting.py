@@ -97,6 +97,20 @@ def count_rows(
         counts.whole[plan.query.name] = whole
 
 
+def count_selected(
+    counts: Counts, queries: Sequence[str], taken: Mask, dead: Mask, sources: Sources | None
+) -> None:  # fmt: skip
+    """Add what became of the events for stateless queries that take the same rows: none is late for them."""
+    read, applied, lost = (_number(mask, sources) for mask in (np.ones(len(taken), bool), taken, dead))
+    found = np.stack([read, applied, np.zeros_like(read), lost, read - applied - lost])
+    whole = dict(zip(FATES, found.sum(axis=1).tolist(), strict=True))
+    if sources is not None:
+        of_each = dict(zip(sources.names, found.T.tolist(), strict=True))
+        counts.fates.append(packet.SourceFates(list(queries), of_each))
+    for query in queries:
+        counts.whole[query] = whole | {"rows": whole["applied"]}
+
+
 def _number(mask: Mask, sources: Sources | None) -> Ints:
     """How many rows, of each source partition if there are any."""
     if sources is None:

@@ -28,11 +28,13 @@ from millpond.runtime.counting import add_fates, bounded
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.generations import OPENING, attached, named_slots, read_section
 from millpond.runtime.holistic import needs_events
-from millpond.runtime.late_rows import read_late_rows, write_late_rows
+from millpond.runtime.late_rows import write_late_rows
 from millpond.runtime.lateness import advanced
-from millpond.runtime.packet import GroupPart, decode_packet
+from millpond.runtime.outbox import rows_stream
+from millpond.runtime.packet import GroupPart, decode_packet, late_rows_of, selected_rows_of
 from millpond.runtime.raw import RawRows, piece_of_raw
 from millpond.runtime.rows import BlockKeys, Family, families, rows_of_block, rows_of_sessions
+from millpond.runtime.selected_rows import write_selected_rows
 from millpond.runtime.sessions import AT_ONCE, Asked, Sessions, asked_of, closing, first_needed, needed_atoms
 from millpond.runtime.signed import signed_blocks
 from millpond.runtime.tasks import WHOLE_POND, FoldTask, SectionPlace, TimeLine, Watermark
@@ -68,14 +70,16 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
     fates: Fates = {}
     newest: dict[str, dict[str, int]] = {}
     late: dict[str, list[pa.RecordBatch]] = {}
+    selected: dict[str, list[pa.RecordBatch]] = {}
     parts: dict[str, list[GroupPart]] = {}
     for header, groups, packet in arrived:
         for query, found in header.counts.items():
             for name, value in found.items():
                 counts[f"{name}:{query}"] = counts.get(f"{name}:{query}", 0) + value
         add_fates(fates, header.fates)
-        if header.late_size:
-            late.setdefault(header.stream, []).append(read_late_rows(packet, header.late_size))
+        for held, rows in ((late, late_rows_of(header, packet)), (selected, selected_rows_of(header, packet))):
+            if rows is not None:
+                held.setdefault(header.stream, []).append(rows)
         reached_so_far = newest.setdefault(header.stream, {})
         for name, time in header.newest_us.items():
             reached_so_far[name] = max(time, reached_so_far.get(name, time))
@@ -94,6 +98,8 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
     for stream, found_late in late.items():
         floor = task.lines.get(stream, TimeLine()).mark.floor_us
         write_late_rows(task.late.get(stream, ()), found_late, floor, task.number, delta, counts)
+    for stream, found_selected in selected.items():
+        write_selected_rows(task.plan.selections_of(stream), found_selected, delta)
     counts[f"fold_us:{WHOLE_POND}"] = lap_us() - began
     reached("fold.before_delta")
     receipt, body = delta.finish(Path(task.folder), task.number, instance, attempt, counts)
@@ -401,12 +407,7 @@ class _GroupFold:
     def _write_rows(self, query: str, found: Sequence[pa.RecordBatch]) -> None:
         rows = sum(batch.num_rows for batch in found)
         self._counts[f"rows:{query}"] = rows
-        sink = pa.BufferOutputStream()
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
-        with pa.ipc.new_stream(sink, found[0].schema, options=options) as writer:
-            for batch in found:
-                writer.write_batch(batch)
-        self._delta.add("rows", query, sink.getvalue(), rows, {})
+        self._delta.add("rows", query, rows_stream(found), rows, {})
 
     def _merge_events(self, horizon: int | None) -> None:
         """The same for sections of events, without those before the horizon."""

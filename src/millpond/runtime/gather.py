@@ -20,7 +20,7 @@ from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.atoms import atoms_of_rows, cut_atoms
 from millpond.runtime.classify import Bundle, classify, split_slices
-from millpond.runtime.columns import Values, from_arrow, to_arrow
+from millpond.runtime.columns import to_arrow
 from millpond.runtime.counting import Counts, Passed, Sources, count_rows
 from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.late_rows import LateCatch
@@ -30,6 +30,8 @@ from millpond.runtime.logged import LoggedRows
 from millpond.runtime.packet import GroupPart, Header, encode_packet
 from millpond.runtime.partials import Partials, Rolled, Rows, compact, piece_of_cells, roll_up
 from millpond.runtime.raw import is_smaller_raw, raw_rows
+from millpond.runtime.selected_rows import select_rows
+from millpond.runtime.stream_columns import StreamColumns
 from millpond.runtime.tasks import WHOLE_POND, GatherTask, TimeLine
 from millpond.state.cells import Slices
 from millpond.state.keys import canonical, texts_of
@@ -90,32 +92,11 @@ def _joined(held: list[pa.RecordBatch]) -> pa.RecordBatch:
     return held[0] if len(held) == 1 else pa.Table.from_batches(held).combine_chunks().to_batches()[0]
 
 
-class _Columns(dict[str, Values]):
-    """The columns of a stream in one chunk, taken from Arrow when first asked for."""
-
-    def __init__(self, layout: StreamLayout, table: pa.RecordBatch) -> None:
-        super().__init__()
-        self._table = table
-        self._places = {column.name: column for column in layout.columns}
-
-    def __missing__(self, name: str) -> Values:
-        place = self._places[name]
-        column = self._table.column(place.position)
-        if place.foreign:
-            inner = from_arrow(column.field("v"), place.type)
-            raised = np.asarray(column.is_null()) if column.null_count else np.zeros((), bool)
-            values = inner._replace(null=inner.null & ~raised, error=raised)
-        else:
-            values = from_arrow(column, place.type)
-        self[name] = values
-        return values
-
-
 def _gather_chunk(
     task: GatherTask, stream: StreamLayout, table: pa.RecordBatch, judge: Judge, partition: int, sequence: int
 ) -> Iterator[tuple[int, bytes]]:
     began = lap_us()
-    columns = _Columns(stream, table)
+    columns = StreamColumns(stream, table)
     evaluator = Evaluator(columns, table.num_rows)
     floor = task.lines.get(stream.name, TimeLine()).mark.floor_us
     parts: list[list[GroupPart]] = [[] for _ in range(task.instances)]
@@ -142,16 +123,17 @@ def _gather_chunk(
         catch.see(group, evaluator, late)
     if judged is not None:
         late_rows = catch.packed(stream, table, judged)
+    selected = select_rows(task.plan.selections_of(stream.name), stream, table, evaluator, sources, counts)
     counts.whole[WHOLE_POND]["gather_us"] = lap_us() - began
     for instance in range(task.instances):
         header = Header(stream.name, partition, sequence, newest, {})
         if instance == 0:
             header.counts, header.fates = counts
-        mine = late_rows if instance == partition % task.instances else b""
-        yield instance, encode_packet(header, parts[instance], mine)
+        mine = (late_rows, selected) if instance == partition % task.instances else ()
+        yield instance, encode_packet(header, parts[instance], *mine)
 
 
-def _order(stream: StreamLayout, columns: _Columns) -> tuple[pa.Array | None, Ints | None]:
+def _order(stream: StreamLayout, columns: StreamColumns) -> tuple[pa.Array | None, Ints | None]:
     """Source partition (as text) and offset of each event, where they have any."""
     if stream.partition is None:
         return None, None

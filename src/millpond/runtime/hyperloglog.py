@@ -65,11 +65,11 @@ def estimates(columns: Mapping[int, Ints], precision: int, rows: int) -> Ints:
     size = 1 << precision
     missing = size - _PER_COLUMN * len(columns)
     inverse, empty = np.full(rows, float(missing)), np.full(rows, float(missing))
-    powers = 2.0 ** -np.arange(64.0)
+    powers, zeros, ones = 2.0 ** -np.arange(64.0), np.arange(64) == 0, np.ones(_PER_COLUMN)
     for column in columns.values():
         ranks = np.ascontiguousarray(column, np.int64).view(np.uint8).reshape(rows, _PER_COLUMN)
-        inverse += powers[ranks].sum(axis=1)
-        empty += (ranks == 0).sum(axis=1)
+        inverse += powers[ranks] @ ones  # exact: powers of two
+        empty += zeros[ranks] @ ones
     alpha = {4: 0.673, 5: 0.697, 6: 0.709}.get(precision, 0.7213 / (1.0 + 1.079 / size))
     raw = alpha * size * size / inverse
     linear = size * np.log(size / np.maximum(empty, 1.0))

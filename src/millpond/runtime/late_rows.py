@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
-from millpond.errors import CorruptError
 from millpond.model.expressions import Expression
 from millpond.plan.late import LATE_EPOCH, LATE_WATERMARK, LateAsk
 from millpond.plan.plan import GroupPlan
@@ -20,6 +19,7 @@ from millpond.runtime.columns import ARROW_TYPES, arrow_type
 from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.lateness import Judged, limit_us
 from millpond.runtime.layout import StreamLayout
+from millpond.runtime.outbox import rows_stream
 from millpond.state.delta import DeltaWriter
 
 
@@ -54,7 +54,7 @@ class LateCatch:
             arrays.append(table.column(place.position).take(pa.array(rows)).cast(arrow_type(place.type)))
         arrays.append(pa.array(np.broadcast_to(judged.base_us, (table.num_rows,))[rows]))
         arrays += [pa.array(mask[rows]) for mask in masks]
-        return _stream([pa.RecordBatch.from_arrays(arrays, names=[str(i) for i in range(len(arrays))])])
+        return rows_stream([pa.RecordBatch.from_arrays(arrays, names=[str(i) for i in range(len(arrays))])])
 
 
 def write_late_rows(
@@ -73,7 +73,7 @@ def write_late_rows(
         if found:
             rows = sum(batch.num_rows for batch in found)
             counts[f"late_rows:{ask.query}"] = rows
-            delta.add("late", ask.query, _stream(found), rows, {})
+            delta.add("late", ask.query, rows_stream(found), rows, {})
 
 
 def _rows(
@@ -84,18 +84,6 @@ def _rows(
     arrays = [batch.column(columns.index(name)) for name in ask.columns]
     arrays += [missed, pa.array(np.full(batch.num_rows, epoch, np.int64))]
     return pa.RecordBatch.from_arrays(arrays, names=[*ask.columns, LATE_WATERMARK, LATE_EPOCH])
-
-
-def read_late_rows(packet: pa.Buffer, size: int) -> pa.RecordBatch:
-    """The late rows in the last `size` bytes of a packet.
-
-    Raises:
-        CorruptError: they do not read.
-    """
-    try:
-        return pa.ipc.open_stream(packet[packet.size - size :]).read_next_batch()
-    except (pa.ArrowException, OSError, StopIteration) as error:
-        raise CorruptError(f"The late rows of a packet do not read: {error}.", "Run the batch again.") from error
 
 
 def _bit(ask: LateAsk) -> tuple[Expression | None, int]:
@@ -110,13 +98,3 @@ def _bits(asks: Sequence[LateAsk]) -> list[tuple[Expression | None, int]]:
 def _columns(asks: Sequence[LateAsk]) -> list[str]:
     """The union of what the queries want, in one order on both sides of the shuffle."""
     return list(dict.fromkeys(name for ask in asks for name in ask.columns))
-
-
-def _stream(batches: Sequence[pa.RecordBatch]) -> bytes:
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.ipc.new_stream(sink, batches[0].schema, options=options) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data

@@ -5,7 +5,8 @@ For delay d an event is late iff its time is at or below
     max(largest time before it in its own source partition, W) - d
 
 where W is the stream's watermark base when the epoch begins: the minimum over source partitions of their largest
-times (idle ones and those of streams without order apart). An accepted event can then meet no closed window, and
+times (idle ones and those of streams without order apart). Rows of one offset, which Spark made of one event, are
+judged together: by what came before the first of them. An accepted event can then meet no closed window, and
 for a stream with an order the answer does not depend on how its input was cut into epochs.
 A stream without order (files, rate) is one partition whose largest time moves only between epochs; a union of
 such streams has a partition for each of them.
@@ -47,6 +48,7 @@ class Judge:
         self._line = line
         self._latest_us = latest_us
         self._newest = dict(line.partitions)
+        self._last: dict[str, tuple[int, int]] = {}
         self._base = _LONG_AGO if line.mark.max_time_us is None else line.mark.max_time_us
 
     def judge(self, times_us: Ints, null: Mask, partitions: pa.Array | None, offsets: Ints | None) -> Judged:
@@ -65,17 +67,26 @@ class Judge:
         base = np.full(len(times_us), self._base, np.int64)
         newest = {}
         for name, rows in _in_order(partitions, offsets):
-            before = self._running(name, np.where(timed[rows], times_us[rows], _LONG_AGO))
+            before = self._running(name, np.where(timed[rows], times_us[rows], _LONG_AGO), offsets[rows])
             base[rows] = np.maximum(before, self._base)
             if self._newest.get(name, _LONG_AGO) > _LONG_AGO and timed[rows].any():
                 newest[name] = self._newest[name]
         return Judged(timed, base, newest)
 
-    def _running(self, name: str, times_us: Ints) -> Ints:
+    def _running(self, name: str, times_us: Ints, offsets: Ints) -> Ints:
         """The largest time before each event of a partition, in its order."""
         seen = np.maximum.accumulate(np.concatenate([[self._newest.get(name, _LONG_AGO)], times_us]))
         self._newest[name] = int(seen[-1])
         before: Ints = seen[:-1]
+        if not len(offsets):
+            return before
+        first = np.concatenate([[True], np.diff(offsets) != 0])
+        if not first.all():
+            before = before[np.flatnonzero(first)][np.cumsum(first) - 1]
+        last = self._last.get(name)
+        if last is not None and last[0] == offsets[0]:  # the chunk before ended in the middle of an event
+            before = np.where(offsets == last[0], last[1], before)
+        self._last[name] = int(offsets[-1]), int(before[-1])
         return before
 
 
@@ -85,7 +96,7 @@ def _in_order(partitions: pa.Array, offsets: Ints | None) -> Iterable[tuple[str,
     codes = np.asarray(encoded.indices)
     for code, name in enumerate(encoded.dictionary.to_pylist()):
         rows = np.flatnonzero(codes == code)
-        if offsets is not None and len(rows) > 1 and not bool((np.diff(offsets[rows]) > 0).all()):
+        if offsets is not None and len(rows) > 1 and not bool((np.diff(offsets[rows]) >= 0).all()):
             rows = rows[np.argsort(offsets[rows], kind="stable")]
         yield str(name), rows
 

@@ -1,7 +1,8 @@
 """Packets: what the one shuffle moves, from one source partition to one instance, as bytes.
 
 packet  = "MPK1" , u32 length of header , header (JSON) , sections
-section = an Arrow IPC stream, lz4: keys and cells in turn, for each group the header names; then late rows, if any
+section = an Arrow IPC stream, lz4: keys and cells in turn, for each group the header names; then rows of stateless
+          queries and late rows, if any
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class SourceFates(msgspec.Struct):
 class Header(msgspec.Struct):
     """Where a packet comes from and what its task saw: `newest_us` is the largest event time per source partition.
 
-    `counts` and `fates` travel to one instance only, and so do late rows, `late_size` bytes of them.
+    `counts` and `fates` travel to one instance only, and so do late rows and those of stateless queries: `late_size`
+    and `selected_size` bytes of them.
     """
 
     stream: str
@@ -66,6 +68,7 @@ class Header(msgspec.Struct):
     groups: list[PartHeader] = []
     fates: list[SourceFates] = []
     late_size: int = 0
+    selected_size: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class GroupPart(NamedTuple):
@@ -77,9 +80,9 @@ class GroupPart(NamedTuple):
     body: Piece | RawRows | Events
 
 
-def encode_packet(header: Header, parts: Sequence[GroupPart], late_rows: bytes = b"") -> bytes:
-    """The bytes of a packet and its late rows; `header.groups` and `header.late_size` are filled in."""
-    header.late_size = len(late_rows)
+def encode_packet(header: Header, parts: Sequence[GroupPart], late_rows: bytes = b"", selected: bytes = b"") -> bytes:
+    """The bytes of a packet, and of late rows and those of stateless queries; groups and sizes are filled in."""
+    header.late_size, header.selected_size = len(late_rows), len(selected) or msgspec.UNSET
     written: list[bytes] = []
     for part in parts:
         keys = _stream(pa.RecordBatch.from_arrays(part.keys, names=[f"k{i}" for i in range(len(part.keys))]))
@@ -103,7 +106,7 @@ def encode_packet(header: Header, parts: Sequence[GroupPart], late_rows: bytes =
         header.groups.append(PartHeader(part.group, start, end, late, *sizes, same, filters, *signature))
         written += [keys, data]
     head = msgspec.json.encode(header)
-    return b"".join([_MAGIC, struct.pack("<I", len(head)), head, *written, late_rows])
+    return b"".join([_MAGIC, struct.pack("<I", len(head)), head, *written, selected, late_rows])
 
 
 def _stream(batch: pa.RecordBatch) -> bytes:
@@ -130,6 +133,32 @@ def decode_packet(packet: pa.Buffer) -> tuple[Header, list[GroupPart]]:
         return header, _parts(packet, 8 + size, header)
     except (msgspec.MsgspecError, pa.ArrowException, OSError, KeyError, IndexError) as error:
         raise CorruptError(f"A packet does not read: {error}.", "Run the batch again.") from error
+
+
+def late_rows_of(header: Header, packet: pa.Buffer) -> pa.RecordBatch | None:
+    """The late rows of a packet, if it has any.
+
+    Raises:
+        CorruptError: they do not read.
+    """
+    return _tail(packet, header.late_size, packet.size) if header.late_size else None
+
+
+def selected_rows_of(header: Header, packet: pa.Buffer) -> pa.RecordBatch | None:
+    """The rows of stateless queries of a packet, if it has any.
+
+    Raises:
+        CorruptError: they do not read.
+    """
+    size = header.selected_size
+    return None if isinstance(size, msgspec.UnsetType) else _tail(packet, size, packet.size - header.late_size)
+
+
+def _tail(packet: pa.Buffer, size: int, end: int) -> pa.RecordBatch:
+    try:
+        return _read(packet, end - size, size)
+    except (pa.ArrowException, OSError, StopIteration) as error:
+        raise CorruptError(f"The rows of a packet do not read: {error}.", "Run the batch again.") from error
 
 
 def _parts(packet: pa.Buffer, at: int, header: Header) -> list[GroupPart]:

@@ -14,7 +14,8 @@ from millpond.arrays import Ints
 from millpond.errors import OverflowedError, UserFunctionError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
-from millpond.model.types import WINDOW
+from millpond.model.selection import AnyQuery
+from millpond.model.types import WINDOW, element_of, is_array, is_known
 from millpond.model.windows import Session, Window
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.build import presence_filter
@@ -38,13 +39,16 @@ _NO_JSON = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 ARROW_WINDOW = pa.struct([("start", ARROW_TYPES["timestamp"]), ("end", ARROW_TYPES["timestamp"])])
 
 
-def output_schema(plan: QueryPlan) -> pa.Schema:
-    """Arrow schema of the query's rows as they leave."""
-    return pa.schema([(item.name, _arrow_type(item.expression.type)) for item in plan.query.output])
+def output_schema(asked: AnyQuery) -> pa.Schema:
+    """Arrow schema of the query's rows as they leave; a type that only passes through is `null`."""
+    return pa.schema([(item.name, _arrow_type(item.expression.type)) for item in asked.output])
 
 
 def _arrow_type(kind: str) -> pa.DataType:
-    return ARROW_WINDOW if kind == WINDOW else arrow_type(kind)
+    if kind == WINDOW:
+        return ARROW_WINDOW
+    inner = element_of(kind) if is_array(kind) else kind
+    return arrow_type(kind) if is_known(inner) else pa.null()
 
 
 class Family:

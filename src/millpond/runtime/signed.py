@@ -94,7 +94,8 @@ def signed_blocks(
     sets = sets_of(parts, list(dict.fromkeys(measure.filter_id for measure in measures)))
     flat = _flat(edges, parts, chosen, {measure.base.id for measure in measures}, sets)
     values = _BLOCK_VALUES * _COLUMNS // max(_COLUMNS, len(flat.columns))
-    step = max(64, values // (len(edges) * sets.bits.shape[1]), keys >> 15)
+    least = 64 * _COLUMNS // max(_COLUMNS, len(flat.columns))
+    step = max(1, least, values // (len(edges) * sets.bits.shape[1]), keys >> 15)
     owners = flat.slots // step
     order = np.argsort(owners.astype(np.int16), kind="stable")  # by radix, as there are few blocks
     flat = flat.take(order)
@@ -204,6 +205,11 @@ def _filled(name: str, flat: _Flat, sets: Sets, entries: _Entries, panes: int, s
         dense = no_extreme(how, values.dtype, panes * width * size)
         best_at(how, dense, target, values[rows])
     cube = dense.reshape(panes, width, size)
+    if how == "registers":
+        for start, end in zip(sets.starts, [*sets.starts[1:], width], strict=True):
+            chain = cube.view(np.uint8)[:, start:end]
+            np.maximum.accumulate(chain, axis=1, out=chain)
+        return dense
     for g in sorted(set(range(width)) - set(sets.starts)):
         before = cube[:, g - 1]
         cube[:, g] = cube[:, g] + before if how == "add" else better(how, cube[:, g], before)

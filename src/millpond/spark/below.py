@@ -1,4 +1,5 @@
-"""What an analysed plan has below its aggregation: filters, derived columns, one window, joins with batch relations.
+"""What an analysed plan has below its aggregation: filters, derived columns, one window, joins with batch relations,
+and arrays and maps that become rows.
 
 The walk goes down from the aggregation and stops at a stream, or at a union, whose branches `sources` follows.
 """
@@ -18,7 +19,6 @@ _STATEFUL = {
     "Deduplicate": "dropDuplicates or DISTINCT",
     "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
     "Distinct": "SELECT DISTINCT",
-    "Generate": "explode",
     "Window": "An OVER (…) window",
     "GlobalLimit": "LIMIT",
     "Sort": "ORDER BY",
@@ -28,6 +28,8 @@ _STATEFUL = {
 STREAMS = ("StreamingRelation", "StreamingRelationV2")
 _JOINS = {"Inner": True, "Cross": True, "LeftOuter": False, "RightOuter": False}
 """Joins with a batch relation that are answered, and whether they drop events without a partner."""
+GENERATORS = ("Explode", "PosExplode", "Inline")
+"""What makes a row for each element."""
 _FIELDS = ("start", "end")
 
 
@@ -46,12 +48,20 @@ class WindowPart(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A condition on events or, with `side`, a join with a batch relation; `depth` layers of aliases stand above it."""
+    """A condition on events or, with `side`, a join with a batch relation or, with `generate`, a row for each element
+    of an array or map; `depth` layers of aliases stand above it. `inner`: what meets nothing is dropped.
+    """
 
     condition: JavaObject | None
     depth: int
     side: JavaObject | None = None
     inner: bool = False
+    generate: JavaObject | None = None
+
+    @property
+    def makes_rows(self) -> bool:
+        """Whether it is no condition alone."""
+        return self.side is not None or self.generate is not None
 
 
 @dataclass(frozen=True)
@@ -120,6 +130,8 @@ def read_below(catalyst: Catalyst, node: JavaObject) -> Below:
             node, step = _joined(node, len(layers))
             steps.append(step)
             continue
+        elif kind == "Generate":
+            steps.append(Step(None, len(layers), None, not node.outer(), _generated(node)))
         elif kind == "EventTimeWatermark":
             watermarked = True
         elif kind not in ("SubqueryAlias", "ResolvedHint"):
@@ -129,6 +141,15 @@ def read_below(catalyst: Catalyst, node: JavaObject) -> Below:
         if found and kind == "Project":
             node = _without_time_filter(node, found)
     return Below(node, watermarked, steps[::-1], layers, definitions, windows)
+
+
+def _generated(node: JavaObject) -> JavaObject:
+    kind = kind_of(node.generator())
+    if kind not in GENERATORS:
+        raise UnsupportedQuery(
+            f"The rows of {kind.lower()} are not answered.", "Use explode, posexplode or inline, outer or not."
+        )
+    return node
 
 
 def _joined(node: JavaObject, depth: int) -> tuple[JavaObject, Step]:

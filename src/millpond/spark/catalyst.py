@@ -357,6 +357,10 @@ class Catalyst:
         """Whether an object of the JVM is a Scala collection or option."""
         return bool(is_instance_of(self.spark.sparkContext._gateway, value, "scala.collection.IterableOnce"))
 
+    def size(self, expression: JavaObject) -> JavaObject:
+        """How many elements an array or a map has."""
+        return self._class("Size")(expression, False)
+
     def not_null(self, expression: JavaObject) -> JavaObject:
         """`expression IS NOT NULL`."""
         return self._class("IsNotNull")(expression)
@@ -445,6 +449,7 @@ def self_check(spark: SparkSession) -> None:
         "Expression.eval": lambda: doors.constant(_literal(doors)),
         "SessionCatalog": lambda: doors.adopt(doors, doors.temporary()),
         "TryEval": lambda: frame.select(doors.column(doors.insisted(doors.attempt(doors.not_null(attribute))))),
+        "Size": lambda: doors.size(attribute),
         "Dataset.ofRows": lambda: doors.frame(analysed(frame)),
         "Expression": lambda: (doors.is_expression(attribute), doors.is_iterable(attribute.qualifier())),
     }

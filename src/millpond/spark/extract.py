@@ -1,7 +1,8 @@
 """An analysed Spark plan -> our frozen `Query`, `Stream` and the expressions that Spark must project.
 
 The plan is read from the top: HAVING and output columns, one `Aggregate`, one window, filters and derived
-columns, one streaming source. Spark has settled names, types and casts; anything else is refused by name.
+columns, one streaming source. Without an aggregation it is a stateless query. Spark has settled names, types and
+casts; anything else is refused by name.
 
 A watermark belongs to the stream: one that stands above a filter is taken as if it stood below, so events
 that the filter drops move it too.
@@ -18,9 +19,10 @@ from pyspark.sql import DataFrame
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
-from millpond.model.expressions import Column, Expression, Foreign, Literal, call, may_raise
+from millpond.model.expressions import Column, Expression, Foreign, Literal, call, may_raise, walk
 from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query
+from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Sliding, Window
@@ -52,9 +54,6 @@ _ABOVE = {
     "Distinct": "SELECT DISTINCT",
     "Deduplicate": "dropDuplicates",
     "Window": "an OVER (…) window",
-    "Join": "a join",
-    "Union": "a union",
-    "Generate": "explode",
 }
 _FIELDS = ("start", "end")
 
@@ -65,7 +64,7 @@ class Extraction(NamedTuple):
     `derived`: how the stream is made of others, if it is.
     """
 
-    query: Query
+    query: AnyQuery
     stream: Stream
     foreigns: dict[str, Projected]
     derived: Derived | None = None
@@ -97,39 +96,36 @@ def extract_query(
         UnsupportedQuery: its shape, or an expression, is none that this version answers.
         QueryTypeError: it has no watermark, or something is no stream or has a wrong type.
     """
-    plan = catalyst.clean(analysed(frame))
+    whole = plan = catalyst.clean(analysed(frame))
     above: list[JavaObject] = []
     while kind_of(plan) in ("Project", "Filter", "SubqueryAlias"):
         above.append(plan)
         plan = plan.child()
     if kind_of(plan) != "Aggregate":
-        raise _no_aggregation(plan)
+        if kind_of(plan) in _ABOVE:
+            raise UnsupportedQuery(
+                f"The query ends in {_ABOVE[kind_of(plan)]}, which is not answered.", "Leave it out."
+            )
+        below = read_below(catalyst, whole)
+        found = find_source(catalyst, below, streams, relation)
+        return _Reader(catalyst, terms, found, below).select(items(whole.output()))
     below = read_below(catalyst, plan.child())
     source = find_source(catalyst, below, streams, relation)
-    return _Reader(catalyst, terms, source, below, functions or UserFunctions(catalyst)).read(plan, above)
-
-
-def _no_aggregation(plan: JavaObject) -> UnsupportedQuery:
-    kind = kind_of(plan)
-    if kind in _ABOVE:
-        return UnsupportedQuery(f"The query ends in {_ABOVE[kind]}, which is not answered.", "Leave it out.")
-    return UnsupportedQuery(
-        f"The query has no aggregation at its top, but {kind}.", "Group by window(time, size) and aggregate."
-    )
+    return _Reader(catalyst, terms, source, below, functions).read(plan, above)
 
 
 class _Reader:
     """Reads one plan; `above` and `below` are the two sides of its aggregation."""
 
     def __init__(
-        self, catalyst: Catalyst, terms: Terms, source: Found, below: Below, functions: UserFunctions
+        self, catalyst: Catalyst, terms: Terms, source: Found, below: Below, functions: UserFunctions | None = None
     ) -> None:
         self._catalyst = catalyst
         self._terms = terms
         self._source = source
         self._stream = source.stream
         self._below = below
-        self._functions = functions
+        self._functions = functions or UserFunctions(catalyst)
         self._called: set[UserFunction] = set()
         self._foreigns: dict[str, Projected] = {}
         self._scope: dict[int, Expression] = {}
@@ -175,9 +171,48 @@ class _Reader:
             text=terms.text,
             functions=tuple(sorted(self._called, key=lambda made: made.function)) or msgspec.UNSET,
         )
-        used = {node.key for node in _foreign_nodes(query)}
+        return self._extraction(query)
+
+    def select(self, outputs: list[JavaObject]) -> Extraction:
+        """The stateless query whose rows the plan shows."""
+        terms = self._terms
+        if self._below.windows:
+            raise UnsupportedQuery("The query has a window, but no aggregation.", "Aggregate, or leave it out.")
+        if terms.serve:
+            raise UnsupportedQuery(
+                f"{terms.name} has no key, so it has no latest row per key to serve.", "Group it by a key and a window."
+            )
+        named = _named_once([Named(str(output.name()), self._passed(output)) for output in outputs])
+        return self._extraction(
+            Selection(terms.name, self._stream.name, named, self._where(), terms.sink, terms.text)
+        )
+
+    def _extraction(self, query: AnyQuery) -> Extraction:
+        nodes = (node for expression in expressions_of(query) for node in walk(expression))
+        used = {node.key for node in nodes if isinstance(node, Foreign)}
         foreigns = {key: self._foreigns[key] for key in sorted(used)}
         return Extraction(query, self._stream, foreigns, self._source.derived)
+
+    def _passed(self, column: JavaObject) -> Expression:
+        """The meaning of a column that leaves; values of types without an operator here pass through as they are."""
+        if is_known(type_of(column)):
+            return self._down(column)
+        if not _leaves(column.dataType()):
+            raise UnsupportedQuery(
+                f"The column {column.name()} is a {type_of(column)}, which is planned, not answered yet.",
+                "Cast it to string.",
+            )
+        if kind_of(column) == "Alias":
+            return self._passed(column.child())
+        if kind_of(column) == "AttributeReference":
+            alias = self._below.definitions.get(id_of(column))
+            if alias is not None:
+                return self._passed(alias)
+            name = self._source.names.get(id_of(column), str(column.name()))
+            if name not in self._source.computed:
+                self._check_declared((name,))
+                return Column(name, type_of(column))
+        return self._projected(column, passing=True)
 
     def _where(self) -> Expression | None:
         """Conditions on events; of a join, that its key does not raise and, if it is an inner one, finds a partner."""
@@ -188,7 +223,10 @@ class _Reader:
                 parts.append(self._down(step.condition))
                 continue
             keys = [self._down(probe) for probe in source.probes[index]]
-            parts += [call("ran", (key,), "boolean") for key in keys if may_raise(key)]
+            if step.generate is not None:
+                parts += [_raises_as(key) for key in keys]
+            else:
+                parts += [call("ran", (key,), "boolean") for key in keys if may_raise(key)]
             parts += [Column(source.markers[index], "boolean")] if step.inner else []
         return conjunction(parts)
 
@@ -252,12 +290,7 @@ class _Reader:
             elif kind_of(node) == "Project":
                 outputs = items(node.projectList())
                 self._define(outputs)
-        named = tuple(Named(str(output.name()), self._result(output)) for output in outputs)
-        names = [column.name for column in named]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise QueryTypeError(f"Two columns of the query are called {twice[0]}.", "Give one another name with AS.")
-        return conjunction(having), named
+        return conjunction(having), _named_once([Named(str(output.name()), self._result(output)) for output in outputs])
 
     def _define(self, columns: list[JavaObject]) -> None:
         for column in columns:
@@ -321,9 +354,9 @@ class _Reader:
             ]
         return self._unqualified
 
-    def _projected(self, expression: JavaObject) -> Expression:
-        """A `Foreign`, over the stream's own columns."""
-        if not is_known(type_of(expression)):
+    def _projected(self, expression: JavaObject, *, passing: bool = False) -> Expression:
+        """A `Foreign`, over the stream's own columns; `passing`: no operator here meets its values."""
+        if not (passing or is_known(type_of(expression))):
             raise UnsupportedQuery(
                 f"`{text_of(expression)}` is a {type_of(expression)}, which is planned, not answered yet.",
                 "Cast it to double, bigint or string.",
@@ -336,15 +369,26 @@ class _Reader:
         return projected.value
 
 
-def _foreign_nodes(query: Query) -> list[Foreign]:
-    found: list[Foreign] = []
-    stack: list[Expression | None] = [query.where, *query.keys]
-    for aggregate in query.aggregates:
-        stack += [*aggregate.arguments, aggregate.filter]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Foreign):
-            found.append(node)
-        elif node is not None and not isinstance(node, Column | Literal):
-            stack.extend(node.args)
-    return found
+def _raises_as(value: Expression) -> Expression:
+    """TRUE, but for events for which `value` raises: those are dead."""
+    return call("or", tuple(call(op, (value,), "boolean") for op in ("isnull", "isnotnull")), "boolean")
+
+
+def _named_once(columns: list[Named]) -> tuple[Named, ...]:
+    names = [column.name for column in columns]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise QueryTypeError(f"Two columns of the query are called {twice[0]}.", "Give one another name with AS.")
+    return tuple(columns)
+
+
+def _leaves(kind: JavaObject) -> bool:
+    """Whether values of a type can leave: nested ones and bytes too, which Arrow carries as they are."""
+    if kind_of(kind) == "ArrayType":
+        return _leaves(kind.elementType())
+    if kind_of(kind) == "MapType":
+        return _leaves(kind.keyType()) and _leaves(kind.valueType())
+    if kind_of(kind) == "StructType":
+        return all(_leaves(part.dataType()) for part in kind.fields())
+    name = str(kind.catalogString())
+    return name == "binary" or is_known(name)

@@ -15,6 +15,7 @@ from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import columns_of
 from millpond.model.functions import UserFunction, bytes_of
 from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream, check_order
 from millpond.plan.late import check_late, late_columns
 from millpond.runtime.functions.host import FunctionHost
@@ -144,7 +145,7 @@ class FrontEnd:
 
     def query_from_sql(
         self, name: str, text: str, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None
-    ) -> Query:
+    ) -> AnyQuery:
         """The query that a SELECT means; its late events go to `late`.
 
         Raises:
@@ -153,7 +154,7 @@ class FrontEnd:
         return self._query(Terms(name, None, sink or Sink(), serve, text), text, late)
 
     @unlogged()
-    def _query(self, terms: Terms, text: str, late: Sink | None = None) -> Query:
+    def _query(self, terms: Terms, text: str, late: Sink | None = None) -> AnyQuery:
         """The query of a text; `text` is it with blanks before, where it stands in a file."""
         check_size(terms.text)
         allowed = self._registered()
@@ -176,7 +177,7 @@ class FrontEnd:
     @unlogged()
     def query_from_dataframe(
         self, name: str, frame: DataFrame, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None
-    ) -> Query:
+    ) -> AnyQuery:
         """The query that a streaming DataFrame means; it is read, never started.
 
         Its stream is the declared one that equals it by format, options and columns, or is declared here.
@@ -190,7 +191,7 @@ class FrontEnd:
         return self._kept(extract_query(self._catalyst, frame, terms, self._all(), None, self._functions), late)
 
     @unlogged()
-    def load_file(self, text: str, opened: Callable[[Source], Source] = lambda source: source) -> list[Query]:
+    def load_file(self, text: str, opened: Callable[[Source], Source] = lambda source: source) -> list[AnyQuery]:
         """Declare the streams of a pond file and read its queries, in order.
 
         `opened` may put another source in the place of one whose columns are declared.
@@ -214,7 +215,7 @@ class FrontEnd:
                 queries.append(self._query(terms, blank(text[: statement.start]) + statement.text, statement.late))
         return queries
 
-    def wanted(self, queries: Iterable[Query]) -> tuple[Wanted, ...]:
+    def wanted(self, queries: Iterable[AnyQuery]) -> tuple[Wanted, ...]:
         """What to read for these queries: streams in the order of declaration, columns in that of the stream.
 
         Raises:
@@ -223,15 +224,12 @@ class FrontEnd:
         needed: dict[str, set[str]] = {}
         for query in queries:
             names = needed.setdefault(query.stream, set())
-            names.add(query.event_time)
-            parts = [*query.keys, query.where]
-            for aggregate in query.aggregates:
-                parts += [*aggregate.arguments, aggregate.filter]
-            for part in parts:
-                if part is not None:
-                    names |= columns_of(part)
-            if query.late_sink is not None:
-                names.update(late_columns(query, self.streams[query.stream]))
+            for part in expressions_of(query):
+                names |= columns_of(part)
+            if isinstance(query, Query):
+                names.add(query.event_time)
+                if query.late_sink is not None:
+                    names.update(late_columns(query, self.streams[query.stream]))
         for name, columns in needed.items():
             if order := self.streams[name].order:
                 columns |= set(order.columns)
@@ -246,10 +244,14 @@ class FrontEnd:
             found.append(Wanted(stream, plain, foreigns, self._derived.get(name)))
         return tuple(found)
 
-    def _kept(self, found: Extraction, late: Sink | None) -> Query:
+    def _kept(self, found: Extraction, late: Sink | None) -> AnyQuery:
         """Remember the streams and expressions of a query; what another query brought stays as it is."""
         query, derived = found.query, found.derived
         if late is not None:
+            if isinstance(query, Selection):
+                raise UnsupportedQuery(
+                    f"Nothing is late for {query.name}: it has no window.", "Leave out its late sink."
+                )
             query = msgspec.structs.replace(query, late=late)
             check_late(query, found.stream)
         for stream in [found.stream] if derived is None else [branch.base for branch in derived.branches]:

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from millpond.errors import QueryRefused, QuerySyntaxError, QueryTypeError
 from millpond.spark.catalyst import Catalyst, JavaObject, Place, children, items, kind_of, place_of, type_of
 from millpond.spark.refusals import positioned
-from millpond.spark.vocabulary import EXPRESSIONS, FUNCTIONS, MOMENTS, PLANS, WINDOWS
+from millpond.spark.vocabulary import EXPRESSIONS, FUNCTIONS, GENERATORS, MOMENTS, PLANS, WINDOWS
 
 MAX_CHARACTERS = 20_000
 MAX_NESTING = 100
@@ -176,6 +176,9 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
         if place is not None and place.piece[:1].isalpha() and not _FIXED.match(place.piece):
             # 'now', 'today' and a time without a date are made of the clock while the text is parsed
             raise _refused(node, "a moment that depends on the clock", "Write it as 'yyyy-mm-dd hh:mm:ss'.")
+    if kind == "UnresolvedGenerator" and str(node.name().unquotedString()).lower() not in GENERATORS:
+        cure = f"Use one of {', '.join(sorted(GENERATORS))}."
+        raise _refused(node, f"the function {node.name().unquotedString()} in LATERAL VIEW", cure)
     if kind == "UnresolvedFunction":
         parts = [str(part) for part in items(node.nameParts())]
         if len(parts) != 1 or parts[0].lower() not in judged.functions:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
+from pyspark.sql.types import DataType, StructType
 
 from millpond.errors import QueryTypeError, SourceError
 from millpond.log.protocol import TICK as TICK_STREAM
@@ -16,7 +16,8 @@ from millpond.model.stream import Stream
 from millpond.runtime.layout import TICK, ReadColumn, ReadLayout, StreamLayout
 from millpond.spark.catalyst import Catalyst, JavaObject, analysed, items, references
 from millpond.spark.foreign import Projected
-from millpond.spark.sources import Branch, Derived
+from millpond.spark.functions import guarded
+from millpond.spark.sources import Branch, Derived, Elements, is_harmless
 
 _OWN_SCHEMA = ("rate", "rate-micro-batch", "kafka")
 
@@ -182,6 +183,9 @@ class _Base:
         if copy.branch is None:
             return values
         for side in copy.branch.sides:
+            if isinstance(side, Elements):
+                values |= self._elements(number, side, values)
+                continue
             right = self._catalyst.frame(side.plan)
             # new ids, as a relation may be met twice
             fresh = [
@@ -196,6 +200,28 @@ class _Base:
             # a shuffle would mix the source partitions, and with them the order
             self._frame = self._frame.join(F.broadcast(right) if self._ordered else right, condition, "left")
         return {name: self._placed(column, values) for name, column in copy.branch.columns.items()}
+
+    def _elements(self, number: int, side: Elements, values: dict[str, JavaObject]) -> dict[str, JavaObject]:
+        """Make a row of each element, or one where there is none; their columns, by name."""
+        array = self._placed(side.array, values)
+        if not is_harmless(array):
+            array = self._catalyst.tried(guarded(self._catalyst, array))  # what raises has none
+        given = self._catalyst.column(array)
+        if self._which is not None:
+            given = F.when(self._which == number, given)
+        before = len(self._frame.columns)
+        self._frame = self._frame.select("*", F.posexplode_outer(given))
+        place, *rest = map(self._catalyst.column, items(analysed(self._frame).output())[before:])
+        element = self._frame.schema.fields[-1].dataType
+        if side.kind == "Inline" and isinstance(element, StructType):
+            made = [rest[0].getField(field.name) for field in element.fields]
+        else:
+            made = rest if side.kind == "Explode" else [place, *rest]
+        columns = [column.alias(name) for column, name in zip(made, side.names, strict=True)]
+        every = [self._catalyst.column(column) for column in items(analysed(self._frame).output())[:before]]
+        self._frame = self._frame.select(*every, *columns, F.when(place.isNotNull(), True).alias(side.name))
+        added = items(analysed(self._frame).output())[before:]
+        return {str(column.name()): column for column in added}
 
     def _named(self, frame: DataFrame) -> dict[str, JavaObject]:
         return {str(column.name()): column for column in items(analysed(frame).output())}

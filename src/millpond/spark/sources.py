@@ -1,9 +1,11 @@
-"""What a query reads: a stream, or one derived from streams by joins with batch relations and by UNION ALL.
+"""What a query reads: a stream, or one derived from streams by joins with batch relations, by UNION ALL, and by
+`explode` and its kin.
 
 A derived stream is a list of branches. A branch reads one stream, meets each of its batch relations by a LEFT
 OUTER join, and makes the columns of the derived stream. An inner join is the same with a condition: a column of
 the join that is TRUE says that the event found a partner. So events without one, like events that a filter
-below a union drops, still move the watermark, as in Spark, and inner and left joins are one source.
+below a union drops, still move the watermark, as in Spark, and inner and left joins are one source. Elements of an
+array or map are met in the same way: all of them, or none, with a column that is TRUE where there is one.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import pyspark
@@ -56,12 +58,22 @@ class Side(NamedTuple):
     condition: JavaObject
 
 
+class Elements(NamedTuple):
+    """A row for each element of `array`, an array or a map over named attributes, or one row where there is none:
+    `kind` is the class of Spark's generator, `names` and `name` as in `Side`."""
+
+    name: str
+    kind: str
+    names: tuple[str, ...]
+    array: JavaObject
+
+
 class Branch(NamedTuple):
     """One way from a stream to a derived one: `columns` are expressions over attributes named as in the stream,
     or as in `sides`."""
 
     base: Stream
-    sides: tuple[Side, ...]
+    sides: tuple[Side | Elements, ...]
     columns: Mapping[str, JavaObject]
 
 
@@ -78,7 +90,7 @@ class Found:
 
     `computed`: columns that are an expression in some branch, so only Spark evaluates them. `taken`: the
     attribute that is TRUE for events to be taken, if some are not. `markers` and `probes`: for each join of
-    the steps, the name of its TRUE column and the stream's side of its keys.
+    the steps, the name of its TRUE column and the stream's side of its keys; of elements, what raises where they do.
     """
 
     stream: Stream
@@ -98,17 +110,32 @@ class _Partner(NamedTuple):
     attributes: list[JavaObject]
     names: tuple[str, ...]
     marker: JavaObject
+    prefix: str = "join"
+
+
+class _Elements(NamedTuple):
+    """The elements of one array or map, likewise."""
+
+    generator: JavaObject
+    attributes: list[JavaObject]
+    names: tuple[str, ...]
+    marker: JavaObject
+    prefix: str = "each"
+
+
+_Met: TypeAlias = _Partner | _Elements
 
 
 class _Path(NamedTuple):
-    """A branch in the making: `layers` of aliases, the highest first; `joins` and conditions over what is below.
+    """A branch in the making: `layers` of aliases, the highest first; `joins` and conditions over what is below, for
+    elements the array instead of a condition.
 
     `names` are those of `Branch.columns`, by expression id.
     """
 
     leaf: JavaObject
     layers: list[list[JavaObject]]
-    joins: list[tuple[_Partner, JavaObject]]
+    joins: list[tuple[_Met, JavaObject]]
     taken: list[JavaObject]
     names: dict[int, str]
 
@@ -121,8 +148,7 @@ def find_source(catalyst: Catalyst, below: Below, streams: Sequence[Stream], rel
         UnsupportedQuery: a batch relation, or a condition, has no identity that survives a restart.
         QueryTypeError: columns of a union have one name, or something is no stream.
     """
-    joins = [step for step in below.steps if step.side is not None]
-    if kind_of(below.leaf) in STREAMS and not joins:
+    if kind_of(below.leaf) in STREAMS and not any(step.makes_rows for step in below.steps):
         known = next((stream for stream in streams if stream.name == relation), None)
         stream = known or named_stream(stream_of(below.leaf), streams)
         attributes = items(below.leaf.output())
@@ -177,7 +203,7 @@ class _Deriver:
         lower = self._ways(below.leaf)
         paths = [self._extended(path, below, partners, whole=False) for path in lower]
         columns = [(str(column.name()), column) for column in items(below.leaf.output()) if not is_hidden(column)]
-        markers = {index: f"join{number}" for number, index in enumerate(partners, 1)}
+        markers = {index: f"{met.prefix}{number}" for number, (index, met) in enumerate(partners.items(), 1)}
         for index, partner in partners.items():
             columns += [(f"{markers[index]}.{name}", column) for name, column in _named(partner)]
             columns.append((markers[index], partner.marker))
@@ -203,10 +229,7 @@ class _Deriver:
         computed = {
             name for branch in made for name, column in branch.items() if kind_of(column) not in _PLAIN
         }
-        probes = {
-            index: [probe for part in _conditions(below.steps[index]) if (probe := _probe(part, partner))]
-            for index, partner in partners.items()
-        }
+        probes = {index: self._probes(below.steps[index], partner) for index, partner in partners.items()}
         known = {id_of(column): name for name, column in columns}
         return Found(
             stream, known, [column for _, column in columns], Derived(stream, branches),
@@ -241,17 +264,20 @@ class _Deriver:
         partners = self._partners(below)
         return [self._extended(path, below, partners, whole=True) for path in self._ways(below.leaf)]
 
-    def _extended(self, path: _Path, below: Below, partners: dict[int, _Partner], *, whole: bool) -> _Path:
+    def _extended(self, path: _Path, below: Below, partners: dict[int, _Met], *, whole: bool) -> _Path:
         """The path from further up; `whole`: with the conditions on the way."""
         joins, taken = list(path.joins), list(path.taken)
         for index, step in enumerate(below.steps):
             layers = below.layers[step.depth :] + path.layers
             if index in partners:
                 partner = partners[index]
-                parts = _conditions(step)
-                joins.append((partner, self._catalyst.every([self._met(part, partner, layers) for part in parts])))
+                if isinstance(partner, _Elements):
+                    joins.append((partner, self._resolved(partner.generator.child(), layers)))
+                else:
+                    parts = [self._met(part, partner, layers) for part in _conditions(step)]
+                    joins.append((partner, self._catalyst.every(parts)))
                 if whole:
-                    probes = [probe for part in parts if (probe := _probe(part, partner))]
+                    probes = self._probes(step, partner)
                     attempts = [self._catalyst.attempt(self._resolved(probe, layers)) for probe in probes]
                     taken += [self._catalyst.not_null(attempt) for attempt in attempts]
                     taken += [self._catalyst.not_null(partner.marker)] if step.inner else []
@@ -259,19 +285,30 @@ class _Deriver:
                 taken.append(self._resolved(step.condition, layers))
         return _Path(path.leaf, below.layers + path.layers, joins, taken, _names(path.leaf, joins))
 
-    def _partners(self, below: Below) -> dict[int, _Partner]:
-        found: dict[int, _Partner] = {}
+    def _partners(self, below: Below) -> dict[int, _Met]:
+        found: dict[int, _Met] = {}
         for index, step in enumerate(below.steps):
             if step.side is not None:
                 for part in _conditions(step):
                     check_stable(part)
                 attributes = items(step.side.output())
-                names = [str(column.name()) for column in attributes]
-                unique = tuple(
-                    name if names.count(name) == 1 else f"{name}#{place}" for place, name in enumerate(names)
+                found[index] = _Partner(
+                    step.side, attributes, _unique(attributes), self._catalyst.boolean("partner")
                 )
-                found[index] = _Partner(step.side, attributes, unique, self._catalyst.boolean("partner"))
+            elif step.generate is not None:
+                attributes = items(step.generate.generatorOutput())
+                generator = step.generate.generator()
+                found[index] = _Elements(
+                    generator, attributes, _unique(attributes), self._catalyst.boolean("element")
+                )
         return found
+
+    def _probes(self, step: Step, met: _Met) -> list[JavaObject]:
+        """What decides whether an event has a partner or elements, and may raise."""
+        if isinstance(met, _Elements):
+            array = met.generator.child()
+            return [] if is_harmless(array) else [self._catalyst.size(array)]
+        return [probe for part in _conditions(step) if (probe := _probe(part, met))]
 
     def _met(self, part: JavaObject, partner: _Partner, layers: list[list[JavaObject]]) -> JavaObject:
         """A part of a join's condition; where it raises for an event, there is no partner."""
@@ -309,14 +346,17 @@ class _Deriver:
         ]
         return self._catalyst.substitute(expression, layer)
 
-    def _sides(self, path: _Path) -> tuple[Side, ...]:
-        return tuple(
-            Side(
-                f"join{number}", partner.plan, tuple(f"join{number}.{name}" for name in partner.names),
-                self._over_names(path, condition),
-            )
-            for number, (partner, condition) in enumerate(path.joins, 1)
-        )  # fmt: skip
+    def _sides(self, path: _Path) -> tuple[Side | Elements, ...]:
+        found: list[Side | Elements] = []
+        for number, (met, expression) in enumerate(path.joins, 1):
+            name = f"{met.prefix}{number}"
+            names = tuple(f"{name}.{own}" for own in met.names)
+            over = self._over_names(path, expression)
+            if isinstance(met, _Elements):
+                found.append(Elements(name, kind_of(met.generator), names, over))
+            else:
+                found.append(Side(name, met.plan, names, over))
+        return tuple(found)
 
     def _order(
         self, bases: list[Stream], paths: list[_Path], made: list[dict[str, JavaObject]], fields: list[Field]
@@ -358,7 +398,9 @@ class _Deriver:
             [
                 json.loads(msgspec.json.encode(branch.base)),
                 [
-                    [relation_tree(self._catalyst, side.plan), tree_of(self._catalyst, side.condition, label)]
+                    [side.kind, tree_of(self._catalyst, side.array, label)]
+                    if isinstance(side, Elements)
+                    else [relation_tree(self._catalyst, side.plan), tree_of(self._catalyst, side.condition, label)]
                     for side in branch.sides
                 ],
                 [[name, tree_of(self._catalyst, column, label)] for name, column in branch.columns.items()],
@@ -379,16 +421,28 @@ class _Deriver:
 _PLAIN = ("AttributeReference", "Literal")
 
 
-def _names(leaf: JavaObject, joins: list[tuple[_Partner, JavaObject]]) -> dict[int, str]:
+def _names(leaf: JavaObject, joins: list[tuple[_Met, JavaObject]]) -> dict[int, str]:
     found = {id_of(column): str(column.name()) for column in items(leaf.output()) if not is_hidden(column)}
-    for number, (partner, _) in enumerate(joins, 1):
-        found |= {id_of(column): f"join{number}.{name}" for name, column in _named(partner)}
-        found[id_of(partner.marker)] = f"join{number}"
+    for number, (met, _) in enumerate(joins, 1):
+        found |= {id_of(column): f"{met.prefix}{number}.{name}" for name, column in _named(met)}
+        found[id_of(met.marker)] = f"{met.prefix}{number}"
     return found
 
 
-def _named(partner: _Partner) -> list[tuple[str, JavaObject]]:
-    return list(zip(partner.names, partner.attributes, strict=True))
+def _named(met: _Met) -> list[tuple[str, JavaObject]]:
+    return list(zip(met.names, met.attributes, strict=True))
+
+
+def _unique(attributes: list[JavaObject]) -> tuple[str, ...]:
+    names = [str(column.name()) for column in attributes]
+    return tuple(name if names.count(name) == 1 else f"{name}#{place}" for place, name in enumerate(names))
+
+
+def is_harmless(expression: JavaObject) -> bool:
+    """Whether an expression cannot raise: a column, a constant or a field of one."""
+    return kind_of(expression) in _PLAIN or (
+        kind_of(expression) == "GetStructField" and is_harmless(expression.child())
+    )
 
 
 def _conditions(step: Step) -> list[JavaObject]:
@@ -407,6 +461,11 @@ def _probe(part: JavaObject, partner: _Partner) -> JavaObject | None:
 
 
 def _text(branch: Branch) -> str:
-    joins = [f" LEFT JOIN {relation_text(side.plan)} ON {side.condition.sql()}" for side in branch.sides]
+    joins = [
+        f" LATERAL VIEW OUTER {side.kind.lower()}({side.array.sql()})"
+        if isinstance(side, Elements)
+        else f" LEFT JOIN {relation_text(side.plan)} ON {side.condition.sql()}"
+        for side in branch.sides
+    ]
     filters = f" WHERE {branch.columns[TAKEN].sql()}" if TAKEN in branch.columns else ""
     return branch.base.name + "".join(joins) + filters

@@ -14,7 +14,7 @@ def _words(text: str) -> frozenset[str]:
 PLANS = _words(
     """Project Filter Aggregate UnresolvedHaving SubqueryAlias UnresolvedRelation NamedStreamingRelation
     UnresolvedEventTimeWatermark Join Union UnresolvedWith UnresolvedSubqueryColumnAliases PipeOperator
-    Distinct"""
+    Distinct Generate"""
 )
 """Logical plan nodes of a parsed query; joins and unions pass here and are refused by name when read."""
 
@@ -26,7 +26,7 @@ EXPRESSIONS = _words(
     Divide IntegralDivide Remainder UnaryMinus UnaryPositive BitwiseAnd BitwiseOr BitwiseXor BitwiseNot
     ShiftLeft ShiftRight Concat Cast CaseWhen If Coalesce AggregateExpression First Last AnyValue
     LambdaFunction UnresolvedNamedLambdaVariable PipeExpression CreateNamedStruct StringTrim
-    StringTrimLeft StringTrimRight Substring StringLocate StringTranslate Overlay Extract TryEval"""
+    StringTrimLeft StringTrimRight Substring StringLocate StringTranslate Overlay Extract TryEval UnresolvedGenerator"""
 )
 """Expression nodes of a parsed query."""
 
@@ -63,7 +63,10 @@ SCALARS = _words(
 )
 """Functions of one row."""
 
-FUNCTIONS = WINDOWS | AGGREGATES | SCALARS
+GENERATORS = _words("explode explode_outer posexplode posexplode_outer inline inline_outer")
+"""Functions that make a row for each element of an array or map."""
+
+FUNCTIONS = WINDOWS | AGGREGATES | SCALARS | GENERATORS
 """Everything query text may call, in lower case."""
 
 UNSTABLE = _words(

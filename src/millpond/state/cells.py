@@ -222,7 +222,9 @@ def best_at(how: str, best: npt.NDArray[Any], places: Ints, values: npt.NDArray[
     """Let each value better the one at its place in `best`."""
     ufunc = np.minimum if how == "min" else np.maximum
     if how == "registers":
-        np.maximum.at(best.view(np.uint8).reshape(-1, 8), places, _bytes_of(values).reshape(-1, 8))
+        held = np.flatnonzero(values)  # few, where cells have few values
+        at = (places[held, None] * 8 + np.arange(8)).reshape(-1)
+        np.maximum.at(best.view(np.uint8), at, _bytes_of(values[held]))
         return
     if best.dtype != WIDE:
         ufunc.at(best, places, values)

@@ -14,7 +14,7 @@ from millpond.log.follower import Follower
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry, EpochRecord, Receipt, Section
 from millpond.model.endpoints import Sink
-from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.followers.rows import RowsReader
@@ -81,7 +81,7 @@ class Run:
     """A local pond over `STREAM`; rows are kept in memory unless `keep_rows` is false."""
 
     def __init__(
-        self, folder: Path, queries: Sequence[Query], instances: int = 1, buckets: int = 64,
+        self, folder: Path, queries: Sequence[AnyQuery], instances: int = 1, buckets: int = 64,
         followers: Sequence[Follower] = (), *, keep_rows: bool = True,
     ) -> None:  # fmt: skip
         sink = Sink("memory" if keep_rows else "noop")
@@ -140,7 +140,7 @@ def whole(rows: Rows) -> Sequence[Rows]:
 
 
 def answers(
-    folder: Path, queries: Sequence[Query], epochs: Sequence[Rows], instances: int = 1, buckets: int = 64,
+    folder: Path, queries: Sequence[AnyQuery], epochs: Sequence[Rows], instances: int = 1, buckets: int = 64,
     deal: Partition = whole, drained: bool = True,
 ) -> Answers:  # fmt: skip
     """What a new pond in `folder` answers on these epochs."""

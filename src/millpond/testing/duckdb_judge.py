@@ -210,7 +210,8 @@ class _Script:
     def _of_pairs(self, function: str, y: str, x: str, condition: str) -> str:
         tail = f"FILTER (WHERE {condition} AND ({y}) IS NOT NULL AND ({x}) IS NOT NULL)"
         if self._floats == "native":
-            return f"{function}(({y})::DOUBLE, ({x})::DOUBLE) {tail}"
+            # NaN is how DuckDB divides by no spread
+            return f"nullif({function}(({y})::DOUBLE, ({x})::DOUBLE) {tail}, 'NaN'::DOUBLE)"
         lists = f"list(({y})::DOUBLE) {tail}, list(({x})::DOUBLE) {tail}"
         return f"CAST(exact_{function}({lists}) AS DOUBLE)"
 

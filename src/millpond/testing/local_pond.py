@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import pyarrow as pa
-from msgspec import UNSET
 
 from millpond.log.follower import Follower, Pump, pump
 from millpond.log.local import LocalFolder
@@ -18,7 +18,7 @@ from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Run, Steps, Writer, perform
 from millpond.log.records import Offsets
-from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Stream
 from millpond.model.types import TIMES
@@ -55,7 +55,7 @@ class LocalPond:
     """
 
     def __init__(
-        self, folder: Path, streams: Sequence[Stream], queries: Sequence[Query], instances: int = 1,
+        self, folder: Path, streams: Sequence[Stream], queries: Sequence[AnyQuery], instances: int = 1,
         buckets: int = 64, followers: Sequence[Follower] = (), token: str = "local",
     ) -> None:  # fmt: skip
         self.log = Log(LocalFolder(folder / "log"))
@@ -83,8 +83,9 @@ class LocalPond:
         )
         self._width = at
         self._followers = [(Pump(follower.name), follower) for follower in followers]
-        ordered = tuple(sorted(queries, key=lambda query: query.name))
-        spec = PondSpec(tuple(streams), ordered, instances, buckets, since or UNSET)
+        spec = msgspec.structs.replace(
+            PondSpec.of(tuple(streams), queries, instances, buckets), since_us=since or msgspec.UNSET
+        )
         self._perform(self._writer.take_over(0, "localhost", 0, "0", to_json(spec)))
 
     def follow(self, follower: Follower) -> None:
@@ -171,13 +172,13 @@ class LocalPond:
         return pa.RecordBatch.from_arrays(arrays, names=[f"c{i}" for i in range(self._width)])
 
 
-def _since(manifest: Manifest, queries: Sequence[Query]) -> dict[str, int]:
+def _since(manifest: Manifest, queries: Sequence[AnyQuery]) -> dict[str, int]:
     """Where queries begin to answer that the pond did not have before: after every event it has seen."""
     if not manifest.spec:
         return {}
     known = from_json(manifest.spec)
     since = {query.name: known.since[query.name] for query in queries if query.name in known.since}
-    for query in set(queries) - set(known.queries):
+    for query in set(queries) - set(known.asked):
         newest = manifest.max_time.get(query.stream)
         if newest:
             since[query.name] = max(newest.values()) + 1

@@ -23,6 +23,7 @@ from millpond.errors import OverflowedError, QueryTypeError, UnsupportedQuery
 from millpond.log.follower import Follower
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
 from millpond.model.types import FARTHEST_US
 from millpond.plan.build import build_plan, needed_columns, needed_foreign
@@ -59,11 +60,11 @@ class Trial:
         recompile: bool = True,
     ) -> None:  # fmt: skip
         spec = load_compiled(Path(file), recompile=recompile).spec
-        self._set_up(spec.streams, spec.queries, only, instances)
+        self._set_up(spec.streams, spec.asked, only, instances)
 
     @classmethod
     def of(
-        cls, streams: Iterable[Stream], queries: Iterable[Query], *, only: Collection[str] | None = None,
+        cls, streams: Iterable[Stream], queries: Iterable[AnyQuery], *, only: Collection[str] | None = None,
         instances: int = 1,
     ) -> Trial:  # fmt: skip
         """A trial of queries at hand: `Trial.of(pond.streams, pond.queries)`."""
@@ -72,7 +73,7 @@ class Trial:
         return made
 
     def _set_up(
-        self, streams: Iterable[Stream], queries: Iterable[Query], only: Collection[str] | None, instances: int
+        self, streams: Iterable[Stream], queries: Iterable[AnyQuery], only: Collection[str] | None, instances: int
     ) -> None:
         every = {query.name: query for query in queries}
         only = [only] if isinstance(only, str) else only
@@ -112,7 +113,7 @@ class Trial:
         return MappingProxyType(self._read)
 
     @property
-    def queries(self) -> Mapping[str, Query]:
+    def queries(self) -> Mapping[str, AnyQuery]:
         """The queries by name."""
         return MappingProxyType(self._queries)
 
@@ -208,7 +209,7 @@ class Trial:
             QueryTypeError, OverflowedError: as `rows`.
         """
         made: pa.Table = self._sink(self._rows, query).table()
-        return made if made.num_columns else output_schema(self._at_work().plan.of_query(query)[1]).empty_table()
+        return made if made.num_columns else output_schema(self._queries[query]).empty_table()
 
     def late(self, query: str) -> list[dict[str, Any]]:
         """Late events that the query's WHERE takes, since they were last asked for: the columns that it reads, and as
@@ -218,8 +219,11 @@ class Trial:
             QueryTypeError: no such query.
             UnsupportedQuery: it reads a column of a type that late rows cannot hold.
         """
-        if query in self._queries and query not in self._late:
-            check_late(_asking(self._queries[query]), self._read[self._queries[query].stream])
+        asked = self._queries.get(query)
+        if isinstance(asked, Selection):
+            raise UnsupportedQuery(f"Nothing is late for {query}, which has no window.", "Ask for its rows.")
+        if asked is not None and query not in self._late:
+            check_late(_asking(asked), self._read[asked.stream])
         return [
             {name: value for name, value in row.items() if name != LATE_EPOCH}
             for row in listed(self._since(self._late, query))
@@ -330,8 +334,10 @@ class Trial:
         return epochs[told:]
 
 
-def _remembered(query: Query, stream: Stream) -> Query:
+def _remembered(query: AnyQuery, stream: Stream) -> AnyQuery:
     """The query with its rows, and its late rows if they can be, kept in memory."""
+    if isinstance(query, Selection):
+        return msgspec.structs.replace(query, sink=Sink("memory"))
     query = msgspec.structs.replace(query, sink=Sink("memory"), serve=False, late=msgspec.UNSET)
     asking = _asking(query)
     try:
@@ -345,7 +351,7 @@ def _asking(query: Query) -> Query:
     return msgspec.structs.replace(query, late=Sink("memory"))
 
 
-def _wanted(stream: Stream, queries: Sequence[Query]) -> tuple[Wanted, ...]:
+def _wanted(stream: Stream, queries: Sequence[AnyQuery]) -> tuple[Wanted, ...]:
     """What events of a stream must have, and which queries read it."""
     types = {field.name: field.type for field in stream.columns}
     readers: dict[Wanted, list[str]] = {}
@@ -355,7 +361,7 @@ def _wanted(stream: Stream, queries: Sequence[Query]) -> tuple[Wanted, ...]:
         plan = build_plan([query])
         foreigns = needed_foreign(plan, stream.name)
         names = {*needed_columns(plan, stream.name)} - {foreign.name for foreign in foreigns}
-        if _remembered(query, stream).late_sink is not None:
+        if isinstance(query, Query) and _remembered(query, stream).late_sink is not None:
             names.update(late_columns(query, stream))
         names.update(stream.order.columns if stream.order else ())
         columns = [Wanted(name, types[name], name) for name in sorted(names)]

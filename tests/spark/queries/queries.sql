@@ -592,3 +592,75 @@ SELECT origin, session_window(departed, '16 minutes') AS w, sum(cost) AS s, avg(
 FROM flights
 WHERE delay IS NOT NULL
 GROUP BY ALL;
+-- without windows: each event is answered alone
+
+--- every_row
+SELECT * FROM tx;
+
+--- big
+SELECT id, amount * 2 AS double_amount, upper(card) AS c
+FROM tx
+WHERE amount > 4;
+
+--- bigger
+SELECT id, qty + 1 AS more, amount > 8 AS huge
+FROM tx
+WHERE amount > 6;
+
+--- nested
+SELECT id, split(merchant, 'm') AS parts, named_struct('k', kind, 'a', amount) AS both, map(kind, qty) AS by_kind,
+  cast(card AS binary) AS bytes, date_format(ts, 'yyyy-MM-dd HH') AS hour, ts
+FROM tx
+WHERE kind <> 'atm' AND length(card) = 2;
+
+--- constants
+SELECT 1 AS one, 'x' AS x, CAST(NULL AS INT) AS nothing FROM tx WHERE qty = 1;
+
+--- enriched
+SELECT id, t.merchant, region, fee * amount AS cost
+FROM tx t LEFT JOIN merchants m ON t.merchant = m.merchant
+WHERE flagged;
+
+--- with_partner
+SELECT id, region FROM tx JOIN merchants USING (merchant) WHERE region = 'eu';
+
+--- all_moves
+SELECT card, abs(amount) AS a, ts FROM moves WHERE amount <> 0;
+
+--- costs
+SELECT carrier, cost * 2 AS twice, cost, delay FROM flights WHERE cost BETWEEN 5 AND 60.5;
+
+
+-- an array or a map as rows
+
+--- items
+SELECT id, explode(items) AS item FROM orders;
+
+--- items_outer
+SELECT id, item.sku, item.price FROM orders LATERAL VIEW OUTER explode(items) t AS item WHERE id < 40;
+
+--- items_inline
+SELECT id, sku, price * 2 AS twice FROM orders LATERAL VIEW inline(items) t AS sku, price, at;
+
+--- items_inline_outer
+SELECT id, inline_outer(items) FROM orders WHERE id % 2 = 0;
+
+--- items_position
+SELECT id, pos, item.sku FROM orders LATERAL VIEW posexplode(items) t AS pos, item WHERE customer <> 'c1';
+
+--- pairs
+SELECT id, key, value FROM orders LATERAL VIEW explode(attributes) t AS key, value WHERE value > 3 OR value IS NULL;
+
+--- tags
+SELECT tag, window(ts, '1 hour') AS w, count(*) AS n
+FROM (SELECT ts, explode(split(tags, ',')) AS tag FROM orders WHERE id > 5)
+GROUP BY ALL;
+
+--- items_and_tags
+SELECT tag, window(ts, '2 hours') AS w, sum(item.price) AS p
+FROM orders LATERAL VIEW explode(items) t AS item LATERAL VIEW OUTER explode(split(tags, ',')) u AS tag
+GROUP BY ALL;
+
+--- nested_letters
+SELECT id, letter FROM orders LATERAL VIEW explode(items) t AS item LATERAL VIEW explode(split(item.sku, '')) u AS letter
+WHERE id < 12;

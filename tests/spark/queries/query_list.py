@@ -21,6 +21,16 @@ TABLES = {
         "id bigint, card string, merchant string, amount double, at timestamp",
         """id, concat('c', id % 7), concat('m', id % 6), id % 9 * 0.5D, timestamp_seconds(1700000100 + id * 211)""",
     ),
+    # shops
+    "orders": (
+        "id bigint, customer string, items array<struct<sku:string,price:double,at:timestamp>>, "
+        "attributes map<string,int>, tags string, ts timestamp",
+        """id, concat('c', id % 4), if(id % 5 = 0, NULL, transform(sequence(1, cast(id % 4 AS int) + 1), i ->
+        if(i = 3, NULL, named_struct('sku', concat('s', i), 'price', i * 1.5D + id % 3, 'at',
+        timestamp_seconds(1700000000 + id * 131 + i))))), if(id % 3 = 0, map('size', cast(id AS int), 'rest', NULL),
+        map()), if(id % 7 = 0, NULL, concat_ws(',', 'a', concat('b', id % 2))),
+        timestamp_seconds(1700000000 + id * 131)""",
+    ),
     # things
     "sensors": (
         "device string, site int, metric string, value double, ok boolean, at timestamp",
@@ -52,7 +62,9 @@ TABLES = {
 }
 """Stream -> columns, and how they are made of `id`."""
 
-TIMES = {"tx": "ts", "refunds": "at", "sensors": "at", "hits": "ts", "plays": "at", "flights": "departed"}
+TIMES = {
+    "orders": "ts", "tx": "ts", "refunds": "at", "sensors": "at", "hits": "ts", "plays": "at", "flights": "departed",
+}  # fmt: skip
 
 STATIC = {
     "merchants": (
@@ -223,5 +235,29 @@ FRAMES: dict[str, Callable[[Mapping[str, DataFrame]], DataFrame]] = {
     ),
     "df_view": lambda t: t["tx"].sparkSession.sql(
         "SELECT card, window(ts, '1 hour') AS w, count(*) AS n FROM {t} GROUP BY ALL", t=t["tx"]
+    ),
+    "df_stateless": lambda t: (
+        t["plays"].where("won").select("player", F.expr("points * 2").alias("p"), F.array("player", "level").alias("a"))
+    ),
+    "df_stateless_udf": lambda t: (
+        t["tx"].where("qty > 0").select("id", F.udf(lambda a: 12 // a, "int")("qty").alias("share"))
+    ),
+    "df_stateless_union": lambda t: t["tx"].select("card", "ts").union(t["refunds"].select("card", "at")),
+    "df_explode": lambda t: (
+        t["orders"]
+        .select("ts", F.explode("items").alias("item"))
+        .groupBy("item.sku", _hour())
+        .agg(F.sum("item.price").alias("s"), F.count("item").alias("n"))
+    ),
+    "df_explode_union": lambda t: (
+        t["orders"]
+        .select("customer", F.explode(F.split("tags", ",")).alias("tag"))
+        .union(t["orders"].where("id > 9").select("customer", F.explode_outer("items.sku")))
+    ),
+    "df_explode_join": lambda t: (
+        t["tx"]
+        .join(t["merchants"], "merchant", "left")
+        .select("id", F.posexplode(F.array("region", "kind")).alias("place", "what"))
+        .where("what IS NOT NULL")
     ),
 }

@@ -65,6 +65,17 @@ def test_the_largest_time_is_carried_from_chunk_to_chunk_and_from_epoch_to_epoch
         assert late_classes(np.array(times), judged, None, (3 if times[0] == 37 else 2,)).tolist() == expected
 
 
+def test_rows_of_one_offset_are_judged_together_also_across_chunks() -> None:
+    #  offset   0   1   1 | 1   2   2      delay 0: each element of an exploded event by what came before the event
+    #  time    10  20  20 |15  20  21
+    judge, found = Judge(TimeLine(ordered=True), None), []
+    for times, offsets in (([10, 20, 20], [0, 1, 1]), ([15, 20, 21], [1, 2, 2])):
+        names = pa.array(["a"] * len(times))
+        judged = judge.judge(np.array(times), np.zeros(len(times), bool), names, np.array(offsets))
+        found += late_classes(np.array(times), judged, None, (0,)).tolist()
+    assert found == [0, 0, 0, 0, 1, 0]
+
+
 def test_a_partition_that_comes_late_to_the_stream_is_judged_by_the_stream() -> None:
     line = TimeLine(Watermark(50), ordered=True, partitions={"a": 60})
     assert classes(line, [47, 48, 10], (3,), "bbb") == [1, 0, 1]

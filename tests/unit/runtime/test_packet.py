@@ -10,8 +10,15 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptError
-from millpond.runtime.late_rows import read_late_rows
-from millpond.runtime.packet import GroupPart, Header, decode_packet, encode_packet
+from millpond.runtime.outbox import rows_stream
+from millpond.runtime.packet import (
+    GroupPart,
+    Header,
+    decode_packet,
+    encode_packet,
+    late_rows_of,
+    selected_rows_of,
+)  # fmt: skip
 from millpond.runtime.raw import RawRows
 from millpond.state.cells import Piece, Slices
 
@@ -84,16 +91,16 @@ def test_bytes_that_are_no_packet_are_corrupt() -> None:
             decode_packet(pa.py_buffer(damaged))
 
 
-def test_late_rows_are_at_the_end_and_damaged_ones_are_refused() -> None:
-    batch = pa.record_batch({"0": [1, 2], "1": [True, False]})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    late = sink.getvalue().to_pybytes()
-    data = encode_packet(header(), [part("g", [TEXTS])], late)
-    found, _ = decode_packet(pa.py_buffer(data))
-    assert found.late_size == len(late)
-    assert read_late_rows(pa.py_buffer(data), found.late_size).equals(batch)
-    for damaged in (data[:-40], data[: -len(late)] + b"\0" * len(late)):
-        with pytest.raises(CorruptError, match="late rows"):
-            read_late_rows(pa.py_buffer(damaged), found.late_size)
+def test_rows_are_at_the_end_and_damaged_ones_are_refused() -> None:
+    late, selected = (pa.record_batch({"0": values, "1": [True, False]}) for values in ([1, 2], ["a", None]))
+    data = encode_packet(header(), [part("g", [TEXTS])], rows_stream([late]), rows_stream([selected]))
+    packet = pa.py_buffer(data)
+    found, _ = decode_packet(packet)
+    assert late_rows_of(found, packet).equals(late)
+    assert selected_rows_of(found, packet).equals(selected)
+    for damaged in (data[:-40], data[: -found.late_size] + b"\0" * found.late_size):
+        with pytest.raises(CorruptError, match="rows of a packet"):
+            late_rows_of(found, pa.py_buffer(damaged))
+    found, _ = decode_packet(packet := pa.py_buffer(encode_packet(header(), [])))
+    assert late_rows_of(found, packet) is None
+    assert selected_rows_of(found, packet) is None

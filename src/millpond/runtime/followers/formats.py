@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, TypeAlias
@@ -15,6 +16,9 @@ from millpond.model.query import Named
 from millpond.runtime.followers.text import as_lines, csv_header, csv_lines, json_objects
 
 WriteTable: TypeAlias = Callable[[pa.Table, BinaryIO], None]
+
+_NO_JSON = re.compile(r"(?:^|[:<,])(?:array<|map<|binary(?=[,>]|$))")
+"""SQL types, also within others, that our JSON has no text for; a field of a struct may be called `binary`."""
 
 _CODECS = ("none", "uncompressed", "snappy", "gzip", "zstd", "lz4", "brotli")
 _BOOLEANS = {"true": True, "false": False}
@@ -36,13 +40,19 @@ def format_of(sink: Sink, output: Iterable[Named] = ()) -> Format:
         case "parquet":
             return _parquet(options)
         case "json":
+            for named in output:
+                if _NO_JSON.search(named.expression.type):
+                    raise UnsupportedQuery(
+                        f"JSON has no place for the column {named.name} of type {named.expression.type}.",
+                        "Select its parts, or write Parquet.",
+                    )
             return _json(options)
         case "csv":
             for named in output:
-                if named.expression.type.startswith("struct"):
+                if named.expression.type.startswith("struct") or _NO_JSON.search(named.expression.type):
                     raise UnsupportedQuery(
                         f"CSV has no place for the column {named.name} of type {named.expression.type}.",
-                        "Select window.start and window.end, or write JSON or Parquet.",
+                        "Select its parts (window.start and window.end), or write JSON or Parquet.",
                     )
             return _csv(options)
     raise UnsupportedQuery(f"{sink.format} is no format of files.", "Use parquet, json or csv.")

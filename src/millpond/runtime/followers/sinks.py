@@ -22,7 +22,7 @@ from millpond.log.follower import NOTHING_APPLIED, Follower
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.model.endpoints import SINKS, Sink
-from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
 from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next
 from millpond.runtime.followers.folder import FolderSink, folder_cursor, local_folder
 from millpond.runtime.followers.formats import format_of, is_folder
@@ -147,7 +147,7 @@ class MemoryTables:
 
 
 def sink_follower(
-    query: Query,
+    query: AnyQuery,
     pond_id: str,
     rows: RowsReader,
     cursors: Path,
@@ -182,7 +182,7 @@ def sink_follower(
     raise UnsupportedQuery(f"There is no sink {sink.format}.", f"Use one of {', '.join(SINKS)}.")
 
 
-def sink_cursor(query: Query, cursors: Path) -> int | None:
+def sink_cursor(query: AnyQuery, cursors: Path) -> int | None:
     """The record up to which a query's rows are in its sink, read beside its pond; None: only its process knows.
 
     Raises:

@@ -23,6 +23,7 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.runtime.followers import folder
 from millpond.runtime.followers.folder import CURSOR_NAME, FolderSink
+from millpond.runtime.followers.formats import format_of
 from millpond.runtime.followers.sinks import sink_follower
 
 NOW = datetime(2013, 1, 1, tzinfo=timezone.utc)
@@ -319,3 +320,22 @@ def test_sinks_that_do_not_fit(pond: Any, tmp_path: Path, sink: Sink, message: s
 def test_csv_options_that_do_not_fit(pond: Any, tmp_path: Path, option: str, value: str) -> None:
     with pytest.raises(UnsupportedQuery):
         make(pond, tmp_path, "csv", **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("form", "kind", "fits"),
+    [
+        ("json", "array<int>", False), ("json", "struct<a:map<string,int>>", False), ("json", "binary", False),
+        ("json", "struct<binary:int,b:binary>", False), ("json", "struct<binary:int>", True), ("csv", "binary", False),
+        ("csv", "map<string,int>", False), ("csv", "string", True), ("parquet", "map<string,array<binary>>", True),
+    ],
+)  # fmt: skip
+def test_values_that_a_format_has_no_text_for_are_refused_before_anything_runs(
+    form: str, kind: str, fits: bool
+) -> None:
+    output = (Named("x", Column("x", kind)),)
+    if fits:
+        assert format_of(Sink(form, "/x"), output).name == form
+        return
+    with pytest.raises(UnsupportedQuery, match="no place for the column x"):
+        format_of(Sink(form, "/x"), output)

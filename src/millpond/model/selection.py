@@ -1,0 +1,52 @@
+"""Stateless queries: each event is answered alone, in the epoch that reads it."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from millpond.model.endpoints import Sink
+from millpond.model.expressions import Expression
+from millpond.model.query import Named, Query
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """A query without a window: each event that WHERE takes leaves as one row of `output`, in the epoch that read it.
+
+    `where` and `output` are over the stream's columns. It has no key, so it is not served, and no delay, so nothing
+    is late for it.
+    """
+
+    name: str
+    stream: str
+    output: tuple[Named, ...]
+    where: Expression | None = None
+    sink: Sink = Sink()
+    text: str = ""
+
+    @property
+    def serve(self) -> bool:
+        """Whether the latest row per key is kept in the view: never."""
+        return False
+
+    @property
+    def late_sink(self) -> Sink | None:
+        """Where late events go: there are none."""
+        return None
+
+
+AnyQuery: TypeAlias = Query | Selection
+"""What a pond may be asked."""
+
+
+def expressions_of(asked: AnyQuery) -> tuple[Expression, ...]:
+    """Every expression over the stream's columns that the query evaluates."""
+    parts: list[Expression | None] = [asked.where]
+    if isinstance(asked, Selection):
+        parts += [item.expression for item in asked.output]
+    else:
+        parts += asked.keys
+        for aggregate in asked.aggregates:
+            parts += [*aggregate.arguments, aggregate.filter]
+    return tuple(part for part in parts if part is not None)

@@ -1,0 +1,45 @@
+"""How stateless queries over one stream share their work: filters, bits of rows, what is moved. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from millpond.model.expressions import Column, Expression, Foreign, Literal, may_raise, walk
+from millpond.model.selection import Selection
+from millpond.model.types import INTEGERS, is_decimal
+
+Bit = tuple[Expression | None, tuple[Expression, ...]]
+"""Which rows a query takes: those for which the first is TRUE (None: all) and none of the others raises."""
+
+_WIDTHS = {"boolean": 0.125, "float": 4.0, "date": 4.0, "string": 16.0}
+_WIDTHS |= {kind: bits / 8 for kind, bits in INTEGERS.items()}
+
+
+def bit_of(selection: Selection) -> Bit:
+    """The rows that the query takes; equal bits of different queries are one."""
+    raising = (item.expression for item in selection.output if may_raise(item.expression))
+    return selection.where, tuple(dict.fromkeys(raising))
+
+
+def moved_selections(selections: Iterable[Selection]) -> tuple[Selection, ...]:
+    """Those whose rows somebody wants: the rows of others are counted where they are read, and moved nowhere."""
+    return tuple(selection for selection in selections if selection.sink.format != "noop")
+
+
+def carried(selections: Sequence[Selection]) -> tuple[Expression, ...]:
+    """What is moved of each row: the columns that the outputs read, or the distinct outputs if those are narrower."""
+    outputs = tuple(dict.fromkeys(item.expression for selection in selections for item in selection.output))
+    columns = tuple(dict.fromkeys(leaf for output in outputs for leaf in leaves_of(output)))
+    computed = tuple(output for output in outputs if not isinstance(output, Literal))
+    return min(columns, computed, key=row_bytes)
+
+
+def leaves_of(expression: Expression) -> tuple[Column | Foreign, ...]:
+    """The columns, projected ones included, that an expression reads, each once."""
+    return tuple(dict.fromkeys(node for node in walk(expression) if isinstance(node, Column | Foreign)))
+
+
+def row_bytes(expressions: Iterable[Expression]) -> float:
+    """Roughly how many bytes a row of these takes; of text and nested values nothing is known but that they vary."""
+    return sum(16.0 if is_decimal(one.type) else _WIDTHS.get(one.type, 8.0 if "<" not in one.type else 32.0)
+               for one in expressions)  # fmt: skip

@@ -1,0 +1,18 @@
+"""Rows on their way out: batches of one query, or of one packet, as bytes that name their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+
+def rows_stream(batches: Sequence[pa.RecordBatch]) -> bytes:
+    """The batches, at least one, as an Arrow IPC stream, lz4."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(sink, batches[0].schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data

@@ -1,0 +1,140 @@
+"""Rows of stateless queries: chosen in the gather once per distinct filter, written by the fold in the same epoch.
+
+In a packet they are one Arrow IPC stream, lz4: what is carried (see `plan.select`) of every row that some query takes,
+then a boolean per distinct bit. A foreign column is carried as Spark sent it, `struct<v>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Mask
+from millpond.model.expressions import Column, Expression, Foreign
+from millpond.model.selection import Selection
+from millpond.model.types import is_known
+from millpond.plan.select import Bit, bit_of, carried, leaves_of, moved_selections
+from millpond.runtime.columns import NONE, Values, arrow_type, from_arrow, to_arrow
+from millpond.runtime.counting import Counts, Sources, count_selected
+from millpond.runtime.evaluate import Evaluator
+from millpond.runtime.layout import StreamLayout
+from millpond.runtime.outbox import rows_stream
+from millpond.runtime.stream_columns import StreamColumns, attempted
+from millpond.state.delta import DeltaWriter
+
+
+def select_rows(
+    selections: Sequence[Selection], layout: StreamLayout, table: pa.RecordBatch, every: Evaluator,
+    sources: Sources | None, counts: Counts,
+) -> bytes:  # fmt: skip
+    """Count what became of a chunk's events, and give the rows that some query wants as they travel; no bytes
+    without rows. `every` evaluates over the whole chunk; outputs are evaluated for the rows that WHERE takes.
+    """
+    if not selections:
+        return b""
+    filters = {selection.where: _tested(every, selection.where) for selection in selections}
+    passing = np.logical_or.reduce([mask for mask, _ in filters.values()])
+    rows = np.flatnonzero(passing)
+    whole = len(rows) == table.num_rows
+    columns = StreamColumns(layout, table, None if whole else rows)
+    some = every if whole else Evaluator(columns, len(rows))
+    askers: dict[Bit, list[Selection]] = {}
+    for selection in selections:
+        askers.setdefault(bit_of(selection), []).append(selection)
+    taken: dict[Bit, Mask] = {}
+    for bit, asking in askers.items():
+        where, raising = bit
+        mask, raised = filters[where]
+        of_rows = mask[rows]
+        for expression in raising:
+            of_rows = of_rows & ~some(expression).error
+        taken[bit] = of_rows
+        applied = np.zeros(table.num_rows, bool)
+        applied[rows] = of_rows
+        count_selected(counts, [selection.name for selection in asking], applied, (mask & ~applied) | raised, sources)
+    return _packed(moved_selections(selections), taken, columns, some)
+
+
+def _tested(every: Evaluator, where: Expression | None) -> tuple[Mask, Mask]:
+    """For which rows a condition is TRUE, and for which it raises."""
+    if where is None:
+        return np.ones(every.rows, bool), NONE
+    values = every(where)
+    return np.broadcast_to(values.is_true(), (every.rows,)), np.broadcast_to(values.error, (every.rows,))
+
+
+def _packed(
+    moved: Sequence[Selection], taken: dict[Bit, Mask], columns: StreamColumns, some: Evaluator
+) -> bytes:  # fmt: skip
+    masks = [taken[bit] for bit in _bits(moved)]
+    if not masks or not some.rows:
+        return b""
+    chosen = np.logical_or.reduce(masks)
+    if not chosen.any():
+        return b""
+    arrays = [_carry(expression, columns, some) for expression in carried(moved)]
+    batch = pa.RecordBatch.from_arrays(
+        [*arrays, *map(pa.array, masks)], names=[str(i) for i in range(len(arrays) + len(masks))]
+    )
+    return rows_stream([batch if chosen.all() else batch.filter(pa.array(chosen))])
+
+
+def _carry(expression: Expression, columns: StreamColumns, some: Evaluator) -> pa.Array:
+    if isinstance(expression, Column | Foreign):
+        return columns.raw(expression.name)
+    values = some(expression)
+    # where an expression raises there is no value: such rows are other queries' only
+    return to_arrow(values._replace(null=values.null | values.error), expression.type, some.rows)
+
+
+def write_selected_rows(
+    selections: Sequence[Selection], batches: Iterable[pa.RecordBatch], delta: DeltaWriter
+) -> None:  # fmt: skip
+    """One section of the delta per query that has rows; `batches` are those of one stream, in their order."""
+    moved = moved_selections(selections)
+    places = {expression: place for place, expression in enumerate(carried(moved))}
+    bits, arrived = _bits(moved), list(batches)
+    for selection in moved:
+        place, found = len(places) + bits.index(bit_of(selection)), []
+        for batch in arrived:
+            mask = batch.column(place)
+            if mask.true_count:
+                found.append(_projected(selection, batch, mask, places))
+        if found:
+            delta.add("rows", selection.name, rows_stream(found), sum(rows.num_rows for rows in found), {})
+
+
+def _projected(
+    selection: Selection, batch: pa.RecordBatch, mask: pa.BooleanArray, places: dict[Expression, int]
+) -> pa.RecordBatch:  # fmt: skip
+    """The output of a query for the rows that it takes."""
+    count = mask.true_count
+    whole = count == batch.num_rows
+
+    def column(expression: Expression) -> pa.Array:
+        array = batch.column(places[expression])
+        return array if whole else array.filter(mask)
+
+    computed = [item.expression for item in selection.output if item.expression not in places]
+    leaves = dict.fromkeys(leaf for expression in computed for leaf in leaves_of(expression))
+    rows = Evaluator({leaf.name: _values(leaf, column(leaf)) for leaf in leaves}, count)
+    arrays = []
+    for item in selection.output:
+        kind = item.expression.type
+        if item.expression in places:
+            array = column(item.expression)
+            array = array.field("v") if isinstance(item.expression, Foreign) else array
+            arrays.append(array.cast(arrow_type(kind)) if is_known(kind) else array)
+        else:
+            arrays.append(to_arrow(rows(item.expression), kind, count))
+    return pa.RecordBatch.from_arrays(arrays, names=[item.name for item in selection.output])
+
+
+def _values(leaf: Column | Foreign, array: pa.Array) -> Values:
+    return attempted(array, leaf.type) if isinstance(leaf, Foreign) else from_arrow(array, leaf.type)
+
+
+def _bits(selections: Sequence[Selection]) -> list[Bit]:
+    return list(dict.fromkeys(map(bit_of, selections)))

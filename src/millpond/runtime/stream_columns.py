@@ -1,0 +1,40 @@
+"""The columns of a stream in one chunk, taken from Arrow when first asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints
+from millpond.runtime.columns import Values, from_arrow
+from millpond.runtime.layout import StreamLayout
+
+
+class StreamColumns(dict[str, Values]):
+    """Values by column name; with `rows`, of these rows only."""
+
+    def __init__(self, layout: StreamLayout, table: pa.RecordBatch, rows: Ints | None = None) -> None:
+        super().__init__()
+        self._table = table
+        self._rows = None if rows is None else pa.array(rows)
+        self._places = {column.name: column for column in layout.columns}
+
+    def raw(self, name: str) -> pa.Array:
+        """A column as Spark sent it; a foreign one is `struct<v>`."""
+        column = self._table.column(self._places[name].position)
+        return column if self._rows is None else column.take(self._rows)
+
+    def __missing__(self, name: str) -> Values:
+        place, column = self._places[name], self.raw(name)
+        if place.foreign:
+            self[name] = attempted(column, place.type)
+        else:
+            self[name] = from_arrow(column, place.type)
+        return self[name]
+
+
+def attempted(column: pa.Array, kind: str) -> Values:
+    """The values of a `struct<v: kind>` that is NULL where evaluating `v` raised."""
+    inner = from_arrow(column.field("v"), kind)
+    raised = np.asarray(column.is_null()) if column.null_count else np.zeros((), bool)
+    return inner._replace(null=inner.null & ~raised, error=raised)

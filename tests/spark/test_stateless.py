@@ -1,0 +1,165 @@
+"""Stateless queries in Spark: files in, files out, beside windows, restarted, explained and examined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+
+from millpond import Pond
+from millpond.control.causes import explain_why
+from millpond.control.measured import measure, measured_text
+from millpond.control.reader import look_up, read_truth
+from millpond.control.why import find_facts
+from millpond.control.why_picture import draw
+from millpond.errors import ForeignPondError, StoreError
+from millpond.log.records import EpochRecord, decode
+from millpond.model.selection import Selection
+from millpond.plan.explain import explain
+from millpond.plan.explain_stateless import price_of_selection
+
+pytestmark = pytest.mark.slow
+
+COLUMNS = "id bigint, kind string, amount double, divisor int, tags array<string>, ts timestamp"
+FILE = """
+CREATE TABLE tx ({columns}) USING parquet OPTIONS (path '{folder}/tx', maxFilesPerTrigger 1);
+CREATE STREAMING TABLE large USING parquet TBLPROPERTIES ('path' = '{folder}/large') AS
+  SELECT id, amount * 2 AS twice, tags FROM STREAM tx WHERE amount >= 50;
+CREATE STREAMING TABLE pos USING json TBLPROPERTIES ('path' = '{folder}/pos') AS
+  SELECT id, upper(kind) AS kind, ts FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 0 SECONDS WHERE kind = 'pos';
+CREATE STREAMING TABLE shares USING parquet TBLPROPERTIES ('path' = '{folder}/shares') AS
+  SELECT id, named_struct('s', 100 DIV divisor) AS share FROM STREAM tx;
+CREATE STREAMING TABLE counted AS SELECT id FROM STREAM tx WHERE amount < {bound};
+CREATE STREAMING TABLE hourly USING parquet TBLPROPERTIES ('path' = '{folder}/hourly', 'serve' = 'true') AS
+  SELECT kind, window(ts, '1 hour') AS w, count(*) AS n
+  FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 0 SECONDS WHERE amount >= 50 GROUP BY ALL;
+"""
+
+
+def write(spark: SparkSession, folder: Path, start: int) -> None:
+    """A hundred events, each file an hour earlier than the one before: everything but the first is late."""
+    rows = spark.range(start, start + 100, 1, 1).selectExpr(
+        "id", "if(id % 2 = 0, 'pos', 'web') AS kind", "id % 100 * 1.0D AS amount", "cast(id % 5 AS int) AS divisor",
+        "array(cast(id AS string), NULL) AS tags", f"timestamp_seconds(9000000 - {start} * 36 + id) AS ts",
+    )  # fmt: skip
+    rows.write.mode("append").parquet(str(folder / "tx"))
+
+
+def run(spark: SparkSession, folder: Path, bound: int = 10) -> Pond:
+    with Pond(spark, folder / "pond") as pond:
+        pond.load(FILE.format(columns=COLUMNS, folder=folder, bound=bound))
+        pond.run(once=True)
+    return pond
+
+
+@pytest.fixture(scope="module")
+def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pond that ran twice, on two files."""
+    folder = tmp_path_factory.mktemp("stateless")
+    for start in (0, 100):
+        write(spark, folder, start)
+        run(spark, folder)
+    return folder
+
+
+def test_rows_are_sparks_exactly_once_across_a_restart(spark: SparkSession, folder: Path) -> None:
+    tx = spark.read.schema(COLUMNS).parquet(str(folder / "tx"))
+    large = tx.where("amount >= 50").selectExpr("id", "amount * 2 AS twice", "tags")
+    pos = tx.where("kind = 'pos'").selectExpr("id", "upper(kind) AS kind", "ts")
+    assert spark.read.parquet(str(folder / "large")).orderBy("id").collect() == large.orderBy("id").collect()
+    found = spark.read.schema(pos.schema).json(str(folder / "pos"))
+    assert found.orderBy("id").collect() == pos.orderBy("id").collect()
+    assert large.count() == 100
+
+
+def test_what_raises_is_dead_also_where_spark_evaluates_it(spark: SparkSession, folder: Path) -> None:
+    found = spark.read.parquet(str(folder / "shares")).orderBy("id").collect()
+    assert [row.id for row in found] == [id for id in range(200) if id % 5]
+    assert found[0].share == Row(s=100)
+
+
+def test_rows_leave_in_the_epoch_that_read_them_and_none_is_late(folder: Path) -> None:
+    truth, _ = read_truth(folder / "pond")
+    records = [decode(truth.log.read(n) or b"").record for n in range(truth.manifest.n + 1)]
+    epochs = [record for record in records if isinstance(record, EpochRecord)]
+    assert [record.counts["large"]["rows"] for record in epochs] == [50, 50]
+    assert [record.counts["hourly"]["late"] for record in epochs] == [0, 100]
+    for name, dead, filtered in (("large", 0, 50), ("shares", 20, 0), ("counted", 0, 90)):
+        applied = 100 - dead - filtered
+        fates = {"read": 100, "applied": applied, "late": 0, "dead": dead, "filtered": filtered, "rows": applied}
+        assert [record.counts[name] for record in epochs] == [fates, fates]
+    assert all(not record.fates for record in epochs)
+
+
+def test_a_pond_with_other_stateless_queries_is_refused(spark: SparkSession, folder: Path) -> None:
+    with pytest.raises(ForeignPondError, match="counted"):
+        run(spark, folder, bound=11)
+
+
+def test_plans_and_prices_are_told(spark: SparkSession, folder: Path) -> None:
+    with Pond(spark, folder / "other") as pond:
+        pond.load(FILE.format(columns=COLUMNS, folder=folder, bound=10))
+        text = explain(pond.plan, pond.streams)
+        more = pond.add("more", "SELECT id, divisor FROM tx WHERE amount >= 50")
+        assert isinstance(more, Selection)
+        plan = pond.plan
+        del pond._queries["more"]
+        price = price_of_selection(pond.plan, more)
+        measured = measured_text(measure(folder / "pond", pond.queries))
+    assert "5 queries in 1 group and 4 stateless over 1 stream" in text
+    assert "stateless: tx, rows leave in the epoch that reads them" in text
+    assert "counted: id; where (amount < 10.0)" in text
+    assert "1 more: divisor; 2 shared" in price
+    assert "filters   1 shared" in price
+    assert "reads 1,000 events" in measured
+    assert plan.id != pond.plan.id
+
+
+def test_why_and_lookup_say_what_is_true(folder: Path) -> None:
+    truth, spec = read_truth(folder / "pond")
+    why = explain_why(find_facts(truth, spec, "counted"))
+    assert why.causes[0].code == "no-sink"
+    assert why.causes[-1].code == "rows-are-out"
+    picture = draw(why)
+    assert "counted: tx, stateless, to noop" in picture
+    assert "each event is answered in the epoch that reads it" in picture
+    assert "20 rows are out" in picture
+    with pytest.raises(StoreError, match="not served"):
+        look_up(folder / "pond", "large", [])
+
+
+def test_an_array_that_raises_is_dead_for_its_queries_alone(spark: SparkSession, tmp_path: Path) -> None:
+    write(spark, tmp_path, 0)
+    source = spark.readStream.schema(COLUMNS).parquet(str(tmp_path / "tx"))
+    halves = F.udf(lambda n: [n, n // 2] if n % 2 == 0 else 1 // 0, "array<int>")
+    with Pond(spark, tmp_path / "pond") as pond:
+        pond.add("inverse", source.select("id", F.expr("explode(array(60 DIV divisor, 0))").alias("x")))
+        pond.add("made", source.where("id < 10").select("id", F.explode(halves("id")).alias("x")))
+        pond.add("tags", source.select("id", F.explode_outer("tags").alias("x")))
+        pond.run()
+        found = {name: sorted(pond.table(name).to_pylist(), key=str) for name in ("inverse", "made", "tags")}
+        counts = {name: tuple(found.whole) for name, found in pond.counts().items()}
+    assert len(found["inverse"]) == 160
+    assert {row["x"] for row in found["inverse"]} == {60, 30, 20, 15, 0}
+    assert found["made"] == [{"id": id, "x": x} for id in range(0, 10, 2) for x in (id // 2, id)]
+    assert len(found["tags"]) == 200
+    # a row for each element, and one where there is none
+    assert counts["inverse"] == (180, 160, 0, 20, 0)
+    assert counts["made"] == (150, 10, 0, 5, 135)
+
+
+def test_an_empty_table_and_a_missing_one(spark: SparkSession, tmp_path: Path) -> None:
+    """No row comes out where WHERE takes nothing, and `why` says so; a lookup of it names its cure."""
+    write(spark, tmp_path, 0)
+    source = spark.readStream.schema(COLUMNS).parquet(str(tmp_path / "tx"))
+    with Pond(spark, tmp_path / "pond", store="memory") as pond:
+        pond.add("none", source.where(F.col("amount") > 1e9).select("id"))
+        pond.run()
+        assert pond.table("none").num_rows == 0
+        [first, *_] = pond.why("none").causes
+        assert first.code == "all-filtered"
+        assert pond.counts()["none"].whole.filtered == 100
+        with pytest.raises(StoreError, match="not served"):
+            pond.lookup("none", 1)
