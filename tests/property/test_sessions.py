@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from millpond.errors import OverflowedError
-from millpond.model.expressions import Column
+from millpond.model.expressions import Column, call
 from millpond.model.query import Named, Query
+from millpond.model.stream import Field, Stream
+from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
 from millpond.plan.build import build_plan
 from millpond.state import atoms
@@ -190,6 +193,58 @@ def test_atoms_go_when_no_open_session_holds_them(tmp_path: Path) -> None:
     assert len([row for row in run.answers().rows["long"] if row["k"] == "a"]) == 1
     run.epoch([[]])
     assert not any(section.kind == "segment" for section in run.pond.manifest.sections.values())
+
+
+OWN = Stream("own", (Field("k", "string"), Field("v", "int"), Field("ts", "timestamp"), Field("until", "timestamp")))
+UNTIL = Column("until", "timestamp")
+
+
+def own_gaps(name: str, delay_us: int, by_key: bool) -> Query:
+    counted = (aggregate_of("count", None), aggregate_of("sum", Column("v", "int")))
+    positive = call("lt", (Column("ts", "timestamp"), UNTIL), "boolean")
+    return Query(
+        name, "own", "ts", delay_us, Session(0, UNTIL), (Column("k", "string"),) if by_key else (), counted,
+        (Named("w", Column("window", WINDOW)), *(Named(f"a{i}", Column(f"agg:{i}", "bigint")) for i in range(2))),
+        positive,
+    )  # fmt: skip
+
+
+@settings(PROPERTY, max_examples=40)
+@given(
+    epochs=st.lists(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["a", "b", None]), st.integers(0, 60) | st.none(), st.integers(-3, 25) | st.none()
+            ),
+            max_size=8,
+        ),
+        max_size=8,
+    ),
+    delays=st.lists(st.integers(0, 30), min_size=1, max_size=3), instances=st.integers(1, 3), drained=st.booleans(),
+)  # fmt: skip
+def test_events_bring_their_own_gaps(
+    epochs: list[list[tuple[Any, Any, Any]]], delays: list[int], instances: int, drained: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
+    rows = [
+        [
+            {"k": k, "v": 1, "ts": time, "until": None if time is None or gap is None else time + gap}
+            for k, time, gap in batch
+        ]
+        for batch in epochs
+    ]
+    queries = [own_gaps(f"q{i}", delay, bool(i % 2)) for i, delay in enumerate(delays)]
+    folder = tmp_path_factory.mktemp("pond")
+    run = Run(folder, queries, instances, stream=OWN)
+    for number, batch in enumerate(rows):
+        run.epoch(dealt(number)(batch))
+    if drained:
+        run.pond.drain()
+    check(Case(rows, queries), run.answers(), drained)
+    for query in queries:
+        judged = duckdb_judge.answer(query, rows, drained=drained)
+        assert_same_rows(judged, run.answers().rows[query.name], about=str(query))
+    shutil.rmtree(folder)
 
 
 @settings(PROPERTY)

@@ -545,9 +545,8 @@ REFUSED = [
     (f"SELECT try_sum(i) FROM tx GROUP BY {W}", UnsupportedQuery, "try_sum|overflow"),
     (f"SELECT count(*) FROM tx GROUP BY items, {W}", UnsupportedQuery, "array<struct"),
     (f"SELECT sum(d) / count(*) FROM tx GROUP BY {W}", UnsupportedQuery, "above an aggregation"),
-    ("SELECT count(*) FROM tx GROUP BY session_window(ts, kind)", UnsupportedQuery, "differs from event to event"),
     ("SELECT count(*) FROM tx GROUP BY session_window(ts, '5 minutes').start", UnsupportedQuery, "part of it"),
-    ("SELECT count(*) FROM tx GROUP BY session_window(ts, '1 day')", UnsupportedQuery, "counts days"),
+    ("SELECT count(*) FROM tx GROUP BY session_window(ts, CAST(rand() AS STRING))", QueryError, "run to run|rand"),
     ("SELECT count(*) FROM tx GROUP BY session_window(ts, '1 month')", QueryTypeError, "months"),
     ("SELECT count(*) FROM tx GROUP BY session_window(ts, '0 seconds')", QueryTypeError, "positive|empty"),
     ("SELECT count(*) FROM tx GROUP BY session_window(ts, '876601 hours')", QueryTypeError, "never end"),
@@ -621,6 +620,17 @@ def test_sessions_are_read_from_sql_and_dataframes_alike(spark: SparkSession, fr
     assert front.query_from_dataframe("above", above.groupBy("s").count()).where == asked.where
 
 
+@pytest.mark.parametrize("gap", ["CASE WHEN kind = 'pos' THEN '5 minutes' ELSE '1 hour' END", "'1 day'"])
+def test_gaps_that_differ_from_event_to_event(front: FrontEnd, gap: str) -> None:
+    query = front.query_from_sql("q", f"SELECT count(*) FROM tx WHERE i > 0 GROUP BY session_window(ts, {gap})")
+    assert isinstance(query.window, Session)
+    end = query.window.own_end
+    assert isinstance(end, Foreign) and end.type == "timestamp"
+    assert set(end.columns) == ({"ts"} if gap == "'1 day'" else {"kind", "ts"})
+    positive = call("lt", (column("ts"), end), "boolean")
+    assert query.where == call("and", (call("gt", (INT, literal(0, "int")), "boolean"), positive), "boolean")
+
+
 def test_a_window_needs_a_watermark(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
     source = spark.readStream.schema(SCHEMA).parquet(str(folder))
     with pytest.raises(QueryTypeError, match=r"no watermark.*withWatermark\('ts', '10 seconds'\)"):
@@ -637,7 +647,6 @@ def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame
     other = source.select("id")
     static = source.sparkSession.range(3)
     return {
-        "event to event": lambda: source.groupBy(F.session_window("ts", F.concat("kind", F.lit(" hours")))).count(),
         "rand|not deterministic|run to run": lambda: source.where(F.rand() < 0.1).groupBy(hour).count(),
         "run to run": lambda: source.where(F.col("ts") < F.current_timestamp()).groupBy(hour).count(),
         "uuid": lambda: source.groupBy(F.expr("uuid()"), hour).count(),
@@ -658,7 +667,7 @@ def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame
 
 
 @pytest.mark.parametrize("what", [
-    "event to event", "rand|not deterministic|run to run", "run to run", "uuid", "whole columns", "not deterministic",
+    "rand|not deterministic|run to run", "run to run", "uuid", "whole columns", "not deterministic",
     "hidden",
     "dropDuplicatesWithinWatermark", "dropDuplicates", "join of two streams", "SEMI", "wait differently",
     "below a union", "no stream", "Limit", "is computed", "chain",

@@ -140,6 +140,16 @@ SAME = {
         window="session_window(ts, '59 minutes')",
     ),
     "sessions_touch": q("count(*) AS n, session_window AS w", "nights", window="session_window(ts, '1 hour')"),
+    "sessions_of_days": q(
+        "count(*) AS n, session_window AS w", "k = 'nights' AND i < 10", window="session_window(ts, '1 day')"
+    ),
+    "sessions_of_hours": q(
+        "count(*) AS n, session_window AS w", "k = 'nights' AND i < 10", window="session_window(ts, '24 hours')"
+    ),
+    "sessions_of_their_own": q(
+        "count(*) AS n, session_window AS w", "nights",
+        window="session_window(ts, CASE WHEN i % 7 = 0 THEN '-1 hours' WHEN i % 5 = 0 THEN NULL ELSE '70 minutes' END)",
+    ),
     "sessions_by_key": q("b AS a, count(i) AS c, session_window AS w", "null", "b", "", "session_window(ts, '1 hour')"),
     "sessions_timeless": q("count(*) AS n", "no time", window="session_window(ts, '1 hour')"),
     "no_zone": q("n AS a, count(*) AS c", "no zone", "n"),
@@ -329,10 +339,9 @@ def test_a_session_ends_a_gap_after_its_last_event_and_touching_ones_are_one(ans
     assert len(answered.pond["sessions_touch"]) == 2
 
 
-def test_a_gap_of_days_is_refused(answered: Answered) -> None:
-    text = q("count(*) AS n", "nights", window="session_window(ts, '1 day')")
-    with pytest.raises(UnsupportedQuery, match="'24 hours'"):
-        answered.door._front.query_from_sql("days", text)
+def test_a_gap_of_days_is_of_the_calendar_and_events_may_bring_their_own(answered: Answered) -> None:
+    same(answered, "sessions_of_days", "sessions_of_their_own")
+    assert answered.pond["sessions_of_days"] != answered.pond["sessions_of_hours"]
 
 
 def test_durations_of_months_are_no_windows(answered: Answered) -> None:

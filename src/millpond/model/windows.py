@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from millpond.errors import QueryTypeError
+from millpond.model.expressions import Expression
 
 
 class Interval(NamedTuple):
@@ -59,6 +60,8 @@ class Session(msgspec.Struct, frozen=True, tag_field="window", tag="session"):
     """A window per key from its first event to `gap_us` after its last: it ends when so long no event comes.
 
     An event at t opens [t, t + gap); windows of a key that overlap or touch are one, as in Spark.
+    `end`: events bring their own gaps: this timestamp is where the window ends that an event opens, `gap_us` is 0, and
+    the query's `where` says that an event's time is below it. The JSON of a window with one gap has no such field.
 
     >>> Session(gap_us=10).assign(12)
     [Interval(start_us=12, end_us=22)]
@@ -68,8 +71,16 @@ class Session(msgspec.Struct, frozen=True, tag_field="window", tag="session"):
     """
 
     gap_us: int
+    end: Expression | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def own_end(self) -> Expression | None:
+        """Where the window of an event ends, if that differs from event to event."""
+        return None if isinstance(self.end, msgspec.UnsetType) else self.end
 
     def __post_init__(self) -> None:
+        if self.own_end is not None:
+            return
         if self.gap_us <= 0:
             raise QueryTypeError(
                 f"A session window with a gap of {self.gap_us} µs is empty.", "Use a positive gap."

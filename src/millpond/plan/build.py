@@ -44,7 +44,10 @@ def build_plan(queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None =
 def _identity(query: Query) -> tuple[object, ...]:
     """What queries of one group have alike; of sessions also the events, for these make the windows."""
     alike = (query.stream, query.event_time, query.keys)
-    return (*alike, "sessions", presence_filter(query)) if isinstance(query.window, Session) else alike
+    if not isinstance(query.window, Session):
+        return alike
+    own = () if query.window.own_end is None else (query.window.own_end,)
+    return (*alike, "sessions", presence_filter(query), *own)
 
 
 def _order(window: Window) -> tuple[int, ...]:

@@ -72,7 +72,9 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
     asked = sum(sum(by.values()) for by in askers)
     yield f"group {group.id}: {group.stream} by {keys}, event time {group.event_time}"
     yield f"  windows   {', '.join(map(window_text, group.windows))}"
-    if group.gaps_us:
+    if group.own_end is not None:
+        yield "  atoms     runs of events whose own gaps leave no hole"
+    elif group.gaps_us:
         least = duration(group.gaps_us[0])
         yield f"  atoms     split where a key has no event for more than {least}: a session is a run of them"
     else:
@@ -184,6 +186,8 @@ def window_text(window: Window) -> str:
     >>> window_text(Sliding(3_600_000_000, 60_000_000)), window_text(Sliding(1_500_000, 1_500_000))
     ('1 hour every 1 minute', '1500 milliseconds')
     """
+    if isinstance(window, Session) and window.own_end is not None:
+        return f"sessions until {render(window.own_end)}"
     if isinstance(window, Session):
         return f"sessions with a gap of {duration(window.gap_us)}"
     text = duration(window.size_us)

@@ -116,6 +116,11 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
         return tuple(window.gap_us for window in self.windows if isinstance(window, Session))
 
     @cached_property
+    def own_end(self) -> Expression | None:
+        """Where the window that an event opens ends, in a group of sessions whose gaps differ from event to event."""
+        return self.windows[0].own_end if isinstance(self.windows[0], Session) else None
+
+    @cached_property
     def filters(self) -> dict[str, Expression | None]:
         """Every distinct filter of its measures, by id."""
         return {measure.filter_id: measure.filter for measure in self.measures}

@@ -20,12 +20,13 @@ def atoms_of_rows(group: GroupPlan, rows: Rows, keys: Ints, times_us: Ints, late
     owners = keys * class_count + late_classes
     order = sorted_by(owners, times_us)
     times = times_us[order]
-    new = begins(owners[order], times, times, group.gaps_us[0])
+    lasts = times if group.own_end is None else rows.values(group.own_end).astype(np.int64)[order]
+    new = begins(owners[order], times, lasts, group.gaps_us[0])
     atoms = np.empty(rows.count, np.int64)
     atoms[order] = np.cumsum(new) - 1
     starts = np.flatnonzero(new)
     rolled = roll_up(group, Partials(rows, atoms, len(starts)))
-    first, last = times[starts], times[np.append(starts[1:], len(times)) - 1]
+    first, last = times[starts], np.maximum.reduceat(lasts, starts)
     slots, classes = np.divmod(owners[order[starts]], class_count)
     every = Slices(np.zeros(class_count, np.int64), np.zeros(class_count, np.int64), np.arange(class_count))
     return Piece(every, classes, slots, {FIRST: first, LAST: last, **rolled.columns})

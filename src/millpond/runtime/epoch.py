@@ -152,6 +152,9 @@ def drain_floors(plan: Plan, manifest: Manifest) -> dict[str, int]:
         if newest is None:
             continue
         ends = [window.assign(newest)[-1].end_us for window in group.windows]
+        if group.own_end is not None:
+            live = (section for section in manifest.sections.values() if section.group == group.id)
+            ends += [last for section in live if isinstance(last := section.info.get("last"), int)]
         floors[group.stream] = max([*ends, floors.get(group.stream, ends[0])])
     return floors
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
-from millpond.model.windows import Session, Window
+from millpond.model.windows import Sliding, Window
 from millpond.spark.catalyst import Catalyst, JavaObject, children, id_of, items, kind_of, optional, window_mark
 from millpond.spark.windows import is_noted, recovered, recovered_session
 
@@ -34,10 +34,13 @@ _FIELDS = ("start", "end")
 
 
 class WindowColumn(NamedTuple):
-    """A window that the analyser made: the attribute of its time, and what it is."""
+    """A window that the analyser made: the attribute of its time, and what it is.
+
+    Of sessions whose gaps differ from event to event it is the timestamp at which that of an event ends.
+    """
 
     time: JavaObject
-    kind: Window
+    kind: Window | JavaObject
 
 
 class WindowPart(NamedTuple):
@@ -91,7 +94,7 @@ class Below:
         if kind == "GetStructField":
             whole = self.window_part(expression.child())
             if whole is not None and whole.field is None:
-                if isinstance(whole.window.kind, Session):
+                if not isinstance(whole.window.kind, Sliding):
                     raise UnsupportedQuery(
                         "Grouped by a part of it, a session window makes no sessions.",
                         "Group by the whole session window.",

@@ -25,7 +25,7 @@ from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
-from millpond.model.windows import Sliding, Window
+from millpond.model.windows import Session, Sliding, Window
 from millpond.spark.aggregates import aggregate_of
 from millpond.spark.below import Below, read_below
 from millpond.spark.catalyst import (
@@ -108,7 +108,7 @@ def extract_query(
             )
         below = read_below(catalyst, whole)
         found = find_source(catalyst, below, streams, relation)
-        return _Reader(catalyst, terms, found, below).select(items(whole.output()))
+        return _Reader(catalyst, terms, found, below, UserFunctions(catalyst)).select(items(whole.output()))
     below = read_below(catalyst, plan.child())
     source = find_source(catalyst, below, streams, relation)
     return _Reader(catalyst, terms, source, below, functions).read(plan, above)
@@ -164,7 +164,7 @@ class _Reader:
             keys=keys,
             aggregates=aggregates,
             output=output,
-            where=self._where(),
+            where=self._where(window, event_time),
             having=having,
             sink=terms.sink,
             serve=terms.serve,
@@ -214,8 +214,10 @@ class _Reader:
                 return Column(name, type_of(column))
         return self._projected(column, passing=True)
 
-    def _where(self) -> Expression | None:
-        """Conditions on events; of a join, that its key does not raise and, if it is an inner one, finds a partner."""
+    def _where(self, window: Window | None = None, event_time: Column | None = None) -> Expression | None:
+        """Conditions on events; of a join, that its key does not raise and, if it is an inner one, finds a partner;
+        of sessions, that the gap is positive, as Spark's own filter says.
+        """
         source = self._source
         parts = [] if source.taken is None else [self._projected(source.taken)]
         for index, step in enumerate(self._below.steps):
@@ -228,13 +230,16 @@ class _Reader:
             else:
                 parts += [call("ran", (key,), "boolean") for key in keys if may_raise(key)]
             parts += [Column(source.markers[index], "boolean")] if step.inner else []
+        if isinstance(window, Session) and window.own_end is not None and event_time is not None:
+            parts.append(call("lt", (event_time, window.own_end), "boolean"))
         return conjunction(parts)
 
     def _window(self, groups: list[JavaObject]) -> tuple[JavaObject, Window]:
         for group in groups:
             found = self._below.window_part(group)
             if found is not None:
-                return found.window.time, found.window.kind
+                kind = found.window.kind
+                return found.window.time, kind if isinstance(kind, Sliding | Session) else Session(0, self._down(kind))
         raise UnsupportedQuery(
             "The query does not group by a window, so its answer would never be final.",
             "Add window(time, size), or session_window(time, gap), to GROUP BY.",

@@ -155,31 +155,34 @@ def recovered(catalyst: Catalyst, column: JavaObject, panes: list[JavaObject]) -
     return time, Sliding(size, slide, bounds[0][0] % slide)
 
 
-def recovered_session(catalyst: Catalyst, column: JavaObject) -> tuple[JavaObject, Session]:
-    """The time attribute and the gap of an analysed session window.
+def recovered_session(catalyst: Catalyst, column: JavaObject) -> tuple[JavaObject, Session | JavaObject]:
+    """The time attribute of an analysed session window, and its gap or, where that differs from event to event (also
+    because it is in days of a calendar), the timestamp at which the window ends that an event opens.
 
     Raises:
-        UnsupportedQuery: the gap is not the same for every event, or counts days; or see `recovered`.
+        UnsupportedQuery: see `recovered`.
         QueryTypeError: the gap counts months, or is not positive.
     """
     struct = column.child()
     start, end = children(struct)[1::2]
+    time = _time_of(column, start)
     gap = _interval_in(end)
     if gap is None or not gap.foldable():
-        raise UnsupportedQuery(
-            f"The gap of {column.name()} differs from event to event, which is planned, not answered yet.",
-            "Use one gap: session_window(ts, '5 minutes').",
-        )
-    time = _time_of(column, start)
+        return time, _unwrapped(end)
     months, days, micros = catalyst.fixed_interval(gap)
-    if days:
-        raise UnsupportedQuery(
-            f"The gap of {column.name()} counts days, which Spark adds by the calendar of the time zone.",
-            f"Write it in hours: '{24 * days} hours'.",
-        )
+    if days and not months and micros >= 0:
+        _check_length(days * _DAY_US + micros)
+        return time, _unwrapped(end)
     session = Session(_without_months(months, micros, f"of {column.name()}"))
     _check_length(session.gap_us)
     return time, session
+
+
+def _unwrapped(end: JavaObject) -> JavaObject:
+    """The timestamp that the analyser turned into a number and back."""
+    while kind_of(end) in ("KnownNullable", "PreciseTimestampConversion"):
+        [end] = children(end)
+    return end
 
 
 def _interval_in(expression: JavaObject) -> JavaObject | None:

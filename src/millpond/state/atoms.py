@@ -28,7 +28,8 @@ from millpond.state.cells import (
 )
 
 FIRST, LAST = "first:min", "last:max"
-"""Columns of an atom: the times of its first and last event, µs."""
+"""Columns of an atom: the times of its first and last event, µs; where events bring their own gaps, the latest end
+of the windows that they open, and the gap between atoms is 0."""
 
 _LARGEST = np.iinfo(np.int64).max
 _AT_ONCE = 1024

@@ -82,7 +82,7 @@ class Run:
 
     def __init__(
         self, folder: Path, queries: Sequence[AnyQuery], instances: int = 1, buckets: int = 64,
-        followers: Sequence[Follower] = (), *, keep_rows: bool = True,
+        followers: Sequence[Follower] = (), *, keep_rows: bool = True, stream: Stream = STREAM,
     ) -> None:  # fmt: skip
         sink = Sink("memory" if keep_rows else "noop")
         remembered = [msgspec.structs.replace(query, sink=sink) for query in queries]
@@ -94,11 +94,12 @@ class Run:
         asking = [query for query in kept if query.late_sink is not None]
         self.late_sinks = {query.name: MemorySink(query.name, late, late=True) for query in asking}
         everybody: list[Follower] = [*self.sinks.values(), *self.late_sinks.values(), self.ledger, *followers]
-        self.pond = LocalPond(folder, [STREAM], remembered, instances, buckets, everybody)
+        self._stream = stream
+        self.pond = LocalPond(folder, [stream], remembered, instances, buckets, everybody)
 
     def epoch(self, partitions: Sequence[Rows]) -> None:
         """One epoch with the events of each source partition."""
-        self.pond.epoch({STREAM.name: [table_of(rows) for rows in partitions]})
+        self.pond.epoch({self._stream.name: [table_of(rows, self._stream) for rows in partitions]})
 
     def answers(self) -> Answers:
         """What came out so far."""

@@ -152,7 +152,8 @@ class _Script:
         """The table `placed`: events in each of their windows, [_start, _end)."""
         window = self._query.window
         if isinstance(window, Session):
-            return self._in_sessions(time, window.gap_us)
+            own = window.own_end
+            return self._in_sessions(time, f"{time} + {window.gap_us}" if own is None else translate(own).value)
         size, slide, offset = window.size_us, window.slide_us, window.offset_us
         # A few candidates too many on both sides: DuckDB's integer division goes towards zero.
         first = f"({time} - {offset} - {size}) // {slide} - 2"
@@ -163,19 +164,19 @@ class _Script:
             placed AS (SELECT *, _start + {size} AS _end FROM candidates
                 WHERE _start <= {time} AND {time} < _start + {size})"""
 
-    def _in_sessions(self, time: str, gap: int) -> str:
+    def _in_sessions(self, time: str, end: str) -> str:
         """All events that are not late at once: none of them could join a session that had closed before it came."""
         pairs = zip(self._keys, self._query.keys, strict=True)
         keys = [f"{_shown(key.value, expression)} AS _k{i}" for i, (key, expression) in enumerate(pairs)]
         mine = ", ".join(["1", *(f"_k{i}" for i in range(len(keys)))])
         return f"""
             keyed AS (SELECT {', '.join(['*', *keys])} FROM judged WHERE _fate = 'applied'),
-            parted AS (SELECT *, ({time} > lag({time}) OVER (PARTITION BY {mine} ORDER BY {time}) + {gap})::INT AS _new
-                FROM keyed),
+            parted AS (SELECT *, ({end}) AS _until, ({time} > max({end}) OVER (PARTITION BY {mine} ORDER BY {time}
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))::INT AS _new FROM keyed),
             numbered AS (SELECT *, sum(coalesce(_new, 1)) OVER (PARTITION BY {mine} ORDER BY {time}
                 ROWS UNBOUNDED PRECEDING) AS _session FROM parted),
             placed AS (SELECT *, min({time}) OVER (PARTITION BY {mine}, _session) AS _start,
-                max({time}) OVER (PARTITION BY {mine}, _session) + {gap} AS _end FROM numbered)"""
+                max(_until) OVER (PARTITION BY {mine}, _session) AS _end FROM numbered)"""
 
     def _aggregates(self) -> Iterator[str]:
         parts = zip(self._query.aggregates, self._filters, self._arguments, strict=True)

@@ -71,7 +71,7 @@ def answer_by_epoch(query: Query, epochs: Sequence[Batch], *, drained: bool = Fa
         for row in batch:
             judged = _judge(query, row, before)
             if judged.fate == "applied":
-                _place(query, row[query.event_time], judged, cells)
+                _place(query, row, judged, cells)
         ripe = [key for key, cell in cells.items() if after is not None and cell.window.end_us <= after]
         emitted.append(list(_emit(query, [cells.pop(key) for key in ripe])))
     if drained:
@@ -171,10 +171,12 @@ def _judge(query: Query, row: Row, watermark: int | None) -> _Judged:
     return _Judged("applied", keys, tuple(taken))
 
 
-def _place(query: Query, time: int, judged: _Judged, cells: dict[tuple[Value, ...], _Cell]) -> None:
+def _place(query: Query, row: Row, judged: _Judged, cells: dict[tuple[Value, ...], _Cell]) -> None:
+    time = row[query.event_time]
     for window in query.window.assign(time):
         if isinstance(query.window, Session):
-            window = _merged(window, judged.keys, cells)
+            own = query.window.own_end
+            window = _merged(window if own is None else Interval(time, evaluate(own, row)), judged.keys, cells)
         # `order` makes every NaN the same dictionary key.
         key = (window, *(None if value is None else order(value) for value in judged.keys))
         if key not in cells:

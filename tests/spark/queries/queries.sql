@@ -664,3 +664,22 @@ GROUP BY ALL;
 --- nested_letters
 SELECT id, letter FROM orders LATERAL VIEW explode(items) t AS item LATERAL VIEW explode(split(item.sku, '')) u AS letter
 WHERE id < 12;
+
+--- session_own_gap
+SELECT card, session_window(ts, CASE WHEN kind = 'pos' THEN '20 minutes' WHEN kind = 'atm' THEN '10 minutes' END) AS w,
+  count(*) AS n, sum(amount) AS s
+FROM tx
+GROUP BY ALL;
+
+--- session_of_days
+SELECT session_window(departed, '1 day') AS w, count(*) AS n, max(delay) AS d
+FROM flights
+WHERE carrier = 'AA'
+GROUP BY ALL;
+
+--- session_gap_of_a_column
+SELECT game, session_window(at, concat(points, ' seconds')) AS w, count(*) AS n
+FROM plays
+WHERE player < 4
+GROUP BY ALL
+HAVING count(*) > 1;
