@@ -111,21 +111,21 @@ def extract_query(
         return _Reader(catalyst, terms, found, below, UserFunctions(catalyst)).select(items(whole.output()))
     below = read_below(catalyst, plan.child())
     source = find_source(catalyst, below, streams, relation)
-    return _Reader(catalyst, terms, source, below, functions).read(plan, above)
+    return _Reader(catalyst, terms, source, below, functions or UserFunctions(catalyst)).read(plan, above)
 
 
 class _Reader:
     """Reads one plan; `above` and `below` are the two sides of its aggregation."""
 
     def __init__(
-        self, catalyst: Catalyst, terms: Terms, source: Found, below: Below, functions: UserFunctions | None = None
+        self, catalyst: Catalyst, terms: Terms, source: Found, below: Below, functions: UserFunctions
     ) -> None:
         self._catalyst = catalyst
         self._terms = terms
         self._source = source
         self._stream = source.stream
         self._below = below
-        self._functions = functions or UserFunctions(catalyst)
+        self._functions = functions
         self._called: set[UserFunction] = set()
         self._foreigns: dict[str, Projected] = {}
         self._scope: dict[int, Expression] = {}
