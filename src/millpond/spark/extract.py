@@ -26,6 +26,7 @@ from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Sliding
 from millpond.spark.aggregates import aggregate_of
 from millpond.spark.below import Below, read_below
+from millpond.spark.branches import Derived
 from millpond.spark.catalyst import (
     Catalyst,
     JavaObject,
@@ -40,7 +41,7 @@ from millpond.spark.catalyst import (
 )
 from millpond.spark.expressions import Translator, conjunction, refused_above
 from millpond.spark.foreign import Projected, project
-from millpond.spark.sources import Derived, Found, find_source
+from millpond.spark.sources import Found, find_source
 
 _ABOVE = {
     "Sort": "ORDER BY",
