@@ -36,6 +36,7 @@ from millpond.runtime.sharing import Sharing, sharing
 from millpond.spark.driver import Driver, Epoch
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.hosts import check_one_host
+from millpond.spark.mapped import BatchFunction
 from millpond.spark.read import read
 from millpond.spark.session import (
     Frame,
@@ -136,6 +137,22 @@ class Pond:
             made = self._front.query_from_dataframe(name, query, sink=sink, serve=serve, late=late)
         self._queries[name] = made
         return made
+
+    def map_batches(
+        self, name: str, stream: str, function: BatchFunction, schema: str, *, version: str | None = None
+    ) -> Frame:
+        """Make `name` stand for what your function makes of the Arrow batches of a stream, in queries added later.
+
+        `function` takes a `RecordBatch` of the stream's columns and gives one of `schema` (`a INT, b STRING`), with any
+        number of rows. It must stand at the top of a module that Spark's workers can import, answer the same for the
+        same rows, and take each row by itself: batches are cut anyhow. A pond that is continued needs the same
+        `version` or, where none is given, the same source of that module. The frame that is returned is a stream too.
+
+        Raises:
+            QueryTypeError: there is no such stream, the name is taken, or the schema is none.
+            UnsupportedQuery: workers cannot import the function.
+        """
+        return self._front.map_batches(name, stream, function, schema, version)
 
     def load(self, text: str) -> tuple[AnyQuery, ...]:
         """Declare the streams and add the queries of a pond file: Spark's own statements.

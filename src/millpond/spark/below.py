@@ -1,7 +1,8 @@
 """What an analysed plan has below its aggregation: filters, derived columns, one window, joins with batch relations,
 and arrays and maps that become rows.
 
-The walk goes down from the aggregation and stops at a stream, or at a union, whose branches `sources` follows.
+The walk goes down from the aggregation and stops at a stream, at a function of batches, or at a union, whose branches
+`sources` follows.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _STATEFUL = {
     "Sample": "A sample",
 }
 STREAMS = ("StreamingRelation", "StreamingRelationV2")
+MAPPED = "MapInArrow"
 _JOINS = {"Inner": True, "Cross": True, "LeftOuter": False, "RightOuter": False}
 """Joins with a batch relation that are answered, and whether they drop events without a partner."""
 GENERATORS = ("Explode", "PosExplode", "Inline")
@@ -115,7 +117,7 @@ def read_below(catalyst: Catalyst, node: JavaObject) -> Below:
     layers: list[list[JavaObject]] = []
     definitions: dict[int, JavaObject] = {}
     windows: dict[int, WindowColumn] = {}
-    while (kind := kind_of(node)) not in STREAMS and not (kind == "Union" and node.isStreaming()):
+    while (kind := kind_of(node)) not in (*STREAMS, MAPPED) and not (kind == "Union" and node.isStreaming()):
         found: dict[int, WindowColumn] = {}
         if kind == "Project":
             aliases = [column for column in items(node.projectList()) if kind_of(column) == "Alias"]

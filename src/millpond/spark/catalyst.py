@@ -371,8 +371,11 @@ class Catalyst:
 
     def insisted(self, attempt: JavaObject) -> JavaObject:
         """The `v` of an attempt; raises where it is NULL."""
-        there = self._class("objects").AssertNotNull(attempt, self._seq([]))
-        return self._class("GetStructField")(there, 0, self._none)
+        return self._class("GetStructField")(self.present(attempt), 0, self._none)
+
+    def present(self, expression: JavaObject) -> JavaObject:
+        """The expression; raises where it is NULL."""
+        return self._class("objects").AssertNotNull(expression, self._seq([]))
 
     def called(self, function: UserDefinedFunction, arguments: Sequence[JavaObject]) -> JavaObject:
         """A Python function applied to expressions."""

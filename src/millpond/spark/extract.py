@@ -28,6 +28,7 @@ from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Session, Sliding, Window
 from millpond.spark.aggregates import aggregate_of
 from millpond.spark.below import Below, read_below
+from millpond.spark.branches import Derived
 from millpond.spark.catalyst import (
     Catalyst,
     JavaObject,
@@ -42,7 +43,7 @@ from millpond.spark.catalyst import (
 )
 from millpond.spark.expressions import Translator, conjunction, refused_above
 from millpond.spark.foreign import Projected, project
-from millpond.spark.sources import Derived, Found, find_source
+from millpond.spark.sources import Found, find_source
 from millpond.spark.user_functions import UserFunctions
 
 _ABOVE = {

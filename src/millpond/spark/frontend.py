@@ -9,6 +9,7 @@ from types import MappingProxyType
 import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Sink, Source
@@ -19,13 +20,14 @@ from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream, check_order
 from millpond.plan.late import check_late, late_columns
 from millpond.runtime.functions.host import FunctionHost
+from millpond.spark.branches import Derived
 from millpond.spark.catalyst import Catalyst, self_check, unlogged
 from millpond.spark.extract import Extraction, Terms, extract_query
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
-from millpond.spark.read import Wanted, Watermark, register
+from millpond.spark.mapped import BatchFunction, batches_of
+from millpond.spark.read import Wanted, Watermark, load, register
 from millpond.spark.refusals import placed, spark_refusal
-from millpond.spark.sources import Derived
 from millpond.spark.statements import QueryStatement, ViewStatement, blank, parse_file
 from millpond.spark.user_functions import UserFunctions, deadline_ms
 from millpond.spark.windows import tumbling_twin
@@ -120,6 +122,25 @@ class FrontEnd:
         made = UserFunction(name, version, module, kind, tuple(takes), returns, ms, bytes_of(memory), "", form)
         with FunctionHost() as host:
             return self._functions.register(host.load(made))
+
+    def map_batches(
+        self, name: str, stream: str, function: BatchFunction, schema: str | StructType, version: str | None = None
+    ) -> DataFrame:
+        """Make `name` stand for what a function makes of a stream's Arrow batches, in the texts that follow.
+
+        Raises:
+            QueryTypeError: there is no such stream, the name is taken, or the schema is none.
+            UnsupportedQuery: workers cannot import the function.
+        """
+        known = self._known(stream)
+        if known is None:
+            raise QueryTypeError(f"There is no stream {stream}.", "Declare it first.")
+        evolves = self._spark.conf.get("spark.sql.streaming.queryEvolution.enableSourceEvolution") == "true"
+        frame = load(self._spark, known, named=evolves)
+        batches = batches_of(known.name, function, tuple(frame.columns), schema, version)
+        made = frame.mapInArrow(batches, batches.makes)  # type: ignore[arg-type]
+        self._show(name, lambda: made, "")
+        return made
 
     def _show(self, name: str, frame: Callable[[], DataFrame], text: str) -> None:
         if self._known(name) is not None:

@@ -23,6 +23,8 @@ from millpond.spark.vocabulary import EXPRESSIONS, FUNCTIONS, GENERATORS, MOMENT
 MAX_CHARACTERS = 20_000
 MAX_NESTING = 100
 MAX_NODES = 3_000
+MAX_GENERATORS = 3
+"""Each `explode` multiplies the rows of the one below it."""
 MAX_COMMENT_NESTING = 8
 """Spark's lexer needs time and memory that grow with a power of this: 640 exhaust a heap of 1 GB."""
 
@@ -33,7 +35,7 @@ _FIXED = re.compile(r"[a-z_]+\s*r?['\"][+-]?\d{4,}", re.IGNORECASE)
 
 class Judged(NamedTuple):
     """What a query that passed is made of: calls of window functions, relations, where each kind of node stands, the
-    functions that it might call, and its calls of those that every query may not.
+    functions that it might call, its calls of those that every query may not, and of those that make rows.
     """
 
     windows: list[JavaObject]
@@ -41,6 +43,7 @@ class Judged(NamedTuple):
     places: dict[str, Place]
     functions: frozenset[str]
     calls: list[JavaObject]
+    generators: list[JavaObject]
 
 
 class _Visit(NamedTuple):
@@ -121,7 +124,7 @@ def judge(plan: JavaObject, relations: Collection[str], functions: Collection[st
         QueryTypeError: it reads a stream that nobody declared.
     """
     known = frozenset(name.lower() for name in relations)
-    judged = Judged([], set(), {}, FUNCTIONS | {name.lower() for name in functions}, [])
+    judged = Judged([], set(), {}, FUNCTIONS | {name.lower() for name in functions}, [], [])
     stack = [_Visit(plan, 0, True, known)]
     count = 0
     while stack:
@@ -176,9 +179,11 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
         if place is not None and place.piece[:1].isalpha() and not _FIXED.match(place.piece):
             # 'now', 'today' and a time without a date are made of the clock while the text is parsed
             raise _refused(node, "a moment that depends on the clock", "Write it as 'yyyy-mm-dd hh:mm:ss'.")
-    if kind == "UnresolvedGenerator" and str(node.name().unquotedString()).lower() not in GENERATORS:
-        cure = f"Use one of {', '.join(sorted(GENERATORS))}."
-        raise _refused(node, f"the function {node.name().unquotedString()} in LATERAL VIEW", cure)
+    if kind == "UnresolvedGenerator":
+        name = str(node.name().unquotedString())
+        if name.lower() not in GENERATORS:
+            raise _refused(node, f"the function {name} in LATERAL VIEW", f"Use one of {', '.join(sorted(GENERATORS))}.")
+        _judge_generator(node, judged)
     if kind == "UnresolvedFunction":
         parts = [str(part) for part in items(node.nameParts())]
         if len(parts) != 1 or parts[0].lower() not in judged.functions:
@@ -187,11 +192,19 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
             raise _refused(node, f"the function {'.'.join(parts)}", cure)
         if parts[0].lower() not in FUNCTIONS:
             judged.calls.append(node)
+        if parts[0].lower() in GENERATORS:
+            _judge_generator(node, judged)
         if parts[0].lower() in WINDOWS:
             judged.windows.append(node)
             if (place := place_of(node)) is not None:
                 judged.places.setdefault("window", place)
     return [_Visit(child, visit.depth + 1, False, visit.relations) for child in children(node)]
+
+
+def _judge_generator(node: JavaObject, judged: Judged) -> None:
+    judged.generators.append(node)
+    if len(judged.generators) > MAX_GENERATORS:
+        raise _refused(node, f"more than {MAX_GENERATORS} functions that make rows", "Split it into several.")
 
 
 def _refused(node: JavaObject, what: str, cure: str) -> QueryRefused:

@@ -14,10 +14,11 @@ from millpond.errors import QueryTypeError, SourceError
 from millpond.log.protocol import TICK as TICK_STREAM
 from millpond.model.stream import Stream
 from millpond.runtime.layout import TICK, ReadColumn, ReadLayout, StreamLayout
+from millpond.spark.branches import Branch, Derived, Elements, Function, is_harmless
 from millpond.spark.catalyst import Catalyst, JavaObject, analysed, items, references
 from millpond.spark.foreign import Projected
 from millpond.spark.functions import guarded
-from millpond.spark.sources import Branch, Derived, Elements, is_harmless
+from millpond.spark.mapped import mapped
 
 _OWN_SCHEMA = ("rate", "rate-micro-batch", "kafka")
 
@@ -146,6 +147,7 @@ class _Base:
         self._copies = copies
         self._frame = load(spark, base)
         self._attributes = self._named(self._frame)
+        names = list(self._attributes)
         self._ordered = base.order is not None
         self._which: Column | None = None
         if len(copies) > 1:
@@ -154,6 +156,22 @@ class _Base:
             numbers = F.array(*(F.lit(number) for number in range(len(copies))))
             self._frame = self._frame.select(*every, F.explode(numbers).alias("which"))
             self._which = self._catalyst.column(items(analysed(self._frame).output())[-1])
+        self._made: dict[int, list[JavaObject]] = {}
+        self._map(names)
+
+    def _map(self, names: list[str]) -> None:
+        """Run functions of batches before anything else: what Spark gives back has other columns, told by position."""
+        places = {}
+        for number, copy in enumerate(self._copies):
+            for side in () if copy.branch is None else copy.branch.sides:
+                if isinstance(side, Function):
+                    places[number] = len(self._frame.columns), len(side.names) + 1
+                    self._frame = mapped(self._frame, side.batches, None if self._which is None else number)
+        if places:
+            made = items(analysed(self._frame).output())
+            self._attributes = dict(zip(names, made, strict=False))
+            self._which = None if self._which is None else self._catalyst.column(made[len(names)])
+            self._made = {number: made[first : first + count] for number, (first, count) in places.items()}
 
     def frame(self, layouts: Sequence[StreamLayout]) -> DataFrame:
         """The column `stream` and the columns of every stream that this source is part of."""
@@ -183,6 +201,9 @@ class _Base:
         if copy.branch is None:
             return values
         for side in copy.branch.sides:
+            if isinstance(side, Function):
+                values |= zip([*side.names, side.name], self._made[number], strict=True)
+                continue
             if isinstance(side, Elements):
                 values |= self._elements(number, side, values)
                 continue

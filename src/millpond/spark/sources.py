@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -22,7 +22,18 @@ import pyspark
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source
 from millpond.model.stream import Derivation, Field, Order, Stream
-from millpond.spark.below import STREAMS, Below, Step, read_below
+from millpond.spark.below import MAPPED, STREAMS, Below, Step, read_below
+from millpond.spark.branches import (
+    PLAIN,
+    TAKEN,
+    Branch,
+    Derived,
+    Elements,
+    Function,
+    Side,
+    branch_text,
+    is_harmless,
+)
 from millpond.spark.catalyst import (
     Catalyst,
     JavaObject,
@@ -39,49 +50,11 @@ from millpond.spark.catalyst import (
     type_of,
 )
 from millpond.spark.foreign import check_stable, tree_of
-from millpond.spark.relations import relation_text, relation_tree
-
-TAKEN = "taken"
-"""The column of a union that says whether an event passed the filters of its branch."""
+from millpond.spark.mapped import Batches, batches_in
+from millpond.spark.relations import relation_tree
 
 _PARTITION, _OFFSET = "order.partition", "order.offset"
 _NEVER_US = 1 << 62
-
-
-class Side(NamedTuple):
-    """A batch relation joined LEFT OUTER: `names` are those of its columns within the branch, `name` that of the
-    column that is TRUE where there is a partner; `condition` is over named attributes."""
-
-    name: str
-    plan: JavaObject
-    names: tuple[str, ...]
-    condition: JavaObject
-
-
-class Elements(NamedTuple):
-    """A row for each element of `array`, an array or a map over named attributes, or one row where there is none:
-    `kind` is the class of Spark's generator, `names` and `name` as in `Side`."""
-
-    name: str
-    kind: str
-    names: tuple[str, ...]
-    array: JavaObject
-
-
-class Branch(NamedTuple):
-    """One way from a stream to a derived one: `columns` are expressions over attributes named as in the stream,
-    or as in `sides`."""
-
-    base: Stream
-    sides: tuple[Side | Elements, ...]
-    columns: Mapping[str, JavaObject]
-
-
-class Derived(NamedTuple):
-    """A stream that Spark makes of others while it reads."""
-
-    stream: Stream
-    branches: tuple[Branch, ...]
 
 
 @dataclass(frozen=True)
@@ -123,7 +96,17 @@ class _Elements(NamedTuple):
     prefix: str = "each"
 
 
-_Met: TypeAlias = _Partner | _Elements
+class _Mapped(NamedTuple):
+    """The rows that a function makes, likewise."""
+
+    batches: Batches
+    attributes: list[JavaObject]
+    names: tuple[str, ...]
+    marker: JavaObject
+    prefix: str = "map"
+
+
+_Met: TypeAlias = _Partner | _Elements | _Mapped
 
 
 class _Path(NamedTuple):
@@ -220,14 +203,14 @@ class _Deriver:
             columns.append((TAKEN, taken))
             for path, branch in zip(paths, made, strict=True):
                 branch[TAKEN] = self._over_names(path, self._catalyst.every(path.taken))
-        bases = [named_stream(stream_of(path.leaf), self._streams) for path in paths]
+        bases = [self._base(path) for path in paths]
         fields = [Field(name, type_of(column)) for name, column in columns]
         order = self._order(bases, paths, made, fields)
         sides = [self._sides(path) for path in paths]
         branches = tuple(map(Branch, bases, sides, made))
         stream = self._stream(branches, tuple(fields), order)
         computed = {
-            name for branch in made for name, column in branch.items() if kind_of(column) not in _PLAIN
+            name for branch in made for name, column in branch.items() if kind_of(column) not in PLAIN
         }
         probes = {index: self._probes(below.steps[index], partner) for index, partner in partners.items()}
         known = {id_of(column): name for name, column in columns}
@@ -240,6 +223,13 @@ class _Deriver:
         """From a stream or a union down to each stream."""
         if kind_of(leaf) in STREAMS:
             return [_Path(leaf, [], [], [], _names(leaf, []))]
+        if kind_of(leaf) == MAPPED:
+            batches, attributes = batches_in(leaf), items(leaf.output())
+            met = _Mapped(batches, attributes, _unique(attributes), self._catalyst.boolean("ran"))
+            joins: list[tuple[_Met, JavaObject]] = [(met, None)]
+            # where the function raised, so does this: such a row is dead
+            ran = self._catalyst.present(met.marker)
+            return [_Path(leaf.child(), [], joins, [ran], _names(leaf.child(), joins))]
         made = items(leaf.output())
         ways = []
         for child in children(leaf):
@@ -264,6 +254,13 @@ class _Deriver:
         partners = self._partners(below)
         return [self._extended(path, below, partners, whole=True) for path in self._ways(below.leaf)]
 
+    def _base(self, path: _Path) -> Stream:
+        """The stream that a branch begins with."""
+        first = path.joins[0][0] if path.joins else None
+        if isinstance(first, _Mapped):
+            return next(stream for stream in self._streams if stream.name == first.batches.stream)
+        return named_stream(stream_of(path.leaf), self._streams)
+
     def _extended(self, path: _Path, below: Below, partners: dict[int, _Met], *, whole: bool) -> _Path:
         """The path from further up; `whole`: with the conditions on the way."""
         joins, taken = list(path.joins), list(path.taken)
@@ -271,6 +268,7 @@ class _Deriver:
             layers = below.layers[step.depth :] + path.layers
             if index in partners:
                 partner = partners[index]
+                assert not isinstance(partner, _Mapped)
                 if isinstance(partner, _Elements):
                     joins.append((partner, self._resolved(partner.generator.child(), layers)))
                 else:
@@ -305,6 +303,8 @@ class _Deriver:
 
     def _probes(self, step: Step, met: _Met) -> list[JavaObject]:
         """What decides whether an event has a partner or elements, and may raise."""
+        if isinstance(met, _Mapped):
+            return []
         if isinstance(met, _Elements):
             array = met.generator.child()
             return [] if is_harmless(array) else [self._catalyst.size(array)]
@@ -320,7 +320,7 @@ class _Deriver:
             return self._catalyst.tried(self._resolved(part, layers))
         # only a bare equality is a hash join; the stream's side comes first, so that equal joins are one
         key = self._resolved(probe, layers)
-        key = key if kind_of(key) in _PLAIN else self._catalyst.tried(key)
+        key = key if kind_of(key) in PLAIN else self._catalyst.tried(key)
         return self._catalyst.rebuilt(part, [key, *(side for side in children(part) if not side.equals(probe))])
 
     def _resolved(self, expression: JavaObject, layers: list[list[JavaObject]]) -> JavaObject:
@@ -346,11 +346,14 @@ class _Deriver:
         ]
         return self._catalyst.substitute(expression, layer)
 
-    def _sides(self, path: _Path) -> tuple[Side | Elements, ...]:
-        found: list[Side | Elements] = []
+    def _sides(self, path: _Path) -> tuple[Side | Elements | Function, ...]:
+        found: list[Side | Elements | Function] = []
         for number, (met, expression) in enumerate(path.joins, 1):
             name = f"{met.prefix}{number}"
             names = tuple(f"{name}.{own}" for own in met.names)
+            if isinstance(met, _Mapped):
+                found.append(Function(name, names, met.batches))
+                continue
             over = self._over_names(path, expression)
             if isinstance(met, _Elements):
                 found.append(Elements(name, kind_of(met.generator), names, over))
@@ -373,7 +376,13 @@ class _Deriver:
         if ordered:
             fields.append(Field(_OFFSET, "bigint"))
         for base, path, branch in zip(bases, paths, made, strict=True):
-            own = {str(column.name()): column for column in items(path.leaf.output())}
+            first = path.joins[0][0] if path.joins else None
+            given = first.attributes if isinstance(first, _Mapped) else items(path.leaf.output())
+            own = {str(column.name()): column for column in given}
+            lost = set() if base.order is None else {*base.order.columns} - own.keys()
+            if lost:
+                lacking = ", ".join(sorted(lost))
+                raise UnsupportedQuery(f"The function's rows lack {lacking}, the order of {base.name}.", "Keep them.")
             branch[_PARTITION] = self._catalyst.literal(base.name)
             if base.order is not None:
                 text = own[base.order.partition]
@@ -390,6 +399,13 @@ class _Deriver:
         patience = max(order.idle_after_us if order else _NEVER_US for order in orders)
         return Order(_PARTITION, _OFFSET if ordered else None, tuple(expected), patience)
 
+    def _tree(self, side: Side | Elements | Function, label: Callable[[JavaObject], object]) -> list[object]:
+        if isinstance(side, Function):
+            return ["map", side.batches.reference, side.batches.digest, side.batches.makes.simpleString()]
+        if isinstance(side, Elements):
+            return [side.kind, tree_of(self._catalyst, side.array, label)]
+        return [relation_tree(self._catalyst, side.plan), tree_of(self._catalyst, side.condition, label)]
+
     def _stream(self, branches: tuple[Branch, ...], fields: tuple[Field, ...], order: Order | None) -> Stream:
         def label(column: JavaObject) -> object:
             return str(column.name())
@@ -397,12 +413,7 @@ class _Deriver:
         trees = [
             [
                 json.loads(msgspec.json.encode(branch.base)),
-                [
-                    [side.kind, tree_of(self._catalyst, side.array, label)]
-                    if isinstance(side, Elements)
-                    else [relation_tree(self._catalyst, side.plan), tree_of(self._catalyst, side.condition, label)]
-                    for side in branch.sides
-                ],
+                [self._tree(side, label) for side in branch.sides],
                 [[name, tree_of(self._catalyst, column, label)] for name, column in branch.columns.items()],
             ]
             for branch in branches
@@ -411,14 +422,11 @@ class _Deriver:
         digest = hashlib.sha256(json.dumps([trees, zone, pyspark.__version__]).encode()).hexdigest()[:16]
         reads = tuple(dict.fromkeys(branch.base.name for branch in branches))
         ahead = [base.max_ahead_us for branch in branches if (base := branch.base).max_ahead_us is not None]
-        text = " UNION ALL ".join(_text(branch) for branch in branches)
+        text = " UNION ALL ".join(branch_text(branch) for branch in branches)
         return Stream(
             f"{'_'.join(reads)}_{digest[:8]}", fields, None, order, min(ahead, default=None),
             Derivation(text, reads, digest),
         )  # fmt: skip
-
-
-_PLAIN = ("AttributeReference", "Literal")
 
 
 def _names(leaf: JavaObject, joins: list[tuple[_Met, JavaObject]]) -> dict[int, str]:
@@ -438,13 +446,6 @@ def _unique(attributes: list[JavaObject]) -> tuple[str, ...]:
     return tuple(name if names.count(name) == 1 else f"{name}#{place}" for place, name in enumerate(names))
 
 
-def is_harmless(expression: JavaObject) -> bool:
-    """Whether an expression cannot raise: a column, a constant or a field of one."""
-    return kind_of(expression) in _PLAIN or (
-        kind_of(expression) == "GetStructField" and is_harmless(expression.child())
-    )
-
-
 def _conditions(step: Step) -> list[JavaObject]:
     return [] if step.condition is None else conjuncts(step.condition)
 
@@ -458,14 +459,3 @@ def _probe(part: JavaObject, partner: _Partner) -> JavaObject | None:
     if left and left <= own and right and not right & own:
         return children(part)[1]
     return children(part)[0] if right and right <= own and left and not left & own else None
-
-
-def _text(branch: Branch) -> str:
-    joins = [
-        f" LATERAL VIEW OUTER {side.kind.lower()}({side.array.sql()})"
-        if isinstance(side, Elements)
-        else f" LEFT JOIN {relation_text(side.plan)} ON {side.condition.sql()}"
-        for side in branch.sides
-    ]
-    filters = f" WHERE {branch.columns[TAKEN].sql()}" if TAKEN in branch.columns else ""
-    return branch.base.name + "".join(joins) + filters

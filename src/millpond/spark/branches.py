@@ -1,0 +1,82 @@
+"""How a derived stream is made, as values: branches, each from one stream through joins, elements and functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from millpond.model.stream import Stream
+from millpond.spark.catalyst import JavaObject, kind_of
+from millpond.spark.mapped import Batches
+from millpond.spark.relations import relation_text
+
+TAKEN = "taken"
+"""The column of a union that says whether an event passed the filters of its branch."""
+
+PLAIN = ("AttributeReference", "Literal")
+"""Expressions that are a value as it stands."""
+
+
+class Side(NamedTuple):
+    """A batch relation joined LEFT OUTER: `names` are those of its columns within the branch, `name` that of the
+    column that is TRUE where there is a partner; `condition` is over named attributes."""
+
+    name: str
+    plan: JavaObject
+    names: tuple[str, ...]
+    condition: JavaObject
+
+
+class Elements(NamedTuple):
+    """A row for each element of `array`, an array or a map over named attributes, or one row where there is none:
+    `kind` is the class of Spark's generator, `names` and `name` as in `Side`."""
+
+    name: str
+    kind: str
+    names: tuple[str, ...]
+    array: JavaObject
+
+
+class Function(NamedTuple):
+    """What a function makes of the stream's rows; `names` and `name` as in `Side`, but NULL where it raised."""
+
+    name: str
+    names: tuple[str, ...]
+    batches: Batches
+
+
+class Branch(NamedTuple):
+    """One way from a stream to a derived one: `columns` are expressions over attributes named as in the stream,
+    or as in `sides`."""
+
+    base: Stream
+    sides: tuple[Side | Elements | Function, ...]
+    columns: Mapping[str, JavaObject]
+
+
+class Derived(NamedTuple):
+    """A stream that Spark makes of others while it reads."""
+
+    stream: Stream
+    branches: tuple[Branch, ...]
+
+
+def is_harmless(expression: JavaObject) -> bool:
+    """Whether an expression cannot raise: a column, a constant or a field of one."""
+    return kind_of(expression) in PLAIN or (
+        kind_of(expression) == "GetStructField" and is_harmless(expression.child())
+    )
+
+
+def branch_text(branch: Branch) -> str:
+    """A branch for people."""
+    filters = f" WHERE {branch.columns[TAKEN].sql()}" if TAKEN in branch.columns else ""
+    return branch.base.name + "".join(map(_side_text, branch.sides)) + filters
+
+
+def _side_text(side: Side | Elements | Function) -> str:
+    if isinstance(side, Function):
+        return f" through {side.batches.reference} ({side.batches.digest})"
+    if isinstance(side, Elements):
+        return f" LATERAL VIEW OUTER {side.kind.lower()}({side.array.sql()})"
+    return f" LEFT JOIN {relation_text(side.plan)} ON {side.condition.sql()}"
