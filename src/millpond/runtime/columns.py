@@ -59,7 +59,12 @@ def arrow_type(kind: str) -> pa.DataType:
     """The Arrow type in which values of SQL type `kind` are stored and leave."""
     if is_decimal(kind):
         return pa.decimal128(*digits_of(kind))
-    return pa.list_(arrow_type(element_of(kind))) if is_array(kind) else ARROW_TYPES[kind]
+    return list_of(arrow_type(element_of(kind))) if is_array(kind) else ARROW_TYPES[kind]
+
+
+def list_of(kind: pa.DataType) -> pa.DataType:
+    """The Arrow type of arrays of a type; what is in them has Spark's name for it."""
+    return pa.list_(pa.field("element", kind))
 
 
 def joined(args: list[Values], data: Any, raised: Mask = NONE) -> Values:

@@ -20,7 +20,7 @@ from millpond.model.types import is_decimal, is_float
 from millpond.plan.event_log import logged_rows
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import QueryPlan
-from millpond.runtime.columns import Values, arrow_type, from_arrow
+from millpond.runtime.columns import Values, arrow_type, from_arrow, list_of
 from millpond.runtime.decimals import to_doubles
 from millpond.runtime.finish import finish
 from millpond.runtime.logged import filter_name, value_name
@@ -123,7 +123,7 @@ class Taken:
 
     def lists(self, items: pa.Array, bounds: Ints, null: Any = None) -> Values:
         """A list for each row."""
-        listed = pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), items)
+        listed = pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), items, type=list_of(items.type))
         return Values(listed) if null is None else Values(listed, null)
 
 

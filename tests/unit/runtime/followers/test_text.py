@@ -125,9 +125,19 @@ def test_csv_reads_back_whatever_the_text(separator: str, tmp_path: Path) -> Non
 
 
 def test_types_without_text_are_named() -> None:
-    with pytest.raises(UnsupportedQuery, match="column v of type list"):
-        json_objects(pa.table({"v": [[1]]}), omit_nulls=True)
+    with pytest.raises(UnsupportedQuery, match="column v of type binary"):
+        json_objects(pa.table({"v": [[b"1"]]}), omit_nulls=True)
     with pytest.raises(UnsupportedQuery, match=r"column w\.x"):
         json_objects(pa.table({"w": [{"x": b"1"}]}), omit_nulls=True)
     with pytest.raises(UnsupportedQuery, match="column w of type struct"):
         csv_lines(pa.table({"w": [{"x": 1}]}))
+
+
+def test_lists_are_json_arrays() -> None:
+    table = pa.table({"a": [[1.5, None, math.nan], None, []], "b": [['x"', None], ["y"], []]})
+    assert json_objects(table, omit_nulls=True).to_pylist() == [
+        '{"a":[1.5,null,"NaN"],"b":["x\\"",null]}', '{"b":["y"]}', '{"a":[],"b":[]}',
+    ]  # fmt: skip
+    assert json_objects(table.slice(1, 1), omit_nulls=False).to_pylist() == ['{"a":null,"b":["y"]}']
+    with pytest.raises(UnsupportedQuery, match="column a"):
+        csv_lines(table)
