@@ -104,7 +104,9 @@ SAME = {
         "count(i) AS n, sum(i) AS t, avg(x) AS v, min(x) AS a, max(i) AS z, stddev(x) AS d, var_pop(x) AS p", "empty"
     ),
     "empty_filter": q("count(*) FILTER (WHERE i > 9) AS n, sum(i) FILTER (WHERE i > 9) AS t", "one"),
-    "single_value": q("stddev(x) AS d, stddev_pop(x) AS p, variance(x) AS v, skewness(i) AS s, kurtosis(x) AS k", "one"),
+    "single_value": q(
+        "stddev(x) AS d, stddev_pop(x) AS p, variance(x) AS v, skewness(i) AS s, kurtosis(x) AS k", "one"
+    ),
     "pairs": q("corr(x, i) AS c, covar_samp(x, i) AS s, covar_pop(x, i) AS p, regr_slope(x, i) AS b", "one"),
     "odd_pairs": q(
         "corr(x, f) AS c, covar_pop(x, l) AS n, regr_r2(1D, x) AS r, regr_intercept(x, 1D) AS e, "
