@@ -37,6 +37,10 @@ def scored(batch):
     return pa.RecordBatch.from_arrays([scores, twice["id"], twice["ts"], tags], names=["score", "id", "ts", "tags"])
 
 
+def numbers(batch):
+    return batch.select(["id"])
+
+
 def wrong(batch):
     return batch
 '''
@@ -66,12 +70,14 @@ def run(
     with Pond(spark, folder / "pond") as pond:
         pond.stream(Stream("tx", COLUMNS, Source("parquet", (("path", str(folder / "tx")),))))
         frame = pond.map_batches("scores", "tx", module.scored, SCHEMA, version=version)
-        sinks = {name: Sink("parquet", str(folder / name)) for name in ("large", "hourly", "tags", "plain")}
+        sinks = {name: Sink("parquet", str(folder / name)) for name in ("large", "hourly", "tags", "plain", "numbers")}
         pond.add("large", "SELECT id, score + 1 AS more, tags FROM scores WHERE score > 100", sink=sinks["large"])
         pond.add("hourly", frame.withWatermark("ts", "0 seconds").groupBy(F.window("ts", "1 hour")).agg(
             F.sum("score").alias("s")), sink=sinks["hourly"])  # fmt: skip
         pond.add("tags", frame.select("id", F.explode("tags").alias("tag")).where("tag <> 'a'"), sink=sinks["tags"])
         pond.add("plain", "SELECT id, amount FROM tx WHERE kind = 'web'", sink=sinks["plain"])
+        pond.map_batches("ids", "tx", module.numbers, "id BIGINT", version=version)
+        pond.add("numbers", "SELECT -id AS id FROM ids", sink=sinks["numbers"])
         pond.run(once=True, drain=True)
         return explain(pond.plan, pond.streams), {name: found.whole.dead for name, found in pond.counts().items()}
 
@@ -84,7 +90,7 @@ def test_a_function_feeds_windowed_stateless_and_exploded_queries(
     write(spark, tmp_path, 100)
     run(spark, tmp_path, module)
     assert "tx through pond_scores:scored" in text
-    assert dead == {"large": 2, "hourly": 2, "tags": 2, "plain": 0}
+    assert dead == {"large": 2, "hourly": 2, "tags": 2, "plain": 0, "numbers": 0}
 
     def read(name: str) -> list[tuple[object, ...]]:
         return sorted(tuple(row) for row in spark.read.parquet(str(tmp_path / name)).collect())
@@ -95,6 +101,7 @@ def test_a_function_feeds_windowed_stateless_and_exploded_queries(
     assert [(id, amount) for id, amount in read("plain")] == [
         (id, -1.0 if id % 50 == 7 else float(id)) for id in range(1, 200, 2)
     ]
+    assert read("numbers") == [(-id,) for id in range(199, -1, -1)]
     hours = [sum(id * 2.0 for id in pos if id // 60 == hour) for hour in range(4)]
     assert [row[1] for row in read("hourly")][:1] == hours[:1]
     with pytest.raises(ForeignPondError):
