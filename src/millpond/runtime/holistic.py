@@ -233,7 +233,7 @@ def _percentile(taken: Taken) -> Values:
         low, high = np.floor(place), np.ceil(place)
         left, right = (ordered[np.where(counts > 0, bounds[:-1] + at.astype(np.int64), -1)] for at in (low, high))
         with np.errstate(invalid="ignore"):
-            between = (high - place) * left + (place - low) * right
+            between = left + (right - left) * (place - low)
         same = (low == high) | (left == right) | (np.isnan(left) & np.isnan(right))
         found.append(np.where(same, left, between))
     return _one_or_list(taken, found, counts == 0)

@@ -10,6 +10,7 @@ from millpond.model.windows import Interval, Session, Window
 def naive_due(times_us: Iterable[int], window: Window, mark_us: int | None) -> Interval | None:
     """The earliest window that holds one of the times, all of one key, and ends after the mark, or None.
 
+    >>> from millpond.model.windows import Sliding
     >>> naive_due([1, 25], Sliding(10, 10), 10)
     Interval(start_us=20, end_us=30)
     """

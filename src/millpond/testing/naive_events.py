@@ -88,4 +88,4 @@ def _between(values: Sequence[float], fraction: float) -> float:
     left, right = values[low], values[high]
     if low == high or left == right or (math.isnan(left) and math.isnan(right)):
         return left
-    return (high - place) * left + (place - low) * right
+    return left + (right - left) * (place - low)

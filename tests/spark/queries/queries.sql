@@ -500,7 +500,7 @@ GROUP BY ALL;
 
 --- sliding_median
 SELECT device, window(at, '2 hours', '20 minutes') AS w, median(value) AS m, median(value) FILTER (WHERE ok) AS o,
-  percentile_approx(site, array(0.2, 0.8)) AS s, approx_percentile(value, 0.5, 1000) AS a
+  percentile_approx(site, array(0.2, 0.8)) AS s, approx_percentile(nanvl(value, -1), 0.5, 1000) AS a
 FROM sensors
 GROUP BY ALL
 HAVING median(value) > 8;
