@@ -5,6 +5,7 @@ Also those that arise inside Spark's workers: there a process is really out of r
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import subprocess
@@ -238,8 +239,29 @@ def test_a_worker_without_room_says_so_and_a_later_run_goes_on(spark: SparkSessi
     _warm(spark)
     with _limited(resource.RLIMIT_FSIZE, 100_000), pytest.raises(DiskFullError, match="can be written") as caught:
         run(spark, tmp_path, text, instances=1)
-    assert "Make room" in str(caught.value)
+    assert "Make room" in caught.value.cure and "Make room" not in caught.value.what
     run(spark, tmp_path, text, instances=1)
+
+
+def test_a_sink_without_room_is_named_at_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events(tmp_path / "in" / "0.parquet", 0, 5)
+    out, sync = tmp_path / "out", os.fsync
+
+    def full(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").startswith(str(out)):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(descriptor)
+
+    text = file_of(tmp_path).replace("AS SELECT", f"USING json TBLPROPERTIES ('path' = '{out}') AS SELECT")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DiskFullError, match=f"written to {out}: ") as caught:
+        run(spark, tmp_path, text)
+    assert "Make room" in caught.value.cure
+    monkeypatch.undo()
+    run(spark, tmp_path, text)
+    assert list(out.glob("part-*.json"))
 
 
 def test_a_worker_without_memory_says_so(spark: SparkSession, tmp_path: Path) -> None:

@@ -246,6 +246,7 @@ class Pond:
         """Wait until every sink and the view have every committed row.
 
         Raises:
+            DiskFullError, TruthError: one of them cannot go on until its place is mended, which is named.
             StoreError: one of them keeps failing; the message says which and why.
         """
         if self._followers is None or self._truth is None:
