@@ -21,6 +21,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond import Pond
+from millpond.control import pond as pond_module
+from millpond.control.schemas import check_files
 from millpond.errors import (
     DiskFullError,
     FencedError,
@@ -36,8 +38,11 @@ from millpond.errors import (
     SourceError,
     UnsupportedQuery,
 )
+from millpond.model.endpoints import Source
+from millpond.model.stream import Field, Stream
 from millpond.spark import session
 from millpond.spark.frontend import FrontEnd
+from millpond.spark.read import Reading
 
 COLUMNS = "ts TIMESTAMP, c STRING, v BIGINT, day DATE, items ARRAY<INT>"
 WM = "FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND"
@@ -149,16 +154,77 @@ def run(spark: SparkSession, folder: Path, text: str, **options: Any) -> Pond:
     return pond
 
 
-def test_a_file_with_other_columns_is_named_and_costs_only_its_epoch(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_with_other_columns_is_told_before_anything_is_made(spark: SparkSession, tmp_path: Path) -> None:
     events(tmp_path / "in" / "0.parquet", 0, 2)
     events(tmp_path / "in" / "1.parquet", 20, 2, v=["x", "y"])
     text = file_of(tmp_path)
+    with pytest.raises(LateSchemaError, match=r"in/1\.parquet holds v as BYTE_ARRAY String, .* bigint .* tx declares"):
+        run(spark, tmp_path, text)
+    assert not (tmp_path / "pond").exists()
+    counted = text.replace(QUERY, f"SELECT c, {W} AS w, count(*) AS n {WM} GROUP BY ALL")
+    run(spark, tmp_path, counted)  # which does not read that column
+
+
+def test_a_file_with_other_columns_that_comes_later_costs_only_its_epoch(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events(tmp_path / "in" / "0.parquet", 0, 2)
+    events(tmp_path / "in" / "1.parquet", 20, 2, v=["x", "y"])
+    text = file_of(tmp_path)
+    monkeypatch.setattr(pond_module, "check_files", lambda _: [])
     with pytest.raises(LateSchemaError, match=r"1\.parquet does not fit its stream: .*\[v\].*bigint.*BINARY") as caught:
         run(spark, tmp_path, text)
     assert caught.value.cure
     (tmp_path / "in" / "1.parquet").unlink()
     events(tmp_path / "in" / "1.parquet", 20, 2)
     run(spark, tmp_path, text)
+
+
+def test_columns_below_a_join_are_looked_at_too(spark: SparkSession, tmp_path: Path) -> None:
+    events(tmp_path / "in" / "0.parquet", 0, 2, v=["x", "y"])
+    pq.write_table(pa.table({"c": ["key 0"], "label": ["a"]}), tmp_path / "names.parquet")
+    stream = "STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND"
+    for column, fits in (("1", True), ("v + 1", False)):
+        pond = Pond(spark, tmp_path / "pond")
+        query = f"SELECT label, sum({column}) AS s FROM {stream} JOIN names USING (c) GROUP BY label, {W}"
+        table = f"CREATE TEMPORARY VIEW names USING parquet OPTIONS (path '{tmp_path}/names.parquet')"
+        pond.load(file_of(tmp_path, f"{query};\n{table}"))
+        if fits:
+            assert pond.notes() == []
+        else:
+            with pytest.raises(LateSchemaError, match="holds v as BYTE_ARRAY"):
+                pond.notes()
+
+
+STORED: dict[str, pa.Array] = {
+    "bool": pa.array([True]), "byte": pa.array([1], pa.int8()), "int": pa.array([1], pa.int32()), "long": pa.array([1]),
+    "uint": pa.array([1], pa.uint32()), "ulong": pa.array([1], pa.uint64()), "float": pa.array([1.0], pa.float32()),
+    "real": pa.array([1.0]), "text": pa.array(["x"]), "bytes": pa.array([b"x"]), "few": pa.array([b"x"], pa.binary(1)),
+    "date": pa.array([1], pa.date32()), "us": pa.array([1], pa.timestamp("us", "UTC")),
+    "ms": pa.array([1], pa.timestamp("ms")), "ns": pa.array([1], pa.timestamp("ns")), "null": pa.array([None]),
+}  # fmt: skip
+DECLARED = (
+    "boolean", "smallint", "int", "bigint", "float", "double", "string", "binary", "date", "timestamp", "timestamp_ntz",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_what_is_refused_before_the_start_is_what_spark_cannot_read(spark: SparkSession, tmp_path: Path) -> None:
+    ours, theirs = set(), set()
+    for stored, values in STORED.items():
+        path = tmp_path / f"{stored}.parquet"
+        pq.write_table(pa.table({"v": values}), path)
+        for kind in DECLARED:
+            stream = Stream("tx", (Field("v", kind),), Source("parquet", (("path", str(path)),)))
+            try:
+                check_files([Reading(stream, frozenset({"v"}), frozenset())])
+            except LateSchemaError:
+                ours.add((stored, kind))
+            try:
+                spark.read.schema(f"v {kind}").parquet(str(path)).collect()
+            except Exception:  # whatever Spark says
+                theirs.add((stored, kind))
+    assert ours == theirs
 
 
 def test_a_file_that_is_none_is_named(spark: SparkSession, tmp_path: Path) -> None:

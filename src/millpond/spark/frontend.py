@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
@@ -20,9 +20,9 @@ from millpond.spark.catalyst import Catalyst, self_check, unlogged
 from millpond.spark.extract import Extraction, Terms, extract_query
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
-from millpond.spark.read import Wanted, Watermark, register
+from millpond.spark.read import Reading, Wanted, Watermark, register
 from millpond.spark.refusals import placed, spark_refusal
-from millpond.spark.sources import Derived
+from millpond.spark.sources import Derived, read_by
 from millpond.spark.statements import QueryStatement, ViewStatement, blank, parse_file
 from millpond.spark.windows import tumbling_twin
 
@@ -215,6 +215,29 @@ class FrontEnd:
             foreigns = tuple(by_name[column] for column in rest)
             found.append(Wanted(stream, plain, foreigns, self._derived.get(name)))
         return tuple(found)
+
+    def readings(self, queries: Sequence[Query]) -> list[Reading]:
+        """The sources that these queries read, with the columns that they need of each; also of those below a join.
+
+        Raises:
+            KeyError: a query was not made here.
+        """
+        times: dict[str, set[str]] = {}
+        for query in queries:
+            times.setdefault(query.stream, set()).add(query.event_time)
+        found: dict[str, Reading] = {}
+        for want in self.wanted(queries):
+            names = {*want.columns, *(name for foreign in want.foreigns for name in foreign.value.columns)}
+            branches = [None] if want.derived is None else want.derived.branches
+            for branch in branches:
+                stream = want.stream if branch is None else branch.base
+                known = found.get(stream.name, Reading(stream, frozenset(), frozenset()))
+                columns, moments = (
+                    frozenset(some) if branch is None else read_by(branch, some)
+                    for some in (names, times[want.stream.name])
+                )
+                found[stream.name] = Reading(stream, known.columns | columns, known.times | moments)
+        return list(found.values())
 
     def _kept(self, found: Extraction, late: Sink | None) -> Query:
         """Remember the streams and expressions of a query; what another query brought stays as it is."""

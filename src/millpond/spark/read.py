@@ -37,6 +37,14 @@ class Wanted(NamedTuple):
     derived: Derived | None = None
 
 
+class Reading(NamedTuple):
+    """What is read of one source: columns of its stream by name, and which of them are event times."""
+
+    stream: Stream
+    columns: frozenset[str]
+    times: frozenset[str]
+
+
 def load(spark: SparkSession, stream: Stream, *, named: bool = True) -> DataFrame:
     """The stream as a streaming DataFrame; `named` gives its source the stream's name in the checkpoint.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -374,6 +374,14 @@ class _Deriver:
             f"{'_'.join(reads)}_{digest[:8]}", fields, None, order, min(ahead, default=None),
             Derivation(text, reads, digest),
         )  # fmt: skip
+
+
+def read_by(branch: Branch, names: Iterable[str]) -> frozenset[str]:
+    """The columns of a branch's stream that columns of the derived one, and its joins, are made of."""
+    made = [branch.columns[name] for name in names if name in branch.columns]
+    used = {str(column.name()) for part in [*made, *(side.condition for side in branch.sides)]
+            for column in references(part)}  # fmt: skip
+    return frozenset(field.name for field in branch.base.columns if field.name in used)
 
 
 _PLAIN = ("AttributeReference", "Literal")

@@ -236,7 +236,7 @@ def test_stop_ends_between_records(pond: Any, head: int) -> None:
     assert len(one.applied) == 1
 
 
-@pytest.mark.parametrize("error", [DiskFullError("Nothing more can be written to /out.", "Make room."), PlaceError("x")])
+@pytest.mark.parametrize("error", [DiskFullError("Nothing can be written to /out.", "Make room."), PlaceError("x")])
 def test_what_only_a_person_can_mend_ends_the_wait(start: Any, head: int, error: MillpondError) -> None:
     class Full(Recorder):
         def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
