@@ -10,7 +10,17 @@ from typing import NamedTuple
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.windows import Sliding
-from millpond.spark.catalyst import Catalyst, JavaObject, children, id_of, items, kind_of, optional, window_mark
+from millpond.spark.catalyst import (
+    Catalyst,
+    JavaObject,
+    children,
+    computed_in,
+    id_of,
+    kind_of,
+    optional,
+    outputs,
+    window_mark,
+)
 from millpond.spark.windows import is_noted, recovered
 
 _STATEFUL = {
@@ -100,7 +110,7 @@ def read_below(catalyst: Catalyst, node: JavaObject) -> Below:
     while (kind := kind_of(node)) not in STREAMS and not (kind == "Union" and node.isStreaming()):
         found: dict[int, WindowColumn] = {}
         if kind == "Project":
-            aliases = [column for column in items(node.projectList()) if kind_of(column) == "Alias"]
+            aliases = [column for column in computed_in(node) if kind_of(column) == "Alias"]
             found = _projected_windows(catalyst, aliases)
             layer = [alias for alias in aliases if id_of(alias) not in found]
             layers.append(layer)
@@ -172,7 +182,7 @@ def _expanded_window(catalyst: Catalyst, node: JavaObject) -> dict[int, WindowCo
 def _marked(node: JavaObject) -> list[int]:
     """Positions of the columns of an Expand that are windows it makes."""
     first = node.projections().apply(0)
-    marked = [i for i, column in enumerate(items(node.output())) if window_mark(column)]
+    marked = [i for i, column in enumerate(outputs(node)) if window_mark(column)]
     return [i for i in marked if kind_of(first.apply(i)) != "AttributeReference"]
 
 

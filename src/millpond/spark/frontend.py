@@ -16,12 +16,14 @@ from millpond.model.expressions import columns_of
 from millpond.model.query import Query
 from millpond.model.stream import Stream, check_order
 from millpond.plan.late import check_late, late_columns
-from millpond.spark.catalyst import Catalyst, self_check, unlogged
+from millpond.spark.catalyst import Catalyst
 from millpond.spark.extract import Extraction, Terms, extract_query
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
+from millpond.spark.quiet import unlogged
 from millpond.spark.read import Reading, Wanted, Watermark, register
 from millpond.spark.refusals import placed, spark_refusal
+from millpond.spark.selfcheck import self_check
 from millpond.spark.sources import Derived, read_by
 from millpond.spark.statements import QueryStatement, ViewStatement, blank, parse_file
 from millpond.spark.windows import tumbling_twin
@@ -143,7 +145,7 @@ class FrontEnd:
         except PySparkException as error:
             raise spark_refusal(error, text) from error
         except QueryError as error:
-            raise placed(error, text, judged.places) from error
+            raise placed(error, text, judged.nodes) from error
 
     @unlogged()
     def query_from_dataframe(

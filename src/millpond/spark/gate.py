@@ -38,7 +38,7 @@ class Judged(NamedTuple):
 
     windows: list[JavaObject]
     relations: set[str]
-    places: dict[str, Place]
+    nodes: dict[str, JavaObject]
     functions: frozenset[str]
 
 
@@ -137,8 +137,7 @@ def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
     kind = kind_of(node)
     if kind not in PLANS:
         raise _refused(node, f"the statement or clause {kind}", "Use SELECT … FROM … WHERE … GROUP BY … HAVING.")
-    if (place := place_of(node)) is not None:
-        judged.places.setdefault(kind, place)
+    judged.nodes.setdefault(kind, node)
     if kind == "UnresolvedRelation":
         judged.relations.add(_judge_relation(node, relations))
     found: list[_Visit] = []
@@ -183,8 +182,7 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
             raise _refused(node, f"the function {'.'.join(parts)}", cure)
         if parts[0].lower() in WINDOWS:
             judged.windows.append(node)
-            if (place := place_of(node)) is not None:
-                judged.places.setdefault("window", place)
+            judged.nodes.setdefault("window", node)
     return [_Visit(child, visit.depth + 1, False, visit.relations) for child in children(node)]
 
 

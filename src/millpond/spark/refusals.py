@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pyspark.errors import PySparkException
 
 from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
-from millpond.spark.catalyst import Place
+from millpond.spark.catalyst import JavaObject, Place, place_of
 
 _PLACED = re.compile(r"\bline \d+, column \d+")
 _QUOTED = re.compile(r"`([^`]+)`")
@@ -41,7 +41,7 @@ def positioned(told: str) -> tuple[str, str]:
     return _POSITION.sub("", first).split(" SQLSTATE:")[0].strip(), _position(told)
 
 
-def placed(error: QueryError, text: str, places: Mapping[str, Place]) -> QueryError:
+def placed(error: QueryError, text: str, nodes: Mapping[str, JavaObject]) -> QueryError:
     """The error with a place, if it has none: that of the first piece it quotes, or of the plan node it names."""
     what = " ".join(error.what.split())
     if _PLACED.search(what):
@@ -49,7 +49,7 @@ def placed(error: QueryError, text: str, places: Mapping[str, Place]) -> QueryEr
     place = next((found for piece in _QUOTED.findall(error.what) if (found := _find(piece, text))), None)
     if place is None:
         kinds = [*_KIND.findall(what), *re.findall("window", what)]
-        place = next((places[kind] for kind in kinds if kind in places), None)
+        place = next((found for kind in kinds if kind in nodes and (found := place_of(nodes[kind]))), None)
     where = "" if place is None else f"At line {place.line}, column {place.column}: "
     return type(error)(where + what, error.cure)
 

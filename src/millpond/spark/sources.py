@@ -24,13 +24,13 @@ from millpond.spark.below import STREAMS, Below, Step, read_below
 from millpond.spark.catalyst import (
     Catalyst,
     JavaObject,
+    attributes_of,
     children,
     conjuncts,
     delay_ms,
     id_of,
-    is_hidden,
-    items,
     kind_of,
+    outputs,
     pairs,
     references,
     text_of,
@@ -83,7 +83,6 @@ class Found:
 
     stream: Stream
     names: dict[int, str]
-    attributes: list[JavaObject]
     derived: Derived | None = None
     computed: frozenset[str] = frozenset()
     taken: JavaObject | None = None
@@ -125,8 +124,7 @@ def find_source(catalyst: Catalyst, below: Below, streams: Sequence[Stream], rel
     if kind_of(below.leaf) in STREAMS and not joins:
         known = next((stream for stream in streams if stream.name == relation), None)
         stream = known or named_stream(stream_of(below.leaf), streams)
-        attributes = items(below.leaf.output())
-        return Found(stream, {id_of(column): str(column.name()) for column in attributes}, attributes)
+        return Found(stream, {column.id: column.name for column in attributes_of(below.leaf)})
     return _Deriver(catalyst, below, streams).found()
 
 
@@ -138,9 +136,8 @@ def stream_of(leaf: JavaObject) -> Stream:
     else:
         format_, given = str(leaf.sourceName()), leaf.extraOptions()
         options = {str(key): str(given.get(key)) for key in given.keySet()}
-    shown = [column for column in items(leaf.output()) if not is_hidden(column)]
-    columns = tuple(Field(str(column.name()), type_of(column)) for column in shown)
-    return Stream("", columns, Source(format_.lower(), tuple(sorted(options.items()))))
+    fields = tuple(Field(column.name, column.type) for column in attributes_of(leaf) if not column.hidden)
+    return Stream("", fields, Source(format_.lower(), tuple(sorted(options.items()))))
 
 
 def same_source(left: Stream, right: Stream) -> bool:
@@ -176,7 +173,8 @@ class _Deriver:
         partners = self._partners(below)
         lower = self._ways(below.leaf)
         paths = [self._extended(path, below, partners, whole=False) for path in lower]
-        columns = [(str(column.name()), column) for column in items(below.leaf.output()) if not is_hidden(column)]
+        read = zip(attributes_of(below.leaf), outputs(below.leaf), strict=True)
+        columns = [(column.name, attribute) for column, attribute in read if not column.hidden]
         markers = {index: f"join{number}" for number, index in enumerate(partners, 1)}
         for index, partner in partners.items():
             columns += [(f"{markers[index]}.{name}", column) for name, column in _named(partner)]
@@ -209,22 +207,20 @@ class _Deriver:
         }
         known = {id_of(column): name for name, column in columns}
         return Found(
-            stream, known, [column for _, column in columns], Derived(stream, branches),
-            frozenset(computed), taken, markers, probes,
-        )  # fmt: skip
+            stream, known, Derived(stream, branches), frozenset(computed), taken, markers, probes
+        )
 
     def _ways(self, leaf: JavaObject) -> list[_Path]:
         """From a stream or a union down to each stream."""
         if kind_of(leaf) in STREAMS:
             return [_Path(leaf, [], [], [], _names(leaf, []))]
-        made = items(leaf.output())
+        made = outputs(leaf)
         ways = []
         for child in children(leaf):
             if not child.isStreaming():
                 raise QueryTypeError("A branch of the union is no stream.", "Write its rows where the stream is read.")
-            outputs = items(child.output())
             layer = []
-            for column, source in zip(made, outputs, strict=True):
+            for column, source in zip(made, outputs(child), strict=True):
                 if delay_ms(column) != delay_ms(source):
                     raise UnsupportedQuery(
                         f"The branches of a union wait differently for late events of {column.name()}.",
@@ -265,8 +261,8 @@ class _Deriver:
             if step.side is not None:
                 for part in _conditions(step):
                     check_stable(part)
-                attributes = items(step.side.output())
-                names = [str(column.name()) for column in attributes]
+                attributes = outputs(step.side)
+                names = [column.name for column in attributes_of(step.side)]
                 unique = tuple(
                     name if names.count(name) == 1 else f"{name}#{place}" for place, name in enumerate(names)
                 )
@@ -333,7 +329,7 @@ class _Deriver:
         if ordered:
             fields.append(Field(_OFFSET, "bigint"))
         for base, path, branch in zip(bases, paths, made, strict=True):
-            own = {str(column.name()): column for column in items(path.leaf.output())}
+            own = {str(column.name()): column for column in outputs(path.leaf)}
             branch[_PARTITION] = self._catalyst.literal(base.name)
             if base.order is not None:
                 text = own[base.order.partition]
@@ -388,7 +384,7 @@ _PLAIN = ("AttributeReference", "Literal")
 
 
 def _names(leaf: JavaObject, joins: list[tuple[_Partner, JavaObject]]) -> dict[int, str]:
-    found = {id_of(column): str(column.name()) for column in items(leaf.output()) if not is_hidden(column)}
+    found = {column.id: column.name for column in attributes_of(leaf) if not column.hidden}
     for number, (partner, _) in enumerate(joins, 1):
         found |= {id_of(column): f"join{number}.{name}" for name, column in _named(partner)}
         found[id_of(partner.marker)] = f"join{number}"
