@@ -34,7 +34,7 @@ TYPES = (
 @pytest.fixture(scope="module")
 def front(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> FrontEnd:
     folder = tmp_path_factory.mktemp("tx")
-    front = FrontEnd(spark)
+    front = FrontEnd(spark.newSession())  # without the views of other tests, which cost calls too
     spark.createDataFrame([("a", 1)], "c STRING, v BIGINT").write.parquet(str(folder / "dim"))
     (folder / "in").mkdir()
     columns = ", ".join(f"c{n} DOUBLE" for n in range(20))

@@ -74,7 +74,19 @@ QUERIES: list[tuple[str, type[MillpondError], str]] = [
     (f"SELECT count(*) {WM} GROUP BY window(ts, '365 days', '1 microsecond')", QueryTypeError, "31,536,000,000,000"),
     (f"SELECT count(*) {WM} GROUP BY window(ts, '200000000 days')", QueryTypeError, "would never end"),
     (f"SELECT count(*) {WM.replace('INTERVAL 1', 'INTERVAL -1')} GROUP BY {W}", QueryError, "not be negative"),
-    (f"SELECT c, count(*) {WM} GROUP BY c", UnsupportedQuery, "does not group by a window"),
+    (f"SELECT c, count(*) {WM}\n GROUP BY c", UnsupportedQuery, "line 2, column 2.* does not group by a window"),
+    (f"SELECT count(*) {WM} GROUP BY window(ts, '5 seconds', '0 seconds')", QueryTypeError, "line 1, column 81.*empty"),
+    (f"SELECT v,\n count(*) {WM} GROUP BY c, {W}", QueryTypeError, r"line 1, column 8 \(`v`\)"),
+    (f"SELECT count(*) AS n, sum(v) AS n {WM}\n GROUP BY {W}", QueryTypeError, "line 2, column 2: Two columns"),
+    (
+        f"SELECT count(*) {WM} AS a\n JOIN STREAM tx AS b ON a.c = b.c GROUP BY window(a.ts, '1 hour')",
+        UnsupportedQuery, "line 2, column 2: .*join of two streams",
+    ),
+    (f"SELECT count(*) {WM} AS a\n FULL JOIN sites AS b ON a.c = b.c GROUP BY {W}", UnsupportedQuery, "line 2, column"),
+    ("SELECT c, count(*)\n FROM sites GROUP BY c", QueryTypeError, "line 2, column 7: .* no stream"),
+    (f"SELECT DISTINCT c, count(*) {WM} GROUP BY c, {W}", UnsupportedQuery, "line 1, column 1: .*DISTINCT"),
+    (f"SELECT count(*) FROM (SELECT\n DISTINCT * {WM}) GROUP BY {W}", UnsupportedQuery, "line 1, column 23"),
+    (f"SELECT struct(c, v) AS k, {W} AS w, count(*) AS n {WM} GROUP BY ALL", UnsupportedQuery, "key `struct"),
     (f"SELECT c, count(*) {WM} WHERE c = '${{env:HOME}}' GROUP BY c, {W}", QueryRefused, "line 1, column"),
 ]  # fmt: skip
 
@@ -102,8 +114,16 @@ def front(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Fron
     front = FrontEnd(spark)
     folder = tmp_path_factory.mktemp("tx")
     (folder / "in").mkdir()
-    front.load_file(file_of(folder))
+    (folder / "sites.csv").write_text("a,1\n")
+    table = f"CREATE TEMPORARY VIEW sites (c STRING, n INT) USING csv OPTIONS (path '{folder}/sites.csv');"
+    front.load_file(file_of(folder) + table)
     return front
+
+
+@pytest.mark.parametrize("given", [None, 7, ["SELECT"]])
+def test_what_is_no_query_is_told(front: FrontEnd, given: Any) -> None:
+    with pytest.raises(QueryTypeError, match="q is neither SQL text nor a DataFrame, but a"):
+        front.query_from_dataframe("q", given)
 
 
 @pytest.mark.parametrize(("text", "error", "what"), QUERIES)
@@ -113,6 +133,7 @@ def test_a_wrong_query_is_told_where_it_is_wrong(
     with pytest.raises(error, match=what) as caught:
         front.query_from_sql("q", text)
     assert caught.value.cure
+    assert str(caught.value).startswith(f"[{caught.value.code}] In q: ")
     assert "\n" not in str(caught.value)
     assert capfd.readouterr().err == "", "PySpark logs each error as a page of JSON"
 

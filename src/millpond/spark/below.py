@@ -24,7 +24,7 @@ from millpond.spark.catalyst import (
 from millpond.spark.windows import is_noted, recovered
 
 _STATEFUL = {
-    "Aggregate": "An aggregation below the window (a chain of queries)",
+    "Aggregate": "An aggregation, and with it a chain of queries,",
     "Deduplicate": "dropDuplicates or DISTINCT",
     "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
     "Distinct": "SELECT DISTINCT",

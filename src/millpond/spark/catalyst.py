@@ -84,10 +84,9 @@ class Place(NamedTuple):
 
 def _once(node: JavaObject, name: str, ask: Callable[[JavaObject], T]) -> T:
     """What `ask` tells of an object that never changes: each question is a journey to the JVM, so it is asked once."""
-    known = node.__dict__
-    if name not in known:
-        known[name] = ask(node)
-    found: T = known[name]
+    if name not in node.__dict__:
+        node.__dict__[name] = ask(node)
+    found: T = node.__dict__[name]
     return found
 
 
@@ -198,8 +197,9 @@ def references(expression: JavaObject) -> list[JavaObject]:
 
 def text_of(expression: JavaObject) -> str:
     """The expression as its user wrote it, or as Spark prints it; a column by its name."""
-    if kind_of(expression) == "AttributeReference":
-        return str(expression.name())
+    kind = kind_of(expression)
+    if kind in ("AttributeReference", "Alias"):
+        return str(expression.name()) if kind == "AttributeReference" else text_of(expression.child())
     place = place_of(expression)
     return str(expression.sql()) if place is None else place.piece
 

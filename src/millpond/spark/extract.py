@@ -138,9 +138,9 @@ class _Reader:
         if delay is None:
             raise QueryTypeError(
                 f"The event time {time.name()} has no watermark, so no window would ever end.",
-                f"Write FROM STREAM {self._stream.name} WATERMARK {time.name()} "
-                f"DELAY OF INTERVAL 10 SECONDS, "
-                f"or .withWatermark('{time.name()}', '10 seconds') before groupBy.",
+                f"Write FROM STREAM {self._stream.name} WATERMARK {time.name()} DELAY OF INTERVAL 10 SECONDS."
+                if self._terms.text
+                else f"Add .withWatermark('{time.name()}', '10 seconds') before groupBy.",
             )
         event_time = self._column(time)
         if not isinstance(event_time, Column):

@@ -25,7 +25,7 @@ from millpond.spark.read import Reading, Wanted, Watermark, register
 from millpond.spark.refusals import placed, spark_refusal
 from millpond.spark.selfcheck import self_check
 from millpond.spark.sources import Derived, read_by
-from millpond.spark.statements import QueryStatement, ViewStatement, blank, parse_file
+from millpond.spark.statements import blank, parse_file
 from millpond.spark.windows import tumbling_twin
 
 
@@ -125,7 +125,8 @@ class FrontEnd:
         Raises:
             QuerySyntaxError, QueryRefused, QueryTypeError, UnsupportedQuery: see `errors`.
         """
-        return self._query(Terms(name, None, sink or Sink(), serve, text), text, late)
+        with _within(name):
+            return self._query(Terms(name, None, sink or Sink(), serve, text), text, late)
 
     @unlogged()
     def _query(self, terms: Terms, text: str, late: Sink | None = None) -> Query:
@@ -158,10 +159,16 @@ class FrontEnd:
         Raises:
             QueryTypeError, UnsupportedQuery: see `errors`.
         """
+        if not isinstance(frame, DataFrame):
+            raise QueryTypeError(
+                f"{name} is neither SQL text nor a DataFrame, but a {type(frame).__name__}.",
+                "Give a SELECT, or a streaming DataFrame that is not started.",
+            )
         if not frame.isStreaming:
             raise QueryTypeError(f"The frame of {name} is no stream.", "Build it with spark.readStream.")
-        terms = Terms(name, None, sink or Sink(), serve)
-        return self._kept(extract_query(self._catalyst, frame, terms, self._all()), late)
+        with _within(name):
+            terms = Terms(name, None, sink or Sink(), serve)
+            return self._kept(extract_query(self._catalyst, frame, terms, self._all()), late)
 
     @unlogged()
     def load_file(self, text: str) -> list[Query]:
@@ -174,14 +181,14 @@ class FrontEnd:
         for stream in pond.streams:
             self.declare(stream)
         for view in pond.views:
-            with _told(view):
+            with _within(view.name, view.line):
                 if view.table is not None:
                     self.table(view.name, view.table, view.schema)
                 else:
                     self.view(view.name, view.text or "")
         queries = []
         for statement in pond.queries:
-            with _told(statement):
+            with _within(statement.name, statement.line):
                 terms = Terms(statement.name, None, statement.sink, statement.serve, statement.text)
                 queries.append(self._query(terms, blank(text[: statement.start]) + statement.text, statement.late))
         return queries
@@ -264,10 +271,10 @@ class FrontEnd:
 
 
 @contextmanager
-def _told(statement: QueryStatement | ViewStatement) -> Iterator[None]:
-    """Say which statement of a file an error is about."""
+def _within(name: str, line: int | None = None) -> Iterator[None]:
+    """Say which query, or which statement of a file, an error is about."""
     try:
         yield
     except QueryError as error:
-        what = f"In {statement.name} (line {statement.line} of the file): {error.what}"
-        raise type(error)(what, error.cure) from error
+        where = "" if line is None else f" (line {line} of the file)"
+        raise type(error)(f"In {name}{where}: {error.what}", error.cure) from error

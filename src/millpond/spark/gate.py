@@ -105,6 +105,8 @@ def parse(catalyst: Catalyst, text: str) -> JavaObject:
         return catalyst.parse(text)
     except PySparkException as error:
         what, where = positioned(str(error))
+        if "delay threshold" in what:
+            raise QueryTypeError(f"A watermark's delay is negative: {what}", "Write INTERVAL 10 SECONDS.") from error
         raise QuerySyntaxError(f"Spark cannot parse the query{where}: {what}", "Correct the text there.") from error
     except Py4JError as error:
         raise QueryRefused("Spark's parser breaks on the query.", "Split it into several.") from error
