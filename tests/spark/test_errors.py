@@ -392,4 +392,5 @@ def test_a_heap_that_is_too_small_for_the_data_is_told(tmp_path: Path) -> None:
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("[MP-MEMORY] The JVM has no memory left"), done.stderr[-2_000:]
+    assert "\tat " not in done.stderr, "the JVM prints no trace of its own"
     assert "Traceback" not in done.stderr
