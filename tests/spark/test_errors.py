@@ -152,7 +152,7 @@ def test_in_a_file_positions_are_the_files(spark: SparkSession, tmp_path: Path, 
 
 def test_a_missing_path_is_told_before_anything_is_made(spark: SparkSession, tmp_path: Path) -> None:
     pond = Pond(spark, tmp_path / "pond")
-    with pytest.raises(SourceError, match=r"PATH_NOT_FOUND.*nowhere"):
+    with pytest.raises(SourceError, match=r"PATH_NOT_FOUND.*nowhere\. Check"):
         pond.load(file_of(tmp_path, path=tmp_path / "nowhere"))
     assert not (tmp_path / "pond").exists()
 

@@ -38,6 +38,12 @@ _STATEFUL = {
 STREAMS = ("StreamingRelation", "StreamingRelationV2")
 _JOINS = {"Inner": True, "Cross": True, "LeftOuter": False, "RightOuter": False}
 """Joins with a batch relation that are answered, and whether they drop events without a partner."""
+_INSTEAD = {
+    "LeftSemi": "Write stream JOIN (SELECT DISTINCT key FROM table) ON ….",
+    "LeftAnti": "Write stream LEFT JOIN (SELECT DISTINCT key, true AS found FROM table) ON … WHERE found IS NULL.",
+}
+"""What says the same as a join that is not answered."""
+
 _FIELDS = ("start", "end")
 
 
@@ -150,7 +156,7 @@ def _joined(node: JavaObject, depth: int) -> tuple[JavaObject, Step]:
     if kind not in _JOINS or (kind == "LeftOuter" and stream is right) or (kind == "RightOuter" and stream is left):
         raise UnsupportedQuery(
             f"A join of this kind ({node.joinType().sql()}) is not answered.",
-            "Write stream [INNER | LEFT] JOIN table ON ….",
+            _INSTEAD.get(kind, "Write stream [INNER | LEFT] JOIN table ON …."),
         )
     return stream, Step(optional(node.condition()), depth, side, _JOINS[kind])
 

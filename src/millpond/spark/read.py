@@ -63,7 +63,7 @@ def load(spark: SparkSession, stream: Stream, *, named: bool = True) -> DataFram
     try:
         return reader.load()
     except PySparkException as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0].split(" SQLSTATE:")[0]
         raise SourceError(
             f"The stream {stream.name} cannot be read: {reason}", "Check its path and options."
         ) from error
