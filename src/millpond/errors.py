@@ -37,6 +37,8 @@ from __future__ import annotations
 import errno
 import re
 
+_CURE = " => "
+
 
 class MillpondError(Exception):
     """Base of all errors here; `str()` is `[CODE] what happened. What to do.`
@@ -47,6 +49,8 @@ class MillpondError(Exception):
 
     code = "MP-ERROR"
     retry = False
+    flattened = False
+    """Whether only the text will be seen by who reads it next, so that it must show where the cure begins."""
 
     def __init__(self, what: str, cure: str = "") -> None:
         super().__init__(what, cure)
@@ -54,7 +58,7 @@ class MillpondError(Exception):
         self.cure = cure
 
     def __str__(self) -> str:
-        return f"[{self.code}] {self.what} {self.cure}".rstrip()
+        return f"[{self.code}] {self.what}{_CURE if self.flattened else ' '}{self.cure}".rstrip()
 
 
 class QueryError(MillpondError):
@@ -226,17 +230,17 @@ class SparkError(SetupError):
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def of_machine(error: BaseException) -> SetupError | None:
-    """That there is no room or no memory, if that is what an exception of Python's says.
+def of_machine(error: BaseException, place: object = None) -> SetupError | None:
+    """That there is no room (at `place`) or no memory, if that is what an exception of Python's says.
 
-    >>> str(of_machine(OSError(errno.ENOSPC, "No space left on device", "/data/x")))[:70]
-    '[MP-DISK] Nothing more can be written: [Errno 28] No space left on dev'
+    >>> str(of_machine(OSError(errno.ENOSPC, "No space left on device"), "/data/x"))[:70]
+    '[MP-DISK] Nothing more can be written to /data/x: [Errno 28] No space '
     >>> of_machine(FileNotFoundError(errno.ENOENT, "No such file or directory")) is None
     True
     """
     number = error.errno if isinstance(error, OSError) else None
     if number in _NO_ROOM:
-        return no_room(str(error))
+        return no_room(str(error), place)
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
         return NoMemoryError(
             f"A Python process has no memory left: {str(error).strip() or 'MemoryError'}.",
@@ -245,10 +249,12 @@ def of_machine(error: BaseException) -> SetupError | None:
     return None
 
 
-def no_room(what: str) -> DiskFullError:
-    """That nothing more can be written, with the system's own words."""
+def no_room(what: str, place: object = None) -> DiskFullError:
+    """That nothing more can be written (to `place`), with the system's own words."""
+    where = "" if place is None else f" to {place}"
     return DiskFullError(
-        f"Nothing more can be written: {what.rstrip('.')}.", "Make room and run again; what was committed stands."
+        f"Nothing more can be written{where}: {what.rstrip('.')}.",
+        "Make room and run again; what was committed stands.",
     )
 
 
@@ -267,7 +273,9 @@ _CODE = re.compile(r"\[(MP-[A-Z-]+)\] ([^\n]*)")
 def from_text(text: str) -> MillpondError | None:
     """Rebuild the error whose code stands in `text`, as Spark leaves it after a worker failed.
 
-    >>> from_text("PythonException: Traceback ...\\n[MP-CORRUPT] Bad digest. Restore it.\\n at org")
+    >>> from_text("PythonException: Traceback ...\\n[MP-CORRUPT] Bad digest. => Restore it.\\n at org")
+    CorruptError('Bad digest.', 'Restore it.')
+    >>> from_text("[MP-CORRUPT] Bad digest. Restore it.")
     CorruptError('Bad digest. Restore it.', '')
     >>> from_text("java.lang.OutOfMemoryError") is None
     True
@@ -276,4 +284,6 @@ def from_text(text: str) -> MillpondError | None:
     if found is None:
         return None
     kind = _tree(MillpondError).get(found.group(1), MillpondError)
-    return kind(found.group(2).strip())
+    told = found.group(2).strip()
+    what, divided, cure = told.rpartition(_CURE)
+    return kind(what, cure) if divided else kind(told)

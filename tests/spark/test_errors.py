@@ -5,6 +5,7 @@ Also those that arise inside Spark's workers: there a process is really out of r
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import subprocess
@@ -20,6 +21,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond import Pond
+from millpond.control import pond as pond_module
+from millpond.control.schemas import check_files
 from millpond.errors import (
     DiskFullError,
     FencedError,
@@ -35,8 +38,11 @@ from millpond.errors import (
     SourceError,
     UnsupportedQuery,
 )
+from millpond.model.endpoints import Source
+from millpond.model.stream import Field, Stream
 from millpond.spark import session
 from millpond.spark.frontend import FrontEnd
+from millpond.spark.read import Reading
 
 COLUMNS = "ts TIMESTAMP, c STRING, v BIGINT, day DATE, items ARRAY<INT>"
 WM = "FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND"
@@ -68,7 +74,19 @@ QUERIES: list[tuple[str, type[MillpondError], str]] = [
     (f"SELECT count(*) {WM} GROUP BY window(ts, '365 days', '1 microsecond')", QueryTypeError, "31,536,000,000,000"),
     (f"SELECT count(*) {WM} GROUP BY window(ts, '200000000 days')", QueryTypeError, "would never end"),
     (f"SELECT count(*) {WM.replace('INTERVAL 1', 'INTERVAL -1')} GROUP BY {W}", QueryError, "not be negative"),
-    (f"SELECT c, count(*) {WM} GROUP BY c", UnsupportedQuery, "does not group by a window"),
+    (f"SELECT c, count(*) {WM}\n GROUP BY c", UnsupportedQuery, "line 2, column 2.* does not group by a window"),
+    (f"SELECT count(*) {WM} GROUP BY window(ts, '5 seconds', '0 seconds')", QueryTypeError, "line 1, column 81.*empty"),
+    (f"SELECT v,\n count(*) {WM} GROUP BY c, {W}", QueryTypeError, r"line 1, column 8 \(`v`\)"),
+    (f"SELECT count(*) AS n, sum(v) AS n {WM}\n GROUP BY {W}", QueryTypeError, "line 2, column 2: Two columns"),
+    (
+        f"SELECT count(*) {WM} AS a\n JOIN STREAM tx AS b ON a.c = b.c GROUP BY window(a.ts, '1 hour')",
+        UnsupportedQuery, "line 2, column 2: .*join of two streams",
+    ),
+    (f"SELECT count(*) {WM} AS a\n FULL JOIN sites AS b ON a.c = b.c GROUP BY {W}", UnsupportedQuery, "line 2, column"),
+    ("SELECT c, count(*)\n FROM sites GROUP BY c", QueryTypeError, "line 2, column 7: .* no stream"),
+    (f"SELECT DISTINCT c, count(*) {WM} GROUP BY c, {W}", UnsupportedQuery, "line 1, column 1: .*DISTINCT"),
+    (f"SELECT count(*) FROM (SELECT\n DISTINCT * {WM}) GROUP BY {W}", UnsupportedQuery, "line 1, column 23"),
+    (f"SELECT struct(c, v) AS k, {W} AS w, count(*) AS n {WM} GROUP BY ALL", UnsupportedQuery, "key `struct"),
     (f"SELECT c, count(*) {WM} WHERE c = '${{env:HOME}}' GROUP BY c, {W}", QueryRefused, "line 1, column"),
 ]  # fmt: skip
 
@@ -96,8 +114,16 @@ def front(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Fron
     front = FrontEnd(spark)
     folder = tmp_path_factory.mktemp("tx")
     (folder / "in").mkdir()
-    front.load_file(file_of(folder))
+    (folder / "sites.csv").write_text("a,1\n")
+    table = f"CREATE TEMPORARY VIEW sites (c STRING, n INT) USING csv OPTIONS (path '{folder}/sites.csv');"
+    front.load_file(file_of(folder) + table)
     return front
+
+
+@pytest.mark.parametrize("given", [None, 7, ["SELECT"]])
+def test_what_is_no_query_is_told(front: FrontEnd, given: Any) -> None:
+    with pytest.raises(QueryTypeError, match="q is neither SQL text nor a DataFrame, but a"):
+        front.query_from_dataframe("q", given)
 
 
 @pytest.mark.parametrize(("text", "error", "what"), QUERIES)
@@ -107,6 +133,7 @@ def test_a_wrong_query_is_told_where_it_is_wrong(
     with pytest.raises(error, match=what) as caught:
         front.query_from_sql("q", text)
     assert caught.value.cure
+    assert str(caught.value).startswith(f"[{caught.value.code}] In q: ")
     assert "\n" not in str(caught.value)
     assert capfd.readouterr().err == "", "PySpark logs each error as a page of JSON"
 
@@ -125,7 +152,7 @@ def test_in_a_file_positions_are_the_files(spark: SparkSession, tmp_path: Path, 
 
 def test_a_missing_path_is_told_before_anything_is_made(spark: SparkSession, tmp_path: Path) -> None:
     pond = Pond(spark, tmp_path / "pond")
-    with pytest.raises(SourceError, match=r"PATH_NOT_FOUND.*nowhere"):
+    with pytest.raises(SourceError, match=r"PATH_NOT_FOUND.*nowhere\. Check"):
         pond.load(file_of(tmp_path, path=tmp_path / "nowhere"))
     assert not (tmp_path / "pond").exists()
 
@@ -148,16 +175,77 @@ def run(spark: SparkSession, folder: Path, text: str, **options: Any) -> Pond:
     return pond
 
 
-def test_a_file_with_other_columns_is_named_and_costs_only_its_epoch(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_with_other_columns_is_told_before_anything_is_made(spark: SparkSession, tmp_path: Path) -> None:
     events(tmp_path / "in" / "0.parquet", 0, 2)
     events(tmp_path / "in" / "1.parquet", 20, 2, v=["x", "y"])
     text = file_of(tmp_path)
+    with pytest.raises(LateSchemaError, match=r"in/1\.parquet holds v as BYTE_ARRAY String, .* bigint .* tx declares"):
+        run(spark, tmp_path, text)
+    assert not (tmp_path / "pond").exists()
+    counted = text.replace(QUERY, f"SELECT c, {W} AS w, count(*) AS n {WM} GROUP BY ALL")
+    run(spark, tmp_path, counted)  # which does not read that column
+
+
+def test_a_file_with_other_columns_that_comes_later_costs_only_its_epoch(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events(tmp_path / "in" / "0.parquet", 0, 2)
+    events(tmp_path / "in" / "1.parquet", 20, 2, v=["x", "y"])
+    text = file_of(tmp_path)
+    monkeypatch.setattr(pond_module, "check_files", lambda _: [])
     with pytest.raises(LateSchemaError, match=r"1\.parquet does not fit its stream: .*\[v\].*bigint.*BINARY") as caught:
         run(spark, tmp_path, text)
     assert caught.value.cure
     (tmp_path / "in" / "1.parquet").unlink()
     events(tmp_path / "in" / "1.parquet", 20, 2)
     run(spark, tmp_path, text)
+
+
+def test_columns_below_a_join_are_looked_at_too(spark: SparkSession, tmp_path: Path) -> None:
+    events(tmp_path / "in" / "0.parquet", 0, 2, v=["x", "y"])
+    pq.write_table(pa.table({"c": ["key 0"], "label": ["a"]}), tmp_path / "names.parquet")
+    stream = "STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND"
+    for column, fits in (("1", True), ("v + 1", False)):
+        pond = Pond(spark, tmp_path / "pond")
+        query = f"SELECT label, sum({column}) AS s FROM {stream} JOIN names USING (c) GROUP BY label, {W}"
+        table = f"CREATE TEMPORARY VIEW names USING parquet OPTIONS (path '{tmp_path}/names.parquet')"
+        pond.load(file_of(tmp_path, f"{query};\n{table}"))
+        if fits:
+            assert pond.notes() == []
+        else:
+            with pytest.raises(LateSchemaError, match="holds v as BYTE_ARRAY"):
+                pond.notes()
+
+
+STORED: dict[str, pa.Array] = {
+    "bool": pa.array([True]), "byte": pa.array([1], pa.int8()), "int": pa.array([1], pa.int32()), "long": pa.array([1]),
+    "uint": pa.array([1], pa.uint32()), "ulong": pa.array([1], pa.uint64()), "float": pa.array([1.0], pa.float32()),
+    "real": pa.array([1.0]), "text": pa.array(["x"]), "bytes": pa.array([b"x"]), "few": pa.array([b"x"], pa.binary(1)),
+    "date": pa.array([1], pa.date32()), "us": pa.array([1], pa.timestamp("us", "UTC")),
+    "ms": pa.array([1], pa.timestamp("ms")), "ns": pa.array([1], pa.timestamp("ns")), "null": pa.array([None]),
+}  # fmt: skip
+DECLARED = (
+    "boolean", "smallint", "int", "bigint", "float", "double", "string", "binary", "date", "timestamp", "timestamp_ntz",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_what_is_refused_before_the_start_is_what_spark_cannot_read(spark: SparkSession, tmp_path: Path) -> None:
+    ours, theirs = set(), set()
+    for stored, values in STORED.items():
+        path = tmp_path / f"{stored}.parquet"
+        pq.write_table(pa.table({"v": values}), path)
+        for kind in DECLARED:
+            stream = Stream("tx", (Field("v", kind),), Source("parquet", (("path", str(path)),)))
+            try:
+                check_files([Reading(stream, frozenset({"v"}), frozenset())])
+            except LateSchemaError:
+                ours.add((stored, kind))
+            try:
+                spark.read.schema(f"v {kind}").parquet(str(path)).collect()
+            except Exception:  # whatever Spark says
+                theirs.add((stored, kind))
+    assert ours == theirs
 
 
 def test_a_file_that_is_none_is_named(spark: SparkSession, tmp_path: Path) -> None:
@@ -238,8 +326,29 @@ def test_a_worker_without_room_says_so_and_a_later_run_goes_on(spark: SparkSessi
     _warm(spark)
     with _limited(resource.RLIMIT_FSIZE, 100_000), pytest.raises(DiskFullError, match="can be written") as caught:
         run(spark, tmp_path, text, instances=1)
-    assert "Make room" in str(caught.value)
+    assert "Make room" in caught.value.cure and "Make room" not in caught.value.what
     run(spark, tmp_path, text, instances=1)
+
+
+def test_a_sink_without_room_is_named_at_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events(tmp_path / "in" / "0.parquet", 0, 5)
+    out, sync = tmp_path / "out", os.fsync
+
+    def full(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").startswith(str(out)):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(descriptor)
+
+    text = file_of(tmp_path).replace("AS SELECT", f"USING json TBLPROPERTIES ('path' = '{out}') AS SELECT")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DiskFullError, match=f"written to {out}: ") as caught:
+        run(spark, tmp_path, text)
+    assert "Make room" in caught.value.cure
+    monkeypatch.undo()
+    run(spark, tmp_path, text)
+    assert list(out.glob("part-*.json"))
 
 
 def test_a_worker_without_memory_says_so(spark: SparkSession, tmp_path: Path) -> None:
@@ -283,4 +392,5 @@ def test_a_heap_that_is_too_small_for_the_data_is_told(tmp_path: Path) -> None:
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("[MP-MEMORY] The JVM has no memory left"), done.stderr[-2_000:]
+    assert "\tat " not in done.stderr, "the JVM prints no trace of its own"
     assert "Traceback" not in done.stderr

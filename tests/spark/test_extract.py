@@ -204,6 +204,20 @@ def test_joins_and_unions_are_streams_of_their_own(spark: SparkSession, front: F
     assert front.streams[join].derived is not None and "LEFT JOIN" in front.streams[join].derived.text
 
 
+def test_the_cure_for_a_semi_and_an_anti_join_works(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
+    spark.range(3).write.mode("overwrite").parquet(str(folder.parent / "few"))
+    front.table("few", Source("parquet", (("path", str(folder.parent / "few")),)))
+    for kind, instead in (
+        ("SEMI", "JOIN (SELECT DISTINCT id FROM few) AS f ON tx.id = f.id"),
+        ("ANTI", "LEFT JOIN (SELECT DISTINCT id, true AS found FROM few) AS f ON tx.id = f.id WHERE found IS NULL"),
+    ):
+        refused = f"SELECT count(*) AS n FROM tx LEFT {kind} JOIN few AS f ON tx.id = f.id GROUP BY {W}"
+        with pytest.raises(UnsupportedQuery, match="SELECT DISTINCT key"):
+            front.query_from_sql("q", refused)
+        query = front.query_from_sql("q", f"SELECT count(*) AS n FROM tx {instead} GROUP BY {W}")
+        assert front.streams[query.stream].derived is not None and query.where is not None
+
+
 def test_a_union_of_streams_waits_for_the_slowest(spark: SparkSession, front: FrontEnd, tmp_path: Path) -> None:
     here = spark.readStream.schema("k STRING, ts TIMESTAMP").json(str(tmp_path))
     there = spark.readStream.schema("k STRING, ts TIMESTAMP").csv(str(tmp_path))

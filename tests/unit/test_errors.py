@@ -72,6 +72,15 @@ def test_the_code_survives_as_text(kind: type[MillpondError]) -> None:
     assert str(again) == f"[{kind.code}] It broke. Mend it."
 
 
+def test_of_a_flattened_error_the_cure_comes_back_too() -> None:
+    error = CorruptError("The part -> of it => is bad.", "Restore it.")
+    error.flattened = True
+    again = from_text(f"PythonException: Traceback\n  File x.py\nmillpond.errors.CorruptError: {error}\n\tat org")
+    assert again is not None
+    assert (again.what, again.cure) == (error.what, error.cure)
+    assert str(again) == "[MP-CORRUPT] The part -> of it => is bad. Restore it."
+
+
 def test_an_error_that_is_raised_again_is_not_wrapped_twice() -> None:
     once = from_text(str(CorruptError("Bad digest.", "Restore it.")))
     assert once is not None

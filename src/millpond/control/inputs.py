@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from millpond.errors import EmptyInputError
 from millpond.model.endpoints import Source
@@ -18,8 +19,8 @@ def empty_inputs(streams: Iterable[Stream]) -> list[EmptyInputError]:
     """A note for each stream whose local folder holds no file that Spark would read."""
     notes = []
     for stream in streams:
-        path = _path(stream.source)
-        if path and not any(_holds_a_file(found) for found in glob.glob(path)):
+        path = _local(options_of(stream).get("path", ""))
+        if path and next(files_of(stream), None) is None:
             notes.append(
                 EmptyInputError(
                     f"The stream {stream.name} has nothing to read: {path} holds no file.",
@@ -31,14 +32,28 @@ def empty_inputs(streams: Iterable[Stream]) -> list[EmptyInputError]:
 
 def is_missing(source: Source) -> bool:
     """Whether this is a local folder that is not there."""
-    path = _path(source)
+    path = _local(_options(source).get("path", ""))
     return bool(path) and not glob.glob(path)
 
 
-def _path(source: Source | None) -> str:
-    """The local folder of a source; "" without one."""
-    options = {} if source is None else {name.lower(): value for name, value in source.options}
-    return _local(options.get("path", ""))
+def options_of(stream: Stream) -> dict[str, str]:
+    """The options of a stream's source, by their names in lower case."""
+    return {} if stream.source is None else _options(stream.source)
+
+
+def _options(source: Source) -> dict[str, str]:
+    return {name.lower(): value for name, value in source.options}
+
+
+def files_of(stream: Stream) -> Iterator[Path]:
+    """The files of a stream's local folder that Spark would read, in no order; none for one elsewhere."""
+    path = _local(options_of(stream).get("path", ""))
+    for found in glob.iglob(path) if path else ():
+        if os.path.isfile(found):
+            yield Path(found)
+        for parent, folders, names in os.walk(found):
+            folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
+            yield from (Path(parent, name) for name in names if not name.startswith(_HIDDEN))
 
 
 def _local(path: str) -> str:
@@ -47,13 +62,3 @@ def _local(path: str) -> str:
     if scheme is None:
         return path
     return re.sub(r"^file:/+", "/", path) if scheme[1].lower() == "file" else ""
-
-
-def _holds_a_file(path: str) -> bool:
-    if os.path.isfile(path):
-        return True
-    for _, folders, names in os.walk(path):
-        folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
-        if any(not name.startswith(_HIDDEN) for name in names):
-            return True
-    return False

@@ -15,10 +15,11 @@ from millpond.control.causes import Why, explain_why
 from millpond.control.compiling import compiled_of, write_compiled
 from millpond.control.inputs import empty_inputs
 from millpond.control.reader import read_truth
+from millpond.control.schemas import check_files
 from millpond.control.tally import QueryCounts, Tally
 from millpond.control.why import find_facts
 from millpond.control.wiring import Followers, Truth, follow, new_writer, open_truth
-from millpond.errors import EmptyInputError, ForeignPondError, QueryTypeError, StoreError, UnsupportedQuery
+from millpond.errors import ForeignPondError, InputError, QueryTypeError, StoreError, UnsupportedQuery
 from millpond.log.manifest import Manifest, load
 from millpond.model.endpoints import Sink
 from millpond.model.query import changed_functions
@@ -190,10 +191,14 @@ class Pond:
         """How the queries are answered together."""
         return build_plan(self._queries.values())
 
-    def notes(self) -> list[EmptyInputError]:
-        """What may be a mistake but is none for sure: streams whose folder holds nothing yet."""
-        used = {query.stream for query in self.queries}
-        return empty_inputs(stream for stream in self._front.streams.values() if stream.name in used)
+    def notes(self) -> list[InputError]:
+        """What may be a mistake but is none for sure: folders that hold nothing yet, files that lack a column.
+
+        Raises:
+            LateSchemaError: a file does not fit its stream; `run` would raise the same before it reads an event.
+        """
+        readings = self._front.readings(self.queries)
+        return [*empty_inputs(reading.stream for reading in readings), *check_files(readings)]
 
     def run(self, *, once: bool = True, drain: bool = False) -> bool:
         """Run epochs: with `once` until all input there is has been taken, else until `stop`.
@@ -232,11 +237,13 @@ class Pond:
 
         Raises:
             ForeignPondError: the folder holds another pond, or one with other queries.
+            LateSchemaError: a file that is there does not fit its stream.
         """
         if self._driver is not None:
             return
         if not self._queries:
             raise QueryTypeError("The pond has no queries.", "Add one first.")
+        check_files(self._front.readings(self.queries))
         truth = open_truth(self.path)
         spec = self._agreed_spec(truth.manifest)
         check_one_host(self.spark, self.path)
@@ -291,6 +298,7 @@ class Pond:
         """Wait until every sink and the view have every committed row.
 
         Raises:
+            DiskFullError, TruthError: one of them cannot go on until its place is mended, which is named.
             StoreError: one of them keeps failing; the message says which and why.
         """
         if self._followers is None or self._truth is None:

@@ -96,7 +96,7 @@ class LocalFolder:
         try:
             yield
         except OSError as error:
-            raise of_machine(error) or PlaceError(
+            raise of_machine(error, self._path) or PlaceError(
                 f"The folder {self._path} failed: {error}.",
                 "It must be a writable local folder on a file system with hard links.",
             ) from error

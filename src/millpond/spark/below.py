@@ -12,11 +12,22 @@ from typing import NamedTuple
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.windows import Sliding, Window
-from millpond.spark.catalyst import Catalyst, JavaObject, children, id_of, items, kind_of, optional, window_mark
+from millpond.spark.catalyst import (
+    Catalyst,
+    JavaObject,
+    children,
+    computed_in,
+    id_of,
+    items,
+    kind_of,
+    optional,
+    outputs,
+    window_mark,
+)
 from millpond.spark.windows import is_noted, recovered, recovered_session
 
 _STATEFUL = {
-    "Aggregate": "An aggregation below the window (a chain of queries)",
+    "Aggregate": "An aggregation, and with it a chain of queries,",
     "Deduplicate": "dropDuplicates or DISTINCT",
     "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
     "Distinct": "SELECT DISTINCT",
@@ -32,6 +43,12 @@ _JOINS = {"Inner": True, "Cross": True, "LeftOuter": False, "RightOuter": False}
 """Joins with a batch relation that are answered, and whether they drop events without a partner."""
 GENERATORS = ("Explode", "PosExplode", "Inline")
 """What makes a row for each element."""
+_INSTEAD = {
+    "LeftSemi": "Write stream JOIN (SELECT DISTINCT key FROM table) ON ….",
+    "LeftAnti": "Write stream LEFT JOIN (SELECT DISTINCT key, true AS found FROM table) ON … WHERE found IS NULL.",
+}
+"""What says the same as a join that is not answered."""
+
 _FIELDS = ("start", "end")
 
 
@@ -120,7 +137,7 @@ def read_below(catalyst: Catalyst, node: JavaObject) -> Below:
     while (kind := kind_of(node)) not in (*STREAMS, MAPPED) and not (kind == "Union" and node.isStreaming()):
         found: dict[int, WindowColumn] = {}
         if kind == "Project":
-            aliases = [column for column in items(node.projectList()) if kind_of(column) == "Alias"]
+            aliases = [column for column in computed_in(node) if kind_of(column) == "Alias"]
             found = _projected_windows(catalyst, aliases)
             layer = [alias for alias in aliases if id_of(alias) not in found]
             layers.append(layer)
@@ -171,7 +188,7 @@ def _joined(node: JavaObject, depth: int) -> tuple[JavaObject, Step]:
     if kind not in _JOINS or (kind == "LeftOuter" and stream is right) or (kind == "RightOuter" and stream is left):
         raise UnsupportedQuery(
             f"A join of this kind ({node.joinType().sql()}) is not answered.",
-            "Write stream [INNER | LEFT] JOIN table ON ….",
+            _INSTEAD.get(kind, "Write stream [INNER | LEFT] JOIN table ON …."),
         )
     return stream, Step(optional(node.condition()), depth, side, _JOINS[kind])
 
@@ -216,7 +233,7 @@ def _expanded_window(catalyst: Catalyst, node: JavaObject) -> dict[int, WindowCo
 def _marked(node: JavaObject) -> list[int]:
     """Positions of the columns of an Expand that are windows it makes."""
     first = node.projections().apply(0)
-    marked = [i for i, column in enumerate(items(node.output())) if window_mark(column)]
+    marked = [i for i, column in enumerate(outputs(node)) if window_mark(column)]
     return [i for i in marked if kind_of(first.apply(i)) != "AttributeReference"]
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from millpond.model.stream import Stream
-from millpond.spark.catalyst import JavaObject, kind_of
+from millpond.spark.catalyst import JavaObject, kind_of, references
 from millpond.spark.mapped import Batches
 from millpond.spark.relations import relation_text
 
@@ -80,3 +80,14 @@ def _side_text(side: Side | Elements | Function) -> str:
     if isinstance(side, Elements):
         return f" LATERAL VIEW OUTER {side.kind.lower()}({side.array.sql()})"
     return f" LEFT JOIN {relation_text(side.plan)} ON {side.condition.sql()}"
+
+
+def read_by(branch: Branch, names: Iterable[str]) -> frozenset[str]:
+    """The columns of a branch's stream that columns of the derived one are made of, and what it takes to make them."""
+    if any(isinstance(side, Function) for side in branch.sides):
+        return frozenset(field.name for field in branch.base.columns)  # a function is handed whole rows
+    made = [branch.columns[name] for name in names if name in branch.columns]
+    for side in branch.sides:
+        made += [side.condition] if isinstance(side, Side) else [side.array] if isinstance(side, Elements) else []
+    used = {str(column.name()) for part in made for column in references(part)}
+    return frozenset(field.name for field in branch.base.columns if field.name in used)

@@ -1,75 +1,79 @@
 """Spark's private names: every one that Millpond leans on, and nothing else, stands in this file.
 
 `Catalyst` wraps one classic session. Plans and expressions are objects of the JVM (`JavaObject`); the small
-functions below read them, the methods build or rewrite them. `self_check` exercises each name once, so that
-a Spark that renamed one is refused at the start, with its version, and not in the middle of a query.
+functions below read them, the methods build or rewrite them; `selfcheck` uses each once. Every call is a journey to
+the JVM, and so is the end of every object that one returns: what never changes is asked once, or for many at a time.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-import pyspark
-from py4j.java_gateway import get_field, is_instance_of
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.logger import PySparkLogger
+from py4j.java_gateway import JavaMember, get_field
+from py4j.java_gateway import JavaObject as GatewayObject
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 
-from millpond.errors import MillpondError, SetupError
+from millpond.spark.place import Place
 
 JavaObject: TypeAlias = Any
 """A plan, an expression or another object of the JVM."""
 
+T = TypeVar("T")
+
 _PACKAGE = "org.apache.spark.sql.catalyst."
 _EXPRESSION = _PACKAGE + "expressions.Expression"
+_ITERABLE = "scala.collection.IterableOnce"
+_UTILS = "org.apache.spark.util.Utils"
+_TYPES = "py4j.reflection.TypeUtil"
 _EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 _WATERMARK = "spark.watermarkDelayMs"
 _HIDDEN = "__metadata_col"
 _WINDOW = "spark.timeWindow"
 _SESSION = "spark.sessionWindow"
-_SHOWN = 80
+_MARK = "\x01"
+_ATTRIBUTE = re.compile(r"#(\d+)L?(?:-T\d+ms)?$")
+_ORIGIN = re.compile(r"Origin\([^,]*,[^,]*,Some\((\d+)\),Some\((\d+)\),")
+_LEAVES = ("AttributeReference", "Literal", "UnresolvedAttribute", "UnresolvedStar")
 
 
-class Place(NamedTuple):
-    """A piece of SQL text: `text[start:stop]`."""
+class Attribute(NamedTuple):
+    """A column of a plan: its expression id, name, SQL type, and whether its source tells it only when asked."""
 
-    text: str
-    start: int
-    stop: int
+    id: int
+    name: str
+    type: str
+    hidden: bool
 
-    def __str__(self) -> str:
-        """Line, column and the piece itself, on one line, cut when it is long."""
-        piece = " ".join(self.piece.split())
-        piece = piece if len(piece) <= _SHOWN else f"{piece[: _SHOWN - 1]}…"
-        return f"line {self.line}, column {self.column} (`{piece}`)"
 
-    @property
-    def line(self) -> int:
-        """The line, from 1."""
-        return self.text.count("\n", 0, self.start) + 1
+def _once(node: JavaObject, name: str, ask: Callable[[JavaObject], T]) -> T:
+    """What `ask` tells of an object that never changes: each question is a journey to the JVM, so it is asked once."""
+    if name not in node.__dict__:
+        node.__dict__[name] = ask(node)
+    found: T = node.__dict__[name]
+    return found
 
-    @property
-    def column(self) -> int:
-        """The column, from 1."""
-        return self.start - self.text.rfind("\n", 0, self.start)
 
-    @property
-    def piece(self) -> str:
-        """The text itself."""
-        return self.text[self.start : self.stop]
+def _static(node: JavaObject, class_name: str, method: str) -> Callable[..., JavaObject]:
+    """A static method in the JVM of `node`; by its dotted name, each part of that would be a call."""
+    members = node._gateway_client.__dict__.setdefault("_millpond", {})
+    if method not in members:
+        members[method] = JavaMember(method, None, f"z:{class_name}", node._gateway_client)
+    found: Callable[..., JavaObject] = members[method]
+    return found
 
 
 def kind_of(node: JavaObject) -> str:
     """The simple class name of a node: `Aggregate`, `EqualTo`, …"""
-    return str(node.getClass().getSimpleName()).rstrip("$")
+    return _once(node, "_kind", lambda one: str(_static(one, _UTILS, "getFormattedClassName")(one)))
 
 
 def items(sequence: JavaObject) -> list[JavaObject]:
@@ -92,23 +96,63 @@ def optional(option: JavaObject) -> JavaObject | None:
 
 def children(node: JavaObject) -> list[JavaObject]:
     """The children of a plan or an expression."""
-    return items(node.children())
+    if node.__dict__.get("_kind") in _LEAVES:
+        return []
+    return _once(node, "_children", lambda one: items(one.children()))
+
+
+def outputs(plan: JavaObject) -> list[JavaObject]:
+    """The attributes that a plan makes."""
+    return _once(plan, "_outputs", lambda one: items(one.output()))
+
+
+def attributes_of(plan: JavaObject) -> list[Attribute]:
+    """What `outputs` are, in few calls for all of them."""
+    return _once(plan, "_attributes", _attributes)
+
+
+def _attributes(plan: JavaObject) -> list[Attribute]:
+    found = [_ATTRIBUTE.search(shown) for shown in str(plan.output().mkString(_MARK)).split(_MARK)]
+    # of PySpark's, as Spark prints a schema only for people
+    fields = StructType.fromJson(json.loads(str(plan.schema().json()))).fields
+    if len(found) != len(fields) or None in found:  # a name holds the mark
+        return attributes_one_by_one(plan)
+    return [
+        Attribute(int(match[1]), field.name, field.dataType.simpleString(), _HIDDEN in (field.metadata or {}))
+        for match, field in zip(found, fields, strict=True) if match
+    ]  # fmt: skip
+
+
+def attributes_one_by_one(plan: JavaObject) -> list[Attribute]:
+    """The same, however a column is called."""
+    return [Attribute(id_of(one), str(one.name()), type_of(one), is_hidden(one)) for one in outputs(plan)]
+
+
+def computed_in(project: JavaObject) -> list[JavaObject]:
+    """The elements of a `Project` that are not handed through from below as they are."""
+    listed = project.projectList()
+    shown = str(listed.mkString(_MARK)).split(_MARK)
+    if len(shown) != listed.size():
+        return items(listed)
+    through = set(str(project.child().output().mkString(_MARK)).split(_MARK))
+    return [listed.apply(place) for place, text in enumerate(shown) if text not in through]
 
 
 def type_of(expression: JavaObject) -> str:
     """The SQL type of a resolved expression; `simpleString` would cut long structs."""
-    return str(expression.dataType().catalogString())
+    return _once(expression, "_type", lambda one: str(one.dataType().catalogString()))
 
 
 def place_of(node: JavaObject) -> Place | None:
     """Where the node stands in the SQL text it was parsed from, if it was."""
+    return _once(node, "_place", _place_of)
+
+
+def _place_of(node: JavaObject) -> Place | None:
     origin = node.origin()
-    start, stop, text = (
-        optional(origin.startIndex()),
-        optional(origin.stopIndex()),
-        optional(origin.sqlText()),
-    )
-    return None if start is None or stop is None or text is None else Place(text, start, stop + 1)
+    found = _ORIGIN.match(str(origin.toString()))
+    text = None if found is None else optional(origin.sqlText())
+    return None if found is None or text is None else Place(text, int(found[1]), int(found[2]) + 1)
 
 
 def conjuncts(expression: JavaObject) -> list[JavaObject]:
@@ -120,37 +164,49 @@ def conjuncts(expression: JavaObject) -> list[JavaObject]:
 
 def references(expression: JavaObject) -> list[JavaObject]:
     """The attributes that an expression reads."""
-    return items(expression.references().toSeq())
+    return _once(expression, "_references", lambda one: items(one.references().toSeq()))
 
 
 def text_of(expression: JavaObject) -> str:
     """The expression as its user wrote it, or as Spark prints it; a column by its name."""
-    if kind_of(expression) == "AttributeReference":
-        return str(expression.name())
+    kind = kind_of(expression)
+    if kind in ("AttributeReference", "Alias"):
+        return str(expression.name()) if kind == "AttributeReference" else text_of(expression.child())
     place = place_of(expression)
     return str(expression.sql()) if place is None else place.piece
 
 
 def id_of(attribute: JavaObject) -> int:
     """The expression id of an attribute or alias; unique within a JVM."""
-    return int(attribute.exprId().id())
+    return _once(attribute, "_id", _id)
+
+
+def _id(attribute: JavaObject) -> int:
+    is_reference = attribute.__dict__.get("_kind") == "AttributeReference"
+    found = _ATTRIBUTE.search(str(attribute.toString())) if is_reference else None
+    return int(attribute.exprId().id() if found is None else found[1])
 
 
 def delay_ms(attribute: JavaObject) -> int | None:
     """The watermark delay an attribute carries, if any."""
-    metadata = attribute.metadata()
-    return int(metadata.getLong(_WATERMARK)) if metadata.contains(_WATERMARK) else None
+    found = _metadata(attribute).get(_WATERMARK)
+    return None if found is None else int(found)
 
 
 def window_mark(attribute: JavaObject) -> str | None:
     """`time` or `session` for the column of a window, else None."""
-    metadata = attribute.metadata()
-    return "time" if metadata.contains(_WINDOW) else "session" if metadata.contains(_SESSION) else None
+    metadata = _metadata(attribute)
+    return "time" if _WINDOW in metadata else "session" if _SESSION in metadata else None
 
 
 def is_hidden(attribute: JavaObject) -> bool:
     """Whether an attribute is no column of its source, but told by it when asked (`_metadata`)."""
-    return bool(attribute.metadata().contains(_HIDDEN))
+    return _HIDDEN in _metadata(attribute)
+
+
+def _metadata(attribute: JavaObject) -> dict[str, Any]:
+    found: dict[str, Any] = _once(attribute, "_metadata", lambda one: json.loads(one.metadata().json()))
+    return found
 
 
 def eval_mode(expression: JavaObject) -> str:
@@ -168,26 +224,6 @@ def analysed(frame: DataFrame) -> JavaObject:
     return frame._jdf.queryExecution().analyzed()
 
 
-def unlog() -> None:
-    """Keep PySpark from printing each error of a query as a page of JSON beside raising it, from here on."""
-    for logger in _loggers():
-        logger.disabled = True
-
-
-@contextmanager
-def unlogged() -> Iterator[None]:
-    """The same for a while, in a session that is not ours."""
-    before = [(logger, logger.disabled) for logger in _loggers()]
-    unlog()
-    try:
-        yield
-    finally:
-        for logger, disabled in before:
-            logger.disabled = disabled
-
-
-def _loggers() -> list[PySparkLogger]:
-    return [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
 class Temporary(NamedTuple):
     """Names of what lives as long as a session: its temporary views, its Python and SQL functions."""
 
@@ -228,7 +264,8 @@ class Catalyst:
     def temporary(self) -> Temporary:
         """The views and functions that this session's user registered in it."""
         catalog = self._session.sessionState().catalog()
-        views = [str(view.table()) for view in items(catalog.listLocalTempViews("*"))]
+        shown = str(catalog.listLocalTempViews("*").mkString(_MARK))
+        views = [name[1:-1].replace("``", "`") for name in shown.split(_MARK) if name]
         functions = {}
         for function in items(catalog.listTemporaryFunctions()):
             if optional(function.database()) is None:
@@ -242,17 +279,15 @@ class Catalyst:
         for view in found.views:
             mine.catalog().createTempView(view, theirs.catalog().getRawTempView(view).get(), True)
         for name in found.functions:
-            scope = (self._jvm.scala.Option.apply(part) for part in ("session", "system"))
-            identity = self._jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name, *scope)
+            scope = (self._option(part) for part in ("session", "system"))
+            identity = self._named_class(_PACKAGE + "FunctionIdentifier")(name, *scope)
             builder = theirs.functionRegistry().lookupFunctionBuilder(identity).get()
             information = theirs.functionRegistry().lookupFunction(identity).get()
             mine.functionRegistry().registerFunction(identity, information, builder)
 
     def clean(self, plan: JavaObject) -> JavaObject:
         """The analysed plan without CTEs, views, pipes, aliases of relations and replaceable expressions."""
-        inline = self._jvm.java.lang.Class.forName(_PACKAGE + "optimizer.InlineCTE").getConstructors()[0]
-        flags = [True] + [False] * (inline.getParameterCount() - 1)
-        plan = self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(*flags).apply(plan)
+        plan = self._inline.apply(plan)
         for rule in (
             "analysis.EliminateSubqueryAliases",
             "analysis.EliminateView",
@@ -292,9 +327,8 @@ class Catalyst:
 
     def literal(self, value: bool | str) -> JavaObject:
         """A boolean or text constant."""
-        types = self._jvm.org.apache.spark.sql.types.DataTypes
-        kind = types.BooleanType if isinstance(value, bool) else types.StringType
-        return self._class("Literal").create(value, kind)
+        boolean, string = self._simple_types
+        return self._class("Literal").create(value, boolean if isinstance(value, bool) else string)
 
     def every(self, conditions: Sequence[JavaObject]) -> JavaObject:
         """`a AND b AND …`; TRUE for none."""
@@ -319,9 +353,7 @@ class Catalyst:
 
     def probe(self, expression: JavaObject, attribute: JavaObject, value: int) -> int:
         """The integer an expression over one column has for a value above 2^31 (else py4j sends an int)."""
-        row = self._jvm.org.apache.spark.sql.catalyst.InternalRow.fromSeq(
-            self._seq([self._jvm.java.lang.Long.valueOf(value)])
-        )
+        row = self._row_of(self._seq([self._long(value)]))
         attributes = self._class("package$AttributeSeq")(self._seq([attribute]))
         bound = self._module("expressions.BindReferences").bindReference(expression, attributes, False)
         return int(bound.eval(row))
@@ -341,8 +373,7 @@ class Catalyst:
 
     def interval_us(self, text: str) -> tuple[int, int]:
         """Months and microseconds of an interval in any of Spark's spellings."""
-        string = self._jvm.org.apache.spark.unsafe.types.UTF8String.fromString(text)
-        return calendar_us(self._module("util.IntervalUtils").stringToInterval(string))
+        return calendar_us(self._module("util.IntervalUtils").stringToInterval(self._text(text)))
 
     def fixed_interval(self, expression: JavaObject) -> tuple[int, int, int]:
         """Months, days and microseconds of an interval that is the same for every row."""
@@ -351,11 +382,11 @@ class Catalyst:
 
     def is_expression(self, value: JavaObject) -> bool:
         """Whether an object of the JVM is a Catalyst expression."""
-        return bool(is_instance_of(self.spark.sparkContext._gateway, value, _EXPRESSION))
+        return isinstance(value, GatewayObject) and bool(_static(value, _TYPES, "isInstanceOf")(_EXPRESSION, value))
 
     def is_iterable(self, value: JavaObject) -> bool:
         """Whether an object of the JVM is a Scala collection or option."""
-        return bool(is_instance_of(self.spark.sparkContext._gateway, value, "scala.collection.IterableOnce"))
+        return isinstance(value, GatewayObject) and bool(_static(value, _TYPES, "isInstanceOf")(_ITERABLE, value))
 
     def size(self, expression: JavaObject) -> JavaObject:
         """How many elements an array or a map has."""
@@ -396,7 +427,8 @@ class Catalyst:
         return self._modules[name]
 
     def _seq(self, values: Iterable[JavaObject]) -> JavaObject:
-        return self._to_seq(list(values))
+        given = list(values)
+        return self._to_seq(given) if given else self._nothing
 
     # each step of a name is a call of the JVM, so it is gone once
     @cached_property
@@ -404,13 +436,50 @@ class Catalyst:
         return self._jvm.PythonUtils.toSeq
 
     @cached_property
+    def _nothing(self) -> JavaObject:
+        return self._to_seq([])
+
+    @cached_property
     def _none(self) -> JavaObject:
         return self._jvm.scala.Option.empty()
 
+    @cached_property
+    def _option(self) -> JavaObject:
+        return self._jvm.scala.Option.apply
+
+    @cached_property
+    def _row_of(self) -> JavaObject:
+        return self._jvm.org.apache.spark.sql.catalyst.InternalRow.fromSeq
+
+    @cached_property
+    def _long(self) -> JavaObject:
+        return self._jvm.java.lang.Long.valueOf
+
+    @cached_property
+    def _text(self) -> JavaObject:
+        return self._jvm.org.apache.spark.unsafe.types.UTF8String.fromString
+
+    @cached_property
+    def _simple_types(self) -> tuple[JavaObject, JavaObject]:
+        types = self._jvm.org.apache.spark.sql.types.DataTypes
+        return types.BooleanType, types.StringType
+
+    @cached_property
+    def _inline(self) -> JavaObject:
+        rule = self._jvm.java.lang.Class.forName(_PACKAGE + "optimizer.InlineCTE").getConstructors()[0]
+        flags = [True] + [False] * (rule.getParameterCount() - 1)
+        return self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(*flags)
+
     def _class(self, name: str) -> JavaObject:
         """A class of Catalyst's expressions."""
+        return self._named_class(f"{_PACKAGE}expressions.{name}")
+
+    def _named_class(self, name: str) -> JavaObject:
         if name not in self._classes:
-            self._classes[name] = getattr(self._jvm.org.apache.spark.sql.catalyst.expressions, name)
+            found = self._jvm
+            for part in name.split("."):
+                found = getattr(found, part)
+            self._classes[name] = found
         return self._classes[name]
 
 
@@ -418,56 +487,3 @@ def calendar_us(interval: JavaObject) -> tuple[int, int]:
     """Months and microseconds of a `CalendarInterval`; a day is 24 hours, as in Spark's windows."""
     days, rest = int(get_field(interval, "days")), int(get_field(interval, "microseconds"))
     return int(get_field(interval, "months")), days * 86_400_000_000 + rest
-
-
-def self_check(spark: SparkSession) -> None:
-    """Use every private name once.
-
-    Raises:
-        SetupError: this Spark has no such name, or it is not a classic session.
-    """
-    if getattr(spark, "_jsparkSession", None) is None:
-        raise SetupError("Millpond needs a classic Spark session; this one is Spark Connect.", "Drop `.remote(…)`.")
-    doors = Catalyst(spark)
-    frame = spark.range(1).selectExpr("id", "cast(id AS timestamp) AS ts")
-    # a window over a batch frame meets every name that a streaming one does
-    plan = doors.clean(analysed(frame.groupBy("ts").agg({"id": "sum"})))
-    attribute = analysed(frame).output().apply(0)
-    steps: dict[str, Callable[[], object]] = {
-        "SessionState.sqlParser": lambda: place_of(doors.parse("SELECT a FROM b").projectList().apply(0)),
-        "SparkSession.cloneSession": doors.analysis_session,
-        "PhysicalAggregation": lambda: doors.aggregation(plan)[1][0].resultAttribute(),
-        "CollapseProject.buildCleanedProjectList": lambda: doors.substitute(
-            attribute, [doors.alias(doors.named(attribute, "i"), "id", attribute)]
-        ),
-        "BindReferences": lambda: doors.probe(attribute, attribute, 1 << 40),
-        "IntervalUtils.stringToInterval": lambda: doors.interval_us("1 day 2 seconds"),
-        "Attribute.metadata": lambda: (
-            delay_ms(attribute),
-            window_mark(attribute),
-            is_hidden(attribute),
-            id_of(attribute),
-        ),
-        "evalMode": lambda: eval_mode(analysed(frame.selectExpr("cast(id AS int)")).projectList().apply(0).child()),
-        "Expression.eval": lambda: doors.constant(_literal(doors)),
-        "SessionCatalog": lambda: doors.adopt(doors, doors.temporary()),
-        "TryEval": lambda: frame.select(doors.column(doors.insisted(doors.attempt(doors.not_null(attribute))))),
-        "Size": lambda: doors.size(attribute),
-        "Dataset.ofRows": lambda: doors.frame(analysed(frame)),
-        "Expression": lambda: (doors.is_expression(attribute), doors.is_iterable(attribute.qualifier())),
-    }
-    for name, step in steps.items():
-        try:
-            step()
-        except MillpondError:
-            raise
-        except (Py4JError, PySparkException, TypeError, AttributeError) as error:
-            reason = str(error).splitlines()[0]
-            raise SetupError(
-                f"Spark {pyspark.__version__} has no `{name}` as Millpond uses it: {reason}.",
-                "Install pyspark 4.3.",
-            ) from error
-
-
-def _literal(doors: Catalyst) -> JavaObject:
-    return analysed(doors.spark.range(1).selectExpr("1 + 1 AS a")).projectList().apply(0).child()

@@ -38,6 +38,7 @@ from millpond.spark.catalyst import (
     id_of,
     items,
     kind_of,
+    references,
     text_of,
     type_of,
 )
@@ -131,7 +132,6 @@ class _Reader:
         self._foreigns: dict[str, Projected] = {}
         self._scope: dict[int, Expression] = {}
         self._defined: dict[int, JavaObject] = {}
-        self._unqualified: list[JavaObject] = []
         self._down = Translator(catalyst, self._column, self._projected)
         self._up = Translator(catalyst, self._result, refused_above, self._field, rounding=True)
 
@@ -144,9 +144,9 @@ class _Reader:
         if delay is None:
             raise QueryTypeError(
                 f"The event time {time.name()} has no watermark, so no window would ever end.",
-                f"Write FROM STREAM {self._stream.name} WATERMARK {time.name()} "
-                f"DELAY OF INTERVAL 10 SECONDS, "
-                f"or .withWatermark('{time.name()}', '10 seconds') before groupBy.",
+                f"Write FROM STREAM {self._stream.name} WATERMARK {time.name()} DELAY OF INTERVAL 10 SECONDS."
+                if self._terms.text
+                else f"Add .withWatermark('{time.name()}', '10 seconds') before groupBy.",
             )
         event_time = self._column(time)
         if not isinstance(event_time, Column):
@@ -350,15 +350,13 @@ class _Reader:
                     "Use the columns of the stream.",
                 )
 
-    def _own_columns(self) -> list[JavaObject]:
-        """The stream's columns by their names in it alone, so that equal expressions print alike."""
-        if not self._unqualified:
-            self._unqualified = [
-                self._catalyst.alias(self._catalyst.named(column, name), name, column)
-                for column in self._source.attributes
-                for name in (self._source.names[id_of(column)],)
-            ]
-        return self._unqualified
+    def _unqualified(self, expression: JavaObject) -> JavaObject:
+        """The expression over columns by their names in the stream alone, so that equal expressions print alike."""
+        named = []
+        for column in references(expression):
+            if name := self._source.names.get(id_of(column)):
+                named.append(self._catalyst.alias(self._catalyst.named(column, name), name, column))
+        return self._catalyst.substitute(expression, named)
 
     def _projected(self, expression: JavaObject, *, passing: bool = False) -> Expression:
         """A `Foreign`, over the stream's own columns; `passing`: no operator here meets its values."""
@@ -367,9 +365,9 @@ class _Reader:
                 f"`{text_of(expression)}` is a {type_of(expression)}, which is planned, not answered yet.",
                 "Cast it to double, bigint or string.",
             )
-        for layer in [*self._below.layers, self._own_columns()]:
+        for layer in self._below.layers:
             expression = self._catalyst.substitute(expression, layer)
-        projected = project(self._catalyst, expression)
+        projected = project(self._catalyst, self._unqualified(expression))
         self._check_declared(projected.value.columns)
         self._foreigns.setdefault(projected.value.key, projected)
         return projected.value

@@ -26,6 +26,7 @@ _SHORT = re.compile(r"(?:MemoryError|ArrowMemoryError)(?:: [^\n]*)?$|Cannot allo
 _EXIT_FOR_MEMORY = 52
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|File too large")
 _DEAD_WORKER = re.compile(r"Python worker exited unexpectedly[^\n]*|EOFException: Python worker[^\n]*")
+_MODULE = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _MISMATCH = re.compile(r"while reading file (\S+?)\.? (Data type mismatches [^\n]*?)(?:\.? SQLSTATE|\n|$)")
 _FILE = re.compile(r"\[FAILED_READ_FILE[.\w]*\] [^\n]*?file (\S+?)\.?(?:\s|$)")
 _RECORD = re.compile(r"\[MALFORMED_RECORD_IN_PARSING[.\w]*\] ([^\n]*)")
@@ -100,6 +101,11 @@ def _of_spark(text: str) -> SparkError:
         return SparkError(
             f"A Python worker died more often than Spark retries: {_shortened(found.group())}.",
             "Often the system killed it for its memory: run fewer instances, or give the machine more.",
+        )
+    if found := _MODULE.search(text):
+        return SparkError(
+            f"A Python worker of Spark does not find the module {found[1]}.",
+            "Install it where Spark's workers run (PYSPARK_PYTHON names their Python), or set PYTHONPATH there.",
         )
     return SparkError(f"Spark failed: {_innermost(text)}.", "Run with -v for the trace; what was committed stands.")
 

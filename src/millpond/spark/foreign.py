@@ -23,7 +23,7 @@ from millpond.spark.vocabulary import MOMENTS, OPAQUE, UNSTABLE
 
 _IDENTITY = re.compile(r"@[0-9a-f]{5,}")
 _FIXED = re.compile(r"\s*[+-]?\d{4,}")
-_DROPPED = frozenset({"exprId", "qualifier", "metadata", "nullable", "value"})
+_DROPPED = frozenset({"exprId", "resultId", "qualifier", "metadata", "nullable", "value"})
 
 
 class Projected(NamedTuple):

@@ -20,15 +20,17 @@ from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream, check_order
 from millpond.plan.late import check_late, late_columns
 from millpond.runtime.functions.host import FunctionHost
-from millpond.spark.branches import Derived
-from millpond.spark.catalyst import Catalyst, self_check, unlogged
+from millpond.spark.branches import Derived, read_by
+from millpond.spark.catalyst import Catalyst
 from millpond.spark.extract import Extraction, Terms, extract_query
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
 from millpond.spark.mapped import BatchFunction, batches_of
-from millpond.spark.read import Wanted, Watermark, load, register
+from millpond.spark.quiet import unlogged
+from millpond.spark.read import Reading, Wanted, Watermark, load, register
 from millpond.spark.refusals import placed, spark_refusal
-from millpond.spark.statements import QueryStatement, ViewStatement, blank, parse_file
+from millpond.spark.selfcheck import self_check
+from millpond.spark.statements import blank, parse_file
 from millpond.spark.user_functions import UserFunctions, deadline_ms
 from millpond.spark.windows import tumbling_twin
 
@@ -172,7 +174,8 @@ class FrontEnd:
         Raises:
             QuerySyntaxError, QueryRefused, QueryTypeError, UnsupportedQuery: see `errors`.
         """
-        return self._query(Terms(name, None, sink or Sink(), serve, text), text, late)
+        with _within(name):
+            return self._query(Terms(name, None, sink or Sink(), serve, text), text, late)
 
     @unlogged()
     def _query(self, terms: Terms, text: str, late: Sink | None = None) -> AnyQuery:
@@ -193,7 +196,7 @@ class FrontEnd:
         except PySparkException as error:
             raise spark_refusal(error, text) from error
         except QueryError as error:
-            raise placed(error, text, judged.places) from error
+            raise placed(error, text, judged.nodes) from error
 
     @unlogged()
     def query_from_dataframe(
@@ -206,10 +209,16 @@ class FrontEnd:
         Raises:
             QueryTypeError, UnsupportedQuery: see `errors`.
         """
+        if not isinstance(frame, DataFrame):
+            raise QueryTypeError(
+                f"{name} is neither SQL text nor a DataFrame, but a {type(frame).__name__}.",
+                "Give a SELECT, or a streaming DataFrame that is not started.",
+            )
         if not frame.isStreaming:
             raise QueryTypeError(f"The frame of {name} is no stream.", "Build it with spark.readStream.")
-        terms = Terms(name, None, sink or Sink(), serve)
-        return self._kept(extract_query(self._catalyst, frame, terms, self._all(), None, self._functions), late)
+        with _within(name):
+            terms = Terms(name, None, sink or Sink(), serve)
+            return self._kept(extract_query(self._catalyst, frame, terms, self._all(), None, self._functions), late)
 
     @unlogged()
     def load_file(self, text: str, opened: Callable[[Source], Source] = lambda source: source) -> list[AnyQuery]:
@@ -224,14 +233,14 @@ class FrontEnd:
         for stream in pond.streams:
             self.declare(msgspec.structs.replace(stream, source=stream.source and opened(stream.source)))
         for view in pond.views:
-            with _told(view):
+            with _within(view.name, view.line):
                 if view.table is not None:
                     self.table(view.name, opened(view.table) if view.schema else view.table, view.schema)
                 else:
                     self.view(view.name, view.text or "")
         queries = []
         for statement in pond.queries:
-            with _told(statement):
+            with _within(statement.name, statement.line):
                 terms = Terms(statement.name, None, statement.sink, statement.serve, statement.text)
                 queries.append(self._query(terms, blank(text[: statement.start]) + statement.text, statement.late))
         return queries
@@ -265,6 +274,31 @@ class FrontEnd:
             found.append(Wanted(stream, plain, foreigns, self._derived.get(name)))
         return tuple(found)
 
+    def readings(self, queries: Sequence[AnyQuery]) -> list[Reading]:
+        """The sources that these queries read, with the columns that they need of each; also of those below a join.
+
+        Raises:
+            KeyError: a query was not made here.
+        """
+        times: dict[str, set[str]] = {}
+        for query in queries:
+            own = times.setdefault(query.stream, set())
+            if isinstance(query, Query):
+                own.add(query.event_time)
+        found: dict[str, Reading] = {}
+        for want in self.wanted(queries):
+            names = {*want.columns, *(name for foreign in want.foreigns for name in foreign.value.columns)}
+            branches = [None] if want.derived is None else want.derived.branches
+            for branch in branches:
+                stream = want.stream if branch is None else branch.base
+                known = found.get(stream.name, Reading(stream, frozenset(), frozenset()))
+                columns, moments = (
+                    frozenset(some) if branch is None else read_by(branch, some)
+                    for some in (names, times[want.stream.name])
+                )
+                found[stream.name] = Reading(stream, known.columns | columns, known.times | moments)
+        return list(found.values())
+
     def _kept(self, found: Extraction, late: Sink | None) -> AnyQuery:
         """Remember the streams and expressions of a query; what another query brought stays as it is."""
         query, derived = found.query, found.derived
@@ -292,10 +326,10 @@ class FrontEnd:
 
 
 @contextmanager
-def _told(statement: QueryStatement | ViewStatement) -> Iterator[None]:
-    """Say which statement of a file an error is about."""
+def _within(name: str, line: int | None = None) -> Iterator[None]:
+    """Say which query, or which statement of a file, an error is about."""
     try:
         yield
     except QueryError as error:
-        what = f"In {statement.name} (line {statement.line} of the file): {error.what}"
-        raise type(error)(what, error.cure) from error
+        where = "" if line is None else f" (line {line} of the file)"
+        raise type(error)(f"In {name}{where}: {error.what}", error.cure) from error

@@ -16,7 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millpond.errors import QueryRefused, QuerySyntaxError, QueryTypeError
-from millpond.spark.catalyst import Catalyst, JavaObject, Place, children, items, kind_of, place_of, type_of
+from millpond.spark.catalyst import Catalyst, JavaObject, children, items, kind_of, place_of, type_of
+from millpond.spark.place import Place
 from millpond.spark.refusals import positioned
 from millpond.spark.vocabulary import EXPRESSIONS, FUNCTIONS, GENERATORS, MOMENTS, PLANS, WINDOWS
 
@@ -40,7 +41,7 @@ class Judged(NamedTuple):
 
     windows: list[JavaObject]
     relations: set[str]
-    places: dict[str, Place]
+    nodes: dict[str, JavaObject]
     functions: frozenset[str]
     calls: list[JavaObject]
     generators: list[JavaObject]
@@ -109,6 +110,8 @@ def parse(catalyst: Catalyst, text: str) -> JavaObject:
         return catalyst.parse(text)
     except PySparkException as error:
         what, where = positioned(str(error))
+        if "delay threshold" in what:
+            raise QueryTypeError(f"A watermark's delay is negative: {what}", "Write INTERVAL 10 SECONDS.") from error
         raise QuerySyntaxError(f"Spark cannot parse the query{where}: {what}", "Correct the text there.") from error
     except Py4JError as error:
         raise QueryRefused("Spark's parser breaks on the query.", "Split it into several.") from error
@@ -141,8 +144,7 @@ def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
     kind = kind_of(node)
     if kind not in PLANS:
         raise _refused(node, f"the statement or clause {kind}", "Use SELECT … FROM … WHERE … GROUP BY … HAVING.")
-    if (place := place_of(node)) is not None:
-        judged.places.setdefault(kind, place)
+    judged.nodes.setdefault(kind, node)
     if kind == "UnresolvedRelation":
         judged.relations.add(_judge_relation(node, relations))
     found: list[_Visit] = []
@@ -196,8 +198,7 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
             _judge_generator(node, judged)
         if parts[0].lower() in WINDOWS:
             judged.windows.append(node)
-            if (place := place_of(node)) is not None:
-                judged.places.setdefault("window", place)
+            judged.nodes.setdefault("window", node)
     return [_Visit(child, visit.depth + 1, False, visit.relations) for child in children(node)]
 
 

@@ -39,6 +39,14 @@ class Wanted(NamedTuple):
     derived: Derived | None = None
 
 
+class Reading(NamedTuple):
+    """What is read of one source: columns of its stream by name, and which of them are event times."""
+
+    stream: Stream
+    columns: frozenset[str]
+    times: frozenset[str]
+
+
 def load(spark: SparkSession, stream: Stream, *, named: bool = True) -> DataFrame:
     """The stream as a streaming DataFrame; `named` gives its source the stream's name in the checkpoint.
 
@@ -57,7 +65,7 @@ def load(spark: SparkSession, stream: Stream, *, named: bool = True) -> DataFram
     try:
         return reader.load()
     except PySparkException as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0].split(" SQLSTATE:")[0]
         raise SourceError(
             f"The stream {stream.name} cannot be read: {reason}", "Check its path and options."
         ) from error

@@ -11,10 +11,19 @@ from collections.abc import Mapping
 from pyspark.errors import PySparkException
 
 from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
-from millpond.spark.catalyst import Place
+from millpond.spark.catalyst import JavaObject, place_of
+from millpond.spark.place import Place
 
 _PLACED = re.compile(r"\bline \d+, column \d+")
 _QUOTED = re.compile(r"`([^`]+)`")
+_EXPRESSION = re.compile(r'"([^"]+)"')
+_PARTS = (
+    ("window", "window"), ("join", "Join"), ("union", "Union"), ("distinct", "Distinct"),
+    ("no stream", "UnresolvedRelation"), ("group by", "Aggregate"), ("two columns", "Aggregate"),
+    ("aggregation", "Aggregate"), ("aggregation", "Project"),
+)  # fmt: skip
+"""Words of a message, and the node of the parsed text that each is about."""
+
 _KIND = re.compile(r"\((\w+)\)")
 _POSITION = re.compile(r"\(?\bline (\d+),? pos (\d+)\)?")
 _STREAMING = ("_LEGACY_ERROR_TEMP_1039", "STREAMING", "UNSUPPORTED")
@@ -24,7 +33,7 @@ def spark_refusal(error: PySparkException, text: str) -> QueryError:
     """What Spark's analyser says against `text`, in one line, with its place."""
     told = str(error).strip()
     what = " ".join(told.split("\n\n")[0].splitlines()[0].split(" SQLSTATE:")[0].split("; line ")[0].split())
-    where = _context(error, text) or _position(told)
+    where = _context(error, text) or _position(told) or _named(what, text)
     if (error.getCondition() or "").startswith(_STREAMING):
         return UnsupportedQuery(f"Spark refuses the query{where}: {what}", "Change that part.")
     return QueryTypeError(f"Spark cannot resolve the query{where}: {what}", "Check names and types there.")
@@ -41,22 +50,24 @@ def positioned(told: str) -> tuple[str, str]:
     return _POSITION.sub("", first).split(" SQLSTATE:")[0].strip(), _position(told)
 
 
-def placed(error: QueryError, text: str, places: Mapping[str, Place]) -> QueryError:
+def placed(error: QueryError, text: str, nodes: Mapping[str, JavaObject]) -> QueryError:
     """The error with a place, if it has none: that of the first piece it quotes, or of the plan node it names."""
     what = " ".join(error.what.split())
     if _PLACED.search(what):
         return type(error)(what, error.cure)
     place = next((found for piece in _QUOTED.findall(error.what) if (found := _find(piece, text))), None)
     if place is None:
-        kinds = [*_KIND.findall(what), *re.findall("window", what)]
-        place = next((places[kind] for kind in kinds if kind in places), None)
+        kinds = [*_KIND.findall(what), *(kind for word, kind in _PARTS if word in what.lower())]
+        place = next((found for kind in kinds if kind in nodes and (found := place_of(nodes[kind]))), None)
     where = "" if place is None else f"At line {place.line}, column {place.column}: "
     return type(error)(where + what, error.cure)
 
 
 def _find(piece: str, text: str) -> Place | None:
-    start = text.find(piece)
-    return None if start < 0 else Place(text, start, start + len(piece))
+    """A piece of the text that is no part of a longer word."""
+    before, after = ("(?<!\\w)" if piece[:1].isalnum() else "", "(?!\\w)" if piece[-1:].isalnum() else "")
+    found = re.search(before + re.escape(piece) + after, text)
+    return None if found is None else Place(text, *found.span())
 
 
 def _context(error: PySparkException, text: str) -> str:
@@ -64,6 +75,12 @@ def _context(error: PySparkException, text: str) -> str:
         if context.contextType().name == "SQL" and 0 <= context.startIndex() < len(text):
             return f" at {Place(text, context.startIndex(), context.stopIndex() + 1)}"
     return ""
+
+
+def _named(what: str, text: str) -> str:
+    """The place of the first expression that Spark quotes without saying where it stands."""
+    place = next((found for piece in _EXPRESSION.findall(what) if (found := _find(piece, text))), None)
+    return "" if place is None else f" at {place}"
 
 
 def _position(told: str) -> str:

@@ -21,9 +21,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from millpond.errors import MillpondError, NoMemoryError, SetupError
-from millpond.spark.catalyst import Catalyst, unlog
+from millpond.spark.catalyst import Catalyst
 from millpond.spark.failures import explained, jvm_gone
 from millpond.spark.java import Gateway, find_java, handed_over, start_gateway
+from millpond.spark.quiet import unlog
 
 Session: TypeAlias = SparkSession
 """A classic Spark session, for modules that do not import pyspark."""

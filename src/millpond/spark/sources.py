@@ -37,13 +37,14 @@ from millpond.spark.branches import (
 from millpond.spark.catalyst import (
     Catalyst,
     JavaObject,
+    attributes_of,
     children,
     conjuncts,
     delay_ms,
     id_of,
-    is_hidden,
     items,
     kind_of,
+    outputs,
     pairs,
     references,
     text_of,
@@ -68,7 +69,6 @@ class Found:
 
     stream: Stream
     names: dict[int, str]
-    attributes: list[JavaObject]
     derived: Derived | None = None
     computed: frozenset[str] = frozenset()
     taken: JavaObject | None = None
@@ -134,8 +134,7 @@ def find_source(catalyst: Catalyst, below: Below, streams: Sequence[Stream], rel
     if kind_of(below.leaf) in STREAMS and not any(step.makes_rows for step in below.steps):
         known = next((stream for stream in streams if stream.name == relation), None)
         stream = known or named_stream(stream_of(below.leaf), streams)
-        attributes = items(below.leaf.output())
-        return Found(stream, {id_of(column): str(column.name()) for column in attributes}, attributes)
+        return Found(stream, {column.id: column.name for column in attributes_of(below.leaf)})
     return _Deriver(catalyst, below, streams).found()
 
 
@@ -147,9 +146,8 @@ def stream_of(leaf: JavaObject) -> Stream:
     else:
         format_, given = str(leaf.sourceName()), leaf.extraOptions()
         options = {str(key): str(given.get(key)) for key in given.keySet()}
-    shown = [column for column in items(leaf.output()) if not is_hidden(column)]
-    columns = tuple(Field(str(column.name()), type_of(column)) for column in shown)
-    return Stream("", columns, Source(format_.lower(), tuple(sorted(options.items()))))
+    fields = tuple(Field(column.name, column.type) for column in attributes_of(leaf) if not column.hidden)
+    return Stream("", fields, Source(format_.lower(), tuple(sorted(options.items()))))
 
 
 def same_source(left: Stream, right: Stream) -> bool:
@@ -185,7 +183,8 @@ class _Deriver:
         partners = self._partners(below)
         lower = self._ways(below.leaf)
         paths = [self._extended(path, below, partners, whole=False) for path in lower]
-        columns = [(str(column.name()), column) for column in items(below.leaf.output()) if not is_hidden(column)]
+        read = zip(attributes_of(below.leaf), outputs(below.leaf), strict=True)
+        columns = [(column.name, attribute) for column, attribute in read if not column.hidden]
         markers = {index: f"{met.prefix}{number}" for number, (index, met) in enumerate(partners.items(), 1)}
         for index, partner in partners.items():
             columns += [(f"{markers[index]}.{name}", column) for name, column in _named(partner)]
@@ -215,29 +214,27 @@ class _Deriver:
         probes = {index: self._probes(below.steps[index], partner) for index, partner in partners.items()}
         known = {id_of(column): name for name, column in columns}
         return Found(
-            stream, known, [column for _, column in columns], Derived(stream, branches),
-            frozenset(computed), taken, markers, probes,
-        )  # fmt: skip
+            stream, known, Derived(stream, branches), frozenset(computed), taken, markers, probes
+        )
 
     def _ways(self, leaf: JavaObject) -> list[_Path]:
         """From a stream or a union down to each stream."""
         if kind_of(leaf) in STREAMS:
             return [_Path(leaf, [], [], [], _names(leaf, []))]
         if kind_of(leaf) == MAPPED:
-            batches, attributes = batches_in(leaf), items(leaf.output())
+            batches, attributes = batches_in(leaf), outputs(leaf)
             met = _Mapped(batches, attributes, _unique(attributes), self._catalyst.boolean("ran"))
             joins: list[tuple[_Met, JavaObject]] = [(met, None)]
             # where the function raised, so does this: such a row is dead
             ran = self._catalyst.present(met.marker)
             return [_Path(leaf.child(), [], joins, [ran], _names(leaf.child(), joins))]
-        made = items(leaf.output())
+        made = outputs(leaf)
         ways = []
         for child in children(leaf):
             if not child.isStreaming():
                 raise QueryTypeError("A branch of the union is no stream.", "Write its rows where the stream is read.")
-            outputs = items(child.output())
             layer = []
-            for column, source in zip(made, outputs, strict=True):
+            for column, source in zip(made, outputs(child), strict=True):
                 if delay_ms(column) != delay_ms(source):
                     raise UnsupportedQuery(
                         f"The branches of a union wait differently for late events of {column.name()}.",
@@ -289,7 +286,7 @@ class _Deriver:
             if step.side is not None:
                 for part in _conditions(step):
                     check_stable(part)
-                attributes = items(step.side.output())
+                attributes = outputs(step.side)
                 found[index] = _Partner(
                     step.side, attributes, _unique(attributes), self._catalyst.boolean("partner")
                 )
@@ -377,7 +374,7 @@ class _Deriver:
             fields.append(Field(_OFFSET, "bigint"))
         for base, path, branch in zip(bases, paths, made, strict=True):
             first = path.joins[0][0] if path.joins else None
-            given = first.attributes if isinstance(first, _Mapped) else items(path.leaf.output())
+            given = first.attributes if isinstance(first, _Mapped) else outputs(path.leaf)
             own = {str(column.name()): column for column in given}
             lost = set() if base.order is None else {*base.order.columns} - own.keys()
             if lost:
@@ -430,7 +427,7 @@ class _Deriver:
 
 
 def _names(leaf: JavaObject, joins: list[tuple[_Met, JavaObject]]) -> dict[int, str]:
-    found = {id_of(column): str(column.name()) for column in items(leaf.output()) if not is_hidden(column)}
+    found = {column.id: column.name for column in attributes_of(leaf) if not column.hidden}
     for number, (met, _) in enumerate(joins, 1):
         found |= {id_of(column): f"{met.prefix}{number}.{name}" for name, column in _named(met)}
         found[id_of(met.marker)] = f"{met.prefix}{number}"

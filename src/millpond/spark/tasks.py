@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from millpond.errors import CorruptError, of_machine
+from millpond.errors import CorruptError, MillpondError, of_machine
 from millpond.faults import reached
 from millpond.log.records import Receipt
 from millpond.runtime.fold import fold
@@ -60,10 +60,14 @@ def _explained() -> Iterator[None]:
     """Say with a code that this machine has no room or no memory: only the text of an error reaches the driver."""
     try:
         yield
+    except MillpondError as error:
+        error.flattened = True
+        raise
     except (OSError, MemoryError) as error:
         known = of_machine(error)
         if known is None:
             raise
+        known.flattened = True
         raise known from error
 
 

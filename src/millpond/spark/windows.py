@@ -23,7 +23,6 @@ from millpond.model.windows import Session, Sliding
 from millpond.spark.catalyst import (
     Catalyst,
     JavaObject,
-    Place,
     calendar_us,
     children,
     items,
@@ -31,6 +30,7 @@ from millpond.spark.catalyst import (
     place_of,
     type_of,
 )
+from millpond.spark.place import Place
 
 _ARGUMENTS = ("timecolumn", "windowduration", "slideduration", "starttime")
 MAX_DAYS = 36_525
@@ -79,7 +79,7 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
         arguments = _arguments(call)
         if not {"timecolumn", "windowduration"} <= arguments.keys():
             raise QueryTypeError(f"The window at {place} lacks a time or a size.", "Write window(ts, '1 hour').")
-        window = _sliding(catalyst, arguments)
+        window = _sliding(catalyst, arguments, place)
         found[window] = place
         places |= set() if place is None else {place}
         column = place_of(arguments["timecolumn"])
@@ -228,14 +228,19 @@ def _fitted(twin: str, piece: str) -> str:
     return twin + " " * max(0, room - last) + "\n" * max(0, breaks) + " " * min(max(0, room), last)
 
 
-def _sliding(catalyst: Catalyst, arguments: dict[str, JavaObject]) -> Sliding:
+def _sliding(catalyst: Catalyst, arguments: dict[str, JavaObject], place: Place | None) -> Sliding:
     size = _microseconds(catalyst, arguments["windowduration"])
     slide = _microseconds(catalyst, arguments["slideduration"]) if "slideduration" in arguments else size
     offset = _microseconds(catalyst, arguments["starttime"]) if "starttime" in arguments else 0
-    if slide > 0 and abs(offset) >= slide:
-        place = place_of(arguments["starttime"])
-        raise QueryTypeError(f"The window offset at {place} is not within one slide.", "Use offset modulo slide.")
-    window = Sliding(size, slide, offset % slide if slide > 0 else 0)
+    if not 0 < slide <= size:
+        raise QueryTypeError(
+            f"The window at {place} is empty, or leaves gaps between two.",
+            "Use a size above zero, and a slide above zero that is no longer than the size.",
+        )
+    if abs(offset) >= slide:
+        shift = place_of(arguments["starttime"])
+        raise QueryTypeError(f"The window offset at {shift} is not within one slide.", "Use offset modulo slide.")
+    window = Sliding(size, slide, offset % slide)
     _check_sane(window)
     return window
 

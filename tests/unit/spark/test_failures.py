@@ -43,6 +43,7 @@ TEXTS = [
         STREAM + "Traceback (most recent call):\n  File a\nValueError: first\n\nDuring\nKeyError: 'last'\n\tat org",
         "MP-SPARK", "KeyError: 'last'",
     ),
+    (TASK + "PythonException: T\n  File x\nModuleNotFoundError: No module named 'my'\n\tat x", "MP-SPARK", "module my"),
     ("[MP-CORRUPT] Bad digest. Restore it.\n\tat org", "MP-CORRUPT", "Bad digest"),
     ("", "MP-SPARK", "says nothing"),
     ("x" * 10_000, "MP-SPARK", "x" * 100),

@@ -72,6 +72,6 @@ def explained(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise of_machine(error) or PlaceError(
+        raise of_machine(error, folder) or PlaceError(
             f"The folder {folder} failed: {error}.", "It must be a local folder that the driver may write."
         ) from error

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from millpond.clock import Clock, now_us
-from millpond.errors import CorruptError
+from millpond.errors import CorruptError, DiskFullError, MillpondError, TruthError
 from millpond.log.follower import NOTHING_APPLIED, Follower
 from millpond.log.manifest import Manifest, Manifests, fold, load
 from millpond.log.port import Log
@@ -23,6 +23,10 @@ from millpond.log.records import Entry, decode
 
 RECORDS_PER_TURN = 8
 """A follower applies at most so many records before the next one has its turn."""
+
+_LASTING = (DiskFullError, TruthError)
+_ENOUGH = 3
+"""So many failures in a row are no accident."""
 
 _REMEMBERED_RECORDS = 2 * RECORDS_PER_TURN
 _US = 1_000_000
@@ -127,9 +131,16 @@ class Runner:
             self._changed.notify_all()
 
     def wait(self, n: int, timeout: float | None = None) -> bool:
-        """Wait until every follower has applied record `n`; False when `timeout` seconds were not enough."""
+        """Wait until every follower has applied record `n`; False when `timeout` seconds were not enough.
+
+        Raises:
+            MillpondError: what keeps a follower from going on until somebody mends it, such as a full disk.
+        """
         with self._changed:
-            return self._changed.wait_for(lambda: self._lowest() >= n, timeout)
+            self._changed.wait_for(lambda: self._lowest() >= n or self._hopeless(), timeout)
+            if self._lowest() < n and (error := self._hopeless()):
+                raise error
+            return self._lowest() >= n
 
     def cursors(self) -> dict[str, int]:
         """The cursor of each follower, -1 where it is not known for sure; what retirement and pruning go by.
@@ -228,6 +239,13 @@ class Runner:
                 elif driven.cursor < head:
                     waits.append(0.0)
             return min(waits, default=None)
+
+    def _hopeless(self) -> MillpondError | None:
+        """An error of ours that waiting has not mended; what a store alone says may pass."""
+        for driven in self._driven.values():
+            if driven.failures >= _ENOUGH and isinstance(driven.error, _LASTING):
+                return driven.error
+        return None
 
     def _lowest(self) -> int:
         return min(map(_sure_cursor, self._driven.values()), default=self._head)

@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 import lmdb
 
-from millpond.errors import ForeignPondError, StoreError
+from millpond.errors import ForeignPondError, StoreError, no_room, of_machine
 from millpond.state.store import (
     NEVER,
     Apply,
@@ -56,6 +56,7 @@ LOCK_SECONDS = 10.0
 _MAX_TABLE_BYTES = 400
 _MAX_READERS = 512
 _U16, _U32, _U64 = struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">Q")
+_FULL = "No space left on device"
 _CURE = "The store is derived from the log: delete the file and the view is rebuilt."
 
 T = TypeVar("T")
@@ -261,7 +262,11 @@ class LmdbStore(BucketStore):
         try:
             yield
         except (lmdb.Error, OSError) as error:
-            raise StoreError(f"The store {self._path} failed: {error}.", _CURE) from error
+            if _FULL in str(error):  # LMDB tells it in words, without a number
+                raise no_room(str(error), self._path) from error
+            raise of_machine(error, self._path) or StoreError(
+                f"The store {self._path} failed: {error}.", _CURE
+            ) from error
 
 
 class _Draft:

@@ -271,7 +271,7 @@ def test_places_that_cannot_be_written(filled: Any, tmp_path: Path, monkeypatch:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(folder.os, "fsync", full)
-    with pytest.raises(DiskFullError, match="No space left"):
+    with pytest.raises(DiskFullError, match=f"written to {tmp_path / 'out'}: .*No space left"):
         filled.feed(sink)
     assert visible(tmp_path / "out") == {}
     monkeypatch.undo()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from millpond.errors import DiskFullError, MillpondError, PlaceError, StoreError
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.runtime.followers.runner import RECORDS_PER_TURN, Runner
@@ -233,3 +234,27 @@ def test_stop_ends_between_records(pond: Any, head: int) -> None:
     one.go_on.set()
     assert runner.stop(20)
     assert len(one.applied) == 1
+
+
+@pytest.mark.parametrize("error", [DiskFullError("Nothing can be written to /out.", "Make room."), PlaceError("x")])
+def test_what_only_a_person_can_mend_ends_the_wait(start: Any, head: int, error: MillpondError) -> None:
+    class Full(Recorder):
+        def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+            raise error
+
+    runner = start(Recorder("fine"), Full("full"), first_delay=0.001)
+    runner.notify(head)
+    with pytest.raises(type(error)) as caught:
+        runner.wait(head, 20)
+    assert caught.value is error
+
+
+def test_what_may_pass_is_waited_for(start: Any, head: int) -> None:
+    class Gone(Recorder):
+        def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+            raise StoreError("It has vanished.")
+
+    runner = start(Gone("gone"), first_delay=0.001)
+    runner.notify(head)
+    assert not runner.wait(head, 0.2)
+    assert runner.status()[0].failures >= 3

@@ -1,0 +1,92 @@
+"""Whether this Spark has every private name that `catalyst` leans on: each is used once, before a query is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from millpond.errors import MillpondError, SetupError
+from millpond.spark.catalyst import (
+    Catalyst,
+    JavaObject,
+    analysed,
+    attributes_of,
+    attributes_one_by_one,
+    computed_in,
+    delay_ms,
+    eval_mode,
+    id_of,
+    is_hidden,
+    kind_of,
+    place_of,
+    window_mark,
+)
+from millpond.spark.place import Place
+
+_TEXT = "SELECT a + 1 FROM b"
+
+
+def self_check(spark: SparkSession) -> None:
+    """Use every private name once.
+
+    Raises:
+        SetupError: this Spark has no such name, or it is not a classic session.
+    """
+    if getattr(spark, "_jsparkSession", None) is None:
+        raise SetupError("Millpond needs a classic Spark session; this one is Spark Connect.", "Drop `.remote(…)`.")
+    doors = Catalyst(spark)
+    frame = spark.range(1).selectExpr("id", "cast(id AS timestamp) AS ts")
+    # a window over a batch frame meets every name that a streaming one does
+    plan = doors.clean(analysed(frame.groupBy("ts").agg({"id": "sum"})))
+    attribute = analysed(frame).output().apply(0)
+    steps: dict[str, Callable[[], object]] = {
+        "SessionState.sqlParser": lambda: _same(
+            place_of(doors.parse(_TEXT).projectList().apply(0).child()), Place(_TEXT, 7, 12)
+        ),
+        "SparkSession.cloneSession": doors.analysis_session,
+        "PhysicalAggregation": lambda: doors.aggregation(plan)[1][0].resultAttribute(),
+        "CollapseProject.buildCleanedProjectList": lambda: doors.substitute(
+            attribute, [doors.alias(doors.named(attribute, "i"), "id", attribute)]
+        ),
+        "BindReferences": lambda: doors.probe(attribute, attribute, 1 << 40),
+        "IntervalUtils.stringToInterval": lambda: doors.interval_us("1 day 2 seconds"),
+        "LogicalPlan.output": lambda: _same(attributes_of(plan), attributes_one_by_one(plan)),
+        "Project.projectList": lambda: _same([kind_of(one) for one in computed_in(analysed(frame))], ["Alias"]),
+        "Attribute.metadata": lambda: (
+            delay_ms(attribute),
+            window_mark(attribute),
+            is_hidden(attribute),
+            id_of(attribute),
+        ),
+        "evalMode": lambda: eval_mode(analysed(frame.selectExpr("cast(id AS int)")).projectList().apply(0).child()),
+        "Expression.eval": lambda: doors.constant(_literal(doors)),
+        "SessionCatalog": lambda: doors.adopt(doors, doors.temporary()),
+        "TryEval": lambda: frame.select(doors.column(doors.insisted(doors.attempt(doors.not_null(attribute))))),
+        "Size": lambda: doors.size(attribute),
+        "Dataset.ofRows": lambda: doors.frame(analysed(frame)),
+        "Expression": lambda: (doors.is_expression(attribute), doors.is_iterable(attribute.qualifier())),
+    }
+    for name, step in steps.items():
+        try:
+            step()
+        except MillpondError:
+            raise
+        except (Py4JError, PySparkException, TypeError, AttributeError) as error:
+            reason = str(error).splitlines()[0]
+            raise SetupError(
+                f"Spark {pyspark.__version__} has no `{name}` as Millpond uses it: {reason}.",
+                "Install pyspark 4.3.",
+            ) from error
+
+
+def _same(found: object, expected: object) -> None:
+    if found != expected:
+        raise TypeError(f"it tells {found} for {expected}")
+
+
+def _literal(doors: Catalyst) -> JavaObject:
+    return analysed(doors.spark.range(1).selectExpr("1 + 1 AS a")).projectList().apply(0).child()

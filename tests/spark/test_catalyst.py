@@ -1,0 +1,118 @@
+"""What the front end asks of the JVM: the same facts as one by one, in few calls; names of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from py4j.java_gateway import GatewayClient
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from millpond.spark.catalyst import (
+    Catalyst,
+    analysed,
+    attributes_of,
+    attributes_one_by_one,
+    computed_in,
+    items,
+    kind_of,
+    place_of,
+)
+from millpond.spark.frontend import FrontEnd
+from millpond.spark.place import Place
+
+WM = "STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND"
+TYPES = (
+    "ts TIMESTAMP, `a#7L` BIGINT, `b AS c#1` STRING, `d\u0001` INT, d DECIMAL(10,2), "
+    "s STRUCT<x: BIGINT, `y z`: ARRAY<STRING>>, m MAP<STRING, DATE>, i INTERVAL DAY TO SECOND, n TIMESTAMP_NTZ"
+)
+
+
+@pytest.fixture(scope="module")
+def front(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> FrontEnd:
+    folder = tmp_path_factory.mktemp("tx")
+    front = FrontEnd(spark.newSession())  # without the views of other tests, which cost calls too
+    spark.createDataFrame([("a", 1)], "c STRING, v BIGINT").write.parquet(str(folder / "dim"))
+    (folder / "in").mkdir()
+    columns = ", ".join(f"c{n} DOUBLE" for n in range(20))
+    front.load_file(
+        f"CREATE TABLE tx (ts TIMESTAMP, c STRING, v BIGINT, {columns}) USING parquet OPTIONS (path '{folder}/in');"
+        f"CREATE TEMPORARY VIEW dim USING parquet OPTIONS (path '{folder}/dim')"
+    )
+    return front
+
+
+@contextmanager
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The commands sent to the JVM meanwhile, those that only free an object left out."""
+    sent: list[str] = []
+    send = GatewayClient.send_command
+
+    def counted(self: GatewayClient, command: str, *rest: Any, **more: Any) -> Any:
+        if not command.startswith("m\n"):
+            sent.append(command)
+        return send(self, command, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GatewayClient, "send_command", counted)
+        yield sent
+
+
+def test_a_query_costs_few_calls_whatever_the_width_of_its_stream(
+    front: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = "window(ts, '1 hour', '1 minute')"
+    text = f"SELECT c, {window} AS w, sum(v) AS s, count(*) AS n FROM {WM} WHERE v > 3 GROUP BY ALL"
+    front.query_from_sql("warm", text)
+    with calls(monkeypatch) as sent:
+        front.query_from_sql("q", text)
+    assert len(sent) < 500, len(sent)
+
+
+def test_columns_of_a_plan_in_few_calls(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = spark.createDataFrame([], TYPES).withWatermark("ts", "90 seconds")
+    plan = analysed(frame)
+    one_by_one = attributes_one_by_one(plan)
+    assert attributes_of(plan) == one_by_one
+    assert [one.type for one in one_by_one][5:7] == ["struct<x:bigint,y z:array<string>>", "map<string,date>"]
+    plan = analysed(frame.drop("d\u0001"))
+    with calls(monkeypatch) as sent:
+        assert attributes_of(plan) == [one for one in one_by_one if one.name != "d\u0001"]
+    assert len(sent) < 6
+
+
+def test_what_a_projection_computes(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([], TYPES).withWatermark("ts", "90 seconds")
+    plan = analysed(frame.withColumn("x", F.col("`a#7L`") + 1).withColumnRenamed("d", "e"))
+    for node, name in ((plan, "e"), (plan.child(), "x")):
+        for found in (items(node.projectList()), computed_in(node)):
+            assert [str(one.name()) for one in found if kind_of(one) == "Alias"] == [name]
+    plain = analysed(frame.drop("d\u0001").withColumn("x", F.col("`a#7L`") + 1))
+    assert [kind_of(one) for one in computed_in(plain)] == ["Alias"]
+
+
+def test_places_and_names_of_views(spark: SparkSession) -> None:
+    catalyst = Catalyst(spark)
+    text = "SELECT a,\n b + 1 FROM t"
+    plan = catalyst.parse(text)
+    assert place_of(items(plan.projectList())[1].child()) == Place(text, 11, 16)
+    assert place_of(analysed(spark.range(1))) is None
+    for name in ("odd name", "odd`one"):
+        spark.range(1).createOrReplaceTempView("`" + name.replace("`", "``") + "`")
+    try:
+        assert {"odd name", "odd`one"} <= set(catalyst.temporary().views)
+    finally:
+        for name in ("odd name", "odd`one"):
+            spark.catalog.dropTempView(name)
+
+
+def test_the_same_join_with_an_aggregated_table_is_the_same_stream(front: FrontEnd) -> None:
+    text = (
+        f"SELECT tx.c, count(*) AS n FROM {WM} JOIN (SELECT c, max(v) AS most FROM dim GROUP BY c) AS d USING (c) "
+        "WHERE tx.v < most GROUP BY tx.c, window(ts, '1 hour')"
+    )
+    first, second = front.query_from_sql("first", text), front.query_from_sql("second", text)
+    assert first.stream == second.stream
