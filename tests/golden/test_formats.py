@@ -27,6 +27,7 @@ from millpond.runtime.raw import RawRows
 from millpond.state.atoms import FIRST, LAST, merge_atoms
 from millpond.state.cells import Cells, Piece, Signed, Slices, piece_of
 from millpond.state.dictionary import KeyDictionary
+from millpond.state.event_log import Events, decode_events, encode_events
 from millpond.state.keys import canonical, hashes_of
 from millpond.state.segments import decode_cells, encode_cells, from_bytes, to_bytes
 from millpond.state.signatures import numbered
@@ -96,6 +97,33 @@ def test_segment_of_atoms() -> None:
     assert listed(found) == listed(atoms)
     # they are what merging them again gives
     assert listed(merge_atoms([piece_of(found)], 10).cells) == listed(atoms)
+
+
+EVENTS = Events(
+    np.array([5, 0, 70_000]), np.array([-10_000_000, 0, 2**50]), np.array([0, 1, 0]),
+    {
+        "v:5e6b10ee6ee4": pa.array([1.5, None, float("inf")]), "v:c26f7aea72e0": pa.array(["ä", None, ""]),
+        "f:0d873a54eab9": pa.array([True, False, True]), "partition": pa.array(["p", "p", "q"]),
+        "offset": pa.array([7, 8, 0]),
+    },
+)  # fmt: skip
+
+
+def test_events() -> None:
+    stored = golden("events", to_bytes(encode_events(EVENTS)).to_pybytes())
+    batch = from_bytes(pa.py_buffer(stored))
+    assert listed(decode_events(batch)) == listed(EVENTS)
+    assert batch.schema == encode_events(EVENTS).schema
+
+
+def test_a_packet_with_events() -> None:
+    header = Header("tx", 3, 7, {"0": -5}, {})
+    body = EVENTS._replace(slots=np.array([1, 0, 3]))
+    stored = golden("packet-with-events", encode_packet(header, [GroupPart("g1", KEYS, 4, body)]))
+    found, [part] = decode_packet(pa.py_buffer(stored))
+    assert found == msgspec.structs.replace(header, groups=found.groups)
+    assert (part.group, part.key_count, part.keys[0].to_pylist()) == ("g1", 4, NAMES)
+    assert listed(part.body) == listed(body)
 
 
 def test_keys() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
@@ -184,6 +185,28 @@ def test_a_query_added_to_a_full_pond_answers_every_window_after_what_was_seen(n
     expected = [row for row in whole if row["w"]["start"] >= since]
     assert 0 < len(expected) < len(whole)
     assert_same_rows(expected, second.answers().rows["other"], about=name)
+
+
+def test_sixteen_patterns_over_events_keep_them_once(tmp_path: Path) -> None:
+    """Median, distinct values, a list and a mode over four windows each: the state of the longest one alone."""
+    functions = {"percentile": "double", "count_distinct": "bigint", "collect_list": "array<double>", "mode": "double"}
+    half = (literal(0.5, "double"),)
+    patterns = []
+    for size in (60, 120, 300, 600):
+        for function, kind in functions.items():
+            asked = Aggregate(function, AMOUNT, None, kind, parameters=half if function == "percentile" else UNSET)
+            plain = query(f"{function}{size}", size, 60, aggregates=1)
+            output = (Named("a", Column("agg:0", kind)),)
+            patterns.append(msgspec.structs.replace(plain, aggregates=(asked,), output=output))
+    rows = events(20_000, 1200)
+    one = next(pattern for pattern in patterns if pattern.name == "percentile600")
+    shared, alone = (log_bytes(run(tmp_path / name, some, rows)) for name, some in (("all", patterns), ("one", [one])))
+    assert 0 < shared <= 1.3 * alone
+
+
+def log_bytes(made: Run) -> int:
+    live = made.pond.manifest.sections.values()
+    return state_bytes(made) + sum(section.size for section in live if section.kind == "events")
 
 
 def test_state_stays_bounded_over_three_hundred_epochs(tmp_path: Path) -> None:

@@ -1,0 +1,128 @@
+"""Events told to result rows, sorted and picked: against plain loops."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Column, call, literal
+from millpond.plan.event_log import log_plan, logged_rows
+from millpond.runtime.columns import to_arrow
+from millpond.runtime.event_log import among, of_slots
+from millpond.runtime.holistic import Found, holistic, ranks, rows_of
+from millpond.runtime.logged import column_types, filter_name, value_name
+from millpond.state.event_log import OFFSET, PARTITION, Events, joined
+
+X = Column("x", "double")
+ANY = call("isnotnull", (X,), "boolean")
+
+
+def events(slots: list[int], times: list[int], values: list[float | None], **more: pa.Array) -> Events:
+    columns = {value_name(X): pa.array(values, pa.float64())}
+    columns[filter_name(ANY)] = pa.array([value is not None for value in values])
+    order = np.argsort(slots, kind="stable")
+    made = Events(np.array(slots), np.array(times), np.zeros(len(slots), np.int64), columns | more)
+    return made.take(order)
+
+
+def answered(aggregate: Aggregate, given: Events, found: Found) -> list[Any]:
+    return to_arrow(holistic(aggregate, None, given, found), aggregate.type, len(found.slots)).to_pylist()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_event_belongs_to_every_window_of_its_key_that_holds_it(seed: int) -> None:
+    dice = random.Random(seed)
+    size, slide = dice.choice([(10, 10), (30, 10), (7, 3), (5, 5)])
+    count = dice.randrange(1, 80)
+    keys, times = ([dice.randrange(most) for _ in range(count)] for most in (6, 100))
+    given = events(keys, times, [1.0] * count)
+    rows = sorted({(dice.randrange(6), start) for start in range(-10, 100, slide) for _ in range(2)})
+    dice.shuffle(rows)
+    slots, starts = (np.array(column) for column in zip(*rows, strict=True))
+    index, owners = rows_of(given, Found(slots, starts, starts + size))
+    expected = {
+        (i, row)
+        for i, (slot, time) in enumerate(zip(given.slots.tolist(), given.times_us.tolist(), strict=True))
+        for row, (owner, start) in enumerate(rows)
+        if owner == slot and start <= time < start + size
+    }
+    assert len(index) == len(expected)
+    assert set(zip(index.tolist(), owners.tolist(), strict=True)) == expected
+
+
+def test_rows_without_events_are_null_or_empty() -> None:
+    found = Found(np.array([0, 1]), np.array([0, 0]), np.array([10, 10]))
+    given = events([0, 0], [1, 2], [None, None])
+    for function, kind, nothing in (
+        ("percentile", "double", None), ("mode", "double", None), ("count_distinct", "bigint", 0),
+        ("collect_list", "array<double>", []), ("collect_set", "array<double>", []), ("sum_distinct", "double", None),
+    ):  # fmt: skip
+        aggregate = Aggregate(function, X, None, kind, parameters=(literal(0.5, "double"),))
+        assert answered(aggregate, given, found) == [nothing, nothing]
+        assert answered(aggregate, given.take(np.zeros(0, np.int64)), found) == [nothing, nothing]
+
+
+def test_values_are_ordered_as_spark_orders_them() -> None:
+    column = pa.array([math.nan, None, -0.0, math.inf, 0.0, -1.0])
+    order = ranks(column, "double")
+    assert order.argsort(kind="stable").tolist() == [1, 5, 2, 4, 3, 0]
+    assert order[2] == order[4]
+    assert ranks(pa.array(["b", None, "ä", "a", "b"]), "string").tolist()[1:] == [
+        np.iinfo(np.int64).min, 2, 0, 1,
+    ]  # fmt: skip
+
+
+def test_the_first_is_first_by_time_then_by_partition_and_offset_else_by_value() -> None:
+    found = Found(np.array([0]), np.array([0]), np.array([10]))
+    first, last = (Aggregate(function, X, None, "double") for function in ("first", "last"))
+    bare = events([0, 0, 0], [2, 1, 1], [1.0, 5.0, 3.0])
+    assert (answered(first, bare, found), answered(last, bare, found)) == ([3.0], [1.0])
+    placed = events(
+        [0, 0, 0], [1, 1, 1], [1.0, 5.0, 3.0],
+        **{PARTITION: pa.array(["b", "a", "a"]), OFFSET: pa.array([0, 9, 7])},
+    )  # fmt: skip
+    assert (answered(first, placed, found), answered(last, placed, found)) == ([3.0], [1.0])
+
+
+def test_a_median_of_many_keys_is_numpys() -> None:
+    random_ = np.random.default_rng(3)
+    slots = np.sort(random_.integers(0, 500, 20_000))
+    values = random_.normal(size=20_000) * 10.0 ** random_.integers(-5, 6, 20_000)
+    given = events(slots.tolist(), [1] * 20_000, values.tolist())
+    found = Found(np.arange(500), np.zeros(500, np.int64), np.full(500, 10))
+    median = Aggregate("percentile", X, None, "double", parameters=(literal(0.5, "double"),))
+    expected = [float(np.median(values[slots == slot])) for slot in range(500)]
+    assert answered(median, given, found) == pytest.approx(expected, rel=1e-15)
+
+
+def test_equal_values_and_filters_are_kept_once() -> None:
+    asked = [
+        (Aggregate(function, X, None, "double"), logged_rows(Aggregate(function, X, None, "double"), None))
+        for function in ("percentile", "mode", "count_distinct", "first")
+    ]
+    log = log_plan(asked)
+    assert log is not None
+    assert (log.values, log.filters, log.takes_all) == ((X,), (ANY,), True)
+    assert log_plan([]) is None
+    assert list(column_types(log, ordered=True)) == [value_name(X), filter_name(ANY), PARTITION, OFFSET]
+
+
+def test_a_column_that_older_events_lack_is_null() -> None:
+    old = Events(np.array([0]), np.array([5]), np.array([0]), {})
+    both = joined([old, events([1], [6], [2.0])], {value_name(X): pa.float64(), filter_name(ANY): pa.bool_()})
+    assert both.columns[value_name(X)].to_pylist() == [None, 2.0]
+    found = Found(np.array([0, 1]), np.array([0, 0]), np.array([9, 9]))
+    assert answered(Aggregate("count_distinct", X, None, "bigint"), both, found) == [0, 1]
+
+
+def test_some_slots_are_told_by_their_positions() -> None:
+    given = events([3, 5, 5, 9], [1, 2, 3, 4], [1.0, 2.0, 3.0, 4.0])
+    assert among(given, np.array([5, 8, 9])).slots.tolist() == [0, 0, 2]
+    assert of_slots(given, 4, 3).slots.tolist() == [1, 1]
+    assert among(given, np.zeros(0, np.int64)).rows == 0
