@@ -122,6 +122,15 @@ SAME = {
         "approx_count_distinct(cast(i AS string), 0.1) FILTER (WHERE i > 3) AS c",
         "nights", window="window(ts, '7 days')",
     ),
+    "percentiles": q(
+        "median(x) AS m, percentile(x, array(0.25, 0.6)) AS p, percentile_disc(0.4) WITHIN GROUP (ORDER BY x) AS d",
+        "sums",
+    ),
+    "percentiles_of_nan": q("median(x) AS m, percentile(x, 0.9) AS p, percentile(i, 0.5) AS n", "double"),
+    "distinct": q("count(DISTINCT x) AS n, count(DISTINCT f, k) AS p, sum(DISTINCT i) AS t", "double"),
+    "distinct_sums": q("sum(DISTINCT i) AS t, avg(DISTINCT i) AS a, count(DISTINCT s) AS n", "row errors"),
+    "lists": q("collect_list(x) AS l, collect_set(i) AS s, max_by(s, i) AS b, mode(s, true) AS m", "empty"),
+    "by": q("max_by(i, ts) AS a, min_by(i, ts, 2) AS b, max_by(ts, i) AS c, first(k) AS f", "nights"),
     "guarded": q("sum(CASE WHEN i <> 0 THEN 8 DIV i END) AS t, sum(if(i = 0, 0, 1)) AS n", "row errors"),
     "tried": q("sum(try_divide(8, i)) AS t, count(try_cast(s AS int)) AS n, count(try_add(i, 1)) AS c", "row errors"),
     "types": q(
@@ -304,6 +313,18 @@ def test_a_covariance_of_doubles_is_rounded_once(answered: Answered) -> None:
 
 def test_approximate_counts_are_sparks(answered: Answered) -> None:
     same(answered, "approximate", "approximate_many")
+
+
+def test_percentiles_are_sparks_to_the_last_bit(answered: Answered) -> None:
+    same(answered, "percentiles", "percentiles_of_nan")
+
+
+def test_distinct_values_are_told_apart_as_spark_does(answered: Answered) -> None:
+    same(answered, "distinct", "distinct_sums")
+
+
+def test_lists_of_nothing_are_empty_and_extremes_by_another_column_are_sparks(answered: Answered) -> None:
+    same(answered, "lists", "by")
 
 
 def test_results_have_sparks_types(answered: Answered) -> None:

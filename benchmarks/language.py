@@ -1,0 +1,118 @@
+"""What does not add up, beside plain Spark, in one run: exact medians per key, and session windows.
+
+No flags. The canonical transactions (4 M events, 100,000 customers): the median amount per customer in tumbling
+windows of five minutes, and sessions of each customer with a gap of five seconds. Plain Spark does the first by
+`applyInPandas` over the same files as a batch (no state, no log: its best case) and as a streaming query, the second as
+a streaming query; it gets a prefix of the files, since it takes long. Rows are compared with Spark's own batch answer
+first. Ratios are of throughput over whole passes, start to end; the last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from time import perf_counter
+
+import pandas as pd
+from engines import INSTANCES, STATE, Asked, pond, stream_of
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from workload import LARGE, SCHEMA, Size, prefix, transactions
+
+from millpond import Pond, spark_session
+
+
+def medians(events: DataFrame) -> DataFrame:
+    """The median amount of each customer in five minutes."""
+    return events.groupBy(F.window("ts", "300 seconds"), "customer").agg(F.median("amount").alias("m"))
+
+
+def sessions(events: DataFrame) -> DataFrame:
+    """Count and sum of each customer's sessions."""
+    return events.groupBy(F.session_window("ts", "5 seconds").alias("window"), "customer").agg(
+        F.count("*").alias("n"), F.sum("amount").alias("s")
+    )
+
+
+def in_pandas(events: DataFrame) -> DataFrame:
+    """The same medians, group by group in pandas."""
+
+    def median(group: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"customer": group["customer"].iloc[:1], "m": [group["amount"].median()]})
+
+    chosen = events.select(F.window("ts", "300 seconds").start.alias("w"), "customer", "amount")
+    return chosen.groupBy("w", "customer").applyInPandas(median, "customer string, m double")
+
+
+def check(spark: SparkSession, source: Path, folder: Path, asked: Asked) -> int:
+    """Compare a pond's rows with Spark's batch answer; returns how many there are."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with Pond(spark, folder) as running:
+        running.add("q", asked(stream_of(spark, source)))
+        running.run(once=True, drain=True)
+        ours = running.table("q").to_pandas()
+    theirs = asked(spark.read.schema(SCHEMA).parquet(str(source))).toPandas()
+    both = []
+    for frame in (ours, theirs):
+        frame["start"] = [window["start"] for window in frame.pop("window")]
+        frame["start"] = pd.to_datetime(frame["start"], utc=True)
+        ordered = frame.sort_values(["customer", "start"]).reset_index(drop=True)
+        both.append(ordered[sorted(ordered.columns)])
+    pd.testing.assert_frame_equal(*both, check_dtype=False, rtol=1e-12)
+    return len(ours)
+
+
+def streaming(spark: SparkSession, source: Path, folder: Path, asked: Asked) -> float:
+    """Seconds of one plain streaming query with in-memory state."""
+    shutil.rmtree(folder, ignore_errors=True)
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", STATE["memory"])
+    rows = asked(stream_of(spark, source)).writeStream.format("noop").outputMode("append")
+    began = perf_counter()
+    rows.option("checkpointLocation", str(folder)).trigger(availableNow=True).start().awaitTermination()
+    return perf_counter() - began
+
+
+def batch(frame: DataFrame) -> float:
+    """Seconds of a batch, its rows dropped."""
+    began = perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return perf_counter() - began
+
+
+def main(size: Size = LARGE) -> dict[str, float]:
+    """Run everything and print it; returns the figures of the last line."""
+    spark = spark_session(f"local[{INSTANCES}]", driver_memory="4g")
+    source = transactions(size)
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="millpond-bench-") as scratch:
+        work = Path(scratch)
+        per_file = size.events // size.files
+
+        def compared(name: str, key: str, ours: float, files: int, seconds: float) -> None:
+            theirs = files * per_file / seconds
+            figures[key] = round(ours / theirs, 2)
+            print(f"{name}: {theirs / 1e3:.1f} k events/s ({files} of {size.files} files); the pond is"
+                  f" {figures[key]:.1f} x", flush=True)  # fmt: skip
+
+        few = prefix(source, max(1, size.files // 4), work / "few")
+        for asked in (medians, sessions):
+            rows = check(spark, few, work / "pond", asked)
+            print(f"{asked.__name__}: {rows} rows equal Spark's own batch answer", flush=True)
+            pond(spark, few, work / "pond", [asked])  # warms the workers
+            ours = size.events / min(pond(spark, source, work / "pond", [asked]).total for _ in range(2))
+            print(f"{asked.__name__} in a pond: {ours / 1e3:.1f} k events/s", flush=True)
+            if asked is medians:
+                read = spark.read.schema(SCHEMA).parquet(str(few))
+                files = max(1, size.files // 4)
+                compared("medians by applyInPandas, batch", "median_vs_pandas", ours, files, batch(in_pandas(read)))
+            key = "median_vs_streaming" if asked is medians else "sessions_vs_streaming"
+            seconds = streaming(spark, few, work / "plain", asked)
+            compared(f"{asked.__name__}, plain streaming", key, ours, max(1, size.files // 4), seconds)
+    print(json.dumps(figures))
+    return figures
+
+
+if __name__ == "__main__":
+    main()
