@@ -13,6 +13,7 @@ from millpond.model.stream import Stream
 from millpond.model.windows import Session, Sliding, Window
 from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.edges import edges_between
+from millpond.plan.explain_events import event_lines
 from millpond.plan.explain_stateless import stateless_lines
 from millpond.plan.measures import precision_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan
@@ -89,6 +90,7 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
     for measure, by in zip(group.measures, askers, strict=True):
         names = ", ".join(name if times == 1 else f"{name} ({times} times)" for name, times in by.items())
         yield f"    {measure_text(measure)}  <- {names}"
+    yield from event_lines(group)
     yield "  queries"
     for query in group.queries:
         yield from _query(plan, group, query)

@@ -114,6 +114,7 @@ def _lines(found: Price) -> Iterator[str]:
         yield f"    + {measure_text(measure)}"
     for measure, names_of in found.shared:
         yield f"    = {measure_text(measure)}  with {', '.join(names_of)}"
+    yield from _events(found)
     before, after = found.edges
     yield f"  edges     {_change(rate_text(before), rate_text(after), found.before)} per hour"
     kept = [duration(us) for us in found.kept_us]
@@ -123,6 +124,16 @@ def _lines(found: Price) -> Iterator[str]:
     yield f"  kept      {_change(kept[0], kept[1], found.before)} of event time{what}"
     if found.before is not None and query.delay_us not in found.before.delays_us:
         yield f"  delay     one more, {duration(query.delay_us)}: what is late for only some delays has its own slices"
+
+
+def _events(found: Price) -> Iterator[str]:
+    """What the query needs of events as events; nothing if all of it adds up."""
+    asked = dict.fromkeys(one for made in found.query.aggregates if made.logged for one in made.arguments)
+    log = None if found.before is None else found.before.events
+    known = () if log is None else log.values
+    if asked:
+        more = [render(value) for value in asked if value not in known]
+        yield f"  events    {_more(more)} kept as events; {_shared([one for one in asked if one in known])}"
 
 
 def _more(names: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from millpond.plan.plan import GroupPlan, Plan, QueryPlan
 from millpond.runtime.epoch import group_state, watermarks
 from millpond.runtime.fold import needed_from
 from millpond.runtime.generations import attached, read_section
+from millpond.runtime.logged_size import LoggedSize
 from millpond.runtime.sessions import needed_atoms, open_ones, sessions_of
 from millpond.runtime.tasks import GroupState, Watermark
 from millpond.state.atoms import merge_atoms, some_atoms
@@ -111,14 +112,16 @@ def sharing(plan: Plan, manifest: Manifest, folder: Path, instances: int) -> Sha
         mark = marks.get(group.stream, Watermark())
         for instance in range(instances):
             state = group_state(manifest, instance, group)
-            stored += sum(place.size for place in (*state.keys, *state.segments, *state.tiles))
+            stored += sum(place.size for place in (*state.keys, *state.segments, *state.tiles, *state.events))
             cells = _needed_cells(group, state, files, mark)
             if not cells.rows:
                 continue
             key_bytes = _bytes_per_key(state)
             shared = shared.plus(_size(cells.rows, cells.slots, _columns(cells, None), key_bytes))
+            logged = LoggedSize.of(group, state, files)
+            shared = shared.plus(StateSize(bytes=logged.bytes))
             for query in group.queries:
-                found = _alone(group, query, cells, mark, key_bytes)
+                found = _alone(group, query, cells, mark, key_bytes).plus(StateSize(bytes=logged.alone(query, mark)))
                 alone[query.query.name] = alone[query.query.name].plus(found)
     return Sharing(manifest.n, stored, shared, alone)
 

@@ -86,6 +86,18 @@ def test_what_is_approximate_says_so_and_how_far() -> None:
     ]
 
 
+def test_what_is_kept_as_events_is_told_once() -> None:
+    def asked(name: str, function: str) -> Query:
+        first = Aggregate(function, CUSTOMER, None, "bigint")
+        return replace(SPEND, name=name, aggregates=(first, *SPEND.aggregates[1:]))
+
+    lines = explain(build_plan([asked("one", "count_distinct"), asked("two", "mode")])).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("  events"))
+    assert lines[at] == "  events    kept as events, each once: 1 value, 1 predicate"
+    assert lines[at + 1] == "    customer  <- one, two"
+    assert lines[at + 2].endswith("isnotnull(customer)  <- one, two")
+
+
 def test_what_streams_say_of_time_is_told_and_where_late_rows_go() -> None:
     order = Order("p", "o", ("0", "1"), 30_000_000)
     stream = Stream("tx", (), order=order, max_ahead_us=HOUR)

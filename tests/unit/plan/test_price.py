@@ -59,6 +59,13 @@ def test_what_it_brings_is_named() -> None:
     assert found.most_cells == 7 * 12 + 1
 
 
+def test_what_it_keeps_as_events_is_named() -> None:
+    before = build_plan([SPEND, query("seen", SPEND.window, ("count_distinct", CUSTOMER))])
+    text = price_text(price(before, query("q", SPEND.window, ("mode", AMOUNT), ("first", CUSTOMER))), [])
+    assert "  events    1 more: amount kept as events; 1 shared\n" in text
+    assert "  events" not in price_text(price(before, query("q", SPEND.window, ("sum", AMOUNT))), [])
+
+
 def test_a_group_of_its_own() -> None:
     found = price(PLAN, query("kinds", Sliding(HOUR, HOUR), ("count", None), keys=(KIND,)))
     assert found.before is None

@@ -98,6 +98,19 @@ def log_of(folder: Path) -> tuple[Log, Manifests]:
     return Log(LocalFolder(folder / "log")), Manifests(LocalFolder(folder / "manifest"))
 
 
+def test_events_are_kept_once_and_alone_each_query_keeps_its_own(tmp_path: Path) -> None:
+    distinct = Aggregate("count_distinct", Column("v", "bigint"), None, "bigint")
+    of_all = replace(query("all", 20), aggregates=(distinct,))
+    of_large = replace(query("large", 20, where=LARGE), aggregates=(replace(distinct, function="mode"),))
+    sums = query("sums", 20)
+    alone = {asked.name: measured(tmp_path / asked.name, [asked]).shared.bytes for asked in (of_all, sums)}
+    found = measured(tmp_path / "both", [of_all, of_large])
+    # 20 events of slot, time, a value and a bit of a filter; 8 of them are large
+    assert alone["all"] - alone["sums"] == 20 * (16 + 8) + 3
+    assert found.alone["large"].bytes < found.alone["all"].bytes <= found.shared.bytes < found.apart.bytes
+    assert found.stored > measured(tmp_path / "sums again", [sums]).stored
+
+
 def test_nothing_yet(tmp_path: Path) -> None:
     pond = LocalPond(tmp_path, [TX], [query("q", 20)])
     found = sharing(pond.plan, load(pond.log, pond.manifests), tmp_path, 1)

@@ -1,0 +1,78 @@
+"""How much an event log keeps, and how much of it each query would keep by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from millpond.arrays import Mask
+from millpond.model.expressions import Expression
+from millpond.model.windows import Session
+from millpond.plan.build import presence_filter
+from millpond.plan.event_log import logged_rows
+from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.runtime.fold import needed_from
+from millpond.runtime.generations import read_section
+from millpond.runtime.logged import filter_name, value_name
+from millpond.runtime.tasks import GroupState, Watermark
+from millpond.state.delta import Files
+from millpond.state.event_log import Events, decode_events
+
+_LEADING_BYTES = 16
+"""Slot and time of an event, and its class, as they are told apart in memory."""
+
+
+class LoggedSize(NamedTuple):
+    """The live events of a group on one instance."""
+
+    parts: Sequence[Events]
+
+    @classmethod
+    def of(cls, group: GroupPlan, state: GroupState, files: Files) -> LoggedSize:
+        """Read them.
+
+        Raises:
+            CorruptError: a section does not read.
+        """
+        places = state.events if group.events is not None else ()
+        return cls([decode_events(read_section(files, place)) for place in places])
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all events and columns."""
+        return sum(_bytes(part, part.rows, part.columns) for part in self.parts)
+
+    def alone(self, plan: QueryPlan, mark: Watermark) -> int:
+        """Bytes of those that the query would keep by itself: its columns of the events that it takes, while it
+        needs them.
+        """
+        presence = presence_filter(plan.query)
+        asked = [aggregate for aggregate in plan.query.aggregates if aggregate.logged]
+        filters = [logged_rows(aggregate, presence) for aggregate in asked]
+        names = {value_name(value) for aggregate in asked for value in aggregate.arguments}
+        names |= {filter_name(condition) for condition in filters if condition is not None}
+        horizon = None if isinstance(plan.query.window, Session) else needed_from((plan,), mark)
+        total = 0
+        for part in self.parts if asked else ():
+            kept = np.ones(part.rows, bool) if None in filters else _any(part, filters)
+            if horizon is not None:
+                kept &= part.times_us >= horizon
+            total += _bytes(part, int(np.count_nonzero(kept)), names & part.columns.keys())
+        return total
+
+
+def _any(part: Events, filters: Sequence[Expression | None]) -> Mask:
+    kept = np.zeros(part.rows, bool)
+    for condition in filters:
+        column = None if condition is None else part.columns.get(filter_name(condition))
+        if column is not None:
+            kept |= pc.fill_null(column, False).to_numpy(zero_copy_only=False)
+    return kept
+
+
+def _bytes(part: Events, rows: int, names: Iterable[str]) -> int:
+    widths = [int(part.columns[name].nbytes) / max(part.rows, 1) for name in names]
+    return round(rows * (_LEADING_BYTES + sum(widths)))
