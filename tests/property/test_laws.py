@@ -11,13 +11,17 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
+from millpond.arrays import Ints
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan, needed_columns
+from millpond.runtime import fold, holistic
+from millpond.runtime.holistic import Found, rows_of
 from millpond.runtime.tasks import WHOLE_POND
+from millpond.state.event_log import Events
 from millpond.testing.answers import Run
 from millpond.testing.cases import STREAM, aggregate_of
 from millpond.testing.compare import assert_same_rows
@@ -216,3 +220,30 @@ def test_state_stays_bounded_over_three_hundred_epochs(tmp_path: Path) -> None:
     # a window's worth of epochs is six; segments of levels 0 and 1, and whatever the last snapshot left
     assert max(live[100:]) <= 24
     assert max(sizes[200:]) <= 1.5 * max(sizes[50:150])
+
+
+def test_events_are_handed_to_few_windows_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window that slides often holds an event many times: not all of them are answered together."""
+    median = Aggregate("percentile", AMOUNT, None, "double", parameters=(literal(0.5, "double"),))
+    asked = msgspec.structs.replace(
+        query("q", 60, 1), aggregates=(median,), output=(Named("a", Column("agg:0", "double")),)
+    )
+    rows, found, handed = events(2000, 200), [], []
+
+    def spied(given: Events, rows_: Found) -> tuple[Ints, Ints]:
+        index, owners = rows_of(given, rows_)
+        handed.append(len(index))
+        return index, owners
+
+    monkeypatch.setattr(holistic, "rows_of", spied)
+    for i, most in enumerate((1 << 24, 3000)):
+        monkeypatch.setattr(fold, "EVENTS_AT_ONCE", most)
+        handed.clear()
+        made = Run(tmp_path / str(i), [asked])
+        for start in range(0, 2000, 500):
+            made.epoch([rows[start : start + 500]])
+        made.pond.drain()
+        found.append(sorted(row["a"] for row in made.answers().rows["q"]))
+        assert (max(handed) <= 3000) == (i == 1)
+    assert len(found[0]) > 5000
+    assert found[0] == found[1]

@@ -33,6 +33,11 @@ class GroupLog:
         """The live sections."""
         return self._state.events
 
+    @property
+    def rows(self) -> int:
+        """Events in the log, those of this epoch included."""
+        return sum(place.rows for place in self.places) + sum(events.rows for events in self._fresh)
+
     def section(self, place: SectionPlace) -> Events:
         """The events of a section, in slots of the newest generation, their classes those of now.
 

@@ -51,6 +51,9 @@ FAN_IN = 8
 
 WINDOWS_AT_ONCE = 64
 
+EVENTS_AT_ONCE = 1 << 24
+"""So many times at most events of the log are handed to windows at once: bounds memory."""
+
 _SLICES_READ = f"slices_read:{WHOLE_POND}"
 
 _Made: TypeAlias = tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]
@@ -284,10 +287,15 @@ class _GroupFold:
         table = np.unique(np.concatenate([np.stack(cells.slices[:2], axis=1) for cells in held.slices]), axis=0)
         closing = closing_windows(self._group, table[:, 0], table[:, 1], before, after)
         results: dict[str, list[pa.RecordBatch]] = {}
-        for run in batches(closing, WINDOWS_AT_ONCE):
+        for run in batches(closing, self._windows_at_once()):
             for some in _together(self._group, run):
                 self._answer(some, held, some[0].delay, results)
         self._write_answers(results)
+
+    def _windows_at_once(self) -> int:
+        """So many windows are answered together that an event is not handed to too many of them."""
+        events = 0 if self._log is None else self._log.rows
+        return max(1, min(WINDOWS_AT_ONCE, EVENTS_AT_ONCE // max(1, events)))
 
     def _close_sessions(self, atoms: Cells, before: Watermark, after: Watermark) -> None:
         results: dict[str, list[pa.RecordBatch]] = {}
