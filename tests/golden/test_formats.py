@@ -126,6 +126,19 @@ def test_a_packet_with_events() -> None:
     assert listed(part.body) == listed(body)
 
 
+def test_keys_of_cells_and_events_travel_once() -> None:
+    body = EVENTS._replace(slots=np.array([1, 0, 3]))
+    piece = Piece(SLICES, np.array([0, 1, 1]), np.array([1, 0, 3]), COLUMNS)
+    parts = [GroupPart("g1", KEYS, 4, body), *(GroupPart(group, list(KEYS), 4, piece) for group in ("g1", "g2"))]
+    header = Header("tx", 3, 7, {}, {})
+    found, read = decode_packet(pa.py_buffer(encode_packet(header, parts)))
+    assert [(part.keys_size > 0, part.keys_before) for part in found.groups] == [
+        (True, False), (False, True), (True, False),
+    ]  # fmt: skip
+    assert read[1].keys is read[0].keys
+    assert [part.keys[0].to_pylist() for part in read] == [NAMES] * 3
+
+
 def test_keys() -> None:
     keys = KeyDictionary([pa.string(), pa.float64()], [], None)
     keys.number(KEYS)

@@ -189,8 +189,11 @@ class _GroupFold:
     def _numbered(self, parts: Sequence[GroupPart]) -> list[Piece]:
         pieces = []
         logged = []
+        keys, slots = None, np.zeros(0, np.int64)
         for part in parts:
-            slots = self._keys.number(part.keys, part.key_count)
+            if part.keys is not keys:  # a packet has the keys of a group's cells and events once
+                slots = self._keys.number(part.keys, part.key_count)
+            keys = part.keys
             body = part.body
             if isinstance(body, Events):
                 logged.append(body._replace(slots=slots[body.slots]))

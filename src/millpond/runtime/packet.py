@@ -28,7 +28,7 @@ _MAGIC = b"MPK1"
 class PartHeader(msgspec.Struct, omit_defaults=True):
     """One group's share of a packet: its slices, and the sizes in bytes of its keys and its body.
 
-    `events`: the body are events of the log, which have no slices.
+    `events`: the body are events of the log, without slices. `keys_before`: the keys are those of the part before.
     `filters` are those of raw rows, None for cells; `same` tells which columns of cells equal another.
     """
 
@@ -44,6 +44,7 @@ class PartHeader(msgspec.Struct, omit_defaults=True):
     signature: list[int] | None = None
     signatures: Stored | None = None
     events: bool = False
+    keys_before: bool = False
 
 
 class SourceFates(msgspec.Struct):
@@ -84,14 +85,15 @@ def encode_packet(header: Header, parts: Sequence[GroupPart], late_rows: bytes =
     """The bytes of a packet, and of late rows and those of stateless queries; groups and sizes are filled in."""
     header.late_size, header.selected_size = len(late_rows), len(selected) or msgspec.UNSET
     written: list[bytes] = []
-    for part in parts:
-        keys = _stream(pa.RecordBatch.from_arrays(part.keys, names=[f"k{i}" for i in range(len(part.keys))]))
+    for before, part in zip([None, *parts], parts, strict=False):
+        again = before is not None and _has_keys_of(part, before)
+        keys = b"" if again else _keys(part.keys)
         body, filters = part.body, None
         same: dict[str, str] = {}
         if isinstance(body, Events):
             data = _stream(encode_events(body))
             sizes = len(keys), len(data), part.key_count
-            header.groups.append(PartHeader(part.group, [], [], [], *sizes, events=True))
+            header.groups.append(PartHeader(part.group, [], [], [], *sizes, events=True, keys_before=again))
             written += [keys, data]
             continue
         if isinstance(body, RawRows):
@@ -103,10 +105,27 @@ def encode_packet(header: Header, parts: Sequence[GroupPart], late_rows: bytes =
         signed = body.slices.signed
         signature = (None, None) if signed is None else (signed.ids.tolist(), to_stored(signed.table))
         sizes = len(keys), len(data), part.key_count
-        header.groups.append(PartHeader(part.group, start, end, late, *sizes, same, filters, *signature))
+        told = PartHeader(part.group, start, end, late, *sizes, same, filters, *signature)
+        told.keys_before = again
+        header.groups.append(told)
         written += [keys, data]
     head = msgspec.json.encode(header)
     return b"".join([_MAGIC, struct.pack("<I", len(head)), head, *written, selected, late_rows])
+
+
+def _has_keys_of(part: GroupPart, before: GroupPart) -> bool:
+    """Whether the keys, of which there are some, need not be written twice."""
+    if part.group != before.group or part.key_count != before.key_count or not part.keys:
+        return False
+    return all(_memory_of(own) == _memory_of(other) for own, other in zip(part.keys, before.keys, strict=True))
+
+
+def _memory_of(column: pa.Array) -> tuple[int | None, ...]:
+    return column.offset, len(column), *(None if buffer is None else buffer.address for buffer in column.buffers())
+
+
+def _keys(keys: Sequence[pa.Array]) -> bytes:
+    return _stream(pa.RecordBatch.from_arrays(keys, names=[f"k{i}" for i in range(len(keys))]))
 
 
 def _stream(batch: pa.RecordBatch) -> bytes:
@@ -162,9 +181,11 @@ def _tail(packet: pa.Buffer, size: int, end: int) -> pa.RecordBatch:
 
 
 def _parts(packet: pa.Buffer, at: int, header: Header) -> list[GroupPart]:
-    parts = []
+    parts: list[GroupPart] = []
     for group in header.groups:
-        keys = _read(packet, at, group.keys_size).columns if group.keys_size else []
+        keys = parts[-1].keys if group.keys_before else []
+        if group.keys_size:
+            keys = _read(packet, at, group.keys_size).columns
         batch = _read(packet, at + group.keys_size, group.body_size)
         at += group.keys_size + group.body_size
         parts.append(GroupPart(group.group, keys, group.keys, _body(group, batch)))
