@@ -174,7 +174,7 @@ class _Script:
             parted AS (SELECT *, ({end}) AS _until, ({time} > max({end}) OVER (PARTITION BY {mine} ORDER BY {time}
                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))::INT AS _new FROM keyed),
             numbered AS (SELECT *, sum(coalesce(_new, 1)) OVER (PARTITION BY {mine} ORDER BY {time}
-                ROWS UNBOUNDED PRECEDING) AS _session FROM parted),
+                RANGE UNBOUNDED PRECEDING) AS _session FROM parted),
             placed AS (SELECT *, min({time}) OVER (PARTITION BY {mine}, _session) AS _start,
                 max(_until) OVER (PARTITION BY {mine}, _session) AS _end FROM numbered)"""
 
