@@ -43,7 +43,6 @@ def test_each_kind_answers_a_value_per_key(
 
 
 def test_a_series_of_polars_is_handed_over(host: FunctionHost, declare: Declare) -> None:
-    pytest.importorskip("polars")
     function = declare("median_of_polars", form="polars")
     assert host.call(function, EVENTS, 5).to_pylist() == [None, 1.5, None, 3.5, 5.5]
 
