@@ -91,10 +91,38 @@ class Session(msgspec.Struct, frozen=True, tag_field="window", tag="session"):
         return [Interval(time_us, time_us + self.gap_us)]
 
 
-Window: TypeAlias = Sliding | Session
+class Range(msgspec.Struct, frozen=True, tag_field="window", tag="range"):
+    """A window per event: those of its key from `preceding_us` before it up to its own time, peers of equal time too.
+
+    It is what SQL calls a RANGE frame up to the current row. The row of an event leaves when the watermark reaches its
+    time. As an interval it ends a microsecond after the event. Aggregates may have shorter frames of their own.
+
+    >>> Range(10).assign(12)
+    [Interval(start_us=2, end_us=13)]
+
+    Raises:
+        QueryTypeError: it looks ahead.
+    """
+
+    preceding_us: int
+
+    def __post_init__(self) -> None:
+        if self.preceding_us < 0:
+            raise QueryTypeError(
+                f"A frame that begins {-self.preceding_us} µs after its event is empty.", "Let it begin before."
+            )
+
+    def assign(self, time_us: int) -> list[Interval]:
+        """The window of an event of `time_us`."""
+        return [Interval(time_us - self.preceding_us, time_us + 1)]
+
+
+Window: TypeAlias = Sliding | Session | Range
 """The windows that a query may have."""
 
 
 def length_us(window: Window) -> int:
     """The size of a window; of a session the gap, which is its shortest length."""
+    if isinstance(window, Range):
+        return window.preceding_us + 1
     return window.gap_us if isinstance(window, Session) else window.size_us

@@ -11,7 +11,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Call, Column, Expression, Foreign, call, columns_of, conjunction, may_raise
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
-from millpond.model.windows import Session, Window
+from millpond.model.windows import Range, Session, Window
 from millpond.plan.event_log import log_plan, logged_rows
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
@@ -53,7 +53,9 @@ def _identity(query: Query) -> tuple[object, ...]:
 def _order(window: Window) -> tuple[int, ...]:
     if isinstance(window, Session):
         return (window.gap_us,)
-    return window.size_us, window.slide_us, window.offset_us
+    if isinstance(window, Range):
+        return (1, window.preceding_us)  # behind those that cut slices
+    return 0, window.size_us, window.slide_us, window.offset_us
 
 
 def _check_event_times(queries: list[Query]) -> None:
@@ -85,7 +87,7 @@ def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> 
                 query,
                 position(Measure("count", None, presence)),
                 tuple(
-                    () if aggregate.logged else tuple(position(one) for one in measures_of(aggregate, presence))
+                    () if reads_events(query, aggregate) else tuple(map(position, measures_of(aggregate, presence)))
                     for aggregate in query.aggregates
                 ),
                 delays.index(query.delay_us),
@@ -105,13 +107,22 @@ def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> 
     )
 
 
-def _logged(queries: Sequence[Query]) -> Iterator[tuple[Aggregate, Expression | None]]:
-    """The aggregates that are answered from events, each with the filter of its rows."""
+def reads_events(query: Query, aggregate: Aggregate) -> bool:
+    """Whether an aggregate is answered from the event log: it has no cells, or its window has none."""
+    return aggregate.logged or isinstance(query.window, Range)
+
+
+def _logged(queries: Sequence[Query]) -> Iterator[tuple[tuple[Expression, ...], Expression | None]]:
+    """What is answered from events: values, with the filter of their rows."""
     for query in queries:
         presence = presence_filter(query)
+        if isinstance(query.window, Range):
+            yield query.of_event, presence
         for aggregate in query.aggregates:
             if aggregate.logged:
-                yield aggregate, logged_rows(aggregate, presence)
+                yield aggregate.arguments, logged_rows(aggregate, presence)
+            elif reads_events(query, aggregate):
+                yield from ((one.values, one.filter) for one in measures_of(aggregate, presence))
 
 
 def presence_filter(query: Query) -> Expression | None:
@@ -120,7 +131,7 @@ def presence_filter(query: Query) -> Expression | None:
     A raising row is the query's dead letter as a whole, never half counted.
     """
     parts: list[Expression] = [] if query.where is None else [query.where]
-    parts += [_ran(key) for key in query.keys if may_raise(key)]
+    parts += [_ran(one) for one in (*query.keys, *query.of_event) if may_raise(one)]
     for aggregate in query.aggregates:
         parts += [_ran(part) for part in _evaluated(aggregate) if may_raise(part)]
     return conjunction(parts)

@@ -10,7 +10,7 @@ import msgspec
 from millpond.model.expressions import Expression
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
-from millpond.model.windows import Session, Sliding, Window
+from millpond.model.windows import Range, Session, Sliding, Window
 from millpond.plan.event_log import LogPlan
 
 
@@ -111,6 +111,11 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
         return tuple(window for window in self.windows if isinstance(window, Sliding))
 
     @cached_property
+    def celled(self) -> tuple[QueryPlan, ...]:
+        """The queries whose windows are put together from cells; the others read events only."""
+        return tuple(plan for plan in self.queries if not isinstance(plan.query.window, Range))
+
+    @cached_property
     def gaps_us(self) -> tuple[int, ...]:
         """The gaps of its sessions, ascending; () of a group with slices."""
         return tuple(window.gap_us for window in self.windows if isinstance(window, Session))
@@ -128,12 +133,16 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def signed(self) -> bool:
         """Whether its cells are split by signature."""
-        return not self.gaps_us and len(self.filters) >= SIGNED_FROM
+        return bool(self.sliding) and len(self.filters) >= SIGNED_FROM
 
     @cached_property
     def kept(self) -> tuple[Measure, ...]:
         """The measures whose columns its cells have."""
-        return tuple(dict.fromkeys(measure.base for measure in self.measures)) if self.signed else self.measures
+        kept = self.measures
+        if len(self.celled) < len(self.queries):
+            asked = {i for plan in self.celled for i in (plan.presence, *(i for some in plan.measures for i in some))}
+            kept = tuple(self.measures[i] for i in sorted(asked))
+        return tuple(dict.fromkeys(measure.base for measure in kept)) if self.signed else kept
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ def closing_windows(
 ) -> list[Closing]:
     """Windows of the group that hold a slice [start, end) and whose end the watermark passes, by end."""
     pairs: dict[tuple[int, int], int] = {}
-    for plan in group.queries:
+    for plan in group.celled:
         pair = group.windows.index(plan.query.window), plan.delay
         pairs[pair] = min(plan.from_us, pairs.get(pair, plan.from_us))
     found = []

@@ -57,6 +57,14 @@ class GroupLog:
             return []
         return [place.id for place in self.places if place.last_us is not None and place.last_us <= horizon_us]
 
+    def needed(self, horizon_us: int | None) -> list[Events]:
+        """All events at or after the horizon."""
+        gone = self.before(horizon_us)
+        found = [*(self.section(place) for place in self.places if place.id not in gone), *self._fresh]
+        if horizon_us is None:
+            return found
+        return [events.take(events.times_us >= horizon_us) for events in found]
+
     def arrived(self, events: Events) -> None:
         """Take note of the events of this epoch."""
         self._fresh.append(events)

@@ -6,7 +6,7 @@ that is run again, anywhere, on packets in any order of arrival, gives the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -19,19 +19,22 @@ from millpond.clock import lap_us
 from millpond.errors import OverflowedError, UserFunctionError
 from millpond.faults import reached
 from millpond.log.records import Fates, Receipt
-from millpond.model.windows import Session
+from millpond.model.windows import Range
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.closing import Closing, batches, closing_windows
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.counting import add_fates, bounded
 from millpond.runtime.event_log import GroupLog
+from millpond.runtime.framed import rows_of_events
 from millpond.runtime.generations import OPENING, attached, named_slots, read_section
 from millpond.runtime.holistic import needs_events
+from millpond.runtime.horizon import events_needed_from, needed_from
 from millpond.runtime.late_rows import write_late_rows
 from millpond.runtime.lateness import advanced
 from millpond.runtime.outbox import rows_stream
 from millpond.runtime.packet import GroupPart, decode_packet, late_rows_of, selected_rows_of
+from millpond.runtime.ranges import rows_due
 from millpond.runtime.raw import RawRows, piece_of_raw
 from millpond.runtime.rows import BlockKeys, Family, families, rows_of_block, rows_of_sessions
 from millpond.runtime.selected_rows import write_selected_rows
@@ -147,12 +150,14 @@ class _GroupFold:
             self._write_segment(tiles, 0, (), are_tiles=True)
             held = held._replace(tiles=[*held.tiles, tiles])
         self._close(held, before, after)
-        horizon = needed_from(self._group.queries, after)
+        self._close_events(before, after)
+        horizon, events_from = needed_from(self._group.celled, after), events_needed_from(self._group, after)
         old = [*self._old, *self._old_tiles]
         expired = [horizon is not None and int(cells.slices.end_us.max()) <= horizon for cells in old]
-        if self._roll([fresh] if tiles is None else [fresh, tiles], expired):
+        if self._roll([fresh] if tiles is None else [fresh, tiles], expired, events_from):
             return  # the snapshot waits for the next epoch: a segment is replaced once
         self._add_keys()
+        self._merge_events(events_from)
         self._snapshot(horizon)
 
     def _run_sessions(self, pieces: Sequence[Piece], before: Watermark, after: Watermark) -> None:
@@ -249,18 +254,19 @@ class _GroupFold:
         first, end = bases[chosen[0]], bases[chosen[-1] + 1]
         self._write_keys(first, end, level + 1, tuple(places[i].id for i in chosen))
 
-    def _roll(self, added: Sequence[Cells], expired: Sequence[bool]) -> bool:
-        """Begin a generation without the keys that no live cell names, if these are half of all.
+    def _roll(self, added: Sequence[Cells], expired: Sequence[bool], events_from: int | None = None) -> bool:
+        """Begin a generation without the keys that no live cell or event names, if these are half of all.
 
-        `expired`: which of the old segments, tiles last, end here.
+        `expired`: which of the old segments, tiles last, end here. `events_from`: events before it are not needed.
         Asked only where sections of keys would be merged: finding out is a pass over the slots of all live cells.
         """
         state, old = self._state, [*self._old, *self._old_tiles]
         if _full_level(state.keys) is None:
             return False
-        named = named_slots(
-            [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)], len(self._keys)
-        )
+        naming: list[Cells | Events] = [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)]
+        if self._log is not None and len(self._group.celled) < len(self._group.queries):
+            naming += self._log.needed(events_from)
+        named = named_slots(naming, len(self._keys))
         if 2 * len(named) > len(self._keys):
             return False
         replaced = [place.id for place in state.keys]
@@ -287,6 +293,19 @@ class _GroupFold:
         for run in batches(closing, WINDOWS_AT_ONCE):
             for some in _together(self._group, run):
                 self._answer(some, held, some[0].delay, results)
+        self._write_answers(results)
+
+    def _close_events(self, before: Watermark, after: Watermark) -> None:
+        """Rows of the events that the watermark has passed, for queries with a row per event."""
+        results: dict[str, list[pa.RecordBatch]] = {}
+        for plan in self._group.queries:
+            if self._log is None or not isinstance(plan.query.window, Range) or not self._is_going(plan):
+                continue
+            family = Family(self._group, [plan])
+            for due in rows_due(self._log, plan, before, after):
+                make = partial(rows_of_events, self._group, family, due, self._keys, self._task.buckets)
+                if not self._collect(family, make, results):
+                    break
         self._write_answers(results)
 
     def _close_sessions(self, atoms: Cells, before: Watermark, after: Watermark) -> None:
@@ -429,7 +448,6 @@ class _GroupFold:
 
         When nothing of them is needed there is no next: they are retired in this epoch.
         """
-        self._merge_events(horizon)
         for places, old in ((self._state.segments, self._old), (self._state.tiles, self._old_tiles)):
             level = _full_level(places)
             if level is None:
@@ -462,20 +480,3 @@ def _full_level(places: Sequence[SectionPlace]) -> int | None:
     levels = [place.level for place in places]
     full = [level for level in sorted(set(levels)) if levels.count(level) >= FAN_IN]
     return full[0] if full else None
-
-
-def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
-    """Slices that end at or before this time are in no open window of `queries`; None: all are needed.
-
-    Of sessions there is no such time, for they may go on: a fold says which atoms are needed.
-    """
-    times = []
-    for plan in queries:
-        at = mark.at(plan.query.delay_us)
-        window = plan.query.window
-        if at is None or isinstance(window, Session):
-            return None
-        # the earliest open window is the first of its grid that ends after the watermark
-        end = (at - window.offset_us - window.size_us) // window.slide_us * window.slide_us
-        times.append(end + window.slide_us + window.offset_us)
-    return min(times)

@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from millpond.arrays import Ints, Mask
 from millpond.log.manifest import Manifest
-from millpond.model.windows import Session
+from millpond.model.windows import Session, Sliding
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan, Plan, QueryPlan
 from millpond.runtime.epoch import group_state, watermarks
-from millpond.runtime.fold import needed_from
 from millpond.runtime.generations import attached, read_section
+from millpond.runtime.horizon import needed_from
 from millpond.runtime.sessions import needed_atoms, open_ones, sessions_of
 from millpond.runtime.tasks import GroupState, Watermark
 from millpond.state.atoms import merge_atoms, some_atoms
@@ -130,7 +130,7 @@ def _needed_cells(group: GroupPlan, state: GroupState, files: Files, mark: Water
     if group.gaps_us:
         atoms = merge_atoms([piece_of(cells) for cells in parts], group.gaps_us[0]).cells
         return some_atoms(atoms, needed_atoms(group, atoms, mark))
-    horizon = needed_from(group.queries, mark)
+    horizon = needed_from(group.celled, mark)
     pieces = [piece_of(cells, None if horizon is None else cells.slices.end_us > horizon) for cells in parts]
     slots = max((int(piece.slots.max()) for piece in pieces if len(piece.slots)), default=0)
     return merge(pieces, slots + 1)
@@ -148,6 +148,8 @@ def _alone(
         found = sessions_of(cells, window.gap_us, query.delay)
         own = found.slots[open_ones(found, mark.at(query.query.delay_us))]
         return _size(len(own), own, _columns(cells, {*wanted, "first", "last"}), key_bytes)
+    if not isinstance(window, Sliding):
+        return StateSize()
     starts = np.repeat(cells.slices.start_us, np.diff(cells.offsets))
     classes = np.repeat(cells.slices.late_class, np.diff(cells.offsets))
     kept = _has_rows(group, query, cells) & (classes <= query.delay)
