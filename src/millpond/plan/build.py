@@ -8,10 +8,20 @@ import msgspec
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Call, Column, Expression, Foreign, call, columns_of, conjunction, may_raise
+from millpond.model.expressions import (
+    Call,
+    Column,
+    Expression,
+    Foreign,
+    Literal,
+    call,
+    columns_of,
+    conjunction,
+    may_raise,
+)
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
-from millpond.model.windows import Range, Session, Window
+from millpond.model.windows import Counted, Framed, Range, Session, Window
 from millpond.plan.event_log import log_plan, logged_rows
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
@@ -44,6 +54,8 @@ def build_plan(queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None =
 def _identity(query: Query) -> tuple[object, ...]:
     """What queries of one group have alike; of sessions also the events, for these make the windows."""
     alike = (query.stream, query.event_time, query.keys)
+    if isinstance(query.window, Counted):  # whose events and keys stay however old they are
+        return (*alike, "counted")
     if not isinstance(query.window, Session):
         return alike
     own = () if query.window.own_end is None else (query.window.own_end,)
@@ -55,6 +67,8 @@ def _order(window: Window) -> tuple[int, ...]:
         return (window.gap_us,)
     if isinstance(window, Range):
         return (1, window.preceding_us)  # behind those that cut slices
+    if isinstance(window, Counted):
+        return window.size, window.every
     return 0, window.size_us, window.slide_us, window.offset_us
 
 
@@ -109,15 +123,18 @@ def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> 
 
 def reads_events(query: Query, aggregate: Aggregate) -> bool:
     """Whether an aggregate is answered from the event log: it has no cells, or its window has none."""
-    return aggregate.logged or isinstance(query.window, Range)
+    return aggregate.logged or isinstance(query.window, Framed)
 
 
 def _logged(queries: Sequence[Query]) -> Iterator[tuple[tuple[Expression, ...], Expression | None]]:
     """What is answered from events: values, with the filter of their rows."""
     for query in queries:
         presence = presence_filter(query)
-        if isinstance(query.window, Range):
+        if isinstance(query.window, Framed):
             yield query.of_event, presence
+        if isinstance(query.window, Counted):  # by which events of one time are ordered
+            arguments = (one for aggregate in query.aggregates for one in aggregate.arguments)
+            yield tuple(one for one in arguments if not isinstance(one, Literal)), presence
         for aggregate in query.aggregates:
             if aggregate.logged:
                 yield aggregate.arguments, logged_rows(aggregate, presence)

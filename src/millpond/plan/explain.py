@@ -10,7 +10,7 @@ from millpond.model.aggregates import DISTINCT
 from millpond.model.expressions import Literal, columns_of, render
 from millpond.model.query import Query
 from millpond.model.stream import Stream
-from millpond.model.windows import Range, Session, Sliding, Window
+from millpond.model.windows import Counted, Range, Session, Sliding, Window
 from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.edges import edges_between
 from millpond.plan.explain_stateless import stateless_lines
@@ -190,6 +190,8 @@ def window_text(window: Window) -> str:
         return f"sessions until {render(window.own_end)}"
     if isinstance(window, Session):
         return f"sessions with a gap of {duration(window.gap_us)}"
+    if isinstance(window, Counted):
+        return f"the last {count_of(window.size, 'event')} every {count_of(window.every, 'event')}"
     if isinstance(window, Range):
         return f"{duration(window.preceding_us)} before each event"
     text = duration(window.size_us)

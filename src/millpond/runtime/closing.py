@@ -73,3 +73,11 @@ def batches(closing: Sequence[Closing], most: int) -> Iterator[Sequence[Closing]
     """Closing windows in runs of at most `most`, in order."""
     for start in range(0, len(closing), most):
         yield closing[start : start + most]
+
+
+def together(group: GroupPlan, run: Sequence[Closing]) -> list[list[Closing]]:
+    """Windows that are answered from the same dense arrays: of one delay; where filters are many, of one size too."""
+    kinds: dict[tuple[int, int], list[Closing]] = {}
+    for window in run:
+        kinds.setdefault((window.delay, window.window if group.signed else 0), []).append(window)
+    return list(kinds.values())

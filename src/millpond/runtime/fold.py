@@ -6,7 +6,7 @@ that is run again, anywhere, on packets in any order of arrival, gives the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -20,13 +20,14 @@ from millpond.errors import OverflowedError, UserFunctionError
 from millpond.faults import reached
 from millpond.log.records import Fates, Receipt
 from millpond.model.windows import Range
-from millpond.plan.plan import GroupPlan, QueryPlan
-from millpond.runtime.closing import Closing, batches, closing_windows
+from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
+from millpond.runtime.closing import Closing, batches, closing_windows, together
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
+from millpond.runtime.counted import counter_of, needed_events, passed_now, worth_merging
 from millpond.runtime.counting import add_fates, bounded
 from millpond.runtime.event_log import GroupLog
-from millpond.runtime.framed import rows_of_events
+from millpond.runtime.framed import Due, rows_of_events
 from millpond.runtime.generations import OPENING, attached, named_slots, read_section
 from millpond.runtime.holistic import needs_events
 from millpond.runtime.horizon import events_needed_from, needed_from
@@ -138,6 +139,9 @@ class _GroupFold:
 
     def run(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
         """Append what arrived, close windows, merge old segments or begin a generation of keys."""
+        if self._group.counted:
+            self._run_counted(parts, before, after)
+            return
         if self._group.gaps_us:
             self._run_sessions(self._numbered(parts), before, after)
             return
@@ -188,6 +192,29 @@ class _GroupFold:
             self._write_segment(merged, level + 1, tuple(places[i].id for i in chosen))
         self._merge_events(horizon)
 
+    def _run_counted(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
+        """The same for windows of so many events: counts are cells, and of the log each key's last events stay."""
+        self._numbered(parts)
+        log, size, results = self._log, len(self._keys), dict[str, list[pa.RecordBatch]]()
+        assert log is not None
+        pieces = {}
+        for plan in self._group.queries:
+            if (passed := passed_now(log, plan, self._old, size, before, after)) is not None:
+                pieces[counter_of(plan)] = passed.piece(plan)
+                self._answer_frames(plan, passed.due(plan).cut(plan), results)
+        self._write_answers(results)
+        if pieces:
+            self._write_segment(merge(list(pieces.values()), size), 0, ())
+        self._add_keys()
+        self._snapshot(None)
+        level = _full_level(log.places)
+        if level is None:
+            return
+        needed = needed_events(log, self._group, after)
+        chosen = worth_merging(log.places, needed, level)
+        events = log.together([log.section(log.places[i]).take(needed[i]) for i in chosen])
+        self._write_events(events, level + 1, tuple(log.places[i].id for i in chosen))
+
     def _numbered(self, parts: Sequence[GroupPart]) -> list[Piece]:
         pieces = []
         logged = []
@@ -207,8 +234,8 @@ class _GroupFold:
 
     def _write_events(self, events: Events, level: int, supersedes: tuple[str, ...]) -> None:
         info: dict[str, int | str | list[int]] = {
-            "first": int(events.times_us.min()),
-            "last": int(events.times_us.max()) + 1,
+            "first": int(events.times_us.min()) if events.rows else 0,
+            "last": int(events.times_us.max()) + 1 if events.rows else 0,
             "level": level,
             "generation": self._state.generation,
             "delays": list(self._group.delays_us),
@@ -291,7 +318,7 @@ class _GroupFold:
         closing = closing_windows(self._group, table[:, 0], table[:, 1], before, after)
         results: dict[str, list[pa.RecordBatch]] = {}
         for run in batches(closing, WINDOWS_AT_ONCE):
-            for some in _together(self._group, run):
+            for some in together(self._group, run):
                 self._answer(some, held, some[0].delay, results)
         self._write_answers(results)
 
@@ -299,14 +326,17 @@ class _GroupFold:
         """Rows of the events that the watermark has passed, for queries with a row per event."""
         results: dict[str, list[pa.RecordBatch]] = {}
         for plan in self._group.queries:
-            if self._log is None or not isinstance(plan.query.window, Range) or not self._is_going(plan):
-                continue
-            family = Family(self._group, [plan])
-            for due in rows_due(self._log, plan, before, after):
-                make = partial(rows_of_events, self._group, family, due, self._keys, self._task.buckets)
-                if not self._collect(family, make, results):
-                    break
+            if self._log is not None and isinstance(plan.query.window, Range):
+                self._answer_frames(plan, rows_due(self._log, plan, before, after), results)
         self._write_answers(results)
+
+    def _answer_frames(self, plan: QueryPlan, parts: Iterable[Due], results: dict[str, list[pa.RecordBatch]]) -> None:
+        """Rows of one query, part by part."""
+        family = Family(self._group, [plan])
+        for due in parts if self._is_going(plan) else ():
+            make = partial(rows_of_events, self._group, family, due, self._keys, self._task.buckets)
+            if not self._collect(family, make, results):
+                break
 
     def _close_sessions(self, atoms: Cells, before: Watermark, after: Watermark) -> None:
         results: dict[str, list[pa.RecordBatch]] = {}
@@ -322,7 +352,7 @@ class _GroupFold:
         plans = [plan for plan in asked.plans if self._is_going(plan)]
         if not plans:
             return
-        columns = found.columns(atoms, {self._group.measures[i].id for i in _measures_of(plans)})
+        columns = found.columns(atoms, {self._group.measures[i].id for i in measures_read(plans)})
         slots, places = np.unique(found.slots, return_inverse=True)
         events = self._events(plans, int(found.starts_us.min()), int(found.ends_us.max()), asked.delay)
         keys, mine = BlockKeys(self._keys, slots, events), found._replace(slots=places)
@@ -364,7 +394,7 @@ class _GroupFold:
         ]
         if not asked:
             return
-        measures = [group.measures[i] for i in _measures_of(asked)]
+        measures = [group.measures[i] for i in measures_read(asked)]
         edges, parts = edges_of(run), held.parts
         chosen = slices_between(held, edges, delay)
         read = sum(int(np.count_nonzero(mask)) for mask in chosen)
@@ -460,20 +490,6 @@ class _GroupFold:
             supersedes = tuple(places[i].id for i in chosen)
             if merged.rows:
                 self._write_segment(merged, level + 1, supersedes, places is self._state.tiles)
-
-
-def _together(group: GroupPlan, run: Sequence[Closing]) -> list[list[Closing]]:
-    """Windows that are answered from the same dense arrays: of one delay; where filters are many, of one size too."""
-    kinds: dict[tuple[int, int], list[Closing]] = {}
-    for window in run:
-        kinds.setdefault((window.delay, window.window if group.signed else 0), []).append(window)
-    return list(kinds.values())
-
-
-def _measures_of(plans: Sequence[QueryPlan]) -> list[int]:
-    """Positions of the measures that some queries read, each once."""
-    every = (i for plan in plans for places in ((plan.presence,), *plan.measures) for i in places)
-    return list(dict.fromkeys(every))
 
 
 def _full_level(places: Sequence[SectionPlace]) -> int | None:

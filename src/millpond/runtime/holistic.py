@@ -17,7 +17,7 @@ from millpond.arrays import Ints
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression
 from millpond.model.types import is_decimal, is_float
-from millpond.model.windows import Range
+from millpond.model.windows import Framed
 from millpond.plan.event_log import logged_rows
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import QueryPlan
@@ -363,4 +363,4 @@ _FUNCTIONS: dict[str, Callable[[Taken], Values]] = {
 def needs_events(plan: QueryPlan) -> bool:
     """Whether something of the query is answered from the event log."""
     query = plan.query
-    return isinstance(query.window, Range) or any(aggregate.logged for aggregate in query.aggregates)
+    return isinstance(query.window, Framed) or any(aggregate.logged for aggregate in query.aggregates)

@@ -16,7 +16,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
 from millpond.model.selection import AnyQuery
 from millpond.model.types import WINDOW, element_of, is_array, is_known
-from millpond.model.windows import Session, Window
+from millpond.model.windows import Counted, Session, Window
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.build import presence_filter
 from millpond.plan.plan import GroupPlan, QueryPlan
@@ -347,7 +347,7 @@ def _outputs(
         arrays += served_key(keys.take(slots), count, buckets)
         arrays.append(pa.array(ends))
         names += ["__key", "__bucket", "__end"]
-        if isinstance(plan.query.window, Session):
+        if isinstance(plan.query.window, Session | Counted):
             arrays.append(pa.array(found.starts_us))
             names.append("__start")
     return pa.RecordBatch.from_arrays(arrays, names=names)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from millpond.model.aggregates import Aggregate
 from millpond.model.query import Query
-from millpond.model.windows import Interval, Range
+from millpond.model.windows import Counted, Interval, Range
 from millpond.testing.rowwise import Value, order
 
 
@@ -33,10 +34,11 @@ class Frame(NamedTuple):
     of_event: tuple[Value, ...]
 
 
-def range_frames(
+def frames_by_epoch(
     query: Query, epochs: Sequence[Sequence[Event]], marks: Sequence[float | None]
 ) -> list[list[Frame]]:
-    """For each epoch the frames of the events whose time the watermark after it has reached."""
+    """For each epoch the frames that end with an event whose time the watermark after it has reached."""
+    passed: dict[object, list[Event]] = {}
     every: list[Event] = []
     waiting: list[Event] = []
     found = []
@@ -45,8 +47,39 @@ def range_frames(
         waiting += events
         ripe = [event for event in waiting if mark is not None and event.time <= mark]
         waiting = [event for event in waiting if event not in ripe]
-        found.append([_range_frame(query, event, every) for event in ripe])
+        if isinstance(query.window, Range):
+            found.append([_range_frame(query, event, every) for event in ripe])
+            continue
+        ripe.sort(key=lambda event: (event.time, _contribution(query, event)))
+        frames = [_counted_frame(query, event, passed.setdefault(event.identity, [])) for event in ripe]
+        found.append([frame for frame in frames if frame is not None])
     return found
+
+
+def _counted_frame(query: Query, event: Event, before: list[Event]) -> Frame | None:
+    """The frame that ends with an event, if one does; `before`: those of its key, to which it is added."""
+    assert isinstance(query.window, Counted)
+    before.append(event)
+    if len(before) % query.window.every:
+        return None
+    last = before[-query.window.size :]
+    arguments = [[value for one in last for j, value in one.taken if j == i] for i in range(len(query.aggregates))]
+    return Frame(Interval(last[0].time, event.time), event.keys, tuple(arguments), ())
+
+
+def _contribution(query: Query, event: Event) -> tuple[object, ...]:
+    """What each aggregate takes of the event, in the order of values; nothing is least."""
+    taken = dict(event.taken)
+    return tuple(_taken(aggregate, taken[i]) if i in taken else () for i, aggregate in enumerate(query.aggregates))
+
+
+def _taken(aggregate: Aggregate, value: Value) -> tuple[object, ...]:
+    count = len(aggregate.arguments)
+    given: Sequence[Value] = value[1:] if aggregate.logged else value if count > 1 else (value,)[:count]
+    needed = {"first": (), "last": (), "min_by": (1,), "max_by": (1,)}.get(aggregate.function, range(count))
+    if any(given[i] is None for i in needed):
+        return ()
+    return (1, *((0,) if one is None else (1, order(one)) for one in given))
 
 
 def _range_frame(query: Query, event: Event, every: Sequence[Event]) -> Frame:

@@ -18,10 +18,10 @@ from millpond.errors import OverflowedError
 from millpond.model.aggregates import DISTINCT, PAIRED, Aggregate, result_type
 from millpond.model.query import Query
 from millpond.model.types import FARTHEST_US, Digits, digits_of, integer_range, is_decimal, is_integer
-from millpond.model.windows import Interval, Range, Session
+from millpond.model.windows import Framed, Interval, Session
 from millpond.testing.naive_distinct import approximate_count
 from millpond.testing.naive_events import of_events
-from millpond.testing.naive_frames import Event, range_frames
+from millpond.testing.naive_frames import Event, frames_by_epoch
 from millpond.testing.naive_pairs import of_pairs
 from millpond.testing.naive_powers import of_powers
 from millpond.testing.rowwise import EXACT, Raised, Row, Value, evaluate, fit_decimal, order
@@ -68,7 +68,7 @@ def answer(query: Query, epochs: Sequence[Batch], *, drained: bool = False) -> l
 
 def answer_by_epoch(query: Query, epochs: Sequence[Batch], *, drained: bool = False) -> list[list[Result]]:
     """The rows that each epoch emits; `drained` appends one more list: the windows still open at the end."""
-    if isinstance(query.window, Range):
+    if isinstance(query.window, Framed):
         return _answer_of_frames(query, epochs, drained)
     cells: dict[tuple[Value, ...], _Cell] = {}
     emitted = []
@@ -94,7 +94,7 @@ def _answer_of_frames(query: Query, epochs: Sequence[Batch], drained: bool) -> l
     marks = [*watermarks(query, epochs)[1:], *([math.inf] if drained else [])]
     return [
         list(_emit(query, [_Cell(*frame) for frame in frames]))
-        for frames in range_frames(query, [*seen, *([[]] if drained else [])], marks)
+        for frames in frames_by_epoch(query, [*seen, *([[]] if drained else [])], marks)
     ]
 
 
