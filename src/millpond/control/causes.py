@@ -12,7 +12,7 @@ from millpond.model.expressions import Expression, render
 from millpond.model.query import Query
 from millpond.model.selection import Selection
 from millpond.model.windows import Framed, Session
-from millpond.plan.explain import duration
+from millpond.plan.words import duration
 
 _SHOWN = 3
 
