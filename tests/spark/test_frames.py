@@ -85,6 +85,20 @@ def test_other_frames_are_refused_by_name(front: FrontEnd, text: str, what: str)
         front.query_from_sql("q", text)
 
 
+def test_a_frame_of_a_day_has_24_hours(spark: SparkSession, front: FrontEnd) -> None:
+    """Spark counts days of a frame by the calendar, so one night a year it has 23 hours."""
+    count = f"SELECT count(*) {OVER.format('1 DAY')} AS n FROM "
+    query = front.query_from_sql("q", f"{count} tx")
+    assert isinstance(query, Query) and query.window == Range(24 * 60 * MINUTE)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        times = "VALUES ('c', timestamp'2024-03-30 11:30:00Z'), ('c', timestamp'2024-03-31 11:00:00Z') AS t(card, ts)"
+        assert [row.n for row in spark.sql(f"{count} {times}").collect()] == [1, 1]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
 COUNTED = [
     ("count_window(ts, 10, 5)", Counted(10, 5)),
     ("Count_Window( ts , 7 )", Counted(7, 7)),
