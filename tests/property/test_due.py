@@ -13,7 +13,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
-from millpond.model.windows import Session, Sliding
+from millpond.model.windows import Range, Session, Sliding
 from millpond.plan.plan import SIGNED_FROM
 from millpond.runtime.due import next_due
 from millpond.runtime.epoch import watermarks
@@ -95,3 +95,32 @@ def test_the_session_due_is_the_open_one_that_ends_first(
             found = next_due(*pond.plan.of_query(query.name), pond.manifest, Files(Path(folder)), instances)
             wanted = naive_due(taken[query.name], query.window, None if after is None else after.at(query.delay_us))
             assert (None if found is None else found[:2]) == wanted
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 300)), min_size=1, max_size=3), EPOCHS, st.integers(1, 2))
+def test_the_event_due_is_the_first_without_a_row(
+    asked: list[tuple[int, int]], epochs: list[list[tuple[int, int]]], instances: int
+) -> None:
+    count = (Aggregate("count", None, None, "bigint"),)
+    output = (Named("n", Column("agg:0", "bigint")),)
+    queries = [
+        Query(f"q{i}", "tx", "ts", delay, Range(us), (V,), count, output, WHERE) for i, (us, delay) in enumerate(asked)
+    ]
+    with TemporaryDirectory() as folder:
+        pond = LocalPond(Path(folder), [TX], queries, instances)
+        taken: dict[str, list[int]] = {query.name: [] for query in queries}
+        for events in epochs:
+            before = watermarks(pond.manifest).get("tx")
+            for query in queries:
+                mark = None if before is None else before.at(query.delay_us)
+                taken[query.name] += [time for time, v in events if v > 0 and (mark is None or time > mark)]
+            rows = {"ts": pa.array([time for time, _ in events], pa.int64())}
+            pond.epoch({"tx": [pa.table({**rows, "v": pa.array([v for _, v in events], pa.int64())})]})
+        after = watermarks(pond.manifest).get("tx")
+        for query in queries:
+            mark = None if after is None else after.at(query.delay_us)
+            waiting = [time for time in taken[query.name] if mark is None or time > mark]
+            found = next_due(*pond.plan.of_query(query.name), pond.manifest, Files(Path(folder)), instances)
+            assert (None if found is None else found.end_us - 1) == min(waiting, default=None)
+            assert found is None or found.needs_us == found.end_us - 1 + query.delay_us

@@ -16,7 +16,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query
-from millpond.model.windows import Session, Sliding, Window
+from millpond.model.windows import Counted, Range, Session, Sliding, Window
 from millpond.runtime.functions import answers as answering
 from millpond.runtime.functions.answers import process_host
 from millpond.testing.answers import answers, dealt, whole
@@ -90,6 +90,26 @@ def test_sessions_are_windows_too(tmp_path: Path) -> None:
     assert len(right) > 6
     for made in called:
         assert found_in(found.rows[made.kind]) == right, made.kind
+
+
+@pytest.mark.parametrize("window", [Range(4 * SECOND), Counted(4, 3)])
+def test_runs_of_events_are_windows_too(tmp_path: Path, window: Range | Counted) -> None:
+    called = [function("joined", "holistic"), function("Joined", "mergeable"), function("joined_all", "grouped")]
+    rows = events(6)
+    right: list[tuple[int, str, str]] = []
+    for k in "abc":
+        mine = sorted((row["ts"], row["amount"] or -1.0, row["amount"]) for row in rows if row["k"] == k)
+        for i, (time, _, _) in enumerate(mine):
+            if isinstance(window, Range):
+                frame = [row for row in mine if time - window.preceding_us <= row[0] <= time]
+                right.append((time - window.preceding_us, k, joined([value for _, _, value in frame])))
+            elif (i + 1) % window.every == 0:
+                frame = mine[max(0, i + 1 - window.size) : i + 1]
+                right.append((frame[0][0], k, joined([value for _, _, value in frame])))
+    found = answers(tmp_path / "p", [query(made.kind, made, window) for made in called], [rows[:50], rows[50:]], 2)
+    assert len(right) > 30
+    for made in called:
+        assert sorted((row["start"], row["k"], row["found"]) for row in found.rows[made.kind]) == sorted(right)
 
 
 def joined(values: list[float | None]) -> str:

@@ -18,7 +18,7 @@ from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan, needed_columns
-from millpond.runtime import fold, holistic
+from millpond.runtime import closing, holistic
 from millpond.runtime.holistic import Found, rows_of
 from millpond.runtime.tasks import WHOLE_POND
 from millpond.state.event_log import Events
@@ -237,7 +237,7 @@ def test_events_are_handed_to_few_windows_at_once(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(holistic, "rows_of", spied)
     for i, most in enumerate((1 << 24, 3000)):
-        monkeypatch.setattr(fold, "EVENTS_AT_ONCE", most)
+        monkeypatch.setattr(closing, "EVENTS_AT_ONCE", most)
         handed.clear()
         made = Run(tmp_path / str(i), [asked])
         for start in range(0, 2000, 500):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.types import WINDOW
-from millpond.model.windows import Sliding
+from millpond.model.windows import Counted, Range, Sliding
 from millpond.plan.build import build_plan
 from millpond.runtime.counting import FATES, add_fates
 from millpond.runtime.packet import SourceFates
@@ -118,7 +120,7 @@ def table(rows: list[Event]) -> pa.Table:
 
 def run(folder: Path, streams: list[list[Event]], dice: random.Random, queries: Sequence[Query] = QUERIES) -> Rows:
     """Any cut: each epoch takes some more events of some partitions, in one source task or several."""
-    kept = Rows(folder)
+    kept = Rows(folder, queries)
     pond = LocalPond(folder, [STREAM], queries, instances=dice.randint(1, 3), followers=[kept])
     taken = [0] * len(streams)
     while any(at < len(stream) for at, stream in zip(taken, streams, strict=True)):
@@ -247,3 +249,53 @@ def test_the_watermark_waits_for_every_partition_that_is_expected(tmp_path: Path
     for number in (1, 2):
         pond.epoch({"tx": [table([{"ts": 60 * SECOND, "k": "a", "v": 1.0, "p": number, "o": 0}])]})
     assert len(kept.rows["short"]) == 5  # windows that end at 10, 20, … 50: the watermark is 57 s
+
+
+def framed(name: str, window: Range | Counted, delay: int) -> Query:
+    value = Column("v", "double")
+    aggregates = (Aggregate("sum", value, None, "double"), Aggregate("last", value, None, "double"))
+    outputs = (
+        Named("k", Column("key:0", "string")), Named("end", Column("window.end", "timestamp")),
+        *(Named(f"a{i}", Column(f"agg:{i}", "double")) for i in range(2)),
+    )  # fmt: skip
+    return replace(query(name, 20, 10, delay), window=window, aggregates=aggregates, output=outputs)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_events_of_one_time_count_by_partition_and_offset(seed: int, tmp_path: Path) -> None:
+    streams = events(seed)
+    queries = [
+        framed("last three", Counted(3, 2), 3), framed("every four", Counted(4, 4), 15),
+        framed("seconds", Range(9 * SECOND), 3), framed("patient", Range(20 * SECOND), 15),
+    ]  # fmt: skip
+    for cut in range(2):
+        kept = run(tmp_path / str(cut), streams, random.Random(10 * cut + seed), queries)
+        for each in queries:
+            assert sorted(kept.rows[each.name]) == naive_frames(each, streams), each.name
+
+
+def naive_frames(each: Query, streams: list[list[Event]]) -> list[tuple[str, ...]]:
+    """The rows, of plain sorted lists."""
+    taken = []
+    for stream in streams:
+        newest: int | None = None
+        for event in stream:
+            if newest is None or event["ts"] > newest - each.delay_us:
+                taken.append(event)
+            newest = event["ts"] if newest is None else max(newest, event["ts"])
+    taken.sort(key=lambda event: (event["ts"], str(event["p"]), event["o"]))
+    rows = []
+    for key in "ab":
+        mine = [event for event in taken if event["k"] == key]
+        for i, event in enumerate(mine):
+            if isinstance(each.window, Range):
+                since = event["ts"] - each.window.preceding_us
+                frame = [other for other in mine if since <= other["ts"] <= event["ts"]]
+                end = event["ts"] + 1
+            elif isinstance(each.window, Counted) and (i + 1) % each.window.every == 0:
+                frame, end = mine[max(0, i + 1 - each.window.size) : i + 1], event["ts"]
+            else:
+                continue
+            shown = str(datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=end))
+            rows.append((key, shown, str(math.fsum(one["v"] for one in frame)), str(frame[-1]["v"])))
+    return sorted(rows)

@@ -11,8 +11,8 @@ from millpond.control.why import Facts, source_folder
 from millpond.model.expressions import Expression, render
 from millpond.model.query import Query
 from millpond.model.selection import Selection
-from millpond.model.windows import Session
-from millpond.plan.explain import duration
+from millpond.model.windows import Framed, Session
+from millpond.plan.words import duration
 
 _SHOWN = 3
 
@@ -171,10 +171,13 @@ def _waiting(facts: Facts) -> Cause:
     if isinstance(query.window, Session):
         what, unless = "session", ", if no event prolongs it"
     where = f"{facts.stream.name}" if not facts.partitions else f"every source partition of {facts.stream.name}"
+    row = f"The next row is due when the {what} {utc(due.start_us)} to {utc(due.end_us)} closes{unless}. "
+    end = "end"
+    if isinstance(query.window, Framed):
+        row, end = f"The next row is due for the event of {utc(due.needs_us - query.delay_us)}. ", "time"
     text = (
-        f"The next row is due when the {what} {utc(due.start_us)} to {utc(due.end_us)} closes{unless}. "
-        f"That needs an event of {utc(due.needs_us)} or later in {where} "
-        f"(its end and the delay of {duration(query.delay_us)}); "
+        f"{row}That needs an event of {utc(due.needs_us)} or later in {where} "
+        f"(its {end} and the delay of {duration(query.delay_us)}); "
         f"the newest is {utc(facts.newest_us)}."
     )
     if slowest:

@@ -17,7 +17,9 @@ from millpond.log.records import EpochRecord, decode
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.types import is_integer
+from millpond.model.windows import Framed
 from millpond.plan.build import build_plan
+from millpond.plan.explain_frames import event_bytes, kept_text
 from millpond.plan.plan import Measure
 from millpond.plan.price import Price
 from millpond.runtime.sharing import WORD_BYTES, GroupCells, Sharing, group_cells, sharing
@@ -95,6 +97,9 @@ def state_lines(found: Sharing, note: str) -> Iterator[str]:
 
 def price_of_state(price: Price, measured: Measured | None) -> list[str]:
     """Bytes of state per key that a query would add, as lines: measured where the pond has run, and at most."""
+    if isinstance(price.query.window, Framed):
+        _, mine = build_plan([price.query]).of_query(price.query.name)
+        return [f"about {event_bytes(mine):,} bytes for each event kept, {kept_text([mine])}; besides, the keys"]
     cells = None
     if measured is not None and price.before is not None:
         cells = group_cells(price.before, measured.truth.manifest, measured.truth.folder, measured.spec.instances)

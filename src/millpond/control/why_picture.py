@@ -10,7 +10,8 @@ from millpond.control.progress import utc
 from millpond.control.why import Facts
 from millpond.model.expressions import render
 from millpond.model.selection import Selection
-from millpond.plan.explain import duration, window_text
+from millpond.plan.explain import window_text
+from millpond.plan.words import duration
 
 _WIDTH = 100
 _BAR = 40

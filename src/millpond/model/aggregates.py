@@ -36,7 +36,7 @@ class Aggregate(msgspec.Struct, frozen=True):
     """`function(argument) FILTER (WHERE filter)`; `argument` None is `count(*)`; `type` is the result's SQL type.
 
     `other` is the second argument of a function that has one, `parameters` are constants that it has besides, `more`
-    are arguments after the second.
+    are arguments after the second. `preceding_us`: its own frame, if it is shorter than that of its `Range` window.
     """
 
     function: str
@@ -46,6 +46,7 @@ class Aggregate(msgspec.Struct, frozen=True):
     other: Expression | msgspec.UnsetType = msgspec.UNSET
     parameters: tuple[Literal, ...] | msgspec.UnsetType = msgspec.UNSET
     more: tuple[Expression, ...] | msgspec.UnsetType = msgspec.UNSET
+    preceding_us: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def arguments(self) -> tuple[Expression, ...]:

@@ -29,6 +29,7 @@ class Query(msgspec.Struct, frozen=True):
     `delay_us`: an event is late, and dropped, iff its time is at or below the watermark, which is the
     largest event time seen minus the delay. `late`: where late events go that WHERE takes; without one they are
     only counted, and the JSON of the query has no such field. `functions`: those of users, likewise.
+    `event`: where each event has a row of its own, what `event:i` of `output` and `having` stands for.
     """
 
     name: str
@@ -46,6 +47,12 @@ class Query(msgspec.Struct, frozen=True):
     text: str = ""
     late: Sink | msgspec.UnsetType = msgspec.UNSET
     functions: tuple[UserFunction, ...] | msgspec.UnsetType = msgspec.UNSET
+    event: tuple[Expression, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def of_event(self) -> tuple[Expression, ...]:
+        """What its rows tell of the event that each is of, over the stream's columns."""
+        return () if isinstance(self.event, msgspec.UnsetType) else self.event
 
     @property
     def user_functions(self) -> dict[str, UserFunction]:

@@ -46,7 +46,7 @@ def expressions_of(asked: AnyQuery) -> tuple[Expression, ...]:
     if isinstance(asked, Selection):
         parts += [item.expression for item in asked.output]
     else:
-        parts += asked.keys
+        parts += [*asked.keys, *asked.of_event]
         for aggregate in asked.aggregates:
             parts += [*aggregate.arguments, aggregate.filter]
     return tuple(part for part in parts if part is not None)

@@ -91,10 +91,67 @@ class Session(msgspec.Struct, frozen=True, tag_field="window", tag="session"):
         return [Interval(time_us, time_us + self.gap_us)]
 
 
-Window: TypeAlias = Sliding | Session
+class Range(msgspec.Struct, frozen=True, tag_field="window", tag="range"):
+    """A window per event: those of its key from `preceding_us` before it up to its own time, peers of equal time too.
+
+    It is what SQL calls a RANGE frame up to the current row. The row of an event leaves when the watermark reaches its
+    time. As an interval it ends a microsecond after the event. Aggregates may have shorter frames of their own.
+
+    >>> Range(10).assign(12)
+    [Interval(start_us=2, end_us=13)]
+
+    Raises:
+        QueryTypeError: it looks ahead.
+    """
+
+    preceding_us: int
+
+    def __post_init__(self) -> None:
+        if self.preceding_us < 0:
+            raise QueryTypeError(
+                f"A frame that begins {-self.preceding_us} µs after its event is empty.", "Let it begin before."
+            )
+
+    def assign(self, time_us: int) -> list[Interval]:
+        """The window of an event of `time_us`."""
+        return [Interval(time_us - self.preceding_us, time_us + 1)]
+
+
+class Counted(msgspec.Struct, frozen=True, tag_field="window", tag="counted"):
+    """The last `size` events of a key, fewer while it has had fewer, a new window with every `every`-th event of it.
+
+    Events are in the order of time, those of one time in that of source partition and offset. The window begins at the
+    time of its first event and ends at that of its last; its row leaves when the watermark reaches its end.
+
+    Raises:
+        QueryTypeError: size or step is not positive.
+    """
+
+    size: int
+    every: int
+
+    def __post_init__(self) -> None:
+        if self.size <= 0 or self.every <= 0:
+            raise QueryTypeError(
+                f"A window of {self.size} events every {self.every} is none.", "Use positive numbers of events."
+            )
+
+    def assign(self, time_us: int) -> list[Interval]:
+        """The window of an event of `time_us` alone."""
+        return [Interval(time_us, time_us + 1)]
+
+
+Framed: TypeAlias = Range | Counted
+"""Windows that are runs of a key's events: they are answered from the event log, and have no cells."""
+
+Window: TypeAlias = Sliding | Session | Range | Counted
 """The windows that a query may have."""
 
 
 def length_us(window: Window) -> int:
-    """The size of a window; of a session the gap, which is its shortest length."""
+    """The size of a window; of a session the gap, which is its shortest length; of a number of events nothing."""
+    if isinstance(window, Counted):
+        return 0
+    if isinstance(window, Range):
+        return window.preceding_us + 1
     return window.gap_us if isinstance(window, Session) else window.size_us

@@ -8,10 +8,20 @@ import msgspec
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Call, Column, Expression, Foreign, call, columns_of, conjunction, may_raise
+from millpond.model.expressions import (
+    Call,
+    Column,
+    Expression,
+    Foreign,
+    Literal,
+    call,
+    columns_of,
+    conjunction,
+    may_raise,
+)
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
-from millpond.model.windows import Session, Window
+from millpond.model.windows import Counted, Framed, Range, Session, Window
 from millpond.plan.event_log import log_plan, logged_rows
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
@@ -44,6 +54,8 @@ def build_plan(queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None =
 def _identity(query: Query) -> tuple[object, ...]:
     """What queries of one group have alike; of sessions also the events, for these make the windows."""
     alike = (query.stream, query.event_time, query.keys)
+    if isinstance(query.window, Counted):  # whose events and keys stay however old they are
+        return (*alike, "counted")
     if not isinstance(query.window, Session):
         return alike
     own = () if query.window.own_end is None else (query.window.own_end,)
@@ -53,7 +65,11 @@ def _identity(query: Query) -> tuple[object, ...]:
 def _order(window: Window) -> tuple[int, ...]:
     if isinstance(window, Session):
         return (window.gap_us,)
-    return window.size_us, window.slide_us, window.offset_us
+    if isinstance(window, Range):
+        return (1, window.preceding_us)  # behind those that cut slices
+    if isinstance(window, Counted):
+        return window.size, window.every
+    return 0, window.size_us, window.slide_us, window.offset_us
 
 
 def _check_event_times(queries: list[Query]) -> None:
@@ -85,7 +101,7 @@ def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> 
                 query,
                 position(Measure("count", None, presence)),
                 tuple(
-                    () if aggregate.logged else tuple(position(one) for one in measures_of(aggregate, presence))
+                    () if reads_events(query, aggregate) else tuple(map(position, measures_of(aggregate, presence)))
                     for aggregate in query.aggregates
                 ),
                 delays.index(query.delay_us),
@@ -105,13 +121,25 @@ def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> 
     )
 
 
-def _logged(queries: Sequence[Query]) -> Iterator[tuple[Aggregate, Expression | None]]:
-    """The aggregates that are answered from events, each with the filter of its rows."""
+def reads_events(query: Query, aggregate: Aggregate) -> bool:
+    """Whether an aggregate is answered from the event log: it has no cells, or its window has none."""
+    return aggregate.logged or isinstance(query.window, Framed)
+
+
+def _logged(queries: Sequence[Query]) -> Iterator[tuple[tuple[Expression, ...], Expression | None]]:
+    """What is answered from events: values, with the filter of their rows."""
     for query in queries:
         presence = presence_filter(query)
+        if isinstance(query.window, Framed):
+            yield query.of_event, presence
+        if isinstance(query.window, Counted):  # by which events of one time are ordered
+            arguments = (one for aggregate in query.aggregates for one in aggregate.arguments)
+            yield tuple(one for one in arguments if not isinstance(one, Literal)), presence
         for aggregate in query.aggregates:
             if aggregate.logged:
-                yield aggregate, logged_rows(aggregate, presence)
+                yield aggregate.arguments, logged_rows(aggregate, presence)
+            elif reads_events(query, aggregate):
+                yield from ((one.values, one.filter) for one in measures_of(aggregate, presence))
 
 
 def presence_filter(query: Query) -> Expression | None:
@@ -120,7 +148,7 @@ def presence_filter(query: Query) -> Expression | None:
     A raising row is the query's dead letter as a whole, never half counted.
     """
     parts: list[Expression] = [] if query.where is None else [query.where]
-    parts += [_ran(key) for key in query.keys if may_raise(key)]
+    parts += [_ran(one) for one in (*query.keys, *query.of_event) if may_raise(one)]
     for aggregate in query.aggregates:
         parts += [_ran(part) for part in _evaluated(aggregate) if may_raise(part)]
     return conjunction(parts)

@@ -21,17 +21,17 @@ class LogPlan(msgspec.Struct, frozen=True):
     takes_all: bool
 
 
-def log_plan(asked: Iterable[tuple[Aggregate, Expression | None]]) -> LogPlan | None:
-    """What is kept for aggregates with the filters of their rows; None: nothing.
+def log_plan(asked: Iterable[tuple[tuple[Expression, ...], Expression | None]]) -> LogPlan | None:
+    """What is kept for values with the filters of their rows; None: nothing.
 
     >>> from millpond.model.expressions import Column
-    >>> log_plan([(Aggregate("mode", Column("a", "int"), None, "int"), None)]).values
+    >>> log_plan([((Column("a", "int"),), None)]).values
     (Column(name='a', type='int'),)
     """
     values: dict[Expression, None] = {}
     filters: dict[Expression | None, None] = {}
-    for aggregate, rows in asked:
-        values.update(dict.fromkeys(aggregate.arguments))
+    for some, rows in asked:
+        values.update(dict.fromkeys(some))
         filters[rows] = None
     if not filters:
         return None

@@ -10,20 +10,17 @@ from millpond.model.aggregates import DISTINCT
 from millpond.model.expressions import Literal, columns_of, render
 from millpond.model.query import Query
 from millpond.model.stream import Stream
-from millpond.model.windows import Session, Sliding, Window
+from millpond.model.windows import Counted, Framed, Range, Session, Sliding, Window
 from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.edges import edges_between
 from millpond.plan.explain_events import event_lines
+from millpond.plan.explain_frames import frames_lines
 from millpond.plan.explain_stateless import stateless_lines
 from millpond.plan.measures import precision_of
-from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan
-from millpond.plan.words import count_of, predicate_text
+from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
+from millpond.plan.words import count_of, duration, predicate_text
 
 _HOUR_US = 3_600_000_000
-_UNITS = (
-    ("day", 24 * _HOUR_US), ("hour", _HOUR_US), ("minute", 60_000_000), ("second", 1_000_000),
-    ("millisecond", 1_000), ("microsecond", 1),
-)  # fmt: skip
 _COUNTED_EDGES = 1 << 20
 """Beyond so many edges in one common period of all windows, they are added up instead of counted."""
 
@@ -78,16 +75,19 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
     elif group.gaps_us:
         least = duration(group.gaps_us[0])
         yield f"  atoms     split where a key has no event for more than {least}: a session is a run of them"
-    else:
+    elif group.sliding:
         yield f"  edges     {edges_text(group.sliding)}"
+    yield from frames_lines(group)
     yield f"  delays    {', '.join(map(duration, group.delays_us))}"
     how = "cells are kept by signature" if group.signed else "each evaluated once per event"
     once = f"{count_of(len(filters), 'predicate')}, {how}"
     yield f"  filters   {once if filters else 'none'}"
     for filter_ in filters:
         yield f"    {predicate_text(filter_)}"
-    yield f"  measures  {len(group.measures)}, asked {_times(asked)}, kept once"
+    yield f"  measures  {sum(map(bool, askers)) or 'none'}{f', asked {_times(asked)}, kept once' if asked else ''}"
     for measure, by in zip(group.measures, askers, strict=True):
+        if not by:
+            continue
         names = ", ".join(name if times == 1 else f"{name} ({times} times)" for name, times in by.items())
         yield f"    {measure_text(measure)}  <- {names}"
     yield from event_lines(group)
@@ -114,7 +114,10 @@ def _query(plan: Plan, group: GroupPlan, query: QueryPlan) -> Iterator[str]:
     for made in query.query.user_functions.values():
         limits = f"{duration(made.deadline_ms * 1000)} a call, {made.memory_bytes >> 20} MB"
         yield f"      function  {made.label} ({made.kind}) of {made.module}: {limits}"
-    yield f"      measures  {len(mine)}: {len(mine) - len(private)} shared, {len(private)} private"
+    if isinstance(query.query.window, Framed):
+        yield "      answered from events"
+    else:
+        yield f"      measures  {len(mine)}: {len(mine) - len(private)} shared, {len(private)} private"
     yield f"      if added last  {', '.join(_marginal(plan, group, query.query, len(private)))}"
 
 
@@ -138,13 +141,14 @@ def _marginal(plan: Plan, group: GroupPlan, query: Query, measures: int) -> Iter
 
 
 def _places(query: QueryPlan) -> set[int]:
-    return {query.presence, *(place for places in query.measures for place in places)}
+    """The measures that a query keeps: one that is answered from events keeps none."""
+    return set() if isinstance(query.query.window, Framed) else {*measures_read([query])}
 
 
 def _askers(group: GroupPlan) -> list[dict[str, int]]:
     """For each measure, which queries ask for it and how often."""
     askers: list[dict[str, int]] = [{} for _ in group.measures]
-    for query in group.queries:
+    for query in group.celled:
         asked = [query.presence, *(place for places in query.measures for place in places)]
         for place in asked:
             by = askers[place]
@@ -192,22 +196,14 @@ def window_text(window: Window) -> str:
         return f"sessions until {render(window.own_end)}"
     if isinstance(window, Session):
         return f"sessions with a gap of {duration(window.gap_us)}"
+    if isinstance(window, Counted):
+        return f"the last {count_of(window.size, 'event')} every {count_of(window.every, 'event')}"
+    if isinstance(window, Range):
+        return f"{duration(window.preceding_us)} before each event"
     text = duration(window.size_us)
     if not window.tumbling:
         text += f" every {duration(window.slide_us)}"
     return text + (f" from {duration(window.offset_us)}" if window.offset_us else "")
-
-
-def duration(us: int) -> str:
-    """A duration in its largest whole unit.
-
-    >>> duration(90_000_000), duration(0)
-    ('90 seconds', '0 seconds')
-    """
-    if not us:
-        return "0 seconds"
-    name, unit = next((name, unit) for name, unit in _UNITS if us % unit == 0)
-    return count_of(us // unit, name)
 
 
 def measure_text(measure: Measure) -> str:

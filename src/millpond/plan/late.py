@@ -50,7 +50,7 @@ def late_asks(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[LateAsk,
 
 def late_columns(query: Query, stream: Stream) -> tuple[str, ...]:
     """The columns of the stream that the query reads, event time first, then source partition and offset if any."""
-    parts: list[Expression | None] = [*query.keys, query.where]
+    parts: list[Expression | None] = [*query.keys, *query.of_event, query.where]
     for aggregate in query.aggregates:
         parts += [*aggregate.arguments, aggregate.filter]
     read: set[str] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from functools import cached_property
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from millpond.model.expressions import Expression
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
-from millpond.model.windows import Session, Sliding, Window
+from millpond.model.windows import Counted, Framed, Session, Sliding, Window
 from millpond.plan.event_log import LogPlan
 
 
@@ -80,6 +81,11 @@ class QueryPlan(msgspec.Struct, frozen=True):
         return _ALWAYS if isinstance(self.since_us, msgspec.UnsetType) else self.since_us
 
 
+def measures_read(plans: Iterable[QueryPlan]) -> list[int]:
+    """Positions of the measures that some queries read, each once."""
+    return list(dict.fromkeys(i for plan in plans for places in ((plan.presence,), *plan.measures) for i in places))
+
+
 SIGNED_FROM = 17
 """A group with so many distinct filters keeps cells by signature (see `state.signatures`), not columns by filter."""
 
@@ -111,6 +117,16 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
         return tuple(window for window in self.windows if isinstance(window, Sliding))
 
     @cached_property
+    def celled(self) -> tuple[QueryPlan, ...]:
+        """The queries whose windows are put together from cells; the others read events only."""
+        return tuple(plan for plan in self.queries if not isinstance(plan.query.window, Framed))
+
+    @cached_property
+    def counted(self) -> bool:
+        """Whether its windows are numbers of events."""
+        return isinstance(self.windows[0], Counted)
+
+    @cached_property
     def gaps_us(self) -> tuple[int, ...]:
         """The gaps of its sessions, ascending; () of a group with slices."""
         return tuple(window.gap_us for window in self.windows if isinstance(window, Session))
@@ -128,12 +144,15 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def signed(self) -> bool:
         """Whether its cells are split by signature."""
-        return not self.gaps_us and len(self.filters) >= SIGNED_FROM
+        return bool(self.sliding) and len(self.filters) >= SIGNED_FROM
 
     @cached_property
     def kept(self) -> tuple[Measure, ...]:
         """The measures whose columns its cells have."""
-        return tuple(dict.fromkeys(measure.base for measure in self.measures)) if self.signed else self.measures
+        kept = self.measures
+        if len(self.celled) < len(self.queries):
+            kept = tuple(self.measures[i] for i in sorted(measures_read(self.celled)))
+        return tuple(dict.fromkeys(measure.base for measure in kept)) if self.signed else kept
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from millpond.model.expressions import Expression, render
 from millpond.model.query import Query
-from millpond.model.windows import length_us
+from millpond.model.windows import Framed, length_us
 from millpond.plan.build import build_plan, needed_columns
-from millpond.plan.explain import duration, edges_per_hour, measure_text, rate_text
+from millpond.plan.explain import edges_per_hour, measure_text, rate_text
+from millpond.plan.explain_frames import kept_text
 from millpond.plan.plan import GroupPlan, Measure, Plan
-from millpond.plan.words import predicate_text
+from millpond.plan.words import duration, predicate_text
 
 _HOUR_US = 3_600_000_000
 
@@ -53,7 +54,7 @@ class Price(NamedTuple):
 
 def kept_us(group: GroupPlan) -> int:
     """How long cells of a group are needed, µs of event time; atoms, from the last event of their session."""
-    return max(length_us(plan.query.window) + plan.query.delay_us for plan in group.queries)
+    return max((length_us(plan.query.window) + plan.query.delay_us for plan in group.celled), default=0)
 
 
 def price(plan: Plan, query: Query) -> Price:
@@ -66,9 +67,12 @@ def price(plan: Plan, query: Query) -> Price:
     before = next((found for found in plan.groups if found.id == group.id), None)
     known = {measure: _askers(before, measure) for measure in (before.measures if before is not None else ())}
     asked = [group.measures[place] for place in dict.fromkeys((mine.presence, *(i for p in mine.measures for i in p)))]
+    if isinstance(query.window, Framed):  # it counts nothing by slice, but has its filter
+        asked = []
     columns = needed_columns(build_plan([query]), query.stream)
     read = needed_columns(plan, query.stream)
-    filters = tuple(dict.fromkeys(measure.filter for measure in asked if measure.filter is not None))
+    conditions = [group.measures[mine.presence].filter, *(measure.filter for measure in asked)]
+    filters = tuple(dict.fromkeys(condition for condition in conditions if condition is not None))
     evaluated = {measure.filter for measure in known}
     return Price(
         query,
@@ -121,6 +125,10 @@ def _lines(found: Price) -> Iterator[str]:
     what = ": its longest window and delay"
     if group.gaps_us:
         what = " after the last event of a session: its longest gap and delay"
+    if isinstance(query.window, Framed):
+        mine = [plan for plan in group.queries if plan.query == query]
+        yield f"  kept      {kept_text(mine)}"
+        return
     yield f"  kept      {_change(kept[0], kept[1], found.before)} of event time{what}"
     if found.before is not None and query.delay_us not in found.before.delays_us:
         yield f"  delay     one more, {duration(query.delay_us)}: what is late for only some delays has its own slices"

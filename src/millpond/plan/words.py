@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from millpond.model.expressions import Expression, columns_of, render
 
+_HOUR_US = 3_600_000_000
+_UNITS = (
+    ("day", 24 * _HOUR_US), ("hour", _HOUR_US), ("minute", 60_000_000), ("second", 1_000_000),
+    ("millisecond", 1_000), ("microsecond", 1),
+)  # fmt: skip
+
 
 def count_of(number: int, word: str) -> str:
     """So many of something.
@@ -20,3 +26,15 @@ def predicate_text(filter_: Expression) -> str:
     """A filter for people."""
     text = render(filter_)
     return text if columns_of(filter_) else f"{text} (the same for every event)"
+
+
+def duration(us: int) -> str:
+    """A duration in its largest whole unit.
+
+    >>> duration(90_000_000), duration(0)
+    ('90 seconds', '0 seconds')
+    """
+    if not us:
+        return "0 seconds"
+    name, unit = next((name, unit) for name, unit in _UNITS if us % unit == 0)
+    return count_of(us // unit, name)

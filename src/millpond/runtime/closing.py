@@ -12,6 +12,11 @@ from millpond.model.windows import Sliding
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.tasks import Watermark
 
+WINDOWS_AT_ONCE = 64
+
+EVENTS_AT_ONCE = 1 << 24
+"""So many times at most events of the log are handed to windows at once: bounds memory."""
+
 
 class Closing(NamedTuple):
     """A window [start, end) that closes now, for the queries of window position `window` and delay `delay`."""
@@ -27,7 +32,7 @@ def closing_windows(
 ) -> list[Closing]:
     """Windows of the group that hold a slice [start, end) and whose end the watermark passes, by end."""
     pairs: dict[tuple[int, int], int] = {}
-    for plan in group.queries:
+    for plan in group.celled:
         pair = group.windows.index(plan.query.window), plan.delay
         pairs[pair] = min(plan.from_us, pairs.get(pair, plan.from_us))
     found = []
@@ -69,7 +74,20 @@ def _overlapping(ranges: Ints) -> Iterator[tuple[int, int]]:
             yield begin, end
 
 
+def at_once(events: int) -> int:
+    """So many windows are answered together that each of `events` is not handed to too many of them."""
+    return max(1, min(WINDOWS_AT_ONCE, EVENTS_AT_ONCE // max(1, events)))
+
+
 def batches(closing: Sequence[Closing], most: int) -> Iterator[Sequence[Closing]]:
     """Closing windows in runs of at most `most`, in order."""
     for start in range(0, len(closing), most):
         yield closing[start : start + most]
+
+
+def together(group: GroupPlan, run: Sequence[Closing]) -> list[list[Closing]]:
+    """Windows that are answered from the same dense arrays: of one delay; where filters are many, of one size too."""
+    kinds: dict[tuple[int, int], list[Closing]] = {}
+    for window in run:
+        kinds.setdefault((window.delay, window.window if group.signed else 0), []).append(window)
+    return list(kinds.values())

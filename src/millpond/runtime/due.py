@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from millpond.arrays import Ints, Mask
 from millpond.log.manifest import Manifest
-from millpond.model.windows import Session, Sliding
+from millpond.model.windows import Framed, Session, Sliding
 from millpond.plan.plan import GroupPlan, Measure, QueryPlan
+from millpond.runtime.due_events import next_frame
 from millpond.runtime.epoch import group_state, watermarks
 from millpond.runtime.generations import attached, read_cells, read_section
 from millpond.runtime.sessions import open_ones, sessions_of
@@ -41,17 +42,21 @@ def next_due(group: GroupPlan, plan: QueryPlan, manifest: Manifest, files: Files
     Raises:
         CorruptError: a section does not read.
     """
-    mark = watermarks(manifest).get(group.stream, Watermark()).at(plan.query.delay_us)
+    whole = watermarks(manifest).get(group.stream, Watermark())
+    mark = whole.at(plan.query.delay_us)
     window = plan.query.window
+    states = [group_state(manifest, instance, group) for instance in range(instances)]
+    if isinstance(window, Framed):
+        found = next_frame(group, plan, whole, states, files)
+        return None if found is None else Due(found[0], found[1], found[2] + plan.query.delay_us)
     if isinstance(window, Session):
-        states = [group_state(manifest, instance, group) for instance in range(instances)]
         return _next_session(group, plan, window, mark, states, files)
     if plan.since_us is not msgspec.UNSET:
         first = plan.from_us + window.size_us - 1
         mark = first if mark is None else max(mark, first)
     ends = []
-    for instance in range(instances):
-        for place in group_state(manifest, instance, group).segments:
+    for state in states:
+        for place in state.segments:
             cells = read_cells(files, place, group.delays_us)
             end = _first_end(group, plan, window, cells, mark)
             if end is not None:

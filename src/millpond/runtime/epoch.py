@@ -15,7 +15,7 @@ from millpond.model.stream import Stream
 from millpond.placement.slots import even_owners
 from millpond.plan.late import late_asks
 from millpond.plan.plan import GroupPlan, Plan
-from millpond.runtime.fold import needed_from
+from millpond.runtime.horizon import events_needed_from, needed_from
 from millpond.runtime.lateness import ANY_PARTITION, advanced
 from millpond.runtime.layout import ReadLayout
 from millpond.runtime.tasks import FoldTask, GatherTask, GroupState, SectionPlace, TimeLine, Watermark
@@ -246,12 +246,14 @@ def retired(plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], foll
 
     Rows of served queries stay, so that a lost view can be made again; their late rows go.
     """
-    horizons = {group.id: needed_from(group.queries, after.get(group.stream, Watermark())) for group in plan.groups}
+    marks = {group.id: (group, after.get(group.stream, Watermark())) for group in plan.groups}
+    horizons = {("segment", name): needed_from(group.celled, mark) for name, (group, mark) in marks.items()}
+    horizons |= {("events", name): events_needed_from(group, mark) for name, (group, mark) in marks.items()}
     served = {query.query.name for group in plan.groups for query in group.queries if query.query.serve}
     gone = []
     for section in manifest.sections.values():
         if section.kind in ("segment", "events"):
-            horizon, last = horizons.get(section.group), section.info.get("last")
+            horizon, last = horizons.get((section.kind, section.group)), section.info.get("last")
             past = horizon is not None and isinstance(last, int) and last <= horizon
             if past or not section.rows:  # one without atoms was written for what it supersedes
                 gone.append(section.id)

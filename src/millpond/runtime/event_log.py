@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints
+from millpond.arrays import Ints, Mask
 from millpond.plan.event_log import LogPlan
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.generations import read_section, slots_now
@@ -61,6 +61,22 @@ class GroupLog:
         if horizon_us is None:
             return []
         return [place.id for place in self.places if place.last_us is not None and place.last_us <= horizon_us]
+
+    def parts(self) -> list[Events]:
+        """The events of each live section, then those of this epoch."""
+        return [*(self.section(place) for place in self.places), self.together(self._fresh)]
+
+    def where(self, wanted: Callable[[Events], Mask]) -> Events:
+        """All events that a condition takes."""
+        return self.together([events.take(wanted(events)) for events in self.parts()])
+
+    def needed(self, horizon_us: int | None) -> list[Events]:
+        """All events at or after the horizon."""
+        gone = self.before(horizon_us)
+        found = [*(self.section(place) for place in self.places if place.id not in gone), *self._fresh]
+        if horizon_us is None:
+            return found
+        return [events.take(events.times_us >= horizon_us) for events in found]
 
     def arrived(self, events: Events) -> None:
         """Take note of the events of this epoch."""

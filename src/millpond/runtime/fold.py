@@ -19,19 +19,23 @@ from millpond.clock import lap_us
 from millpond.errors import OverflowedError, UserFunctionError
 from millpond.faults import reached
 from millpond.log.records import Fates, Receipt
-from millpond.model.windows import Session
-from millpond.plan.plan import GroupPlan, QueryPlan
-from millpond.runtime.closing import Closing, batches, closing_windows
+from millpond.model.windows import Range
+from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
+from millpond.runtime.closing import Closing, at_once, batches, closing_windows, together
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
+from millpond.runtime.counted import counter_of, needed_events, passed_now, worth_merging
 from millpond.runtime.counting import add_fates, bounded
 from millpond.runtime.event_log import GroupLog
+from millpond.runtime.framed import Due, rows_of_events
 from millpond.runtime.generations import OPENING, attached, named_slots, read_section
 from millpond.runtime.holistic import needs_events
+from millpond.runtime.horizon import events_needed_from, needed_from
 from millpond.runtime.late_rows import write_late_rows
 from millpond.runtime.lateness import advanced
 from millpond.runtime.outbox import rows_stream
 from millpond.runtime.packet import GroupPart, decode_packet, late_rows_of, selected_rows_of
+from millpond.runtime.ranges import rows_due
 from millpond.runtime.raw import RawRows, piece_of_raw
 from millpond.runtime.rows import BlockKeys, Family, families, rows_of_block, rows_of_sessions
 from millpond.runtime.selected_rows import write_selected_rows
@@ -48,11 +52,6 @@ from millpond.state.segments import encode_cells, to_bytes
 
 FAN_IN = 8
 """Segments of one level that a snapshot replaces by one of the next: each cell is rewritten O(log) times."""
-
-WINDOWS_AT_ONCE = 64
-
-EVENTS_AT_ONCE = 1 << 24
-"""So many times at most events of the log are handed to windows at once: bounds memory."""
 
 _SLICES_READ = f"slices_read:{WHOLE_POND}"
 
@@ -138,6 +137,9 @@ class _GroupFold:
 
     def run(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
         """Append what arrived, close windows, merge old segments or begin a generation of keys."""
+        if self._group.counted:
+            self._run_counted(parts, before, after)
+            return
         if self._group.gaps_us:
             self._run_sessions(self._numbered(parts), before, after)
             return
@@ -150,12 +152,14 @@ class _GroupFold:
             self._write_segment(tiles, 0, (), are_tiles=True)
             held = held._replace(tiles=[*held.tiles, tiles])
         self._close(held, before, after)
-        horizon = needed_from(self._group.queries, after)
+        self._close_events(before, after)
+        horizon, events_from = needed_from(self._group.celled, after), events_needed_from(self._group, after)
         old = [*self._old, *self._old_tiles]
         expired = [horizon is not None and int(cells.slices.end_us.max()) <= horizon for cells in old]
-        if self._roll([fresh] if tiles is None else [fresh, tiles], expired):
+        if self._roll([fresh] if tiles is None else [fresh, tiles], expired, events_from):
             return  # the snapshot waits for the next epoch: a segment is replaced once
         self._add_keys()
+        self._merge_events(events_from)
         self._snapshot(horizon)
 
     def _run_sessions(self, pieces: Sequence[Piece], before: Watermark, after: Watermark) -> None:
@@ -186,6 +190,29 @@ class _GroupFold:
             self._write_segment(merged, level + 1, tuple(places[i].id for i in chosen))
         self._merge_events(horizon)
 
+    def _run_counted(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
+        """The same for windows of so many events: counts are cells, and of the log each key's last events stay."""
+        self._numbered(parts)
+        log, size, results = self._log, len(self._keys), dict[str, list[pa.RecordBatch]]()
+        assert log is not None
+        pieces = {}
+        for plan in self._group.queries:
+            if (passed := passed_now(log, plan, self._old, size, before, after)) is not None:
+                pieces[counter_of(plan)] = passed.piece(plan)
+                self._answer_frames(plan, passed.due(plan).cut(plan), results)
+        self._write_answers(results)
+        if pieces:
+            self._write_segment(merge(list(pieces.values()), size), 0, ())
+        self._add_keys()
+        self._snapshot(None)
+        level = _full_level(log.places)
+        if level is None:
+            return
+        needed = needed_events(log, self._group, after)
+        chosen = worth_merging(log.places, needed, level)
+        events = log.together([log.section(log.places[i]).take(needed[i]) for i in chosen])
+        self._write_events(events, level + 1, tuple(log.places[i].id for i in chosen))
+
     def _numbered(self, parts: Sequence[GroupPart]) -> list[Piece]:
         pieces = []
         logged = []
@@ -208,8 +235,8 @@ class _GroupFold:
 
     def _write_events(self, events: Events, level: int, supersedes: tuple[str, ...]) -> None:
         info: dict[str, int | str | list[int]] = {
-            "first": int(events.times_us.min()),
-            "last": int(events.times_us.max()) + 1,
+            "first": int(events.times_us.min()) if events.rows else 0,
+            "last": int(events.times_us.max()) + 1 if events.rows else 0,
             "level": level,
             "generation": self._state.generation,
             "delays": list(self._group.delays_us),
@@ -255,18 +282,19 @@ class _GroupFold:
         first, end = bases[chosen[0]], bases[chosen[-1] + 1]
         self._write_keys(first, end, level + 1, tuple(places[i].id for i in chosen))
 
-    def _roll(self, added: Sequence[Cells], expired: Sequence[bool]) -> bool:
-        """Begin a generation without the keys that no live cell names, if these are half of all.
+    def _roll(self, added: Sequence[Cells], expired: Sequence[bool], events_from: int | None = None) -> bool:
+        """Begin a generation without the keys that no live cell or event names, if these are half of all.
 
-        `expired`: which of the old segments, tiles last, end here.
+        `expired`: which of the old segments, tiles last, end here. `events_from`: events before it are not needed.
         Asked only where sections of keys would be merged: finding out is a pass over the slots of all live cells.
         """
         state, old = self._state, [*self._old, *self._old_tiles]
         if _full_level(state.keys) is None:
             return False
-        named = named_slots(
-            [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)], len(self._keys)
-        )
+        naming: list[Cells | Events] = [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)]
+        if self._log is not None and len(self._group.celled) < len(self._group.queries):
+            naming += self._log.needed(events_from)
+        named = named_slots(naming, len(self._keys))
         if 2 * len(named) > len(self._keys):
             return False
         replaced = [place.id for place in state.keys]
@@ -290,15 +318,26 @@ class _GroupFold:
         table = np.unique(np.concatenate([np.stack(cells.slices[:2], axis=1) for cells in held.slices]), axis=0)
         closing = closing_windows(self._group, table[:, 0], table[:, 1], before, after)
         results: dict[str, list[pa.RecordBatch]] = {}
-        for run in batches(closing, self._windows_at_once()):
-            for some in _together(self._group, run):
+        for run in batches(closing, at_once(0 if self._log is None else self._log.rows)):
+            for some in together(self._group, run):
                 self._answer(some, held, some[0].delay, results)
         self._write_answers(results)
 
-    def _windows_at_once(self) -> int:
-        """So many windows are answered together that an event is not handed to too many of them."""
-        events = 0 if self._log is None else self._log.rows
-        return max(1, min(WINDOWS_AT_ONCE, EVENTS_AT_ONCE // max(1, events)))
+    def _close_events(self, before: Watermark, after: Watermark) -> None:
+        """Rows of the events that the watermark has passed, for queries with a row per event."""
+        results: dict[str, list[pa.RecordBatch]] = {}
+        for plan in self._group.queries:
+            if self._log is not None and isinstance(plan.query.window, Range):
+                self._answer_frames(plan, rows_due(self._log, plan, before, after), results)
+        self._write_answers(results)
+
+    def _answer_frames(self, plan: QueryPlan, parts: Iterable[Due], results: dict[str, list[pa.RecordBatch]]) -> None:
+        """Rows of one query, part by part."""
+        family = Family(self._group, [plan])
+        for due in parts if self._is_going(plan) else ():
+            make = partial(rows_of_events, self._group, family, due, self._keys, self._task.buckets)
+            if not self._collect(family, make, results):
+                break
 
     def _close_sessions(self, atoms: Cells, before: Watermark, after: Watermark) -> None:
         results: dict[str, list[pa.RecordBatch]] = {}
@@ -314,7 +353,7 @@ class _GroupFold:
         plans = [plan for plan in asked.plans if self._is_going(plan)]
         if not plans:
             return
-        columns = found.columns(atoms, {self._group.measures[i].id for i in _measures_of(plans)})
+        columns = found.columns(atoms, {self._group.measures[i].id for i in measures_read(plans)})
         slots, places = np.unique(found.slots, return_inverse=True)
         events = self._events(plans, int(found.starts_us.min()), int(found.ends_us.max()), asked.delay)
         keys, mine = BlockKeys(self._keys, slots, events), found._replace(slots=places)
@@ -356,7 +395,7 @@ class _GroupFold:
         ]
         if not asked:
             return
-        measures = [group.measures[i] for i in _measures_of(asked)]
+        measures = [group.measures[i] for i in measures_read(asked)]
         edges, parts = edges_of(run), held.parts
         chosen = slices_between(held, edges, delay)
         read = sum(int(np.count_nonzero(mask)) for mask in chosen)
@@ -440,7 +479,6 @@ class _GroupFold:
 
         When nothing of them is needed there is no next: they are retired in this epoch.
         """
-        self._merge_events(horizon)
         for places, old in ((self._state.segments, self._old), (self._state.tiles, self._old_tiles)):
             level = _full_level(places)
             if level is None:
@@ -455,38 +493,7 @@ class _GroupFold:
                 self._write_segment(merged, level + 1, supersedes, places is self._state.tiles)
 
 
-def _together(group: GroupPlan, run: Sequence[Closing]) -> list[list[Closing]]:
-    """Windows that are answered from the same dense arrays: of one delay; where filters are many, of one size too."""
-    kinds: dict[tuple[int, int], list[Closing]] = {}
-    for window in run:
-        kinds.setdefault((window.delay, window.window if group.signed else 0), []).append(window)
-    return list(kinds.values())
-
-
-def _measures_of(plans: Sequence[QueryPlan]) -> list[int]:
-    """Positions of the measures that some queries read, each once."""
-    every = (i for plan in plans for places in ((plan.presence,), *plan.measures) for i in places)
-    return list(dict.fromkeys(every))
-
-
 def _full_level(places: Sequence[SectionPlace]) -> int | None:
     levels = [place.level for place in places]
     full = [level for level in sorted(set(levels)) if levels.count(level) >= FAN_IN]
     return full[0] if full else None
-
-
-def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
-    """Slices that end at or before this time are in no open window of `queries`; None: all are needed.
-
-    Of sessions there is no such time, for they may go on: a fold says which atoms are needed.
-    """
-    times = []
-    for plan in queries:
-        at = mark.at(plan.query.delay_us)
-        window = plan.query.window
-        if at is None or isinstance(window, Session):
-            return None
-        # the earliest open window is the first of its grid that ends after the watermark
-        end = (at - window.offset_us - window.size_us) // window.slide_us * window.slide_us
-        times.append(end + window.slide_us + window.offset_us)
-    return min(times)

@@ -193,6 +193,9 @@ def _gather_group(
     if group.gaps_us:
         _add_atoms(task, group, rows, times, late_rows, logged, parts)
         return None
+    if logged is not None and not group.celled:
+        _add_events(group, logged, *_owned_keys(task, group, rows)[:2], parts)
+        return None
     starts_us, ends_us, slices = slices_of(group.sliding, times)
     class_count = int(late_rows.max()) + 1
     if class_count > 1:

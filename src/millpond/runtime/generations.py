@@ -18,6 +18,7 @@ from millpond.runtime.tasks import GroupState, SectionPlace
 from millpond.state.cells import Cells
 from millpond.state.delta import Files
 from millpond.state.dictionary import WAS
+from millpond.state.event_log import Events
 from millpond.state.segments import decode_cells, from_bytes
 
 OPENING = -1
@@ -80,9 +81,9 @@ def read_cells(files: Files, place: SectionPlace, delays_us: tuple[int, ...]) ->
     return cells._replace(slices=cells.slices._replace(late_class=classes))
 
 
-def named_slots(parts: Iterable[Cells], keys: int) -> Ints:
-    """The slots below `keys` that some cell names, ascending."""
+def named_slots(parts: Iterable[Cells | Events], keys: int) -> Ints:
+    """The slots below `keys` that some cell or event names, ascending."""
     named = np.zeros(keys, bool)
-    for cells in parts:
-        named[cells.slots] = True
+    for part in parts:
+        named[part.slots] = True
     return np.flatnonzero(named)

@@ -17,6 +17,7 @@ from millpond.arrays import Ints
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression
 from millpond.model.types import is_decimal, is_float
+from millpond.model.windows import Framed
 from millpond.plan.event_log import logged_rows
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import QueryPlan
@@ -40,18 +41,33 @@ class Found(NamedTuple):
     ends_us: Ints
 
 
-def holistic(aggregate: Aggregate, presence: Expression | None, events: Events, found: Found) -> Values:
-    """The aggregate's value for each result row; `events`: all in time for the query, in the order of their slots."""
-    return _FUNCTIONS[aggregate.function](taken_by(aggregate, presence, events, found))
+def value_of(taken: Taken) -> Values:
+    """The aggregate's value for each result row."""
+    return _FUNCTIONS[taken.aggregate.function](taken)
 
 
 def taken_by(aggregate: Aggregate, presence: Expression | None, events: Events, found: Found) -> Taken:
-    """The events that an aggregate takes, each with its result rows."""
-    condition = logged_rows(aggregate, presence)
-    if condition is not None:
-        events = events.take(_mask(events.columns[filter_name(condition)]))
+    """What an aggregate takes, each with its result rows; `events`: all in time for the query, by their slots."""
+    events = passing(events, logged_rows(aggregate, presence))
     index, rows = rows_of(events, found)
     return Taken(aggregate, events, index, rows, len(found.slots))
+
+
+def passing(events: Events, condition: Expression | None) -> Events:
+    """The events that pass a filter of the log."""
+    return events if condition is None else events.take(_mask(events.columns[filter_name(condition)]))
+
+
+def taken_in(aggregate: Aggregate, presence: Expression | None, events: Events, low: Ints, high: Ints) -> Taken:
+    """The events that an aggregate takes of those at `low` … `high` - 1 for each result row."""
+    sizes = high - low
+    rows = np.repeat(np.arange(len(low)), sizes)
+    index = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes - low, sizes)
+    condition = logged_rows(aggregate, presence)
+    if condition is not None:
+        taken = _mask(events.columns[filter_name(condition)])[index]
+        index, rows = index[taken], rows[taken]
+    return Taken(aggregate, events, index, rows, len(low))
 
 
 def _mask(column: pa.Array) -> Any:
@@ -345,5 +361,6 @@ _FUNCTIONS: dict[str, Callable[[Taken], Values]] = {
 
 
 def needs_events(plan: QueryPlan) -> bool:
-    """Whether some aggregate of the query is answered from the event log."""
-    return any(aggregate.logged for aggregate in plan.query.aggregates)
+    """Whether something of the query is answered from the event log."""
+    query = plan.query
+    return isinstance(query.window, Framed) or any(aggregate.logged for aggregate in query.aggregates)

@@ -14,8 +14,8 @@ from millpond.model.windows import Session
 from millpond.plan.build import presence_filter
 from millpond.plan.event_log import logged_rows
 from millpond.plan.plan import GroupPlan, QueryPlan
-from millpond.runtime.fold import needed_from
 from millpond.runtime.generations import read_section
+from millpond.runtime.horizon import needed_from
 from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.tasks import GroupState, Watermark
 from millpond.state.delta import Files

@@ -181,7 +181,7 @@ def roll_up(group: GroupPlan, partials: Partials) -> Rolled:
         partials.add(measure)
     if group.signed:  # rows that pass no filter are not among them
         return Rolled(partials.ids, partials.columns(np.arange(len(partials.ids))))
-    present = partials.present([group.measures[query.presence] for query in group.queries])
+    present = partials.present([group.measures[query.presence] for query in group.celled])
     return Rolled(partials.ids[present], partials.columns(present))
 
 

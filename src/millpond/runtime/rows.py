@@ -16,7 +16,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
 from millpond.model.selection import AnyQuery
 from millpond.model.types import WINDOW, element_of, is_array, is_known
-from millpond.model.windows import Session, Window
+from millpond.model.windows import Counted, Session, Window
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.build import presence_filter
 from millpond.plan.plan import GroupPlan, QueryPlan
@@ -27,7 +27,7 @@ from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.event_log import among, of_slots
 from millpond.runtime.finish import finish
 from millpond.runtime.functions.answers import answered
-from millpond.runtime.holistic import Found, holistic, needs_events, taken_by
+from millpond.runtime.holistic import Found, Taken, needs_events, taken_by, value_of
 from millpond.runtime.sessions import Sessions
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.event_log import Events
@@ -154,10 +154,34 @@ def _rows(
     plan, plans = family.first, family.plans
     inputs = _inputs(group, plan, columns, found, keys)
     inputs.update(_key_values(group, found.slots, keys))
+    return _emitted(plans, inputs, found, keys, buckets)
+
+
+def rows_of_found(
+    group: GroupPlan, plan: QueryPlan, slots: Ints, bounds: tuple[Ints, Ints], inputs: dict[str, Values],
+    keys: BlockKeys, buckets: int,
+) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:  # fmt: skip
+    """The same for one query whose aggregates are known: `inputs` lacks keys and window. `bounds`: start and end of
+    each row's window.
+
+    Raises:
+        OverflowedError: an output expression leaves its SQL type.
+    """
+    none = np.zeros(len(slots), np.int64)
+    found = _Found(none, none, slots, *bounds)
+    inputs = inputs | _window_values(found) | _key_values(group, slots, keys)
+    return _emitted([plan], inputs, found, keys, buckets)
+
+
+def _emitted(
+    plans: Sequence[QueryPlan], inputs: dict[str, Values], found: _Found, keys: BlockKeys, buckets: int
+) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:
+    """HAVING and output of rows whose inputs are known."""
+    plan = plans[0]
     having, withheld = plan.query.having, {}
     if having is not None:
         held = Evaluator(inputs, len(found.slots))
-        true = _checked(plan, held(having)).is_true()
+        true = checked(plan, held(having)).is_true()
         true = np.broadcast_to(true, (len(found.slots),))
         kept = np.flatnonzero(true)
         withheld = _by_query(plans, np.bincount(found.queries[~true], minlength=len(plans)))
@@ -224,38 +248,58 @@ def _measured(family: Family, block: Block, windows: Sequence[Closing], found: _
 def _inputs(
     group: GroupPlan, plan: QueryPlan, columns: dict[str, Ints], found: _Found, keys: BlockKeys
 ) -> dict[str, Values]:
-    ends = found.ends_us
-    inputs = {"window.end": Values(ends), "window.start": Values(found.starts_us), "window.time": Values(ends - 1)}
+    ends, inputs = found.ends_us, _window_values(found)
     for i, (aggregate, places) in enumerate(zip(plan.query.aggregates, plan.measures, strict=True)):
         if aggregate.logged:
             events = keys.events
             assert events is not None
             rows = Found(found.slots, found.starts_us, ends)
-            inputs[f"agg:{i}"] = _checked(plan, _of_events(plan, aggregate, events, rows, keys))
+            inputs[f"agg:{i}"] = checked(plan, _of_log(plan, aggregate, events, rows, keys))
             continue
         measures = [group.measures[place] for place in places]
         missing = {f"{measures[-1].id}:n": np.zeros(len(ends), np.int64)}
         values = finish(aggregate, measures, missing | columns, len(ends))
-        inputs[f"agg:{i}"] = _checked(plan, values)
+        inputs[f"agg:{i}"] = checked(plan, values)
     return inputs
 
 
-def _of_events(plan: QueryPlan, aggregate: Aggregate, events: Events, found: Found, keys: BlockKeys) -> Values:
+def _window_values(found: _Found) -> dict[str, Values]:
+    ends = Values(found.ends_us)
+    return {"window.end": ends, "window.start": Values(found.starts_us), "window.time": Values(found.ends_us - 1)}
+
+
+def _of_log(plan: QueryPlan, aggregate: Aggregate, events: Events, found: Found, keys: BlockKeys) -> Values:
     """The aggregate's value for each row, from the event log."""
-    presence = presence_filter(plan.query)
-    function = plan.query.user_functions.get(aggregate.function)
+    taken = taken_by(aggregate, presence_filter(plan.query), events, found)
+    return of_events(plan, taken, found.slots, keys, found)
+
+
+def of_events(plan: QueryPlan, taken: Taken, slots: Ints, keys: BlockKeys, found: Found | None = None) -> Values:
+    """The value for each row of an aggregate that has taken its events; `slots`: those of the rows' keys.
+
+    `found`: the rows' windows, if these say which events are in them.
+
+    Raises:
+        UserFunctionError: a function of a user failed.
+    """
+    function = plan.query.user_functions.get(taken.aggregate.function)
     if function is None:
-        return holistic(aggregate, presence, events, found)
+        return value_of(taken)
     try:
-        return answered(function, taken_by(aggregate, presence, events, found), found)
+        return answered(function, taken, found)
     except UserFunctionError as error:
         if error.row is None:
             raise
-        key, _ = served_key(keys.take(found.slots[[error.row]]), 1, 1)
+        key, _ = served_key(keys.take(slots[[error.row]]), 1, 1)
         raise error.at_key(key[0].as_py()) from error
 
 
-def _checked(plan: QueryPlan, values: Values) -> Values:
+def checked(plan: QueryPlan, values: Values) -> Values:
+    """The values, if none of them raised.
+
+    Raises:
+        OverflowedError: one did.
+    """
     if values.error.any():
         raise OverflowedError(
             f"A result of query {plan.query.name!r} leaves its type or divides by zero.",
@@ -296,14 +340,14 @@ def _outputs(
         if item.expression.type == WINDOW and isinstance(item.expression, Column):
             arrays.append(_windows(found.starts_us, ends))
         else:
-            values = _checked(plan, evaluator(item.expression))
+            values = checked(plan, evaluator(item.expression))
             arrays.append(to_arrow(values, item.expression.type, count))
         names.append(item.name)
     if plan.query.serve:
         arrays += served_key(keys.take(slots), count, buckets)
         arrays.append(pa.array(ends))
         names += ["__key", "__bucket", "__end"]
-        if isinstance(plan.query.window, Session):
+        if isinstance(plan.query.window, Session | Counted):
             arrays.append(pa.array(found.starts_us))
             names.append("__start")
     return pa.RecordBatch.from_arrays(arrays, names=names)

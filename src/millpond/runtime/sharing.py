@@ -3,7 +3,8 @@
 Two numbers are given for what is shared. `stored` is what lies on disk: every live section of segments and keys,
 in narrow columns, slices included that no window needs any more. `shared` and `apart` are comparable with each
 other: cells that some open window still needs, each with its key's slot and its columns at eight bytes, and the
-keys of those cells at the bytes that a key takes in the dictionary.
+keys of those cells at the bytes that a key takes in the dictionary. Where windows are runs of events, these count as
+cells.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import numpy.typing as npt
 
 from millpond.arrays import Ints, Mask
 from millpond.log.manifest import Manifest
-from millpond.model.windows import Session
+from millpond.model.windows import Framed, Session, Sliding
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan, Plan, QueryPlan
 from millpond.runtime.epoch import group_state, watermarks
-from millpond.runtime.fold import needed_from
+from millpond.runtime.events_held import events_held
 from millpond.runtime.generations import attached, read_section
+from millpond.runtime.horizon import needed_from
 from millpond.runtime.logged_size import LoggedSize
 from millpond.runtime.sessions import needed_atoms, open_ones, sessions_of
 from millpond.runtime.tasks import GroupState, Watermark
@@ -114,13 +116,18 @@ def sharing(plan: Plan, manifest: Manifest, folder: Path, instances: int) -> Sha
             state = group_state(manifest, instance, group)
             stored += sum(place.size for place in (*state.keys, *state.segments, *state.tiles, *state.events))
             cells = _needed_cells(group, state, files, mark)
-            if not cells.rows:
-                continue
             key_bytes = _bytes_per_key(state)
+            framed = [query for query in group.queries if isinstance(query.query.window, Framed)]
+            if framed:
+                every, each = events_held(group, framed, state, files, mark, key_bytes)
+                shared = shared.plus(StateSize(*every))
+                alone |= {name: alone[name].plus(StateSize(*size)) for name, size in each.items()}
+            if not cells.rows or not group.celled:
+                continue
             shared = shared.plus(_size(cells.rows, cells.slots, _columns(cells, None), key_bytes))
             logged = LoggedSize.of(group, state, files)
-            shared = shared.plus(StateSize(bytes=logged.bytes))
-            for query in group.queries:
+            shared = shared.plus(StateSize(bytes=0 if framed else logged.bytes))
+            for query in group.celled:
                 found = _alone(group, query, cells, mark, key_bytes).plus(StateSize(bytes=logged.alone(query, mark)))
                 alone[query.query.name] = alone[query.query.name].plus(found)
     return Sharing(manifest.n, stored, shared, alone)
@@ -133,7 +140,7 @@ def _needed_cells(group: GroupPlan, state: GroupState, files: Files, mark: Water
     if group.gaps_us:
         atoms = merge_atoms([piece_of(cells) for cells in parts], group.gaps_us[0]).cells
         return some_atoms(atoms, needed_atoms(group, atoms, mark))
-    horizon = needed_from(group.queries, mark)
+    horizon = needed_from(group.celled, mark)
     pieces = [piece_of(cells, None if horizon is None else cells.slices.end_us > horizon) for cells in parts]
     slots = max((int(piece.slots.max()) for piece in pieces if len(piece.slots)), default=0)
     return merge(pieces, slots + 1)
@@ -151,6 +158,7 @@ def _alone(
         found = sessions_of(cells, window.gap_us, query.delay)
         own = found.slots[open_ones(found, mark.at(query.query.delay_us))]
         return _size(len(own), own, _columns(cells, {*wanted, "first", "last"}), key_bytes)
+    assert isinstance(window, Sliding)
     starts = np.repeat(cells.slices.start_us, np.diff(cells.offsets))
     classes = np.repeat(cells.slices.late_class, np.diff(cells.offsets))
     kept = _has_rows(group, query, cells) & (classes <= query.delay)

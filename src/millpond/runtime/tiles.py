@@ -50,7 +50,7 @@ class Held(NamedTuple):
 def grids(group: GroupPlan) -> tuple[Grid, ...]:
     """The grids of tiles that the group's windows are worth, narrowest first."""
     since: dict[Sliding, int] = {}
-    for plan in group.queries:
+    for plan in group.celled:
         window = plan.query.window
         assert isinstance(window, Sliding)
         since[window] = min(plan.from_us, since.get(window, plan.from_us))

@@ -115,8 +115,8 @@ class Below:
             if whole is not None and whole.field is None:
                 if not isinstance(whole.window.kind, Sliding):
                     raise UnsupportedQuery(
-                        "Grouped by a part of it, a session window makes no sessions.",
-                        "Group by the whole session window.",
+                        "Grouped by a part of it, a session window makes no sessions, nor a count window its windows.",
+                        "Group by the whole window.",
                     )
                 return WindowPart(whole.window, _FIELDS[expression.ordinal()])
         return None

@@ -19,13 +19,13 @@ from pyspark.sql import DataFrame
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
-from millpond.model.expressions import Column, Expression, Foreign, Literal, call, may_raise, walk
+from millpond.model.expressions import Column, Expression, Foreign, Literal, call, columns_of, may_raise, walk
 from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
-from millpond.model.windows import Session, Sliding, Window
+from millpond.model.windows import Counted, Framed, Range, Session, Sliding, Window
 from millpond.spark.aggregates import aggregate_of
 from millpond.spark.below import Below, read_below
 from millpond.spark.branches import Derived
@@ -44,6 +44,7 @@ from millpond.spark.catalyst import (
 )
 from millpond.spark.expressions import Translator, conjunction, refused_above
 from millpond.spark.foreign import Projected, project
+from millpond.spark.frames import Frames, frames_of
 from millpond.spark.sources import Found, find_source
 from millpond.spark.user_functions import UserFunctions
 
@@ -55,7 +56,6 @@ _ABOVE = {
     "Offset": "OFFSET",
     "Distinct": "SELECT DISTINCT",
     "Deduplicate": "dropDuplicates",
-    "Window": "an OVER (…) window",
 }
 _FIELDS = ("start", "end")
 
@@ -76,7 +76,7 @@ class Terms(NamedTuple):
     """What a query is called and where it goes; `window` overrides the one that the plan shows."""
 
     name: str
-    window: Sliding | None = None
+    window: Sliding | Counted | None = None
     sink: Sink = Sink()
     serve: bool = False
     text: str = ""
@@ -103,6 +103,12 @@ def extract_query(
     while kind_of(plan) in ("Project", "Filter", "SubqueryAlias"):
         above.append(plan)
         plan = plan.child()
+    if kind_of(plan) == "Window":
+        asked = frames_of(catalyst, plan)
+        below = read_below(catalyst, plan.child())
+        source = find_source(catalyst, below, streams, relation)
+        reader = _Reader(catalyst, terms, source, below, functions or UserFunctions(catalyst))
+        return reader.frames(asked, items(plan.output()), above)
     if kind_of(plan) != "Aggregate":
         if kind_of(plan) in _ABOVE:
             raise UnsupportedQuery(
@@ -132,6 +138,8 @@ class _Reader:
         self._foreigns: dict[str, Projected] = {}
         self._scope: dict[int, Expression] = {}
         self._defined: dict[int, JavaObject] = {}
+        self._event: list[Expression] | None = None
+        self._event_time: Expression | None = None
         self._down = Translator(catalyst, self._column, self._projected)
         self._up = Translator(catalyst, self._result, refused_above, self._field, rounding=True)
 
@@ -140,6 +148,34 @@ class _Reader:
         time, window = self._window(groups)
         keys = self._keys(groups)
         aggregates = self._aggregates(calls)
+        having, output = self._finish(results, above)
+        return self._query(time, self._terms.window or window, keys, aggregates, having, output)
+
+    def frames(self, found: Frames, results: list[JavaObject], above: list[JavaObject]) -> Extraction:
+        """The query with a row per event that a `Window` node is; `results` are its columns."""
+        if self._below.windows:
+            raise UnsupportedQuery("The query has a window and OVER (…).", "Make them two queries.")
+        keys = self._keys(found.keys)
+        widest = max(call.preceding_us for call in found.calls)
+        aggregates: list[Aggregate] = []
+        for call_ in found.calls:
+            aggregate = self._aggregate(call_.aggregate)
+            if call_.preceding_us < widest:
+                aggregate = msgspec.structs.replace(aggregate, preceding_us=call_.preceding_us)
+            if aggregate not in aggregates:
+                aggregates.append(aggregate)
+            self._scope[call_.identity] = Column(f"agg:{aggregates.index(aggregate)}", aggregate.type)
+        self._event, self._event_time = [], self._column(found.time)
+        for key in found.keys:
+            if type_of(key) in ("double", "float"):  # the event tells its own zero and NaN, the key has one of each
+                self._scope.pop(id_of(key))
+        having, output = self._finish(results, above)
+        return self._query(found.time, Range(widest), keys, tuple(aggregates), having, output)
+
+    def _query(
+        self, time: JavaObject, window: Window, keys: tuple[Expression, ...], aggregates: tuple[Aggregate, ...],
+        having: Expression | None, output: tuple[Named, ...],
+    ) -> Extraction:  # fmt: skip
         delay = delay_ms(time)
         if delay is None:
             raise QueryTypeError(
@@ -154,14 +190,16 @@ class _Reader:
                 f"The event time {time.name()} is computed, which is planned, not answered yet.",
                 "Window over a column of the stream.",
             )
-        having, output = self._finish(results, above)
+        parts = [item.expression for item in output] + ([] if having is None else [having])
+        if isinstance(window, Counted) and any("window.time" in columns_of(part) for part in parts):
+            raise UnsupportedQuery("window_time of a count window is not answered.", "Use window.end.")
         terms = self._terms
         query = Query(
             name=terms.name,
             stream=self._stream.name,
             event_time=event_time.name,
             delay_us=delay * 1000,
-            window=terms.window or window,
+            window=window,
             keys=keys,
             aggregates=aggregates,
             output=output,
@@ -171,6 +209,7 @@ class _Reader:
             serve=terms.serve,
             text=terms.text,
             functions=tuple(sorted(self._called, key=lambda made: made.function)) or msgspec.UNSET,
+            event=msgspec.UNSET if self._event is None else tuple(self._event),
         )
         return self._extraction(query)
 
@@ -240,7 +279,8 @@ class _Reader:
             found = self._below.window_part(group)
             if found is not None:
                 kind = found.window.kind
-                return found.window.time, kind if isinstance(kind, Sliding | Session) else Session(0, self._down(kind))
+                known = isinstance(kind, Sliding | Session | Framed)
+                return found.window.time, kind if known else Session(0, self._down(kind))
         raise UnsupportedQuery(
             "The query does not group by a window, so its answer would never be final.",
             "Add window(time, size), or session_window(time, gap), to GROUP BY.",
@@ -272,16 +312,18 @@ class _Reader:
     def _aggregates(self, calls: list[JavaObject]) -> tuple[Aggregate, ...]:
         found: list[Aggregate] = []
         for asked in calls:
-            own = self._functions.aggregate(asked, self._down)
-            if own is None:
-                aggregate = aggregate_of(self._catalyst, asked, self._down)
-            else:
-                aggregate, function = own
-                self._called.add(function)
+            aggregate = self._aggregate(asked)
             if aggregate not in found:
                 found.append(aggregate)
             self._scope[id_of(asked.resultAttribute())] = Column(f"agg:{found.index(aggregate)}", aggregate.type)
         return tuple(found)
+
+    def _aggregate(self, asked: JavaObject) -> Aggregate:
+        own = self._functions.aggregate(asked, self._down)
+        if own is None:
+            return aggregate_of(self._catalyst, asked, self._down)
+        self._called.add(own[1])
+        return own[0]
 
     def _finish(
         self, results: list[JavaObject], above: list[JavaObject]
@@ -307,8 +349,22 @@ class _Reader:
         """The meaning of a column above the aggregation."""
         identity = id_of(attribute)
         if identity not in self._scope:
-            self._scope[identity] = self._up(self._defined[identity])
+            if self._event is not None and identity not in self._defined:
+                self._scope[identity] = self._of_event(attribute, self._event)
+            else:
+                self._scope[identity] = self._up(self._defined[identity])
         return self._scope[identity]
+
+    def _of_event(self, attribute: JavaObject, known: list[Expression]) -> Expression:
+        """The meaning of a column of the event that a row is about."""
+        value = self._down(attribute)
+        if isinstance(value, Literal):
+            return value
+        if value == self._event_time:
+            return Column("window.time", "timestamp")
+        if value not in known:
+            known.append(value)
+        return Column(f"event:{known.index(value)}", value.type)
 
     def _field(self, node: JavaObject) -> Expression | None:
         """`window.start`, `window.end` and `window_time(window)` above the aggregation."""

@@ -26,11 +26,13 @@ EXPRESSIONS = _words(
     Divide IntegralDivide Remainder UnaryMinus UnaryPositive BitwiseAnd BitwiseOr BitwiseXor BitwiseNot
     ShiftLeft ShiftRight Concat Cast CaseWhen If Coalesce AggregateExpression First Last AnyValue
     LambdaFunction UnresolvedNamedLambdaVariable PipeExpression CreateNamedStruct StringTrim
-    StringTrimLeft StringTrimRight Substring StringLocate StringTranslate Overlay Extract TryEval UnresolvedGenerator"""
+    StringTrimLeft StringTrimRight Substring StringLocate StringTranslate Overlay Extract TryEval UnresolvedGenerator
+    WindowExpression WindowSpecDefinition SpecifiedWindowFrame UnspecifiedFrame CurrentRow UnboundedPreceding
+    UnboundedFollowing"""
 )
 """Expression nodes of a parsed query."""
 
-WINDOWS = frozenset({"window", "session_window", "window_time"})
+WINDOWS = frozenset({"window", "session_window", "window_time", "count_window"})
 """Functions that make windows; those this version does not answer are refused by name when read."""
 
 AGGREGATES = _words(

@@ -19,7 +19,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from millpond.errors import QueryTypeError, SetupError, UnsupportedQuery
-from millpond.model.windows import Session, Sliding
+from millpond.model.windows import Counted, Session, Sliding
 from millpond.spark.catalyst import (
     Catalyst,
     JavaObject,
@@ -35,6 +35,8 @@ from millpond.spark.place import Place
 _ARGUMENTS = ("timecolumn", "windowduration", "slideduration", "starttime")
 MAX_DAYS = 36_525
 """Longest window: a hundred years."""
+MAX_EVENTS = 1_000_000
+"""Most events that a window by number may hold."""
 MAX_OVERLAP = 1_000_000
 """Most windows that one event may be in; 7 days every second are 604,800."""
 
@@ -44,17 +46,18 @@ _UNITS = (
     ("milliseconds", 1_000), ("microseconds", 1),
 )  # fmt: skip
 _PROBE_US = 1_000_000_000_000_000
+_COUNTED = re.compile(r"only a pond answers count_window\(size (\d+), every (\d+)\)")
 _NOTE = re.compile(r"only a pond answers window\(size (\d+), slide (\d+), offset (\d+)\) in microseconds")
 
 
 class Twin(NamedTuple):
-    """The text with every hopping window made tumbling, and the window it stood for, if the text has one.
+    """The text with every hopping or counted window made tumbling, and the window it stood for, if it has one.
 
     Of tumbling windows only those are rewritten whose duration Spark would not take in that spelling. What is
     rewritten keeps its length and its lines, so a position in one text is one in the other."""
 
     text: str
-    window: Sliding | None
+    window: Sliding | Counted | None
 
 
 def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) -> Twin:
@@ -64,7 +67,7 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
         QueryTypeError: a duration is no literal, counts months, or makes no window.
         UnsupportedQuery: two different windows.
     """
-    found: dict[Sliding, Place | None] = {}
+    found: dict[Sliding | Counted, Place | None] = {}
     # sets: the parser puts a grouping key of `|> AGGREGATE` among the outputs too
     cuts: set[tuple[int, int, str]] = set()
     places: set[Place] = set()
@@ -73,6 +76,13 @@ def tumbling_twin(catalyst: Catalyst, text: str, calls: Iterable[JavaObject]) ->
         place = place_of(call)
         if name == "window_time":
             continue  # of a row's own window it is a column; as the time of a window above it is refused later
+        if name == "count_window":
+            counted, column = _counted(call)
+            found[counted] = place
+            places |= set() if place is None else {place}
+            if place is not None and column is not None:
+                cuts.add((place.start, place.stop, _fitted(f"window({column.piece}, '1 day')", place.piece)))
+            continue
         if name != "window":
             places |= set() if place is None else {place}
             continue  # a session window: its plan tells all, and Spark takes one window only
@@ -123,18 +133,59 @@ def window(time: Column | str, size: str, slide: str | None = None, start: str |
     return F.window(hidden, f"{size_us} microseconds")
 
 
+def count_window(time: Column | str, size: int, every: int | None = None) -> Column:
+    """The last `size` events of a key in the order of `time`, a row with every `every`-th event of it (`size`, if
+    left out), for a DataFrame that a pond will answer: `frame.groupBy("card", count_window("ts", 10, 1)).agg(…)`.
+
+    SQL has it under the same name. A DataFrame with it raises when Spark itself runs it.
+
+    Raises:
+        QueryTypeError: the numbers make no window.
+    """
+    made = Counted(size, size if every is None else every)
+    _check_counts(made)
+    note = f"only a pond answers count_window(size {made.size}, every {made.every})"
+    column = time if isinstance(time, Column) else F.col(time)
+    return F.window(F.when(F.raise_error(F.lit(note)).isNull(), column), "1 day")
+
+
+def _counted(call: JavaObject) -> tuple[Counted, Place | None]:
+    """The window of `count_window(time, size[, every])` and where its time stands."""
+    given, place = items(call.arguments()), place_of(call)
+    numbers = [one.value() if kind_of(one) == "Literal" and type_of(one) == "int" else None for one in given[1:]]
+    if len(given) not in (2, 3) or not all(isinstance(one, int) for one in numbers):
+        raise QueryTypeError(
+            f"The window at {place} is no time with one or two numbers of events.", "Write count_window(ts, 10, 5)."
+        )
+    window = Counted(int(str(numbers[0])), int(str(numbers[-1])))
+    _check_counts(window)
+    return window, place_of(given[0])
+
+
+def _check_counts(window: Counted) -> None:
+    """Refuse a window that would be held in memory whole, a thousand times over."""
+    if window.size > MAX_EVENTS:
+        raise QueryTypeError(
+            f"A window of {window.size:,} events is too large; {MAX_EVENTS:,} are allowed.", "Use a smaller one."
+        )
+
+
 def is_noted(expression: JavaObject) -> bool:
     """Whether an expression holds the time of a `window` of ours."""
     return _note(expression) is not None
 
 
-def _note(expression: JavaObject) -> Sliding | None:
+def _note(expression: JavaObject) -> Sliding | Counted | None:
     """The window hidden in an expression."""
-    found = _NOTE.search(str(expression.toString()))
-    return Sliding(*map(int, found.groups())) if found else None
+    text = str(expression.toString())
+    found = _NOTE.search(text)
+    if found:
+        return Sliding(*map(int, found.groups()))
+    counted = _COUNTED.search(text)
+    return Counted(*map(int, counted.groups())) if counted else None
 
 
-def recovered(catalyst: Catalyst, column: JavaObject, panes: list[JavaObject]) -> tuple[JavaObject, Sliding]:
+def recovered(catalyst: Catalyst, column: JavaObject, panes: list[JavaObject]) -> tuple[JavaObject, Sliding | Counted]:
     """The time attribute and the window of analysed window structs: all panes of one, probed at one instant.
 
     Raises:
@@ -171,10 +222,10 @@ def recovered_session(catalyst: Catalyst, column: JavaObject) -> tuple[JavaObjec
         return time, _unwrapped(end)
     months, days, micros = catalyst.fixed_interval(gap)
     if days and not months and micros >= 0:
-        _check_length(days * _DAY_US + micros)
+        check_length(days * _DAY_US + micros)
         return time, _unwrapped(end)
     session = Session(_without_months(months, micros, f"of {column.name()}"))
-    _check_length(session.gap_us)
+    check_length(session.gap_us)
     return time, session
 
 
@@ -247,7 +298,7 @@ def _sliding(catalyst: Catalyst, arguments: dict[str, JavaObject], place: Place 
 
 def _check_sane(window: Sliding) -> None:
     """Refuse a window that nobody means, before an event is read."""
-    _check_length(window.size_us)
+    check_length(window.size_us)
     if window.size_us > MAX_OVERLAP * window.slide_us:
         raise QueryTypeError(
             f"Each event would be in {window.size_us // window.slide_us:,} windows of {_duration(window.size_us)} "
@@ -256,7 +307,12 @@ def _check_sane(window: Sliding) -> None:
         )
 
 
-def _check_length(us: int) -> None:
+def check_length(us: int) -> None:
+    """Refuse a time that nobody means.
+
+    Raises:
+        QueryTypeError: it is longer than MAX_DAYS.
+    """
     if us > MAX_DAYS * _DAY_US:
         raise QueryTypeError(
             f"A window of {us // _DAY_US:,} days would never end; {MAX_DAYS:,} days are allowed.",

@@ -9,6 +9,9 @@ _W = "window(ts, '1 hour')"
 
 GOOD = [
     f"SELECT count(*) FROM tx GROUP BY {_W}",
+    "SELECT sum(amount) OVER (PARTITION BY kind ORDER BY ts RANGE BETWEEN INTERVAL 1 HOUR PRECEDING AND CURRENT ROW) "
+    "FROM tx",
+    "SELECT kind, sum(amount) FROM tx GROUP BY kind, count_window(ts, 10, 5)",
     f"SELECT customer, {_W} AS w, sum(amount) FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 10 SECONDS GROUP BY ALL",
     f"SELECT customer, sum(amount) FROM tx WHERE kind = 'pos' AND amount > 10 GROUP BY customer, {_W}",
     f"SELECT customer, count(*) n FROM tx GROUP BY 1, {_W} HAVING count(*) > 3",
@@ -75,7 +78,10 @@ ATTACKS = [
     "SELECT explode(sequence(1, 1000000000)) FROM tx",
     "SELECT repeat('x', 1000000000) FROM tx",
     "SELECT lpad('x', 1000000000, 'y') FROM tx",
-    "SELECT sum(amount) OVER (PARTITION BY kind) FROM tx",
+    "SELECT sum(amount) OVER (PARTITION BY java_method('java.lang.System', 'exit', 1)) FROM tx",
+    "SELECT sum(amount) OVER (ORDER BY now() RANGE CURRENT ROW) FROM tx",
+    "SELECT sum(amount) OVER (ORDER BY ts RANGE BETWEEN reflect('a', 'b') PRECEDING AND CURRENT ROW) FROM tx",
+    "SELECT rank() OVER (ORDER BY ts) FROM tx",
     "SELECT TRANSFORM (customer) USING 'cat' AS c FROM tx",
     "SELECT count(*) FROM tx ORDER BY 1",
     "SELECT * FROM tx LIMIT 3",

@@ -23,7 +23,7 @@ from millpond.model.aggregates import DISTINCT, Aggregate
 from millpond.model.expressions import Column, Expression, Foreign, columns_of, walk
 from millpond.model.query import Query
 from millpond.model.types import digits_of, is_decimal, is_float, is_integer
-from millpond.model.windows import Session
+from millpond.model.windows import Framed, Session
 from millpond.testing.duckdb_expressions import Sql, Unsupported, either, quoted, translate
 from millpond.testing.duckdb_pairs import EXACT_PAIRS, shape
 from millpond.testing.oracle import Batch, Raised, late_marks
@@ -151,6 +151,8 @@ class _Script:
     def _placed(self, time: str) -> str:
         """The table `placed`: events in each of their windows, [_start, _end)."""
         window = self._query.window
+        if isinstance(window, Framed):
+            raise Unsupported("a run of events")
         if isinstance(window, Session):
             own = window.own_end
             return self._in_sessions(time, f"{time} + {window.gap_us}" if own is None else translate(own).value)

@@ -18,9 +18,10 @@ from millpond.errors import OverflowedError
 from millpond.model.aggregates import DISTINCT, PAIRED, Aggregate, result_type
 from millpond.model.query import Query
 from millpond.model.types import FARTHEST_US, Digits, digits_of, integer_range, is_decimal, is_integer
-from millpond.model.windows import Interval, Session
+from millpond.model.windows import Framed, Interval, Session
 from millpond.testing.naive_distinct import approximate_count
 from millpond.testing.naive_events import of_events
+from millpond.testing.naive_frames import Event, frames_by_epoch
 from millpond.testing.naive_pairs import of_pairs
 from millpond.testing.naive_powers import of_powers
 from millpond.testing.rowwise import EXACT, Raised, Row, Value, evaluate, fit_decimal, order
@@ -43,6 +44,7 @@ class _Judged(NamedTuple):
     fate: str
     keys: tuple[Value, ...] = ()
     taken: tuple[tuple[int, Value], ...] = ()
+    of_event: tuple[Value, ...] = ()
 
 
 class _Cell(NamedTuple):
@@ -51,6 +53,7 @@ class _Cell(NamedTuple):
     window: Interval
     keys: tuple[Value, ...]
     arguments: tuple[list[Value], ...]
+    of_event: tuple[Value, ...] = ()
 
 
 def answer(query: Query, epochs: Sequence[Batch], *, drained: bool = False) -> list[Result]:
@@ -65,6 +68,8 @@ def answer(query: Query, epochs: Sequence[Batch], *, drained: bool = False) -> l
 
 def answer_by_epoch(query: Query, epochs: Sequence[Batch], *, drained: bool = False) -> list[list[Result]]:
     """The rows that each epoch emits; `drained` appends one more list: the windows still open at the end."""
+    if isinstance(query.window, Framed):
+        return _answer_of_frames(query, epochs, drained)
     cells: dict[tuple[Value, ...], _Cell] = {}
     emitted = []
     marks = watermarks(query, epochs)
@@ -78,6 +83,19 @@ def answer_by_epoch(query: Query, epochs: Sequence[Batch], *, drained: bool = Fa
     if drained:
         emitted.append(list(_emit(query, list(cells.values()))))
     return emitted
+
+
+def _answer_of_frames(query: Query, epochs: Sequence[Batch], drained: bool) -> list[list[Result]]:
+    """The same for windows that are runs of a key's events."""
+    seen: list[list[Event]] = []
+    for batch, before in zip(epochs, watermarks(query, epochs), strict=False):
+        judged = [(row[query.event_time], _judge(query, row, before)) for row in batch]
+        seen.append([Event(time, *found[1:]) for time, found in judged if found.fate == "applied"])
+    marks = [*watermarks(query, epochs)[1:], *([math.inf] if drained else [])]
+    return [
+        list(_emit(query, [_Cell(*frame) for frame in frames]))
+        for frames in frames_by_epoch(query, [*seen, *([[]] if drained else [])], marks)
+    ]
 
 
 def withheld(query: Query, epochs: Sequence[Batch], *, drained: bool = False) -> int:
@@ -159,6 +177,7 @@ def _judge(query: Query, row: Row, watermark: int | None) -> _Judged:
         if query.where is not None and evaluate(query.where, row) is not True:
             return _Judged("filtered")
         keys = tuple(_shown(evaluate(key, row)) for key in query.keys)
+        of_event = tuple(evaluate(value, row) for value in query.of_event)
         taken: list[tuple[int, Value]] = []
         for i, wanted in enumerate(query.aggregates):
             if wanted.filter is None or evaluate(wanted.filter, row) is True:
@@ -169,7 +188,7 @@ def _judge(query: Query, row: Row, watermark: int | None) -> _Judged:
                     taken.append((i, given if len(given) > 1 else given[0] if given else True))
     except Raised:
         return _Judged("dead")
-    return _Judged("applied", keys, tuple(taken))
+    return _Judged("applied", keys, tuple(taken), of_event)
 
 
 def _place(query: Query, row: Row, judged: _Judged, cells: dict[tuple[Value, ...], _Cell]) -> None:
@@ -215,6 +234,7 @@ def _emit(query: Query, cells: list[_Cell]) -> Iterator[Result]:
         row: Result = {"window": {"start": start, "end": end}, "window.start": start, "window.end": end}
         row["window.time"] = end - 1
         row.update({f"key:{i}": value for i, value in enumerate(cell.keys)})
+        row.update({f"event:{i}": value for i, value in enumerate(cell.of_event)})
         for i, (wanted, values) in enumerate(zip(query.aggregates, cell.arguments, strict=True)):
             row[f"agg:{i}"] = aggregate(wanted, values)
         if query.having is None or evaluate(query.having, row) is True:

@@ -693,3 +693,30 @@ SELECT game, window(at, '3 hours') AS w, skewness(points) AS s, kurtosis(points)
   skewness(level * level) FILTER (WHERE won) AS l, skewness(1) AS n
 FROM plays
 GROUP BY ALL;
+
+-- a row per event
+
+--- frame_of_time
+SELECT card, ts, amount, sum(amount) OVER (PARTITION BY card ORDER BY ts RANGE BETWEEN INTERVAL 30 MINUTES PRECEDING AND
+  CURRENT ROW) AS s, count(*) OVER (PARTITION BY card ORDER BY ts RANGE BETWEEN INTERVAL 2 HOURS PRECEDING AND CURRENT
+  ROW) AS n
+FROM tx
+WHERE qty > 0;
+
+--- frame_above
+SELECT *
+FROM (SELECT device, at, value, avg(value) OVER (PARTITION BY device, metric ORDER BY at RANGE BETWEEN INTERVAL '10'
+  MINUTE PRECEDING AND CURRENT ROW) AS mean, max(ok) OVER (PARTITION BY device, metric ORDER BY at RANGE BETWEEN
+  INTERVAL '10' MINUTE PRECEDING AND CURRENT ROW) AS o
+FROM sensors)
+WHERE value > mean AND NOT isnan(mean);
+
+--- frame_join
+SELECT card, region, sum(amount * fee) OVER (PARTITION BY region ORDER BY ts RANGE BETWEEN INTERVAL 15 MINUTES
+  PRECEDING AND CURRENT ROW) AS s
+FROM tx JOIN merchants USING (merchant);
+
+--- lasts
+SELECT game, count_window(at, 5, 2).end AS e, sum(points) AS p, count(*) AS n, min(level) AS l
+FROM plays
+GROUP BY game, count_window(at, 5, 2);

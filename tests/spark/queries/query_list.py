@@ -98,6 +98,9 @@ SQL = {name: text.strip() for name, text in re.findall(r"^--- (\w+)\n(.*?);$", _
 BATCH = {
     "named_arguments": "SELECT count(*) AS n, window.start FROM tx GROUP BY window(ts, '1 hour', '30 minutes')",
     "interval": "SELECT window(ts, '2 hours', '30 minutes') AS w, max(qty) AS q FROM tx GROUP BY ALL",
+    "lasts": "SELECT game, at AS e, p, n, l FROM (SELECT *, row_number() OVER (PARTITION BY game ORDER BY at) AS i, "
+    "sum(points) OVER w AS p, count(*) OVER w AS n, min(level) OVER w AS l FROM plays WINDOW w AS (PARTITION BY game "
+    "ORDER BY at ROWS BETWEEN 4 PRECEDING AND CURRENT ROW)) WHERE i % 2 = 0",
 }
 """What to ask Spark where the text is one that only a pond takes."""
 

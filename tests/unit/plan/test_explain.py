@@ -17,7 +17,8 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Order, Stream
 from millpond.model.windows import Session, Sliding
 from millpond.plan.build import build_plan
-from millpond.plan.explain import duration, edges_per_hour, explain
+from millpond.plan.explain import edges_per_hour, explain
+from millpond.plan.words import duration
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "plans"
 HOUR = 3_600_000_000

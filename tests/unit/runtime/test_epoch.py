@@ -28,7 +28,7 @@ from millpond.runtime.epoch import (
     retired,
     watermarks,
 )
-from millpond.runtime.fold import needed_from
+from millpond.runtime.horizon import needed_from
 from millpond.runtime.layout import ReadLayout
 from millpond.runtime.tasks import Watermark
 

@@ -25,15 +25,15 @@ def process_host() -> FunctionHost:
     return FunctionHost()
 
 
-def answered(function: UserFunction, taken: Taken, found: Found) -> Values:
-    """The function's value for each result row.
+def answered(function: UserFunction, taken: Taken, found: Found | None) -> Values:
+    """The function's value for each result row; `found`: the rows' windows, if these say which events they take.
 
     Raises:
         UserFunctionError: it failed; `row` is the result row it was at, where that is known.
     """
-    host, rows = process_host(), len(found.slots)
+    host, rows = process_host(), taken.size
     if function.kind == "mergeable":
-        held, cells = _in_cells(taken, found)
+        held, cells = _in_cells(taken, found) if found is not None else _as_cells(taken)
         order, _ = held.sorted(held.position())
         return from_arrow(host.call(function, _table(function, held, order, 0), rows, cells), function.returns)
     order, bounds = taken.sorted(taken.position())
@@ -60,6 +60,14 @@ def _cuts(bounds: Ints) -> list[int]:
     wanted = np.arange(EVENTS_AT_ONCE, int(bounds[-1]), EVENTS_AT_ONCE)
     cuts = {0, len(bounds) - 1, *np.searchsorted(bounds, wanted).tolist()}
     return sorted(cuts)
+
+
+def _as_cells(taken: Taken) -> tuple[Taken, pa.ListArray]:
+    """The events of each row that has any as one piece; and the pieces of each row."""
+    present, cell = np.unique(taken.rows, return_inverse=True)
+    offsets = np.searchsorted(present, np.arange(taken.size + 1)).astype(np.int32)
+    held = Taken(taken.aggregate, taken.events, taken.index, cell, len(present))
+    return held, pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.arange(len(present))))
 
 
 def _in_cells(taken: Taken, found: Found) -> tuple[Taken, pa.ListArray]:

@@ -1,0 +1,170 @@
+"""Windows of the last so many events of a key: how many have counted, which rows are due, which events are needed.
+
+An event counts when the watermark reaches its time, for then all before it are there. What is kept of a key is how
+many events have counted, in cells of one slice that never ends, and the last of them, in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from millpond.arrays import Ints, Mask
+from millpond.model.expressions import Literal
+from millpond.model.windows import Counted
+from millpond.plan.build import presence_filter
+from millpond.plan.event_log import logged_rows
+from millpond.plan.measures import measures_of
+from millpond.plan.plan import GroupPlan, QueryPlan, fingerprint
+from millpond.runtime.event_log import GroupLog
+from millpond.runtime.framed import Due
+from millpond.runtime.holistic import passing, ranks
+from millpond.runtime.logged import filter_name, value_name
+from millpond.runtime.tasks import SectionPlace, Watermark
+from millpond.state.cells import Cells, Piece, Slices
+from millpond.state.event_log import OFFSET, PARTITION, Events
+
+ALL_TIME = Slices(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64))
+"""The one slice of counts."""
+
+
+class Passed(NamedTuple):
+    """Events of a query that count in this epoch, after those of their keys that did before, by slot and order.
+
+    `places` are the positions of those that count now; `numbers` how many of their key have, with each.
+    """
+
+    events: Events
+    places: Ints
+    numbers: Ints
+
+    def piece(self, plan: QueryPlan) -> Piece:
+        """How many count now, by key."""
+        slots, counts = np.unique(self.events.slots[self.places], return_counts=True)
+        return Piece(ALL_TIME, np.zeros(len(slots), np.int64), slots, {f"{counter_of(plan)}:n": counts})
+
+    def due(self, plan: QueryPlan) -> Due:
+        """The rows that end with one of them."""
+        window = plan.query.window
+        assert isinstance(window, Counted)
+        last = self.numbers % window.every == 0
+        at, numbers = self.places[last], self.numbers[last]
+        low = at + 1 - np.minimum(numbers, window.size)
+        times = self.events.times_us
+        return Due(self.events, [low] * (len(plan.query.aggregates) + 1), at + 1, at, times[low], times[at])
+
+
+def counter_of(plan: QueryPlan) -> str:
+    """Twelve hex digits that name the counts of a query: those with the same filter, delay and beginning share them."""
+    return fingerprint((presence_filter(plan.query), plan.query.delay_us, plan.from_us))
+
+
+def passed_now(
+    log: GroupLog, plan: QueryPlan, counts: Sequence[Cells], keys: int, before: Watermark, after: Watermark
+) -> Passed | None:
+    """The events of a query whose time the watermark reaches; None: there are none. `keys`: slots are below it."""
+    window, presence = plan.query.window, presence_filter(plan.query)
+    assert isinstance(window, Counted)
+    low, high = before.at(plan.query.delay_us), after.at(plan.query.delay_us)
+    if high is None or (low is not None and low >= high):
+        return None
+
+    def is_new(events: Events) -> Mask:
+        past = events.times_us <= high
+        return _takes(plan, events) & (past if low is None else past & (events.times_us > low))
+
+    now = passing(log.where(is_new), presence)
+    if not now.rows:
+        return None
+    if low is not None and window.size > 1:
+        named = np.zeros(keys, bool)
+        named[now.slots] = True
+        earlier = log.where(lambda events: _takes(plan, events) & (events.times_us <= low) & named[events.slots])
+        now = log.together([passing(earlier, presence), now])
+    now = now.take(_order(now, plan))
+    places = np.arange(now.rows) if low is None else np.flatnonzero(now.times_us > low)
+    slots = now.slots[places]
+    first = np.flatnonzero(np.diff(slots, prepend=-1))
+    nth = np.arange(len(places)) - np.repeat(first, np.diff(np.append(first, len(places))))
+    return Passed(now, places, _counted(counts, counter_of(plan), keys)[slots] + nth + 1)
+
+
+def _counted(parts: Sequence[Cells], counter: str, keys: int) -> Ints:
+    """How many events of each key have counted before."""
+    counts = np.zeros(keys, np.int64)
+    for cells in parts:
+        column = cells.columns.get(f"{counter}:n")
+        if column is not None:
+            counts[cells.slots] += column  # one slice: a slot stands in it once
+    return counts
+
+
+def _takes(plan: QueryPlan, events: Events) -> Mask:
+    """Those in time for a query and after it was added; its filter is not asked."""
+    taken: Mask = (events.late_class <= plan.delay) & (events.times_us >= plan.from_us)
+    return taken
+
+
+def _order(events: Events, plan: QueryPlan) -> Ints:
+    """By slot and time; those of one time by source partition and offset, without such by what they contribute."""
+    if OFFSET in events.columns:
+        ties = [ranks(events.columns[PARTITION], "string"), np.asarray(events.columns[OFFSET])]
+    else:
+        ties = _contributions(events, plan)
+    return np.lexsort((*reversed(ties), events.times_us, events.slots))
+
+
+def _contributions(events: Events, plan: QueryPlan) -> list[Ints]:
+    """For each aggregate whether it takes an event, and what of it; to the query events with the same are the same."""
+    presence, found = presence_filter(plan.query), []
+    for aggregate in plan.query.aggregates:
+        rows = logged_rows(aggregate, presence) if aggregate.logged else measures_of(aggregate, presence)[-1].filter
+        takes = np.ones(events.rows, bool)
+        if rows is not None:
+            takes = pc.fill_null(events.columns[filter_name(rows)], False).to_numpy(zero_copy_only=False)
+        found.append(takes.astype(np.int64))
+        for one in aggregate.arguments:
+            if not isinstance(one, Literal):
+                found.append(np.where(takes, ranks(events.columns[value_name(one)], one.type), 0))
+    return found
+
+
+def needed_events(log: GroupLog, group: GroupPlan, mark: Watermark) -> list[Mask]:
+    """For each live section of the log, then what came in this epoch, which events some row to come is made of.
+
+    Those are the ones that have not counted yet, and of each key the last ones that have.
+    """
+    parts = log.parts()
+    every = log.together(parts)
+    needed = np.zeros(every.rows, bool)
+    for plan in group.queries:
+        window, presence = plan.query.window, presence_filter(plan.query)
+        assert isinstance(window, Counted)
+        mine = _takes(plan, every)
+        if presence is not None:
+            mine &= pc.fill_null(every.columns[filter_name(presence)], False).to_numpy(zero_copy_only=False)
+        at = mark.at(plan.query.delay_us)
+        if at is None:
+            needed |= mine
+            continue
+        needed |= mine & (every.times_us > at)
+        past = np.flatnonzero(mine & (every.times_us <= at))
+        some = every.take(past)
+        order = _order(some, plan)
+        slots = some.slots[order]
+        last = np.searchsorted(slots, slots, "right") - np.arange(len(slots)) < window.size
+        needed[past[order[last]]] = True
+    return np.split(needed, np.cumsum([part.rows for part in parts])[:-1])
+
+
+def worth_merging(places: Sequence[SectionPlace], needed: Sequence[Mask], level: int) -> list[int]:
+    """Positions of the sections that one of the next level shall replace: those of a level that is full, those of which
+    nothing is needed, and all where less than half of what is stored is needed.
+    """
+    kept = [int(np.count_nonzero(mask)) for mask in needed[: len(places)]]
+    if 2 * sum(kept) < sum(place.rows for place in places):
+        return list(range(len(places)))
+    return [i for i, place in enumerate(places) if place.level == level or not kept[i]]

@@ -1,0 +1,62 @@
+"""When the next row of a query is due whose windows are runs of events: read from the live event log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from millpond.model.windows import Counted
+from millpond.plan.build import presence_filter
+from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.runtime.counted import passed_now
+from millpond.runtime.event_log import GroupLog
+from millpond.runtime.generations import attached, read_section
+from millpond.runtime.holistic import passing
+from millpond.runtime.ranges import first_answered
+from millpond.runtime.tasks import GroupState, Watermark
+from millpond.state.delta import Files
+
+_LAST = (1 << 63) - 1
+
+
+def next_frame(
+    group: GroupPlan, plan: QueryPlan, mark: Watermark, states: Sequence[GroupState], files: Files
+) -> tuple[int, int, int] | None:
+    """Start and end of the window of the earliest row that waits, and its event's time, µs; None: there is none.
+
+    Raises:
+        CorruptError: a section does not read.
+    """
+    found = []
+    for state in states:
+        log, window = _log(group, state, files), plan.query.window
+        if isinstance(window, Counted):
+            found += _first_counted(log, group, plan, mark, state, files)
+            continue
+        since = first_answered(plan, mark.at(plan.query.delay_us))
+        events = passing(log.between(since, _LAST, plan.delay), presence_filter(plan.query))
+        if events.rows:
+            time = int(events.times_us.min())
+            found.append((*window.assign(time)[0], time))
+    return min(found, default=None, key=lambda row: row[2])
+
+
+def _first_counted(
+    log: GroupLog, group: GroupPlan, plan: QueryPlan, mark: Watermark, state: GroupState, files: Files
+) -> list[tuple[int, int, int]]:
+    keys = [read_section(files, place) for place in state.keys]
+    counts = attached(files, state, state.segments, keys, group.delays_us)
+    size = sum(place.rows for place in state.keys)
+    passed = passed_now(log, plan, counts, size, mark, Watermark(floor_us=_LAST))
+    due = None if passed is None else passed.due(plan)
+    if due is None or not len(due.at):
+        return []
+    first = int(np.argmin(due.ends_us))
+    start, end = int(due.starts_us[first]), int(due.ends_us[first])
+    return [(start, end, end)]
+
+
+def _log(group: GroupPlan, state: GroupState, files: Files) -> GroupLog:
+    assert group.events is not None
+    return GroupLog(files, group, group.events, state, [read_section(files, place) for place in state.keys])

@@ -1,0 +1,197 @@
+"""Result rows whose events are frames: runs of the events of one key, in the order of time.
+
+Frames overlap, yet no event is summed twice: sums are differences of running sums, exact because they are integers;
+extremes are the better of two runs whose lengths are powers of two. Only what has no partial sees each frame whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.arrays import Ints, Mask
+from millpond.model.expressions import Expression
+from millpond.plan.build import presence_filter
+from millpond.plan.measures import measures_of
+from millpond.plan.plan import GroupPlan, Measure, QueryPlan
+from millpond.runtime.columns import Array, Values, from_arrow
+from millpond.runtime.finish import finish
+from millpond.runtime.holistic import taken_in
+from millpond.runtime.logged import filter_name, value_name
+from millpond.runtime.partials import Partials
+from millpond.runtime.rows import BlockKeys, Family, checked, of_events, rows_of_found
+from millpond.state.cells import better, extreme_of, merge_rule
+from millpond.state.dictionary import KeyDictionary
+from millpond.state.event_log import Events
+
+AT_ONCE = 1 << 20
+"""About so many events of frames are held at once, a frame that is larger alone."""
+
+_HALF_BITS = 26
+_WORD_BITS = 52
+
+
+class Due(NamedTuple):
+    """Rows of one query: row i is of the events `lows[j][i]` … `highs[i]` - 1 for aggregate j; the last low is least.
+
+    `events` are sorted by slot, then as frames want them. Row i is about event `at[i]`, in the window [`starts_us[i]`,
+    `ends_us[i]`).
+    """
+
+    events: Events
+    lows: Sequence[Ints]
+    highs: Ints
+    at: Ints
+    starts_us: Ints
+    ends_us: Ints
+
+    def cut(self, plan: QueryPlan) -> Iterator[Due]:
+        """The same in parts that are answered one after the other."""
+        if not len(self.at):
+            return
+        whole = any(aggregate.logged for aggregate in plan.query.aggregates)
+        cost = self.highs - self.lows[-1] if whole else np.ones(len(self.at), np.int64)
+        part = (np.cumsum(cost) - cost) // AT_ONCE
+        bounds = np.flatnonzero(np.diff(part, prepend=-1, append=part[-1] + 1))
+        for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            rows = slice(first, end)
+            base, top = int(self.lows[-1][rows].min()), int(self.highs[rows].max())
+            lows = [low[rows] - base for low in self.lows]
+            bounds_us = self.starts_us[rows], self.ends_us[rows]
+            yield Due(self.events.between(base, top), lows, self.highs[rows] - base, self.at[rows] - base, *bounds_us)
+
+
+def rows_of_events(
+    group: GroupPlan, family: Family, due: Due, dictionary: KeyDictionary, buckets: int
+) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:
+    """The rows, by query; none: left out. Then how many HAVING withheld, likewise.
+
+    Raises:
+        OverflowedError: an exact sum, or an output expression, leaves its SQL type.
+        UserFunctionError: a function of a user failed.
+    """
+    plan = family.first
+    slots, places = np.unique(due.events.slots, return_inverse=True)
+    due = due._replace(events=due.events._replace(slots=places))
+    keys = BlockKeys(dictionary, slots)
+    inputs = _inputs(plan, due, keys)
+    return rows_of_found(group, plan, places[due.at], (due.starts_us, due.ends_us), inputs, keys, buckets)
+
+
+def _inputs(plan: QueryPlan, due: Due, keys: BlockKeys) -> dict[str, Values]:
+    query, size = plan.query, len(due.at)
+    presence = presence_filter(query)
+    frames = _Frames(due.events)
+    inputs = {}
+    for i, (aggregate, low) in enumerate(zip(query.aggregates, due.lows, strict=False)):
+        if aggregate.logged:
+            taken = taken_in(aggregate, presence, due.events, low, due.highs)
+            found = of_events(plan, taken, due.events.slots[due.at].astype(np.int64), keys)
+        else:
+            measures = measures_of(aggregate, presence)
+            columns = {f"{measures[-1].id}:n": np.zeros(size, np.int64)} | frames.columns(measures, low, due.highs)
+            found = finish(aggregate, measures, columns, size)
+        inputs[f"agg:{i}"] = checked(plan, found)
+    at = pa.array(due.at)
+    for i, value in enumerate(query.of_event):
+        inputs[f"event:{i}"] = from_arrow(due.events.columns[value_name(value)].take(at), value.type)
+    return inputs
+
+
+class _EventFacts:
+    """Events of the log as facts for partials: conditions and values were evaluated when they came."""
+
+    def __init__(self, events: Events) -> None:
+        self._columns = events.columns
+
+    def filter_of(self, condition: Expression | None) -> Expression | None:
+        """See `Facts.filter_of`."""
+        return condition
+
+    def passed(self, name: Any) -> Mask | None:
+        """See `Facts.passed`."""
+        if name is None:
+            return None
+        passed: Mask = pc.fill_null(self._columns[filter_name(name)], False).to_numpy(zero_copy_only=False)
+        return passed
+
+    def values(self, expression: Expression) -> Array:
+        """See `Facts.values`."""
+        known = from_arrow(self._columns[value_name(expression)], expression.type)
+        if not known.null.any():
+            whole: Array = known.data
+            return whole
+        data: Array = known.data.copy()
+        data[known.null] = 0
+        return data
+
+
+class _Frames:
+    """Measures of frames of some events: each event is a cell, a frame is a run of cells."""
+
+    def __init__(self, events: Events) -> None:
+        self._partials = Partials(_EventFacts(events), np.arange(events.rows), events.rows)
+        self._every = np.arange(events.rows)
+        self._added: set[str] = set()
+
+    def columns(self, measures: Sequence[Measure], low: Ints, high: Ints) -> dict[str, npt.NDArray[Any]]:
+        """The columns of some measures, a row for each frame [low, high)."""
+        for measure in measures:
+            if measure.id not in self._added:
+                self._partials.add(measure)
+                self._added.add(measure.id)
+        ids = {measure.id for measure in measures}
+        mine = {n: c for n, c in self._partials.columns(self._every).items() if n.partition(":")[0] in ids}
+        found: dict[str, npt.NDArray[Any]] = {}
+        for name, column in mine.items():
+            how = merge_rule(name)
+            if how == "add" and ":w" in name:
+                _add_words(found, name, column, low, high)
+            elif how == "add":
+                found[name] = _summed(column, low, high)
+            elif how != "low":
+                extremes = extreme_of(name, mine) if how != "registers" else column
+                found[name] = best_of_frames(how, column if extremes is None else extremes, low, high)
+        return found
+
+
+def _summed(column: Ints, low: Ints, high: Ints) -> Ints:
+    running = np.concatenate([np.zeros(1, np.int64), np.cumsum(column, dtype=np.int64)])
+    total: Ints = running[high] - running[low]  # right even where the running sum wraps around
+    return total
+
+
+def _add_words(found: dict[str, npt.NDArray[Any]], name: str, column: Ints, low: Ints, high: Ints) -> None:
+    """Sums of words in halves, for whole words of many events would not fit."""
+    prefix, _, place = name.rpartition(":w")
+    lower = _summed(column & ((1 << _HALF_BITS) - 1), low, high)
+    upper = _summed(column >> _HALF_BITS, low, high)
+    parts = {
+        int(place): lower + ((upper & ((1 << _HALF_BITS) - 1)) << _HALF_BITS),
+        int(place) + 1: upper >> (_WORD_BITS - _HALF_BITS),
+    }
+    for k, part in parts.items():
+        there = f"{prefix}:w{k}"
+        if part.any() or there == name:
+            found[there] = found[there] + part if there in found else part
+
+
+def best_of_frames(how: str, values: npt.NDArray[Any], low: Ints, high: Ints) -> npt.NDArray[Any]:
+    """The best value of each frame [low, high), none of them empty, by a rule of `state.cells.better`.
+
+    >>> best_of_frames("min", np.array([3, 1, 2]), np.array([0, 2]), np.array([3, 3])).tolist()
+    [1, 2]
+    """
+    level = np.frexp((high - low).astype(np.float64))[1] - 1
+    found = np.empty(len(low), values.dtype)
+    for step in range(int(level.max()) + 1 if len(level) else 0):
+        width = 1 << step  # values[i] is the best of so many from i on
+        at = np.flatnonzero(level == step)
+        found[at] = better(how, values[low[at]], values[high[at] - width])
+        values = better(how, values[:-width], values[width:])
+    return found

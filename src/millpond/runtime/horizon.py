@@ -1,0 +1,36 @@
+"""How far back state is needed: times before which no open window of a group holds anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millpond.model.windows import Counted, Range, Session
+from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.runtime.holistic import needs_events
+from millpond.runtime.tasks import Watermark
+
+
+def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
+    """Slices that end at or before this time are in no open window of `queries`; None: all are needed.
+
+    Of sessions there is no such time, for they may go on: a fold says which atoms are needed. Nor of windows of so
+    many events.
+    """
+    times = []
+    for plan in queries:
+        at = mark.at(plan.query.delay_us)
+        window = plan.query.window
+        if at is None or isinstance(window, Session | Counted):
+            return None
+        if isinstance(window, Range):
+            times.append(at + 1 - window.preceding_us)  # the next event that has no row yet
+            continue
+        # the earliest open window is the first of its grid that ends after the watermark
+        end = (at - window.offset_us - window.size_us) // window.slide_us * window.slide_us
+        times.append(end + window.slide_us + window.offset_us)
+    return min(times, default=None)
+
+
+def events_needed_from(group: GroupPlan, mark: Watermark) -> int | None:
+    """The same for the event log of a group."""
+    return needed_from([plan for plan in group.queries if needs_events(plan)], mark)

@@ -1,0 +1,63 @@
+"""A row per event: which events the watermark has passed, and the frames of time before each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from millpond.arrays import Ints
+from millpond.model.windows import Range
+from millpond.plan.build import presence_filter
+from millpond.plan.plan import QueryPlan
+from millpond.runtime.event_log import GroupLog
+from millpond.runtime.framed import Due
+from millpond.runtime.holistic import passing, ranks
+from millpond.runtime.logged import value_name
+from millpond.runtime.tasks import Watermark
+from millpond.state.event_log import Events
+
+_ALWAYS = -(1 << 63)
+
+
+def frames_of(plan: QueryPlan) -> list[int]:
+    """How far back each aggregate's frame reaches, in microseconds; last, the whole window."""
+    window = plan.query.window
+    assert isinstance(window, Range)
+    own = (aggregate.preceding_us for aggregate in plan.query.aggregates)
+    return [*(one if isinstance(one, int) else window.preceding_us for one in own), window.preceding_us]
+
+
+def first_answered(plan: QueryPlan, mark_us: int | None) -> int:
+    """The earliest time of an event above a watermark that has a row: its whole frame is after the query was added."""
+    first = _ALWAYS if mark_us is None else mark_us + 1
+    return max(first, plan.from_us + frames_of(plan)[-1]) if plan.from_us > _ALWAYS else first
+
+
+def rows_due(log: GroupLog, plan: QueryPlan, before: Watermark, after: Watermark) -> Iterator[Due]:
+    """The rows of a query with a `Range` window for the events whose time the watermark reaches."""
+    delay_us = plan.query.delay_us
+    low, high = before.at(delay_us), after.at(delay_us)
+    if high is None or (low is not None and low >= high):
+        return
+    frames = frames_of(plan)
+    start = _ALWAYS if low is None else low + 1 - frames[-1]
+    first = first_answered(plan, low)
+    events = passing(log.between(start, high + 1, plan.delay), presence_filter(plan.query))
+    events = events.take(_order(events, plan))
+    at = np.flatnonzero(events.times_us >= first)
+    times = events.times_us[at]
+    known = np.unique(events.times_us)
+    width = len(known) + 1
+    places = events.slots.astype(np.int64) * width + np.searchsorted(known, events.times_us)
+    own = events.slots[at].astype(np.int64) * width
+    lows = {us: np.searchsorted(places, own + np.searchsorted(known, times - us)) for us in {*frames}}
+    highs = np.searchsorted(places, places[at], "right")
+    due = Due(events, [lows[us] for us in frames], highs, at, times - frames[-1], times + 1)
+    yield from due.cut(plan)
+
+
+def _order(events: Events, plan: QueryPlan) -> Ints:
+    """By slot and time; of a served query those of one time by what its rows tell, for the last one stays."""
+    told = [ranks(events.columns[value_name(one)], one.type) for one in plan.query.of_event] if plan.query.serve else []
+    return np.lexsort((*told, events.times_us, events.slots))

@@ -1,0 +1,94 @@
+"""The naive twin of windows that are runs of a key's events: every event is compared with every other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from millpond.model.aggregates import Aggregate
+from millpond.model.query import Query
+from millpond.model.windows import Counted, Interval, Range
+from millpond.testing.rowwise import Value, order
+
+
+class Event(NamedTuple):
+    """An event that a query takes; `taken`: the argument of each aggregate that takes it, with its position."""
+
+    time: int
+    keys: tuple[Value, ...]
+    taken: tuple[tuple[int, Value], ...]
+    of_event: tuple[Value, ...]
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Its key, every NaN being the same."""
+        return tuple(None if value is None else order(value) for value in self.keys)
+
+
+class Frame(NamedTuple):
+    """A window, its key, for each aggregate the arguments of the events it took, and values of the event."""
+
+    window: Interval
+    keys: tuple[Value, ...]
+    arguments: tuple[list[Value], ...]
+    of_event: tuple[Value, ...]
+
+
+def frames_by_epoch(
+    query: Query, epochs: Sequence[Sequence[Event]], marks: Sequence[float | None]
+) -> list[list[Frame]]:
+    """For each epoch the frames that end with an event whose time the watermark after it has reached."""
+    passed: dict[object, list[Event]] = {}
+    every: list[Event] = []
+    waiting: list[Event] = []
+    found = []
+    for events, mark in zip(epochs, marks, strict=True):
+        every += events
+        waiting += events
+        ripe = [event for event in waiting if mark is not None and event.time <= mark]
+        waiting = [event for event in waiting if event not in ripe]
+        if isinstance(query.window, Range):
+            found.append([_range_frame(query, event, every) for event in ripe])
+            continue
+        ripe.sort(key=lambda event: (event.time, _contribution(query, event)))
+        frames = [_counted_frame(query, event, passed.setdefault(event.identity, [])) for event in ripe]
+        found.append([frame for frame in frames if frame is not None])
+    return found
+
+
+def _counted_frame(query: Query, event: Event, before: list[Event]) -> Frame | None:
+    """The frame that ends with an event, if one does; `before`: those of its key, to which it is added."""
+    assert isinstance(query.window, Counted)
+    before.append(event)
+    if len(before) % query.window.every:
+        return None
+    last = before[-query.window.size :]
+    arguments = [[value for one in last for j, value in one.taken if j == i] for i in range(len(query.aggregates))]
+    return Frame(Interval(last[0].time, event.time), event.keys, tuple(arguments), ())
+
+
+def _contribution(query: Query, event: Event) -> tuple[object, ...]:
+    """What each aggregate takes of the event, in the order of values; nothing is least."""
+    taken = dict(event.taken)
+    return tuple(_taken(aggregate, taken[i]) if i in taken else () for i, aggregate in enumerate(query.aggregates))
+
+
+def _taken(aggregate: Aggregate, value: Value) -> tuple[object, ...]:
+    count = len(aggregate.arguments)
+    given: Sequence[Value] = value[1:] if aggregate.logged else value if count > 1 else (value,)[:count]
+    needed = {"first": (), "last": (), "min_by": (1,), "max_by": (1,)}.get(aggregate.function, range(count))
+    if any(given[i] is None for i in needed):
+        return ()
+    return (1, *((0,) if one is None else (1, order(one)) for one in given))
+
+
+def _range_frame(query: Query, event: Event, every: Sequence[Event]) -> Frame:
+    assert isinstance(query.window, Range)
+    same = [other for other in every if other.identity == event.identity and other.time <= event.time]
+    arguments = []
+    for i, aggregate in enumerate(query.aggregates):
+        own = aggregate.preceding_us
+        start = event.time - (own if isinstance(own, int) else query.window.preceding_us)
+        arguments.append([value for other in same if other.time >= start for j, value in other.taken if j == i])
+    window = Interval(event.time - query.window.preceding_us, event.time + 1)
+    return Frame(window, event.keys, tuple(arguments), event.of_event)

@@ -1,0 +1,199 @@
+"""Windows of so many events are answered as the naive twin does, whoever shares the pond and however input is cut."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from millpond.errors import OverflowedError
+from millpond.model.expressions import Column
+from millpond.model.query import Named, Query
+from millpond.model.windows import Counted
+from millpond.plan.build import build_plan
+from millpond.testing import oracle
+from millpond.testing.answers import Answers, Run, answers, dealt
+from millpond.testing.cases import DELAYS, SECOND, Case, aggregate_of, random_case
+from millpond.testing.compare import assert_same_rows, canonical
+from millpond.testing.rowwise import Raised
+
+PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
+COUNTS = ((1, 1), (2, 1), (3, 2), (2, 3), (5, 5), (10, 1), (7, 3))
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[Iterator[Path]]:
+    """A new folder at each turn; those before are removed."""
+
+    def fresh() -> Iterator[Path]:
+        for i in itertools.count():
+            shutil.rmtree(tmp_path / str(i - 1), ignore_errors=True)
+            yield tmp_path / str(i)
+
+    yield fresh()
+
+
+def counted_case(seed: int, events: int, queries: int, epochs: int = 8) -> Case:
+    dice = random.Random(seed)
+    case = random_case(seed, events, queries, epochs=epochs)
+    windows = [Counted(*dice.choice(COUNTS)) for _ in case.queries]
+    pairs = zip(case.queries, windows, strict=True)
+    return Case(case.epochs, [replace(q, window=w) if dice.random() < 0.7 else q for q, w in pairs])
+
+
+def check(case: Case, found: Answers, drained: bool = True) -> int:
+    """Hold the answers against the naive twin; returns how many rows of so many events were compared."""
+    compared = 0
+    for query in case.queries:
+        counted = oracle.counts(query, case.epochs)
+        assert found.counts.get(query.name, {}) == (counted if counted["read"] else {}), query
+        try:
+            expected = oracle.answer(query, case.epochs, drained=drained)
+        except (Raised, OverflowedError):
+            assert query.name in found.quarantined, query
+            continue
+        assert query.name not in found.quarantined, query
+        assert_same_rows(expected, found.rows[query.name], about=str(query))
+        assert found.withheld.get(query.name, 0) == oracle.withheld(query, case.epochs, drained=drained), query
+        compared += len(expected) * isinstance(query.window, Counted)
+    return compared
+
+
+@pytest.mark.parametrize("first", range(5000, 5036, 12))
+def test_seeded_cases_are_answered_as_the_naive_twin_does(first: int, folders: Iterator[Path]) -> None:
+    compared = 0
+    for seed in range(first, first + 12):
+        dice = random.Random(seed)
+        case = counted_case(seed, 100, 5)
+        instances, buckets = dice.randint(1, 4), dice.choice((4, 64, 1024))
+        compared += check(case, answers(next(folders), case.queries, case.epochs, instances, buckets, dealt(seed)))
+    assert compared > 300
+
+
+@settings(PROPERTY, max_examples=60)
+@given(
+    case_seed=st.integers(0, 10**6), seed=st.integers(0, 3), instances=st.integers(1, 4), drained=st.booleans(),
+    events=st.integers(0, 30), epochs=st.integers(1, 6),
+)  # fmt: skip
+def test_small_streams_in_any_cut(
+    case_seed: int, seed: int, instances: int, drained: bool, events: int, epochs: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
+    case = counted_case(case_seed, events, 4, epochs)
+    folder = tmp_path_factory.mktemp("pond")
+    check(case, answers(folder, case.queries, case.epochs, instances, 16, dealt(seed), drained), drained)
+    shutil.rmtree(folder)
+
+
+def last(name: str, size: int, every: int, delay_us: int = 0) -> Query:
+    """The amounts of the last events of a key."""
+    amount = Column("amount", "double")
+    functions = ("count", "sum", "min", "avg", "stddev_samp", "max")
+    aggregates = tuple(aggregate_of(function, amount) for function in functions)
+    return Query(
+        name, "events", "ts", delay_us, Counted(size, every), (Column("k", "string"),), aggregates,
+        (Named("start", Column("window.start", "timestamp")), Named("end", Column("window.end", "timestamp")),
+         Named("k", Column("key:0", "string")),
+         *(Named(f"a{i}", Column(f"agg:{i}", wanted.type)) for i, wanted in enumerate(aggregates))),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(5200, 5202))
+def test_sizes_steps_and_delays_share_one_group(seed: int, folders: Iterator[Path]) -> None:
+    """Many epochs, so that sections are merged."""
+    dice = random.Random(seed)
+    case = random_case(seed, 500, 0, epochs=40)
+    queries = [last(f"c{i}", *dice.choice(COUNTS), dice.choice(DELAYS[:5])) for i in range(4)]
+    queries.append(replace(queries[0], name="some", where=Column("flag", "boolean")))
+    assert len(build_plan(queries).groups) == 1
+    case = Case(case.epochs, queries)
+    alone = answers(next(folders), queries, case.epochs)
+    assert check(case, alone) > 300
+    same(alone, answers(next(folders), queries, case.epochs, 4, 7, dealt(seed, 4)), queries)
+    for query in queries[:2]:
+        same(alone, answers(next(folders), [query], case.epochs, 2), [query])
+
+
+def same(left: Answers, right: Answers, queries: list[Query]) -> None:
+    """Bit by bit the same rows and counts."""
+    for query in queries:
+        rows = (sorted(map(repr, map(canonical, side.rows[query.name]))) for side in (left, right))
+        assert next(rows) == next(rows), query.name
+        assert left.counts[query.name] == right.counts[query.name]
+
+
+def events(*times: int, k: str = "a") -> list[dict[str, object]]:
+    return [{"k": k, "amount": float(time), "ts": time * SECOND} for time in times]
+
+
+def bounds(found: Answers, name: str) -> list[tuple[int, int, int, float]]:
+    rows = found.rows[name]
+    return sorted((row["start"] // SECOND, row["end"] // SECOND, row["a0"], row["a1"]) for row in rows)
+
+
+def test_windows_are_smaller_until_a_key_has_enough_events(folders: Iterator[Path]) -> None:
+    found = answers(next(folders), [last("q", 3, 2)], [events(1), events(2, 3, 4, 5), events(6), events(7)])
+    assert bounds(found, "q") == [(1, 2, 2, 3.0), (2, 4, 3, 9.0), (4, 6, 3, 15.0)]
+
+
+def test_events_that_come_out_of_order_count_in_order(folders: Iterator[Path]) -> None:
+    found = answers(next(folders), [last("q", 2, 2, 10 * SECOND)], [events(5), events(3), events(4, 1)])
+    assert bounds(found, "q") == [(1, 3, 2, 4.0), (4, 5, 2, 9.0)]
+
+
+def test_a_row_leaves_when_the_watermark_reaches_its_last_event(folders: Iterator[Path]) -> None:
+    query = last("q", 2, 2, 5 * SECOND)
+    for newest, rows in ((14, 0), (15, 1)):
+        found = answers(next(folders), [query], [events(9, 10), events(newest, k="b")], drained=False)
+        assert len(found.rows["q"]) == rows
+
+
+def test_a_pond_goes_on_in_the_middle_of_windows(tmp_path: Path, folders: Iterator[Path]) -> None:
+    case = random_case(5300, 200, 0, epochs=10)
+    query = last("q", 5, 2, 5 * SECOND)
+    whole = answers(next(folders), [query], case.epochs)
+    first = Run(tmp_path / "pond", [query], 2)
+    for batch in case.epochs[:5]:
+        first.epoch([batch])
+    second = Run(tmp_path / "pond", [query], 2)
+    for batch in case.epochs[5:]:
+        second.epoch([batch])
+    second.pond.drain()
+    before, after, expected = (
+        sorted(repr(canonical(row)) for row in found.rows["q"]) for found in (first.answers(), second.answers(), whole)
+    )
+    assert 0 < len(before) < len(expected)
+    assert after == expected  # a new sink in memory reads the log from its beginning
+
+
+def test_only_the_last_events_of_a_key_stay(tmp_path: Path) -> None:
+    run = Run(tmp_path, [last("q", 3, 1), last("long", 10, 10, 5 * SECOND)], 2)
+    for epoch in range(150):
+        run.epoch([events(2 * epoch, 2 * epoch + 1) + events(2 * epoch, k=f"k{epoch % 5}")])
+    live = run.pond.manifest.sections.values()
+    # six keys with nine events each, and as many again before they are merged; eight epochs of three
+    assert sum(section.rows for section in live if section.kind == "events") < 2 * 6 * 9 + 2 * 8 * 3 + 20
+    assert sum(section.rows for section in live if section.kind == "segment") < 2 * 3 * 8 * 6
+    run.pond.drain()
+    assert len(run.answers().rows["q"]) == 450
+    assert len(run.answers().rows["long"]) == 30 + 5 * 3
+    run.epoch([events(9999, k="k0")])
+    run.pond.drain()
+    assert [row[:3] for row in bounds(run.answers(), "q") if row[1] == 9999] == [(280, 9999, 3)]
+
+
+def test_a_query_that_is_added_counts_from_then_on(tmp_path: Path) -> None:
+    first = Run(tmp_path, [last("old", 2, 2)])
+    first.epoch([events(1, 2, 3)])
+    second = Run(tmp_path, [last("old", 2, 2), last("new", 2, 2)])
+    second.epoch([events(4, 5)])
+    second.pond.drain()
+    assert bounds(second.answers(), "old") == [(1, 2, 2, 3.0), (3, 4, 2, 7.0)]
+    assert bounds(second.answers(), "new") == [(4, 5, 2, 9.0)]
