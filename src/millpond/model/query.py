@@ -48,6 +48,11 @@ class Query(msgspec.Struct, frozen=True):
     functions: tuple[UserFunction, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
+    def streams(self) -> tuple[str, ...]:
+        """The stream that it reads."""
+        return (self.stream,)
+
+    @property
     def user_functions(self) -> dict[str, UserFunction]:
         """The functions of users that it calls, by the `function` of the aggregates that do."""
         return {} if isinstance(self.functions, msgspec.UnsetType) else {made.function: made for made in self.functions}
