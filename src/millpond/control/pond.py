@@ -192,7 +192,7 @@ class Pond:
 
     def notes(self) -> list[EmptyInputError]:
         """What may be a mistake but is none for sure: streams whose folder holds nothing yet."""
-        used = {query.stream for query in self.queries}
+        used = {stream for query in self.queries for stream in query.streams}
         return empty_inputs(stream for stream in self._front.streams.values() if stream.name in used)
 
     def run(self, *, once: bool = True, drain: bool = False) -> bool:
@@ -262,7 +262,7 @@ class Pond:
         """What is asked now, if it is what the folder was asked before."""
         known = from_json(manifest.spec) if manifest.spec else None
         instances = self._instances or (known.instances if known else default_instances(self.spark))
-        used = {query.stream for query in self.queries}
+        used = {stream for query in self.queries for stream in query.streams}
         streams = tuple(stream for stream in self._front.streams.values() if stream.name in used)
         spec = PondSpec.of(streams, self.queries, instances)
         if known is not None and known.meaning != spec.meaning:

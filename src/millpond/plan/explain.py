@@ -10,19 +10,16 @@ from millpond.model.aggregates import DISTINCT
 from millpond.model.expressions import Literal, columns_of, render
 from millpond.model.query import Query
 from millpond.model.stream import Stream
-from millpond.model.windows import Session, Sliding, Window
+from millpond.model.windows import Session, Sliding
 from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.edges import edges_between
+from millpond.plan.explain_joins import join_lines, log_lines
 from millpond.plan.explain_stateless import stateless_lines
 from millpond.plan.measures import precision_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan
-from millpond.plan.words import count_of, predicate_text
+from millpond.plan.words import count_of, duration, predicate_text, window_text
 
 _HOUR_US = 3_600_000_000
-_UNITS = (
-    ("day", 24 * _HOUR_US), ("hour", _HOUR_US), ("minute", 60_000_000), ("second", 1_000_000),
-    ("millisecond", 1_000), ("microsecond", 1),
-)  # fmt: skip
 _COUNTED_EDGES = 1 << 20
 """Beyond so many edges in one common period of all windows, they are added up instead of counted."""
 
@@ -31,6 +28,7 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
     """The plan as text for people, with what its streams are made of and declare: equal plans give equal text."""
     streams = plan.streams
     stateless = f" and {len(plan.selections)} stateless" if plan.selections else ""
+    stateless += f" and {count_of(len(plan.joins.plans), 'join')}" if plan.joins.plans else ""
     lines = [
         f"plan {plan.id}: {count_of(len(plan.asked), 'query')} in "
         f"{count_of(len(plan.groups), 'group')}{stateless} over {count_of(len(streams), 'stream')}"
@@ -50,6 +48,10 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
     for stream in streams:
         if plan.selections_of(stream):
             lines += ["", *stateless_lines(plan, stream)]
+    for log in plan.joins.logs:
+        lines += ["", *log_lines(plan.joins, log)]
+    for plan_of_join in plan.joins.plans:
+        lines += ["", *join_lines(plan_of_join.join)]
     return "\n".join(lines) + "\n"
 
 
@@ -178,34 +180,6 @@ def edges_text(windows: Sequence[Sliding]) -> str:
     """How finely the windows cut event time, for people."""
     rate, exact = edges_per_hour(windows)
     return f"{'' if exact else 'at most '}{rate_text(rate)} per hour: so many slices per key that has events"
-
-
-def window_text(window: Window) -> str:
-    """A window for people.
-
-    >>> window_text(Sliding(3_600_000_000, 60_000_000)), window_text(Sliding(1_500_000, 1_500_000))
-    ('1 hour every 1 minute', '1500 milliseconds')
-    """
-    if isinstance(window, Session) and window.own_end is not None:
-        return f"sessions until {render(window.own_end)}"
-    if isinstance(window, Session):
-        return f"sessions with a gap of {duration(window.gap_us)}"
-    text = duration(window.size_us)
-    if not window.tumbling:
-        text += f" every {duration(window.slide_us)}"
-    return text + (f" from {duration(window.offset_us)}" if window.offset_us else "")
-
-
-def duration(us: int) -> str:
-    """A duration in its largest whole unit.
-
-    >>> duration(90_000_000), duration(0)
-    ('90 seconds', '0 seconds')
-    """
-    if not us:
-        return "0 seconds"
-    name, unit = next((name, unit) for name, unit in _UNITS if us % unit == 0)
-    return count_of(us // unit, name)
 
 
 def measure_text(measure: Measure) -> str:

@@ -10,9 +10,9 @@ from millpond.model.expressions import Expression, render
 from millpond.model.query import Query
 from millpond.model.windows import length_us
 from millpond.plan.build import build_plan, needed_columns
-from millpond.plan.explain import duration, edges_per_hour, measure_text, rate_text
+from millpond.plan.explain import edges_per_hour, measure_text, rate_text
 from millpond.plan.plan import GroupPlan, Measure, Plan
-from millpond.plan.words import predicate_text
+from millpond.plan.words import duration, predicate_text
 
 _HOUR_US = 3_600_000_000
 

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from millpond.model.expressions import Expression, columns_of, render
+from millpond.model.windows import Session, Window
+
+_HOUR_US = 3_600_000_000
+_UNITS = (
+    ("day", 24 * _HOUR_US), ("hour", _HOUR_US), ("minute", 60_000_000), ("second", 1_000_000),
+    ("millisecond", 1_000), ("microsecond", 1),
+)  # fmt: skip
 
 
 def count_of(number: int, word: str) -> str:
@@ -20,3 +27,32 @@ def predicate_text(filter_: Expression) -> str:
     """A filter for people."""
     text = render(filter_)
     return text if columns_of(filter_) else f"{text} (the same for every event)"
+
+
+def window_text(window: Window) -> str:
+    """A window for people.
+
+    >>> from millpond.model.windows import Sliding
+    >>> window_text(Sliding(3_600_000_000, 60_000_000)), window_text(Sliding(1_500_000, 1_500_000))
+    ('1 hour every 1 minute', '1500 milliseconds')
+    """
+    if isinstance(window, Session) and window.own_end is not None:
+        return f"sessions until {render(window.own_end)}"
+    if isinstance(window, Session):
+        return f"sessions with a gap of {duration(window.gap_us)}"
+    text = duration(window.size_us)
+    if not window.tumbling:
+        text += f" every {duration(window.slide_us)}"
+    return text + (f" from {duration(window.offset_us)}" if window.offset_us else "")
+
+
+def duration(us: int) -> str:
+    """A duration in its largest whole unit.
+
+    >>> duration(90_000_000), duration(0)
+    ('90 seconds', '0 seconds')
+    """
+    if not us:
+        return "0 seconds"
+    name, unit = next((name, unit) for name, unit in _UNITS if us % unit == 0)
+    return count_of(us // unit, name)

@@ -48,10 +48,10 @@ class Candidates:
         """How many pairs there are."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def runs(self, most: int = PAIRS_AT_ONCE) -> Iterator[tuple[Ints, Ints]]:
-        """All pairs, at most so many at once: positions among the asking rows, and among the other ones."""
-        for start in range(0, self.count, most):
-            nth = np.arange(start, min(start + most, self.count))
+    def runs(self) -> Iterator[tuple[Ints, Ints]]:
+        """All pairs, `PAIRS_AT_ONCE` at most: positions among the asking rows, and among the other ones."""
+        for start in range(0, self.count, PAIRS_AT_ONCE):
+            nth = np.arange(start, min(start + PAIRS_AT_ONCE, self.count))
             asking = np.searchsorted(self._ends, nth, "right")
             before = np.where(asking > 0, self._ends[asking - 1], 0)
             yield asking, self._order[self._first[asking] + nth - before]

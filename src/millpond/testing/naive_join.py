@@ -67,7 +67,7 @@ def _fate(side: Side, row: Row, watermark_us: int | None) -> tuple[str, Event | 
 
 def mark_us(join: Join, epochs: Sequence[Batch]) -> int | None:
     """The lesser of the watermarks of both sides after some epochs."""
-    marks = []
+    marks: list[int] = []
     for side in join.sides.values():
         times = [row[side.event_time] for batch in epochs for row in batch.get(side.stream, ())]
         newest = max((time for time in times if time is not None), default=None)
