@@ -127,7 +127,7 @@ def test_why_and_plans_say_what_is_true(spark: SparkSession, folder: Path) -> No
     with Pond(spark, folder / "other") as pond:
         for name, columns in (("tx", TX), ("pay", PAY)):
             source = Source("parquet", (("path", str(folder / name)),))
-            pond._front.declare(Stream(name, fields(columns), source))
+            pond.stream(Stream(name, fields(columns), source))
         first = pond.add("full_near", QUERIES["full_near"])
         text, plan = explain(pond.plan, pond.streams), pond.plan
         more = pond.add("left_near", QUERIES["left_near"])

@@ -8,6 +8,7 @@ import msgspec
 
 from millpond.control.progress import utc
 from millpond.control.why import Facts, source_folder
+from millpond.errors import TooManyPairsError
 from millpond.model.expressions import Expression, render
 from millpond.model.join import Join
 from millpond.model.query import Query
@@ -68,10 +69,13 @@ def _causes(facts: Facts) -> Iterator[Cause]:
 
 
 def _quarantined(facts: Facts) -> Cause:
+    cure = "Widen the type (cast to double) or guard the expression, and"
+    if facts.quarantined.startswith(f"[{TooManyPairsError.code}]"):
+        cure = "Then"
     return Cause(
         "quarantined",
         f"It is quarantined, and emits nothing while the other queries go on: {facts.quarantined} "
-        "Widen the type (cast to double) or guard the expression, and ask it in a new pond.",
+        f"{cure} ask it in a new pond.",
     )
 
 

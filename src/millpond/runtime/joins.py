@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from millpond.arrays import Ints, Mask
-from millpond.errors import OverflowedError
+from millpond.errors import OverflowedError, TooManyPairsError
 from millpond.model.expressions import Expression
 from millpond.model.join import LEFT, RIGHT, Join, Within
 from millpond.model.windows import Sliding
@@ -150,7 +150,7 @@ class _JoinFold:
         try:
             made = [*self._pairs(), *(self._alone(side) for side in (LEFT, RIGHT) if join.preserves(side))]
             batches, withheld = joined_rows(join, [rows for rows in made if rows.size])
-        except OverflowedError as error:
+        except (OverflowedError, TooManyPairsError) as error:
             counts[f"raised:{join.name}"] = 1
             reasons[join.name] = str(error)
             return
@@ -191,9 +191,9 @@ class _JoinFold:
         self._tried += candidates.count
         most = self._join.most_pairs
         if isinstance(most, int) and self._tried > most:
-            raise OverflowedError(
+            raise TooManyPairsError(
                 f"The join {self._join.name!r} has no key and would try {self._tried} pairs in an epoch, of {most}.",
-                "Join on equal keys, filter both sides, or raise the limit.",
+                "Join on equal keys, filter both sides, or make the bounds narrower.",
             )
 
     def _window_of(self, rows: Placed, at: Ints) -> tuple[Ints, Ints] | None:
