@@ -31,17 +31,18 @@ class Candidates:
     """For each asking row the rows of the other side with its code and a place in [low, high]."""
 
     def __init__(self, asking: Placed, low: Ints, high: Ints, other: Placed) -> None:
-        places = np.unique(other.at)
+        near = _near(asking, low, high, other)
+        codes, near_at = other.codes[near], other.at[near]
+        places = np.sort(near_at)
         width = len(places) + 1
         # ranks of places keep code and place in one integer, whatever the unit of time
-        at = other.codes * width + np.searchsorted(places, other.at)
-        self._order = np.argsort(at, kind="stable")
-        ordered = at[self._order]
+        at = codes * width + np.searchsorted(places, near_at)
+        order = np.argsort(at, kind="stable")
+        ordered, self._order = at[order], near[order]
         base = asking.codes * width
         self._first = np.searchsorted(ordered, base + np.searchsorted(places, low), "left")
         last = np.searchsorted(ordered, base + np.searchsorted(places, high, "right"), "left")
         self._ends = np.cumsum(np.maximum(last - self._first, 0))
-        self._asking, self._other = asking, other
 
     @property
     def count(self) -> int:
@@ -55,3 +56,12 @@ class Candidates:
             asking = np.searchsorted(self._ends, nth, "right")
             before = np.where(asking > 0, self._ends[asking - 1], 0)
             yield asking, self._order[self._first[asking] + nth - before]
+
+
+def _near(asking: Placed, low: Ints, high: Ints, other: Placed) -> Ints:
+    """Positions of the other rows that could be asked for: by a code that asks, at a place between all bounds."""
+    if not len(low) or not len(other.at):
+        return np.zeros(0, np.int64)
+    asked = np.zeros(max(int(asking.codes.max()), int(other.codes.max())) + 1, bool)
+    asked[asking.codes] = True
+    return np.flatnonzero(asked[other.codes] & (other.at >= low.min()) & (other.at <= high.max()))
