@@ -12,7 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from millpond.control.causes import explain_why
+from millpond.control.reader import read_truth
+from millpond.control.why import find_facts
+from millpond.control.wiring import IDENTITY
 from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.model.endpoints import Sink
 from millpond.model.expressions import Call, Column, Expression, call, literal
 from millpond.model.join import KINDS, LEFT, RIGHT, Join, Side, Within
 from millpond.model.query import Named
@@ -23,7 +28,7 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
 from millpond.runtime import fold, joins, matching
-from millpond.testing import naive_join
+from millpond.testing import Trial, naive_join
 from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import EVERYTHING, SECOND, STREAM, condition
 from millpond.testing.compare import assert_same_rows, rows_of
@@ -338,3 +343,36 @@ def test_what_is_no_join_is_refused() -> None:
         near(left=side("events", keys=(G,)))
     with pytest.raises(UnsupportedQuery, match="tells the time of events by"):
         build_plan([near(), replace(near(), name="k", left=replace(side("events"), event_time="at"))])
+
+
+def test_a_trial_of_a_join(tmp_path: Path) -> None:
+    """Users test joins as they test other queries: rows in, virtual time, rows out."""
+    # a stream without an order is late by the epoch, so for any cut only times that grow are the same
+    times = {"events": [1, 2, 4, 7], "paid": [0, 3, 4, 9]}
+    fed_events = {name: [event("ab"[i % 2], at, i) for i, at in enumerate(some)] for name, some in times.items()}
+    with Trial.of([STREAM, PAID], [near("left")]) as trial:
+        for name, rows in fed_events.items():
+            trial.feed(name, rows)
+        found = [(row["left_2"], row["right_2"]) for row in trial.rows("j")]
+        assert found == [(0, 0), (0, 2), (2, 0), (2, 2), (1, 1), (3, 1)]
+        trial.restart()
+        trial.advance("events", 9 * SECOND)
+        assert [(row["left_2"], row["right_2"]) for row in trial.rows("j")] == [(1, 3), (3, 3)]
+        assert trial.fates("j") == {"read": 8, "applied": 8, "late": 0, "dead": 0, "filtered": 0}
+        with pytest.raises(UnsupportedQuery, match="counted only"):
+            trial.late("j")
+    with Trial.of([STREAM, PAID], [near("full")]) as trial:
+        trial.assert_same_for_any_cut(fed_events, cuts=4)
+
+
+def test_why_a_join_is_silent(tmp_path: Path) -> None:
+    run = started(tmp_path, [replace(near("left"), sink=Sink("memory"))], 1)
+    (tmp_path / IDENTITY).write_text("local")
+    run.epoch_of({"events": [[event("a", 5)]]})
+    truth, spec = read_truth(tmp_path)
+    [waiting] = [cause for cause in explain_why(find_facts(truth, spec, "j")).causes if cause.code == "join-open"]
+    assert waiting.text == "No event of paid was seen, so no row of the join can be final."
+    run.epoch_of({"paid": [[event("b", 2)]]})
+    truth, spec = read_truth(tmp_path)
+    [waiting] = [cause for cause in explain_why(find_facts(truth, spec, "j")).causes if cause.code == "join-open"]
+    assert "that of paid is behind at 1970-01-01 00:00:02Z" in waiting.text

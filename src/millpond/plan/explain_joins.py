@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from millpond.model.expressions import columns_of, render
+from millpond.model.expressions import Call, Column, Expression, columns_of, render
 from millpond.model.join import Join, Within
 from millpond.plan.build import build_plan
 from millpond.plan.join import Joins, SideLog, kept_us
@@ -27,8 +27,12 @@ def log_lines(joins: Joins, log: SideLog) -> Iterator[str]:
 def join_lines(join: Join) -> Iterator[str]:
     """A join, and when its rows leave."""
     yield f"join {join.name}: {join_text(join)}"
-    if join.condition is not None:
-        yield f"  condition {predicate_text(join.condition)}"
+    for name, side in join.sides.items():
+        if side.where is not None:
+            yield f"  {name:<9} where {predicate_text(side.where)}"
+    for name, asked in (("condition", join.condition), ("rows", join.having)):
+        if asked is not None:
+            yield f"  {name:<9} {'where ' * (name == 'rows')}{render(_over_values(join, asked))}"
     if isinstance(join.when, Within):
         yield "  rows      a pair leaves when both watermarks have passed both events"
     else:
@@ -52,6 +56,17 @@ def near_text(join: Join) -> str:
     if not isinstance(join.when, Within):
         return f"in the same window of {window_text(join.when)}"
     return f"the right event {_after(join.when.lower_us)} to {_after(join.when.upper_us)} the left one"
+
+
+def _over_values(join: Join, expression: Expression) -> Expression:
+    """The expression with what its columns are in the place of their positions."""
+    if isinstance(expression, Call):
+        return Call(expression.op, tuple(_over_values(join, arg) for arg in expression.args), expression.type)
+    if not isinstance(expression, Column):
+        return expression
+    side, _, what = expression.name.partition(":")
+    text = render(join.sides[side].values[int(what)]) if what.isdecimal() else what
+    return Column(f"{side}.{text}", expression.type)
 
 
 def _kept_us(join: Join, side: str) -> int:
