@@ -25,9 +25,11 @@ from millpond.control.why import find_facts
 from millpond.control.why_picture import draw
 from millpond.errors import MillpondError, QueryTypeError, of_machine
 from millpond.model.compiled import read_if_of, stale
+from millpond.model.join import Join
 from millpond.model.selection import Selection
 from millpond.plan.build import build_plan, needed_foreign
 from millpond.plan.explain import explain as explained
+from millpond.plan.explain_joins import price_of_join
 from millpond.plan.explain_stateless import price_of_selection
 from millpond.plan.price import price, price_text
 from millpond.spark.session import spark_session
@@ -129,6 +131,9 @@ def explain(
             if isinstance(query, Selection):
                 typer.echo("\n" + price_of_selection(plan, query), nl=False)
                 continue
+            if isinstance(query, Join):
+                typer.echo("\n" + price_of_join(plan, query), nl=False)
+                continue
             found = price(plan, query)
             typer.echo("\n" + price_text(found, price_of_state(found, measured)), nl=False)
 
@@ -155,7 +160,7 @@ def compile_file(
     write_compiled(path, compiled)
     typer.echo(f"{path} holds {', '.join(query.name for query in compiled.spec.asked)}.")
     for query in compiled.spec.asked:
-        for foreign in needed_foreign(build_plan([query]), query.stream):
+        for foreign in (one for stream in query.streams for one in needed_foreign(build_plan([query]), stream)):
             typer.echo(f"Only Spark evaluates `{foreign.sql}` of {query.name}: a test must give its values.")
 
 

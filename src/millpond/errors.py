@@ -20,6 +20,7 @@
     ├── UserFunctionError     MP-FUNCTION      a function of a user raised, hung, crashed or answered wrongly
     ├── StateError            what is remembered
     │   ├── StoreError            MP-STORE         the key-value store refused or vanished
+    │   ├── TooManyPairsError     MP-PAIRS         a join without equal keys would try too many pairs
     │   └── OverflowedError       MP-OVERFLOW      an exact number left its type
     └── SetupError            this machine, and Spark on it
         ├── JavaError             MP-JAVA          no usable Java
@@ -187,6 +188,12 @@ class StoreError(StateError):
 
     code = "MP-STORE"
     retry = True
+
+
+class TooManyPairsError(StateError):
+    """A join without equal keys would try more pairs of events in one epoch than it may."""
+
+    code = "MP-PAIRS"
 
 
 class OverflowedError(StateError):

@@ -17,6 +17,7 @@ import pyarrow as pa
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column, Foreign, call, literal
+from millpond.model.join import Join, Side, Within
 from millpond.model.query import Named, Query
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Field, Stream
@@ -199,6 +200,30 @@ def test_spec_of_sessions() -> None:
     stored = golden("spec-of-sessions", to_json(spec).encode())
     assert from_json(stored.decode()) == spec
     assert to_json(spec).encode() == stored
+
+
+def test_spec_of_joins() -> None:
+    k, ts = Column("k", "string"), Column("ts", "timestamp")
+    side = Side("tx", "ts", 5_000_000, (k,), (k, ts), call("isnotnull", (k,), "boolean"))
+    output = (Named("k", Column("left:0", "string")), Named("w", Column("right:window", WINDOW)))
+    windows = Join("windows", side, side, "full", Sliding(60_000_000, 20_000_000), output, text="SELECT …")
+    bounds = Join(
+        "bounds", side, msgspec.structs.replace(side, stream="pay", where=None), "inner", Within(-1, 2), output[:1],
+        call("lt", (Column("left:1", "timestamp"), Column("right:1", "timestamp")), "boolean"), most_pairs=7,
+    )  # fmt: skip
+    columns = (Field("k", "string"), Field("ts", "timestamp"))
+    spec = PondSpec.of((Stream("tx", columns), Stream("pay", columns)), (windows, bounds), 1)
+    stored = golden("spec-of-joins", to_json(spec).encode())
+    assert from_json(stored.decode()) == spec
+    assert to_json(spec).encode() == stored
+
+
+def test_events_of_a_join() -> None:
+    columns = {"v:5e6b10ee6ee4": pa.array(["ä", None, ""]), "f:0d873a54eab9": pa.array([True, False, True])}
+    hashes = np.array([-(2**63), 5, 2**62])
+    events = Events(hashes, np.array([-1, 0, 2**40]), np.array([0, 1, 0]), columns)
+    stored = golden("events-of-a-join", to_bytes(encode_events(events)).to_pybytes())
+    assert listed(decode_events(from_bytes(pa.py_buffer(stored)))) == listed(events)
 
 
 def test_spec() -> None:

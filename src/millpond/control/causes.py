@@ -8,10 +8,13 @@ import msgspec
 
 from millpond.control.progress import utc
 from millpond.control.why import Facts, source_folder
+from millpond.errors import TooManyPairsError
 from millpond.model.expressions import Expression, render
+from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import Selection
 from millpond.model.windows import Framed, Session
+from millpond.plan.explain_joins import near_text
 from millpond.plan.words import duration
 
 _SHOWN = 3
@@ -50,6 +53,8 @@ def _causes(facts: Facts) -> Iterator[Cause]:
     yield from _sinks(facts)
     if facts.due is not None:
         yield _waiting(facts)
+    elif isinstance(facts.query, Join):
+        yield _both_awaited(facts, facts.query)
     elif counts.applied and not counts.rows and not counts.withheld:
         yield Cause("no-open-window", "No open window holds an event of it: the next row needs new events.")
     if facts.running is False:
@@ -64,10 +69,13 @@ def _causes(facts: Facts) -> Iterator[Cause]:
 
 
 def _quarantined(facts: Facts) -> Cause:
+    cure = "Widen the type (cast to double) or guard the expression, and"
+    if facts.quarantined.startswith(f"[{TooManyPairsError.code}]"):
+        cure = "Then"
     return Cause(
         "quarantined",
         f"It is quarantined, and emits nothing while the other queries go on: {facts.quarantined} "
-        "Widen the type (cast to double) or guard the expression, and ask it in a new pond.",
+        f"{cure} ask it in a new pond.",
     )
 
 
@@ -90,19 +98,23 @@ def _nothing_read(facts: Facts) -> Cause:
 
 def _none_applied(facts: Facts) -> Cause:
     since, query = facts.tail.since, facts.query
-    where = "" if query.where is None else f" {render(query.where)}"
+    where = "" if isinstance(query, Join) or query.where is None else f" {render(query.where)}"
     raises = "something that the query evaluates for them raises (a cast, an overflow, a division by zero)"
     reasons = {"all-filtered": (since.filtered, f"left out by WHERE{where}, which is not true for any of them")}
     if isinstance(query, Selection):
         reasons["all-dead"] = since.dead, f"dead: {raises}"
     else:
+        sides = [*query.sides.values()] if isinstance(query, Join) else [query]
+        delays, times = (" or ".join(dict.fromkeys(made)) for made in zip(
+            *((duration(side.delay_us), side.event_time) for side in sides), strict=True
+        ))  # fmt: skip
         reasons["all-late"] = (
             since.late,
-            f"late: {duration(query.delay_us)} (the delay) or more behind the newest event of earlier epochs, or in a "
+            f"late: {delays} (the delay) or more behind the newest event of earlier epochs, or in a "
             "window that a drain closed. Files are read in the order of their times of change; a longer DELAY waits "
             "for more",
         )
-        missing = f"{query.event_time} is missing or {_ahead(facts)}"
+        missing = f"{times} is missing or {_ahead(facts)}"
         reasons["all-dead"] = since.dead, f"dead: {missing}, or {raises}"
     after = "" if facts.tail.applied_n is None else f" since record {facts.tail.applied_n}"
     events = f"{since.read:,} event{'' if since.read == 1 else 's'} read{after or _span(facts)}"
@@ -120,7 +132,7 @@ def _ahead(facts: Facts) -> str:
 
 def _withheld(facts: Facts) -> Cause:
     query = facts.query
-    having = "" if isinstance(query, Selection) or query.having is None else f" {_named(query, query.having)}"
+    having = f" {_named(query, query.having)}" if isinstance(query, Query) and query.having is not None else ""
     count = facts.tail.counts.withheld
     what = "The one row" if count == 1 else f"All {count:,} rows"
     return Cause("having", f"{what} of closed windows{_span(facts)} did not meet HAVING{having}.")
@@ -192,6 +204,22 @@ def _waiting(facts: Facts) -> Cause:
     if facts.running is False:
         text += " At the end of all input, `millpond run --once --drain` closes what is open."
     return Cause("window-open", text)
+
+
+def _both_awaited(facts: Facts, query: Join) -> Cause:
+    """What a join waits for; which pairs there will be nobody knows."""
+    if len(query.streams) > 1:
+        both = " and ".join(query.streams)
+        what = f"the watermarks of {both} have both passed it; that of {facts.stream.name} is behind"
+    else:
+        what = f"the watermark of {facts.stream.name} has passed it; it is"
+    if facts.newest_us is None:
+        return Cause("join-open", f"No event of {facts.stream.name} was seen, so no row of the join can be final.")
+    return Cause(
+        "join-open",
+        f"A row of the join leaves when {what} at {utc(facts.watermark_us)}, its newest event at "
+        f"{utc(facts.newest_us)}. An event of the other side must be {near_text(query)}.",
+    )
 
 
 def _epochs(facts: Facts) -> str:

@@ -14,6 +14,7 @@ from millpond.errors import CorruptError, PlaceError
 from millpond.log.local import LocalFolder
 from millpond.model.compiled import Compiled, digest, from_json, to_json
 from millpond.model.endpoints import Source
+from millpond.model.join import Join
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Derivation, Stream
@@ -41,8 +42,16 @@ def compile_text(spark: Session, text: str) -> Compiled:
     front = FrontEnd(spark)
     queries = front.load_file(text, opened)
     streams = {name: _as_declared(stream, stand_ins) for name, stream in front.streams.items()}
-    queries = [msgspec.structs.replace(query, stream=streams[query.stream].name) for query in queries]
+    queries = [_over(query, streams) for query in queries]
     return msgspec.structs.replace(compiled_of(streams.values(), queries), sql=digest(text))
+
+
+def _over(query: AnyQuery, streams: Mapping[str, Stream]) -> AnyQuery:
+    """The query over its streams as they are called here."""
+    if isinstance(query, Join):
+        sides = (msgspec.structs.replace(side, stream=streams[side.stream].name) for side in query.sides.values())
+        return msgspec.structs.replace(query, **dict(zip(query.sides, sides, strict=True)))
+    return msgspec.structs.replace(query, stream=streams[query.stream].name)
 
 
 def compiled_of(streams: Iterable[Stream], queries: Iterable[AnyQuery]) -> Compiled:

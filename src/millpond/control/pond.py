@@ -269,7 +269,7 @@ class Pond:
         """What is asked now, if it is what the folder was asked before."""
         known = from_json(manifest.spec) if manifest.spec else None
         instances = self._instances or (known.instances if known else default_instances(self.spark))
-        used = {query.stream for query in self.queries}
+        used = {stream for query in self.queries for stream in query.streams}
         streams = tuple(stream for stream in self._front.streams.values() if stream.name in used)
         spec = PondSpec.of(streams, self.queries, instances)
         if known is not None and known.meaning != spec.meaning:

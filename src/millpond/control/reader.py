@@ -14,7 +14,6 @@ from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifests, load
 from millpond.log.port import Log
 from millpond.model.query import Query
-from millpond.model.selection import Selection
 from millpond.model.spec import PondSpec, from_json
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.followers.view import Served, lookup
@@ -66,7 +65,7 @@ def _query(spec: PondSpec, name: str) -> Query:
     served = ", ".join(query.name for query in spec.queries if query.serve) or "none"
     if found is None:
         raise QueryTypeError(f"The pond has no query {name!r}.", f"Those that are served: {served}.")
-    if isinstance(found, Selection) or not found.serve:
+    if not isinstance(found, Query) or not found.serve:
         raise StoreError(f"The query {name!r} is not served.", f"Those that are: {served}.")
     return found
 

@@ -14,8 +14,10 @@ import msgspec
 
 from millpond.control.wiring import Truth
 from millpond.errors import QueryTypeError
+from millpond.log.manifest import Manifest
 from millpond.log.port import Log
 from millpond.log.records import ClaimRecord, EpochRecord, decode
+from millpond.model.join import Join, Side
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
@@ -76,7 +78,8 @@ class Tail(msgspec.Struct, frozen=True):
 class Facts(msgspec.Struct, frozen=True):
     """All that is known of a query as of record `n`; times in µs of event time.
 
-    A stateless query waits for nothing, so it has no watermark and no row is due.
+    A stateless query waits for nothing, so it has no watermark and no row is due. Of a join, `stream` is the one whose
+    watermark is behind that of the other, and no row is said to be due.
     """
 
     n: int
@@ -114,12 +117,16 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         names = ", ".join(query.name for query in spec.asked)
         raise QueryTypeError(f"The pond has no query {name!r}.", f"It has {names}.")
     manifest = truth.manifest
-    stream = next(stream for stream in spec.streams if stream.name == query.stream)
-    mark_us, due = None, None
+    mark_us, due, behind = None, None, query.streams[0]
     if isinstance(query, Query):
         group, plan = build_plan(spec.queries, spec.since).of_query(name)
-        mark_us = watermarks(manifest).get(stream.name, Watermark()).at(query.delay_us)
+        mark_us = watermarks(manifest).get(query.stream, Watermark()).at(query.delay_us)
         due = next_due(group, plan, manifest, Files(truth.folder), spec.instances)
+    elif isinstance(query, Join):
+        marks = {side.stream: _mark(manifest, side) for side in (query.right, query.left)}
+        behind = min(query.streams, key=lambda name: (marks[name] is not None, marks[name] or 0))
+        mark_us = marks[behind]
+    stream = next(stream for stream in spec.streams if stream.name == behind)
     tail = _tail(truth.log, manifest.n, name)
     followed = {f"sink:{name}", ViewFollower.name} if query.serve else {f"sink:{name}"}
     return Facts(
@@ -136,6 +143,10 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         sink_cursor(query, truth.folder / "cursors"),
         tuple(f"{one.name}: {one.error}" for one in followers if one.error and one.name in followed),
     )
+
+
+def _mark(manifest: Manifest, side: Side) -> int | None:
+    return watermarks(manifest).get(side.stream, Watermark()).at(side.delay_us)
 
 
 def _tail(log: Log, head: int, name: str) -> Tail:

@@ -9,9 +9,11 @@ from millpond.control.causes import Why
 from millpond.control.progress import utc
 from millpond.control.why import Facts
 from millpond.model.expressions import render
+from millpond.model.join import Join
+from millpond.model.query import Query
 from millpond.model.selection import Selection
-from millpond.plan.explain import window_text
-from millpond.plan.words import duration
+from millpond.plan.explain_joins import join_text
+from millpond.plan.words import duration, window_text
 
 _WIDTH = 100
 _BAR = 40
@@ -34,6 +36,8 @@ def _head(facts: Facts) -> Iterator[str]:
     query = facts.query
     if isinstance(query, Selection):
         what = f"{query.stream}, stateless"
+    elif isinstance(query, Join):
+        what = join_text(query)
     else:
         keys = ", ".join(map(render, query.keys)) or "nothing"
         what = f"{query.stream} by {keys}, {window_text(query.window)}, delay {duration(query.delay_us)}"
@@ -49,7 +53,7 @@ def _funnel(facts: Facts) -> Iterator[str]:
     for name in ("read", "late", "dead", "filtered", "applied"):
         count = getattr(counts, name)
         yield f"  {name:<9}{count:>14,}  {bar(count, counts.read)}".rstrip()
-    yield "rows" if isinstance(facts.query, Selection) else "rows of closed windows"
+    yield "rows" if not isinstance(facts.query, Query) else "rows of closed windows"
     for name, count in (("withheld", counts.withheld), ("out", counts.rows)):
         yield f"  {name:<9}{count:>14,}  {bar(count, counts.withheld + counts.rows)}".rstrip()
 

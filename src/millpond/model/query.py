@@ -55,6 +55,11 @@ class Query(msgspec.Struct, frozen=True):
         return () if isinstance(self.event, msgspec.UnsetType) else self.event
 
     @property
+    def streams(self) -> tuple[str, ...]:
+        """The stream that it reads."""
+        return (self.stream,)
+
+    @property
     def user_functions(self) -> dict[str, UserFunction]:
         """The functions of users that it calls, by the `function` of the aggregates that do."""
         return {} if isinstance(self.functions, msgspec.UnsetType) else {made.function: made for made in self.functions}

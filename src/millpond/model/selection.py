@@ -8,6 +8,7 @@ import msgspec
 
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Expression
+from millpond.model.join import Join
 from millpond.model.query import Named, Query
 
 
@@ -26,6 +27,11 @@ class Selection(msgspec.Struct, frozen=True):
     text: str = ""
 
     @property
+    def streams(self) -> tuple[str, ...]:
+        """The stream that it reads."""
+        return (self.stream,)
+
+    @property
     def serve(self) -> bool:
         """Whether the latest row per key is kept in the view: never."""
         return False
@@ -36,12 +42,14 @@ class Selection(msgspec.Struct, frozen=True):
         return None
 
 
-AnyQuery: TypeAlias = Query | Selection
+AnyQuery: TypeAlias = Query | Selection | Join
 """What a pond may be asked."""
 
 
 def expressions_of(asked: AnyQuery) -> tuple[Expression, ...]:
-    """Every expression over the stream's columns that the query evaluates."""
+    """Every expression over a stream's columns that the query evaluates."""
+    if isinstance(asked, Join):
+        return (*asked.left.expressions, *asked.right.expressions)
     parts: list[Expression | None] = [asked.where]
     if isinstance(asked, Selection):
         parts += [item.expression for item in asked.output]

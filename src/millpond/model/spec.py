@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from millpond.errors import CorruptError
+from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
@@ -16,7 +17,8 @@ class PondSpec(msgspec.Struct, frozen=True):
     """Streams, queries, instances and buckets: what a claim record carries, so that a restart can compare.
 
     `since_us`: for queries that were added when their stream had been read, the earliest start of their windows.
-    `queries` have windows; `stateless` are those without, left out of the JSON where there are none.
+    `queries` have windows; `stateless` are those without, `joins` those over two streams; both are left out of the JSON
+    where there are none.
     """
 
     streams: tuple[Stream, ...]
@@ -25,16 +27,20 @@ class PondSpec(msgspec.Struct, frozen=True):
     buckets: int = 1024
     stateless: tuple[Selection, ...] | msgspec.UnsetType = msgspec.UNSET
     since_us: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    joins: tuple[Join, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def of(
         cls, streams: tuple[Stream, ...], asked: Iterable[AnyQuery], instances: int, buckets: int = 1024
     ) -> PondSpec:  # fmt: skip
-        """The spec of queries of both kinds, in the order of their names."""
+        """The spec of queries of all kinds, in the order of their names."""
         ordered = sorted(asked, key=lambda query: query.name)
         queries = tuple(query for query in ordered if isinstance(query, Query))
         stateless = tuple(query for query in ordered if isinstance(query, Selection))
-        return cls(streams, queries, instances, buckets, stateless or msgspec.UNSET)
+        joins = tuple(query for query in ordered if isinstance(query, Join))
+        return cls(
+            streams, queries, instances, buckets, stateless or msgspec.UNSET, joins=joins or msgspec.UNSET
+        )  # fmt: skip
 
     @property
     def since(self) -> dict[str, int]:
@@ -44,7 +50,8 @@ class PondSpec(msgspec.Struct, frozen=True):
     @property
     def asked(self) -> tuple[AnyQuery, ...]:
         """Every query, those with windows first."""
-        return (*self.queries, *(() if isinstance(self.stateless, msgspec.UnsetType) else self.stateless))
+        stateless = () if isinstance(self.stateless, msgspec.UnsetType) else self.stateless
+        return (*self.queries, *stateless, *(() if isinstance(self.joins, msgspec.UnsetType) else self.joins))
 
     @property
     def meaning(self) -> PondSpec:

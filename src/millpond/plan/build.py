@@ -19,10 +19,12 @@ from millpond.model.expressions import (
     conjunction,
     may_raise,
 )
+from millpond.model.join import Join, Side
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.windows import Counted, Framed, Range, Session, Window
 from millpond.plan.event_log import log_plan, logged_rows
+from millpond.plan.join import identity_of, plan_joins
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
 
@@ -43,12 +45,15 @@ def build_plan(queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None =
         raise QueryTypeError(f"The query name {min(twice)!r} is used twice.", "Give each query its own name.")
     windowed = [query for query in ordered if isinstance(query, Query)]
     selections = tuple(query for query in ordered if isinstance(query, Selection))
-    _check_event_times(windowed)
+    joins = [query for query in ordered if isinstance(query, Join)]
+    _check_event_times([*windowed, *joins])
     groups: dict[tuple[object, ...], list[Query]] = {}
     for query in windowed:
         groups.setdefault(_identity(query), []).append(query)
     made = (_group(fingerprint(identity), members, since_us or {}) for identity, members in groups.items())
-    return Plan(tuple(made), selections or msgspec.UNSET)
+    sides = (identity_of(side) for join in joins for side in join.sides.values())
+    joined = plan_joins(joins, since_us or {}, {identity: fingerprint(identity) for identity in sides})
+    return Plan(tuple(made), selections or msgspec.UNSET, joined if joins else msgspec.UNSET)
 
 
 def _identity(query: Query) -> tuple[object, ...]:
@@ -72,16 +77,21 @@ def _order(window: Window) -> tuple[int, ...]:
     return 0, window.size_us, window.slide_us, window.offset_us
 
 
-def _check_event_times(queries: list[Query]) -> None:
+def _check_event_times(queries: Iterable[Query | Join]) -> None:
     """A stream has one watermark, so all its queries must tell time by the same column."""
-    columns: dict[str, Query] = {}
-    for query in queries:
-        first = columns.setdefault(query.stream, query)
-        if first.event_time != query.event_time:
+    columns: dict[str, str] = {}
+    asked = ((query, side) for query in queries for side in _timed(query))
+    for query, side in asked:
+        first = columns.setdefault(side.stream, side.event_time)
+        if first != side.event_time:
             raise UnsupportedQuery(
-                f"{query.name} tells the time of {query.stream} by {query.event_time}, not {first.event_time}.",
+                f"{query.name} tells the time of {side.stream} by {side.event_time}, not {first}.",
                 "Use one event-time column, or declare the stream a second time under another name.",
             )
+
+
+def _timed(query: Query | Join) -> Iterable[Query | Side]:
+    return query.sides.values() if isinstance(query, Join) else (query,)
 
 
 def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> GroupPlan:
@@ -206,3 +216,5 @@ def _expressions(plan: Plan, stream: str) -> Iterable[Expression]:
             yield from (*group.events.values, *group.events.filters)
     for selection in plan.selections_of(stream):
         yield from expressions_of(selection)
+    for log in plan.joins.logs_of(stream):
+        yield from (Column(log.event_time, "timestamp"), *log.kept.values, *log.kept.filters)

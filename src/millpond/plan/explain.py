@@ -10,15 +10,16 @@ from millpond.model.aggregates import DISTINCT
 from millpond.model.expressions import Literal, columns_of, render
 from millpond.model.query import Query
 from millpond.model.stream import Stream
-from millpond.model.windows import Counted, Framed, Range, Session, Sliding, Window
+from millpond.model.windows import Framed, Session, Sliding
 from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.edges import edges_between
 from millpond.plan.explain_events import event_lines
 from millpond.plan.explain_frames import frames_lines
+from millpond.plan.explain_joins import join_lines, log_lines
 from millpond.plan.explain_stateless import stateless_lines
 from millpond.plan.measures import precision_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
-from millpond.plan.words import count_of, duration, predicate_text
+from millpond.plan.words import count_of, duration, predicate_text, window_text
 
 _HOUR_US = 3_600_000_000
 _COUNTED_EDGES = 1 << 20
@@ -29,6 +30,7 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
     """The plan as text for people, with what its streams are made of and declare: equal plans give equal text."""
     streams = plan.streams
     stateless = f" and {len(plan.selections)} stateless" if plan.selections else ""
+    stateless += f" and {count_of(len(plan.joins.plans), 'join')}" if plan.joins.plans else ""
     lines = [
         f"plan {plan.id}: {count_of(len(plan.asked), 'query')} in "
         f"{count_of(len(plan.groups), 'group')}{stateless} over {count_of(len(streams), 'stream')}"
@@ -48,6 +50,10 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
     for stream in streams:
         if plan.selections_of(stream):
             lines += ["", *stateless_lines(plan, stream)]
+    for log in plan.joins.logs:
+        lines += ["", *log_lines(plan.joins, log)]
+    for plan_of_join in plan.joins.plans:
+        lines += ["", *join_lines(plan_of_join.join)]
     return "\n".join(lines) + "\n"
 
 
@@ -184,26 +190,6 @@ def edges_text(windows: Sequence[Sliding]) -> str:
     """How finely the windows cut event time, for people."""
     rate, exact = edges_per_hour(windows)
     return f"{'' if exact else 'at most '}{rate_text(rate)} per hour: so many slices per key that has events"
-
-
-def window_text(window: Window) -> str:
-    """A window for people.
-
-    >>> window_text(Sliding(3_600_000_000, 60_000_000)), window_text(Sliding(1_500_000, 1_500_000))
-    ('1 hour every 1 minute', '1500 milliseconds')
-    """
-    if isinstance(window, Session) and window.own_end is not None:
-        return f"sessions until {render(window.own_end)}"
-    if isinstance(window, Session):
-        return f"sessions with a gap of {duration(window.gap_us)}"
-    if isinstance(window, Counted):
-        return f"the last {count_of(window.size, 'event')} every {count_of(window.every, 'event')}"
-    if isinstance(window, Range):
-        return f"{duration(window.preceding_us)} before each event"
-    text = duration(window.size_us)
-    if not window.tumbling:
-        text += f" every {duration(window.slide_us)}"
-    return text + (f" from {duration(window.offset_us)}" if window.offset_us else "")
 
 
 def measure_text(measure: Measure) -> str:

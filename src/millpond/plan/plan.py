@@ -13,6 +13,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.windows import Counted, Framed, Session, Sliding, Window
 from millpond.plan.event_log import LogPlan
+from millpond.plan.join import Joins
 
 
 class Measure(msgspec.Struct, frozen=True, dict=True):
@@ -156,10 +157,16 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Every group of the pond, and its stateless queries, in a fixed order."""
+    """Every group of the pond, its stateless queries and its joins, in a fixed order."""
 
     groups: tuple[GroupPlan, ...]
     stateless: tuple[Selection, ...] | msgspec.UnsetType = msgspec.UNSET
+    joined: Joins | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def joins(self) -> Joins:
+        """The joins, and the logs that they share."""
+        return Joins() if isinstance(self.joined, msgspec.UnsetType) else self.joined
 
     @property
     def selections(self) -> tuple[Selection, ...]:
@@ -173,12 +180,13 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def asked(self) -> tuple[AnyQuery, ...]:
         """Every query."""
-        return (*(query.query for group in self.groups for query in group.queries), *self.selections)
+        windowed = (query.query for group in self.groups for query in group.queries)
+        return (*windowed, *self.selections, *(plan.join for plan in self.joins.plans))
 
     @property
     def streams(self) -> tuple[str, ...]:
         """The names of all streams that are read, sorted."""
-        return tuple(sorted({asked.stream for asked in self.asked}))
+        return tuple(sorted({stream for asked in self.asked for stream in asked.streams}))
 
     @property
     def id(self) -> str:

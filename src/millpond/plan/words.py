@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millpond.model.expressions import Expression, columns_of, render
+from millpond.model.windows import Counted, Range, Session, Window
 
 _HOUR_US = 3_600_000_000
 _UNITS = (
@@ -26,6 +27,27 @@ def predicate_text(filter_: Expression) -> str:
     """A filter for people."""
     text = render(filter_)
     return text if columns_of(filter_) else f"{text} (the same for every event)"
+
+
+def window_text(window: Window) -> str:
+    """A window for people.
+
+    >>> from millpond.model.windows import Sliding
+    >>> window_text(Sliding(3_600_000_000, 60_000_000)), window_text(Sliding(1_500_000, 1_500_000))
+    ('1 hour every 1 minute', '1500 milliseconds')
+    """
+    if isinstance(window, Session) and window.own_end is not None:
+        return f"sessions until {render(window.own_end)}"
+    if isinstance(window, Session):
+        return f"sessions with a gap of {duration(window.gap_us)}"
+    if isinstance(window, Counted):
+        return f"the last {count_of(window.size, 'event')} every {count_of(window.every, 'event')}"
+    if isinstance(window, Range):
+        return f"{duration(window.preceding_us)} before each event"
+    text = duration(window.size_us)
+    if not window.tumbling:
+        text += f" every {duration(window.slide_us)}"
+    return text + (f" from {duration(window.offset_us)}" if window.offset_us else "")
 
 
 def duration(us: int) -> str:

@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 from millpond.arrays import Ints, Mask
 from millpond.log.records import Fates
 from millpond.model.expressions import Expression, may_raise
+from millpond.model.join import Join
+from millpond.plan.join import presence_of
 from millpond.plan.plan import GroupPlan
 from millpond.runtime import packet
 from millpond.runtime.evaluate import Evaluator
@@ -109,6 +111,26 @@ def count_selected(
         counts.fates.append(packet.SourceFates(list(queries), of_each))
     for query in queries:
         counts.whole[query] = whole | {"rows": whole["applied"]}
+
+
+def count_side(
+    counts: Counts, join: Join, side: str, rows: Evaluator, timed: Mask, in_time: Mask, sources: Sources | None
+) -> None:  # fmt: skip
+    """Add what became of the events for one side of a join, as for a query; both sides of it are counted together."""
+    of = join.sides[side]
+    presence = presence_of(of)
+    taken = timed & in_time
+    passing = _passes_or_raises(rows, of.where, taken)
+    applied = taken if presence is None else taken & rows(presence).is_true()
+    masks = (np.ones(rows.rows, bool), applied, timed & ~in_time, ~timed | (passing & ~applied), taken & ~passing)
+    found = np.stack([_number(mask, sources) for mask in masks])
+    total = counts.whole.setdefault(join.name, dict.fromkeys(FATES, 0))
+    for name, number in zip(FATES, found.sum(axis=1).tolist(), strict=True):
+        total[name] += number
+    if sources is not None:
+        # partitions of two streams may have the same names
+        names = [f"{of.stream}/{name}" for name in sources.names]
+        counts.fates.append(packet.SourceFates([join.name], dict(zip(names, found.T.tolist(), strict=True))))
 
 
 def _number(mask: Mask, sources: Sources | None) -> Ints:

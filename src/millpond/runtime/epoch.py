@@ -13,9 +13,11 @@ from millpond.log.protocol import Run
 from millpond.log.records import EpochRecord, Fates, Offsets, Receipt
 from millpond.model.stream import Stream
 from millpond.placement.slots import even_owners
+from millpond.plan.join import SideLog, last_final_us
 from millpond.plan.late import late_asks
 from millpond.plan.plan import GroupPlan, Plan
 from millpond.runtime.horizon import events_needed_from, needed_from
+from millpond.runtime.joins import joins_need_from
 from millpond.runtime.lateness import ANY_PARTITION, advanced
 from millpond.runtime.layout import ReadLayout
 from millpond.runtime.tasks import FoldTask, GatherTask, GroupState, SectionPlace, TimeLine, Watermark
@@ -92,8 +94,9 @@ def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> Gather
 def fold_task(setting: Setting, run: Run, writer: str, drain: bool = False, idle: Idle | None = None) -> FoldTask:
     """The fold of the epoch; `drain` closes every open window, `idle` partitions are not waited for."""
     floors = drain_floors(setting.plan, run.manifest) if drain else {}
+    kept: list[GroupPlan | SideLog] = [*setting.plan.groups, *setting.plan.joins.logs]
     state = {
-        instance: {group.id: group_state(run.manifest, instance, group) for group in setting.plan.groups}
+        instance: {group.id: group_state(run.manifest, instance, group) for group in kept}
         for instance in range(setting.instances)
     }
     return FoldTask(
@@ -113,8 +116,8 @@ def fold_task(setting: Setting, run: Run, writer: str, drain: bool = False, idle
     )
 
 
-def group_state(manifest: Manifest, instance: int, group: GroupPlan) -> GroupState:
-    """What an instance remembers of a group, as places to read; keys in the order of their numbers."""
+def group_state(manifest: Manifest, instance: int, group: GroupPlan | SideLog) -> GroupState:
+    """What an instance remembers of a group or a log, as places to read; keys in the order of their numbers."""
     keys = sorted(manifest.live(instance, group.id, "keys"), key=_base)
     segments = manifest.live(instance, group.id, "segment")
     return GroupState(
@@ -156,6 +159,11 @@ def drain_floors(plan: Plan, manifest: Manifest) -> dict[str, int]:
             live = (section for section in manifest.sections.values() if section.group == group.id)
             ends += [last for section in live if isinstance(last := section.info.get("last"), int)]
         floors[group.stream] = max([*ends, floors.get(group.stream, ends[0])])
+    for join in (plan.join for plan in plan.joins.plans):
+        times = [time for stream in join.streams for time in manifest.max_time.get(stream, {}).values()]
+        if times:
+            for stream in join.streams:  # one of them may have had no event yet
+                floors[stream] = max(floors.get(stream, max(times)), last_final_us(join, max(times)))
     return floors
 
 
@@ -249,6 +257,7 @@ def retired(plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], foll
     marks = {group.id: (group, after.get(group.stream, Watermark())) for group in plan.groups}
     horizons = {("segment", name): needed_from(group.celled, mark) for name, (group, mark) in marks.items()}
     horizons |= {("events", name): events_needed_from(group, mark) for name, (group, mark) in marks.items()}
+    horizons |= {("events", log.id): joins_need_from(plan.joins, log, after) for log in plan.joins.logs}
     served = {query.query.name for group in plan.groups for query in group.queries if query.query.serve}
     gone = []
     for section in manifest.sections.values():

@@ -1,4 +1,8 @@
-"""The event log of one group and instance while an epoch is folded: what was kept, what came, what is read."""
+"""An event log of one instance while an epoch is folded: what was kept, what came, what is read.
+
+It is that of a group, whose events have the slots of their keys, or that of a side of joins, whose events have hashes
+of their keys instead.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,21 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
 from millpond.plan.event_log import LogPlan
+from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.generations import read_section, slots_now
+from millpond.runtime.generations import full_level, read_section, slots_now
 from millpond.runtime.logged import column_types
 from millpond.runtime.tasks import GroupState, SectionPlace
-from millpond.state.delta import Files
-from millpond.state.event_log import OFFSET, Events, decode_events, joined
+from millpond.state.delta import DeltaWriter, Files
+from millpond.state.event_log import OFFSET, Events, decode_events, encode_events, joined
+from millpond.state.segments import to_bytes
 
 
 class GroupLog:
     """The events that are live, with those of this epoch; sections are read when they are asked for."""
 
     def __init__(
-        self, files: Files, group: GroupPlan, log: LogPlan, state: GroupState, keys: Sequence[pa.RecordBatch]
+        self, files: Files, group: GroupPlan | SideLog, log: LogPlan, state: GroupState, keys: Sequence[pa.RecordBatch]
     ) -> None:
         self._files, self._group, self._log, self._state = files, group, log, state
         self._now = slots_now(keys)
@@ -81,6 +87,29 @@ class GroupLog:
     def arrived(self, events: Events) -> None:
         """Take note of the events of this epoch."""
         self._fresh.append(events)
+
+    def write(self, delta: DeltaWriter, events: Events, level: int, supersedes: tuple[str, ...]) -> None:
+        """Add events to the delta as a section."""
+        info: dict[str, int | str | list[int]] = {
+            "first": int(events.times_us.min()) if events.rows else 0,
+            "last": int(events.times_us.max()) + 1 if events.rows else 0,
+            "level": level,
+            "generation": self._state.generation,
+            "delays": list(self._group.delays_us),
+        }
+        delta.add("events", self._group.id, to_bytes(encode_events(events)), events.rows, info, supersedes)
+
+    def merge(self, delta: DeltaWriter, horizon_us: int | None, fan_in: int) -> None:
+        """Replace `fan_in` sections of one level by one of the next, without events before the horizon."""
+        ending = self.before(horizon_us)
+        places = [place for place in self.places if place.id not in ending]
+        level = full_level(places, fan_in)
+        if level is None:
+            return
+        full = [place for place in places if place.level == level]
+        events = self.together([self.section(place) for place in full])
+        events = events if horizon_us is None else events.take(events.times_us >= horizon_us)
+        self.write(delta, events, level + 1, tuple(place.id for place in full))
 
     def together(self, parts: Sequence[Events]) -> Events:
         """Parts of the log as one."""

@@ -28,9 +28,10 @@ from millpond.runtime.counted import counter_of, needed_events, passed_now, wort
 from millpond.runtime.counting import add_fates, bounded
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.framed import Due, rows_of_events
-from millpond.runtime.generations import OPENING, attached, named_slots, read_section
+from millpond.runtime.generations import OPENING, attached, full_level, named_slots, read_section
 from millpond.runtime.holistic import needs_events
 from millpond.runtime.horizon import events_needed_from, needed_from
+from millpond.runtime.joins import fold_joins
 from millpond.runtime.late_rows import write_late_rows
 from millpond.runtime.lateness import advanced
 from millpond.runtime.outbox import rows_stream
@@ -47,7 +48,7 @@ from millpond.state.atoms import merge_atoms, some_atoms
 from millpond.state.cells import Cells, Piece, merge, piece_of
 from millpond.state.delta import DeltaWriter, Files
 from millpond.state.dictionary import KeyDictionary
-from millpond.state.event_log import Events, encode_events
+from millpond.state.event_log import Events
 from millpond.state.segments import encode_cells, to_bytes
 
 FAN_IN = 8
@@ -91,12 +92,12 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
     reasons: dict[str, str] = {}
     delta = DeltaWriter()
     files = Files(Path(task.folder))
+    marks = _marks(task, newest)
     for group in task.plan.groups:
-        line = task.lines.get(group.stream, TimeLine())
-        mark, after = line.mark, advanced(line, newest.get(group.stream, {}))
-        if group.stream in task.drain_floor_us:
-            after = Watermark(after.max_time_us, task.drain_floor_us[group.stream])
-        _GroupFold(task, instance, group, files, delta, counts, reasons).run(parts.get(group.id, []), mark, after)
+        folding = _GroupFold(task, instance, group, files, delta, counts, reasons)
+        folding.run(parts.get(group.id, []), *marks.get(group.stream, (Watermark(), Watermark())))
+    if task.plan.joins.plans:
+        fold_joins(task, instance, parts, marks, files, delta, counts, reasons, FAN_IN)
     for stream, found_late in late.items():
         floor = task.lines.get(stream, TimeLine()).mark.floor_us
         write_late_rows(task.late.get(stream, ()), found_late, floor, task.number, delta, counts)
@@ -107,6 +108,18 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
     receipt, body = delta.finish(Path(task.folder), task.number, instance, attempt, counts)
     reached("fold.after_delta")
     return msgspec.structs.replace(receipt, fates=bounded(fates), reasons=reasons), body
+
+
+def _marks(task: FoldTask, newest: Mapping[str, Mapping[str, int]]) -> dict[str, tuple[Watermark, Watermark]]:
+    """The watermark of each stream before and after the epoch."""
+    marks = {}
+    for stream in {*task.lines, *newest, *task.drain_floor_us}:
+        line = task.lines.get(stream, TimeLine())
+        after = advanced(line, newest.get(stream, {}))
+        if stream in task.drain_floor_us:
+            after = Watermark(after.max_time_us, task.drain_floor_us[stream])
+        marks[stream] = line.mark, after
+    return marks
 
 
 class _GroupFold:
@@ -211,7 +224,7 @@ class _GroupFold:
         needed = needed_events(log, self._group, after)
         chosen = worth_merging(log.places, needed, level)
         events = log.together([log.section(log.places[i]).take(needed[i]) for i in chosen])
-        self._write_events(events, level + 1, tuple(log.places[i].id for i in chosen))
+        log.write(self._delta, events, level + 1, tuple(log.places[i].id for i in chosen))
 
     def _numbered(self, parts: Sequence[GroupPart]) -> list[Piece]:
         pieces = []
@@ -230,19 +243,8 @@ class _GroupFold:
         if logged and self._log is not None:
             events = self._log.together(logged)
             self._log.arrived(events)
-            self._write_events(events, 0, ())
+            self._log.write(self._delta, events, 0, ())
         return pieces
-
-    def _write_events(self, events: Events, level: int, supersedes: tuple[str, ...]) -> None:
-        info: dict[str, int | str | list[int]] = {
-            "first": int(events.times_us.min()) if events.rows else 0,
-            "last": int(events.times_us.max()) + 1 if events.rows else 0,
-            "level": level,
-            "generation": self._state.generation,
-            "delays": list(self._group.delays_us),
-        }
-        data = to_bytes(encode_events(events))
-        self._delta.add("events", self._group.id, data, events.rows, info, supersedes)
 
     def _write_segment(
         self, cells: Cells, level: int, supersedes: tuple[str, ...], are_tiles: bool = False
@@ -306,7 +308,7 @@ class _GroupFold:
         if self._log is not None:
             for place in self._log.places:
                 if place.generation != state.generation:
-                    self._write_events(self._log.section(place), place.level, (place.id,))
+                    self._log.write(self._delta, self._log.section(place), place.level, (place.id,))
         data = to_bytes(self._keys.opening(named))
         info = {"base": 0, "level": OPENING, "generation": state.generation + 1}
         self._delta.add("keys", self._group.id, data, len(named), info, tuple(replaced))
@@ -463,16 +465,8 @@ class _GroupFold:
 
     def _merge_events(self, horizon: int | None) -> None:
         """The same for sections of events, without those before the horizon."""
-        if self._log is None:
-            return
-        ending = self._log.before(horizon)
-        places = [place for place in self._log.places if place.id not in ending]
-        level = _full_level(places)
-        if level is not None:
-            full = [place for place in places if place.level == level]
-            events = self._log.together([self._log.section(place) for place in full])
-            events = events if horizon is None else events.take(events.times_us >= horizon)
-            self._write_events(events, level + 1, tuple(place.id for place in full))
+        if self._log is not None:
+            self._log.merge(self._delta, horizon, FAN_IN)
 
     def _snapshot(self, horizon: int | None) -> None:
         """Replace FAN_IN segments of one level by one of the next, without slices that no window needs.
@@ -494,6 +488,4 @@ class _GroupFold:
 
 
 def _full_level(places: Sequence[SectionPlace]) -> int | None:
-    levels = [place.level for place in places]
-    full = [level for level in sorted(set(levels)) if levels.count(level) >= FAN_IN]
-    return full[0] if full else None
+    return full_level(places, FAN_IN)

@@ -17,11 +17,12 @@ from millpond.clock import lap_us
 from millpond.model.expressions import Expression
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.edges import slices_of
+from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.atoms import atoms_of_rows, cut_atoms
 from millpond.runtime.classify import Bundle, classify, split_slices
 from millpond.runtime.columns import to_arrow
-from millpond.runtime.counting import Counts, Passed, Sources, count_rows
+from millpond.runtime.counting import Counts, Passed, Sources, count_rows, count_side
 from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.late_rows import LateCatch
 from millpond.runtime.lateness import Judge, Judged, late_classes
@@ -121,6 +122,17 @@ def _gather_chunk(
         passed = _gather_group(task, group, chosen, times.data, late, order, parts)
         count_rows(counts, group, evaluator, judged.timed, late, sources, passed)
         catch.see(group, evaluator, late)
+    for log in task.plan.joins.logs_of(stream.name):
+        times = columns[log.event_time]
+        if judged is None:
+            judged = judge.judge(times.data, times.null, *order)
+            newest = judged.newest_us
+        late = late_classes(times.data, judged, floor, log.delays_us)
+        chosen = Rows(evaluator, judged.timed & (late < len(log.delays_us)))
+        _gather_side(task, log, chosen, times.data, late, order, parts)
+        for join, side in task.plan.joins.users_of(log):
+            in_time = late <= log.delays_us.index(join.sides[side].delay_us)
+            count_side(counts, join, side, evaluator, judged.timed, in_time, sources)
     if judged is not None:
         late_rows = catch.packed(stream, table, judged)
     selected = select_rows(task.plan.selections_of(stream.name), stream, table, evaluator, sources, counts)
@@ -290,7 +302,7 @@ class _Owned(NamedTuple):
         return [key.slice(self.first, self.end - self.first) for key in self.keys]
 
 
-def _owned_keys(task: GatherTask, group: GroupPlan, rows: Rows) -> tuple[Sequence[_Owned], Ints, int]:
+def _owned_keys(task: GatherTask, group: GroupPlan | SideLog, rows: Rows) -> tuple[Sequence[_Owned], Ints, int]:
     """The keys of each instance, a code per row for its key, and how many keys there are."""
     codes, keys, count = _key_codes(group, rows)
     codes, keys, bounds = _by_instance(task, codes, keys, count)
@@ -333,8 +345,19 @@ def _add_raw(
             parts[own.instance].append(GroupPart(group.id, own.columns(), own.end - own.first, raw))
 
 
+def _gather_side(
+    task: GatherTask, log: SideLog, rows: Rows, times_us: Ints, late: Ints,
+    order: tuple[pa.Array | None, Ints | None], parts: list[list[GroupPart]],
+) -> None:  # fmt: skip
+    """Add to each instance's packet the events that joins keep."""
+    if rows.count:
+        logged = LoggedRows(log.kept, rows, times_us, late, order)
+        owned, codes, _ = _owned_keys(task, log, rows)
+        _add_events(log, logged, owned, codes, parts)
+
+
 def _add_events(
-    group: GroupPlan, logged: LoggedRows, owned: Sequence[_Owned], codes: Ints, parts: list[list[GroupPart]]
+    group: GroupPlan | SideLog, logged: LoggedRows, owned: Sequence[_Owned], codes: Ints, parts: list[list[GroupPart]]
 ) -> None:
     some, found = _only_used(owned, codes[logged.index])
     for own in some:
@@ -344,7 +367,7 @@ def _add_events(
             parts[own.instance].append(GroupPart(group.id, own.columns(), own.end - own.first, events))
 
 
-def _key_codes(group: GroupPlan, rows: Rows) -> tuple[Ints, list[pa.Array], int]:
+def _key_codes(group: GroupPlan | SideLog, rows: Rows) -> tuple[Ints, list[pa.Array], int]:
     """A code per row for its key, the distinct keys as canonical columns, and how many there are."""
     codes = np.zeros(rows.count, np.int64)
     keys: list[pa.Array] = []

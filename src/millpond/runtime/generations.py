@@ -81,6 +81,13 @@ def read_cells(files: Files, place: SectionPlace, delays_us: tuple[int, ...]) ->
     return cells._replace(slices=cells.slices._replace(late_class=classes))
 
 
+def full_level(places: Sequence[SectionPlace], fan_in: int) -> int | None:
+    """The lowest level of which there are `fan_in` sections."""
+    levels = [place.level for place in places]
+    full = [level for level in sorted(set(levels)) if levels.count(level) >= fan_in]
+    return full[0] if full else None
+
+
 def named_slots(parts: Iterable[Cells | Events], keys: int) -> Ints:
     """The slots below `keys` that some cell or event names, ascending."""
     named = np.zeros(keys, bool)

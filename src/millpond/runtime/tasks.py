@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from millpond.plan.join import SideLog
 from millpond.plan.late import LateAsk
 from millpond.plan.plan import GroupPlan, Plan
 from millpond.runtime.layout import ReadLayout
@@ -119,6 +120,6 @@ class FoldTask(msgspec.Struct, frozen=True):
     quarantined: frozenset[str] = frozenset()
     late: dict[str, tuple[LateAsk, ...]] = {}
 
-    def of(self, instance: int, group: GroupPlan) -> GroupState:
-        """What `instance` remembers of `group`."""
+    def of(self, instance: int, group: GroupPlan | SideLog) -> GroupState:
+        """What `instance` remembers of `group`, or of a side of joins."""
         return self.state.get(instance, {}).get(group.id, GroupState())

@@ -180,7 +180,8 @@ def _joined(node: JavaObject, depth: int) -> tuple[JavaObject, Step]:
     kind = kind_of(node.joinType())
     if left.isStreaming() and right.isStreaming():
         raise UnsupportedQuery(
-            "A join of two streams is planned, not answered yet.", "Join the stream with a table or a batch frame."
+            "A join of two streams is answered as the last step of a query only.",
+            "Write its rows with a query of its own, and read them with another.",
         )
     stream, side = (left, right) if left.isStreaming() else (right, left)
     if not stream.isStreaming():

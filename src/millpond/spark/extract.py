@@ -63,13 +63,14 @@ _FIELDS = ("start", "end")
 class Extraction(NamedTuple):
     """A query, the stream it reads, and the Catalyst expressions behind its `Foreign` parts, by key.
 
-    `derived`: how the stream is made of others, if it is.
+    `derived`: how the stream is made of others, if it is. `also`: the other stream of a join, likewise.
     """
 
     query: AnyQuery
     stream: Stream
     foreigns: dict[str, Projected]
     derived: Derived | None = None
+    also: tuple[tuple[Stream, Derived | None], ...] = ()
 
 
 class Terms(NamedTuple):
@@ -107,7 +108,7 @@ def extract_query(
         asked = frames_of(catalyst, plan)
         below = read_below(catalyst, plan.child())
         source = find_source(catalyst, below, streams, relation)
-        reader = _Reader(catalyst, terms, source, below, functions or UserFunctions(catalyst))
+        reader = Reader(catalyst, terms, source, below, functions or UserFunctions(catalyst))
         return reader.frames(asked, items(plan.output()), above)
     if kind_of(plan) != "Aggregate":
         if kind_of(plan) in _ABOVE:
@@ -116,13 +117,13 @@ def extract_query(
             )
         below = read_below(catalyst, whole)
         found = find_source(catalyst, below, streams, relation)
-        return _Reader(catalyst, terms, found, below, UserFunctions(catalyst)).select(items(whole.output()))
+        return Reader(catalyst, terms, found, below, UserFunctions(catalyst)).select(items(whole.output()))
     below = read_below(catalyst, plan.child())
     source = find_source(catalyst, below, streams, relation)
-    return _Reader(catalyst, terms, source, below, functions or UserFunctions(catalyst)).read(plan, above)
+    return Reader(catalyst, terms, source, below, functions or UserFunctions(catalyst)).read(plan, above)
 
 
-class _Reader:
+class Reader:
     """Reads one plan; `above` and `below` are the two sides of its aggregation."""
 
     def __init__(
@@ -211,7 +212,25 @@ class _Reader:
             functions=tuple(sorted(self._called, key=lambda made: made.function)) or msgspec.UNSET,
             event=msgspec.UNSET if self._event is None else tuple(self._event),
         )
-        return self._extraction(query)
+        return self.extraction(query)
+
+    @property
+    def stream(self) -> Stream:
+        """What is read."""
+        return self._stream
+
+    @property
+    def below(self) -> Below:
+        """What stands below the aggregation, or on this side of a join."""
+        return self._below
+
+    def meaning(self, expression: JavaObject) -> Expression:
+        """The meaning of an expression over what is read."""
+        return self._down(expression)
+
+    def where(self) -> Expression | None:
+        """The condition on events."""
+        return self._where()
 
     def select(self, outputs: list[JavaObject]) -> Extraction:
         """The stateless query whose rows the plan shows."""
@@ -222,15 +241,16 @@ class _Reader:
             raise UnsupportedQuery(
                 f"{terms.name} has no key, so it has no latest row per key to serve.", "Group it by a key and a window."
             )
-        named = _named_once([Named(str(output.name()), self._passed(output)) for output in outputs])
-        return self._extraction(
+        named = named_once([Named(str(output.name()), self._passed(output)) for output in outputs])
+        return self.extraction(
             Selection(terms.name, self._stream.name, named, self._where(), terms.sink, terms.text)
         )
 
-    def _extraction(self, query: AnyQuery) -> Extraction:
+    def extraction(self, query: AnyQuery) -> Extraction:
+        """The query, with the expressions of it that Spark projects here."""
         nodes = (node for expression in expressions_of(query) for node in walk(expression))
         used = {node.key for node in nodes if isinstance(node, Foreign)}
-        foreigns = {key: self._foreigns[key] for key in sorted(used)}
+        foreigns = {key: self._foreigns[key] for key in sorted(used & self._foreigns.keys())}
         return Extraction(query, self._stream, foreigns, self._source.derived)
 
     def _passed(self, column: JavaObject) -> Expression:
@@ -338,7 +358,7 @@ class _Reader:
             elif kind_of(node) == "Project":
                 outputs = items(node.projectList())
                 self._define(outputs)
-        return conjunction(having), _named_once([Named(str(output.name()), self._result(output)) for output in outputs])
+        return conjunction(having), named_once([Named(str(output.name()), self._result(output)) for output in outputs])
 
     def _define(self, columns: list[JavaObject]) -> None:
         for column in columns:
@@ -434,7 +454,12 @@ def _raises_as(value: Expression) -> Expression:
     return call("or", tuple(call(op, (value,), "boolean") for op in ("isnull", "isnotnull")), "boolean")
 
 
-def _named_once(columns: list[Named]) -> tuple[Named, ...]:
+def named_once(columns: list[Named]) -> tuple[Named, ...]:
+    """The columns, if each has a name of its own.
+
+    Raises:
+        QueryTypeError: two have the same.
+    """
     names = [column.name for column in columns]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

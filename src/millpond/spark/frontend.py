@@ -15,6 +15,7 @@ from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import columns_of
 from millpond.model.functions import UserFunction, bytes_of
+from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream, check_order
@@ -22,9 +23,10 @@ from millpond.plan.late import check_late, late_columns
 from millpond.runtime.functions.host import FunctionHost
 from millpond.spark.branches import Derived, read_by
 from millpond.spark.catalyst import Catalyst
-from millpond.spark.extract import Extraction, Terms, extract_query
+from millpond.spark.extract import Extraction, Terms
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
+from millpond.spark.joins import extract_any
 from millpond.spark.mapped import BatchFunction, batches_of
 from millpond.spark.quiet import unlogged
 from millpond.spark.read import Reading, Wanted, Watermark, load, register
@@ -192,7 +194,7 @@ class FrontEnd:
             read = [stream for name in judged.relations if (stream := self._known(name))]
             relation = read[0].name if len(read) == 1 else None
             terms = terms._replace(window=twin.window)
-            return self._kept(extract_query(self._catalyst, frame, terms, self._all(), relation, self._functions), late)
+            return self._kept(extract_any(self._catalyst, frame, terms, self._all(), relation, self._functions), late)
         except PySparkException as error:
             raise spark_refusal(error, text) from error
         except QueryError as error:
@@ -218,7 +220,7 @@ class FrontEnd:
             raise QueryTypeError(f"The frame of {name} is no stream.", "Build it with spark.readStream.")
         with _within(name):
             terms = Terms(name, None, sink or Sink(), serve)
-            return self._kept(extract_query(self._catalyst, frame, terms, self._all(), None, self._functions), late)
+            return self._kept(extract_any(self._catalyst, frame, terms, self._all(), None, self._functions), late)
 
     @unlogged()
     def load_file(self, text: str, opened: Callable[[Source], Source] = lambda source: source) -> list[AnyQuery]:
@@ -253,6 +255,11 @@ class FrontEnd:
         """
         needed: dict[str, set[str]] = {}
         for query in queries:
+            if isinstance(query, Join):
+                for side in query.sides.values():
+                    names = needed.setdefault(side.stream, set())
+                    names.update([side.event_time], *map(columns_of, side.expressions))
+                continue
             names = needed.setdefault(query.stream, set())
             for part in expressions_of(query):
                 names |= columns_of(part)
@@ -282,9 +289,10 @@ class FrontEnd:
         """
         times: dict[str, set[str]] = {}
         for query in queries:
-            own = times.setdefault(query.stream, set())
-            if isinstance(query, Query):
-                own.add(query.event_time)
+            for side in query.sides.values() if isinstance(query, Join) else (query,):
+                own = times.setdefault(side.stream, set())
+                if not isinstance(side, Selection):
+                    own.add(side.event_time)
         found: dict[str, Reading] = {}
         for want in self.wanted(queries):
             names = {*want.columns, *(name for foreign in want.foreigns for name in foreign.value.columns)}
@@ -301,19 +309,22 @@ class FrontEnd:
 
     def _kept(self, found: Extraction, late: Sink | None) -> AnyQuery:
         """Remember the streams and expressions of a query; what another query brought stays as it is."""
-        query, derived = found.query, found.derived
+        query = found.query
         if late is not None:
             if isinstance(query, Selection):
                 raise UnsupportedQuery(
                     f"Nothing is late for {query.name}: it has no window.", "Leave out its late sink."
                 )
+            if isinstance(query, Join):
+                raise UnsupportedQuery(f"Late events of the join {query.name} are counted only.", "Leave out 'late'.")
             query = msgspec.structs.replace(query, late=late)
             check_late(query, found.stream)
-        for stream in [found.stream] if derived is None else [branch.base for branch in derived.branches]:
-            if stream.name not in self._streams:
-                self.declare(stream)
-        if derived is not None:
-            self._derived.setdefault(derived.stream.name, derived)
+        for read, derived in ((found.stream, found.derived), *found.also):
+            for stream in [read] if derived is None else [branch.base for branch in derived.branches]:
+                if stream.name not in self._streams:
+                    self.declare(stream)
+            if derived is not None:
+                self._derived.setdefault(derived.stream.name, derived)
         for key, projected in found.foreigns.items():
             self._foreigns.setdefault(key, projected)
         return query

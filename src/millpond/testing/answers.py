@@ -78,11 +78,12 @@ def table_of(rows: Rows, stream: Stream = STREAM) -> pa.Table:
 
 
 class Run:
-    """A local pond over `STREAM`; rows are kept in memory unless `keep_rows` is false."""
+    """A local pond over `STREAM`, or `stream` and `others`; rows are kept in memory unless `keep_rows` is false."""
 
     def __init__(
         self, folder: Path, queries: Sequence[AnyQuery], instances: int = 1, buckets: int = 64,
         followers: Sequence[Follower] = (), *, keep_rows: bool = True, stream: Stream = STREAM,
+        others: Sequence[Stream] = (),
     ) -> None:  # fmt: skip
         sink = Sink("memory" if keep_rows else "noop")
         remembered = [msgspec.structs.replace(query, sink=sink) for query in queries]
@@ -94,12 +95,18 @@ class Run:
         asking = [query for query in kept if query.late_sink is not None]
         self.late_sinks = {query.name: MemorySink(query.name, late, late=True) for query in asking}
         everybody: list[Follower] = [*self.sinks.values(), *self.late_sinks.values(), self.ledger, *followers]
-        self._stream = stream
-        self.pond = LocalPond(folder, [stream], remembered, instances, buckets, everybody)
+        self._stream, self._streams = stream, {one.name: one for one in (stream, *others)}
+        self.pond = LocalPond(folder, [*self._streams.values()], remembered, instances, buckets, everybody)
 
     def epoch(self, partitions: Sequence[Rows]) -> None:
         """One epoch with the events of each source partition."""
-        self.pond.epoch({self._stream.name: [table_of(rows, self._stream) for rows in partitions]})
+        self.epoch_of({self._stream.name: partitions})
+
+    def epoch_of(self, events: Mapping[str, Sequence[Rows]]) -> None:
+        """One epoch of several streams, with the events of each one's source partitions."""
+        self.pond.epoch(
+            {name: [table_of(rows, self._streams[name]) for rows in parts] for name, parts in events.items()}
+        )
 
     def answers(self) -> Answers:
         """What came out so far."""

@@ -179,7 +179,7 @@ def _since(manifest: Manifest, queries: Sequence[AnyQuery]) -> dict[str, int]:
     known = from_json(manifest.spec)
     since = {query.name: known.since[query.name] for query in queries if query.name in known.since}
     for query in set(queries) - set(known.asked):
-        newest = manifest.max_time.get(query.stream)
+        newest = [time for stream in query.streams for time in manifest.max_time.get(stream, {}).values()]
         if newest:
-            since[query.name] = max(newest.values()) + 1
+            since[query.name] = max(newest) + 1
     return since

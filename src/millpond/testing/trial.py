@@ -22,6 +22,7 @@ import pyarrow as pa
 from millpond.errors import OverflowedError, QueryTypeError, UnsupportedQuery
 from millpond.log.follower import Follower
 from millpond.model.endpoints import Sink
+from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
@@ -83,8 +84,8 @@ class Trial:
         chosen = [query for query in every.values() if only is None or query.name in only]
         if not chosen:
             raise QueryTypeError("A trial has no queries.", "Name some.")
-        self._queries = {query.name: _remembered(query, self._streams[query.stream]) for query in chosen}
-        self._read = {query.stream: self._streams[query.stream] for query in chosen}
+        self._queries = {query.name: _remembered(query, self._streams[query.streams[0]]) for query in chosen}
+        self._read = {name: self._streams[name] for query in chosen for name in query.streams}
         self._instances = instances
         self._wanted = {name: _wanted(stream, chosen) for name, stream in self._read.items()}
         self._folder = Path(tempfile.mkdtemp(prefix="millpond-trial-", dir=_fast_folder()))
@@ -222,6 +223,8 @@ class Trial:
         asked = self._queries.get(query)
         if isinstance(asked, Selection):
             raise UnsupportedQuery(f"Nothing is late for {query}, which has no window.", "Ask for its rows.")
+        if isinstance(asked, Join):
+            raise UnsupportedQuery(f"Late events of the join {query} are counted only.", "Ask for its fates.")
         if asked is not None and query not in self._late:
             check_late(_asking(asked), self._read[asked.stream])
         return [
@@ -336,7 +339,7 @@ class Trial:
 
 def _remembered(query: AnyQuery, stream: Stream) -> AnyQuery:
     """The query with its rows, and its late rows if they can be, kept in memory."""
-    if isinstance(query, Selection):
+    if isinstance(query, Selection | Join):
         return msgspec.structs.replace(query, sink=Sink("memory"))
     query = msgspec.structs.replace(query, sink=Sink("memory"), serve=False, late=msgspec.UNSET)
     asking = _asking(query)
@@ -356,7 +359,7 @@ def _wanted(stream: Stream, queries: Sequence[AnyQuery]) -> tuple[Wanted, ...]:
     types = {field.name: field.type for field in stream.columns}
     readers: dict[Wanted, list[str]] = {}
     for query in queries:
-        if query.stream != stream.name:
+        if stream.name not in query.streams:
             continue
         plan = build_plan([query])
         foreigns = needed_foreign(plan, stream.name)
@@ -400,7 +403,7 @@ def _assert_alike(whole: Trial, twin: Trial, how: str) -> None:
         if left["late"] != right["late"]:
             cure = (
                 "Let the stream state its order ('order.partition', 'order.offset'), or wait longer for late events."
-                if whole.streams[whole.queries[name].stream].order is None
+                if any(whole.streams[stream].order is None for stream in whole.queries[name].streams)
                 else "Nobody waits for a source partition that has not been seen: name all of them in the order."
             )
             raise AssertionError(f"{name}: {left['late']} events are late in one epoch, {right['late']} {how}. {cure}")

@@ -13,6 +13,7 @@ from millpond.model.aggregates import DISTINCT, Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.functions import UserFunction
+from millpond.model.join import Join, Side, Within
 from millpond.model.query import Named, Query
 from millpond.model.stream import Order, Stream
 from millpond.model.windows import Session, Sliding
@@ -51,7 +52,18 @@ VISITS = [
     query("paid", Session(5 * MINUTE), ("count", None), where=POS),
 ]
 
+CARD, PAID = Column("card", "string"), Column("amount", "double")
+LEFT_SIDE = Side("tx", "ts", MINUTE, (CARD,), (AMOUNT, CARD), POS)
+RIGHT_SIDE = Side("pay", "at", 10 * MINUTE, (CARD,), (PAID,))
+MORE = call("gt", (Column("right:0", "double"), Column("left:0", "double")), "boolean")
+NEAR = Join("near", LEFT_SIDE, RIGHT_SIDE, "left", Within(-5 * MINUTE, 10 * MINUTE), (), MORE)
+SAME = Join("same", LEFT_SIDE, RIGHT_SIDE, "inner", Sliding(HOUR, MINUTE), ())
+EVERY = Join(
+    "every", replace(LEFT_SIDE, keys=()), replace(RIGHT_SIDE, keys=()), "full", Within(0, MINUTE), (), most_pairs=10**6
+)
+
 PLANS = {
+    "joins": [NEAR, SAME, EVERY],
     "one": [SPEND],
     "shared": [SPEND, TWIN, DAILY, FINE],
     "groups": [SPEND, KINDS, TOTAL],

@@ -1,0 +1,106 @@
+"""Joins: pairs of events of two streams with equal keys that are near each other in event time."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millpond.errors import QueryTypeError
+from millpond.model.endpoints import Sink
+from millpond.model.expressions import Expression
+from millpond.model.query import Named
+from millpond.model.windows import Sliding
+
+KINDS = ("inner", "left", "right", "full")
+"""Which rows leave: those of pairs, and those of events of a preserved side that have no partner."""
+
+LEFT, RIGHT = "left", "right"
+
+
+class Within(msgspec.Struct, frozen=True, tag_field="window", tag="within"):
+    """The right event's time minus the left one's is at least `lower_us` and at most `upper_us`.
+
+    Raises:
+        QueryTypeError: no difference is both.
+    """
+
+    lower_us: int
+    upper_us: int
+
+    def __post_init__(self) -> None:
+        if self.lower_us > self.upper_us:
+            raise QueryTypeError(
+                f"A join within [{self.lower_us}, {self.upper_us}] µs finds no pair.", "Exchange the bounds."
+            )
+
+
+class Side(msgspec.Struct, frozen=True):
+    """What a join takes of one stream; `keys`, `values` and `where` are over the stream's columns.
+
+    `delay_us`: as of a query; a late event takes no part.
+    """
+
+    stream: str
+    event_time: str
+    delay_us: int
+    keys: tuple[Expression, ...]
+    values: tuple[Expression, ...]
+    where: Expression | None = None
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """All that is evaluated for an event."""
+        return (*self.keys, *self.values, *(() if self.where is None else (self.where,)))
+
+
+class Join(msgspec.Struct, frozen=True):
+    """A row for each pair of events with equal keys, equal windows (or times `Within` bounds) and a TRUE `condition`.
+
+    A NULL in a key equals nothing. `condition`, `output` and `having` are over `left:i` and `right:i` (positions in the
+    `values` of a side) and, of windows, over `left:window` (a struct), `left:window.start`, `left:window.end`, and
+    those of `right`. `having` is asked of each row, those without a partner included.
+    `most_pairs`: of a join without keys, how many pairs an instance may try in one epoch.
+    """
+
+    name: str
+    left: Side
+    right: Side
+    kind: str
+    when: Within | Sliding
+    output: tuple[Named, ...]
+    condition: Expression | None = None
+    having: Expression | None = None
+    sink: Sink = Sink()
+    text: str = ""
+    most_pairs: int | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        types = [[key.type for key in side.keys] for side in (self.left, self.right)]
+        if self.kind not in KINDS or types[0] != types[1]:
+            raise QueryTypeError(
+                f"The join {self.name} is of kind {self.kind} by keys of types {types[0]} and {types[1]}.",
+                f"Use one of {', '.join(KINDS)}, and keys of equal types.",
+            )
+
+    @property
+    def sides(self) -> dict[str, Side]:
+        """Both sides, by name."""
+        return {LEFT: self.left, RIGHT: self.right}
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that it reads, each once."""
+        return tuple(dict.fromkeys((self.left.stream, self.right.stream)))
+
+    def preserves(self, side: str) -> bool:
+        """Whether an event of a side that has no partner is a row."""
+        return self.kind in (side, "full")
+
+    @property
+    def serve(self) -> bool:
+        """Whether the latest row per key is kept in the view: never."""
+        return False
+
+    @property
+    def late_sink(self) -> Sink | None:
+        """Where late events go: nowhere."""
+        return None

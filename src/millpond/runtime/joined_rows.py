@@ -1,0 +1,159 @@
+"""Rows of joins: columns of both sides by position, conditions and outputs over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints, Mask
+from millpond.errors import OverflowedError
+from millpond.model.expressions import Column, Expression
+from millpond.model.join import LEFT, RIGHT, Join
+from millpond.model.types import WINDOW
+from millpond.runtime.columns import NONE, Values, from_arrow, to_arrow
+from millpond.runtime.evaluate import Evaluator
+from millpond.runtime.rows import ARROW_WINDOW
+from millpond.state.keys import equal_keys
+
+_NOBODY = -1
+
+
+class SideEvents(NamedTuple):
+    """Events of one side: hashes of their keys, times, canonical keys, values."""
+
+    hashes: Ints
+    times_us: Ints
+    keys: list[pa.Array]
+    values: list[pa.Array]
+
+    @property
+    def has_key(self) -> Mask:
+        """Events without a NULL in their key."""
+        known = np.ones(len(self.hashes), bool)
+        for key in self.keys:
+            if key.null_count:
+                known &= ~np.asarray(key.is_null())
+        return known
+
+
+class Joined(NamedTuple):
+    """Rows: the positions of the events they are made of, `_NOBODY` where there is none; of windows, both bounds."""
+
+    sides: Mapping[str, SideEvents]
+    left: Ints
+    right: Ints
+    window: tuple[Ints, Ints] | None
+
+    @classmethod
+    def alone(
+        cls, sides: Mapping[str, SideEvents], side: str, events: Ints, window: tuple[Ints, Ints] | None
+    ) -> Joined:  # fmt: skip
+        """Events of one side without a partner."""
+        nobody = np.full(len(events), _NOBODY)
+        left, right = (events, nobody) if side == LEFT else (nobody, events)
+        return cls(sides, left, right, window)
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return len(self.left)
+
+    def take(self, rows: Ints) -> Joined:
+        """Some of the rows, by position."""
+        if len(rows) == self.size:
+            return self
+        window = None if self.window is None else (self.window[0][rows], self.window[1][rows])
+        return Joined(self.sides, self.left[rows], self.right[rows], window)
+
+    def of(self, side: str) -> Ints:
+        """The positions of one side's events."""
+        return self.left if side == LEFT else self.right
+
+    def missing(self, side: str) -> Mask:
+        """Rows that have no event of a side."""
+        absent = self.of(side) == _NOBODY
+        return absent if absent.any() else NONE
+
+
+class _Columns(dict[str, Values]):
+    """The columns of rows, made when they are first asked for."""
+
+    def __init__(self, join: Join, rows: Joined) -> None:
+        super().__init__()
+        self._join, self._rows = join, rows
+
+    def __missing__(self, name: str) -> Values:
+        side, _, what = name.partition(":")
+        missing = self._rows.missing(side)
+        if what.startswith("window"):
+            assert self._rows.window is not None
+            start, end = self._rows.window
+            self[name] = Values(end if what == "window.end" else start, missing)
+        else:
+            events, at = self._rows.sides[side].values[int(what)], self._rows.of(side)
+            places = pa.array(at, mask=missing if missing.ndim else None)
+            self[name] = from_arrow(events.take(places), self._join.sides[side].values[int(what)].type)
+        return self[name]
+
+
+def equal_rows(rows: Joined) -> Mask:
+    """Of pairs, those whose keys are equal."""
+    left, right = ([key.take(pa.array(rows.of(side))) for key in rows.sides[side].keys] for side in (LEFT, RIGHT))
+    return equal_keys(left, right, rows.size)
+
+
+def passing(join: Join, condition: Expression, rows: Joined) -> Mask:
+    """The rows for which a condition is TRUE.
+
+    Raises:
+        OverflowedError: it raises for a row.
+    """
+    values = _checked(join, Evaluator(_Columns(join, rows), rows.size)(condition))
+    return np.broadcast_to(values.is_true(), (rows.size,))
+
+
+def joined_rows(join: Join, made: Sequence[Joined]) -> tuple[list[pa.RecordBatch], int]:
+    """The rows as they leave, and how many HAVING withheld.
+
+    Raises:
+        OverflowedError: a condition or an output raises for a row.
+    """
+    batches, withheld = [], 0
+    for rows in made:
+        kept = rows if join.having is None else rows.take(np.flatnonzero(passing(join, join.having, rows)))
+        withheld += rows.size - kept.size
+        if kept.size:
+            batches.append(_outputs(join, kept))
+    return batches, withheld
+
+
+def _outputs(join: Join, rows: Joined) -> pa.RecordBatch:
+    evaluator = Evaluator(_Columns(join, rows), rows.size)
+    arrays = []
+    for item in join.output:
+        expression = item.expression
+        if expression.type == WINDOW and isinstance(expression, Column):
+            arrays.append(_windows(rows, expression.name.partition(":")[0]))
+        else:
+            arrays.append(to_arrow(_checked(join, evaluator(expression)), expression.type, rows.size))
+    return pa.RecordBatch.from_arrays(arrays, names=[item.name for item in join.output])
+
+
+def _windows(rows: Joined, side: str) -> pa.Array:
+    assert rows.window is not None
+    missing = rows.missing(side)
+    parts = [pa.array(bound).view(field.type) for bound, field in zip(rows.window, ARROW_WINDOW, strict=True)]
+    absent = pa.array(missing) if missing.ndim else None
+    return pa.StructArray.from_arrays(parts, fields=list(ARROW_WINDOW), mask=absent)
+
+
+def _checked(join: Join, values: Values) -> Values:
+    if values.error.any():
+        raise OverflowedError(
+            f"A result of query {join.name!r} leaves its type or divides by zero.",
+            "Widen the type (cast to double) or guard the expression.",
+        )
+    return values

@@ -1,0 +1,234 @@
+"""Joins in the fold: events are kept in the logs of their sides, and rows leave when they are final.
+
+What is final when, and why each row leaves exactly once, stands in `plan.join`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from millpond.arrays import Ints, Mask
+from millpond.errors import OverflowedError, TooManyPairsError
+from millpond.model.expressions import Expression
+from millpond.model.join import LEFT, RIGHT, Join, Within
+from millpond.model.windows import Sliding
+from millpond.plan.join import JoinPlan, Joins, SideLog, alone_after_us, kept_rows, kept_us
+from millpond.runtime.event_log import GroupLog
+from millpond.runtime.joined_rows import Joined, SideEvents, equal_rows, joined_rows, passing
+from millpond.runtime.logged import filter_name, value_name
+from millpond.runtime.matching import Candidates, Placed
+from millpond.runtime.outbox import rows_stream
+from millpond.runtime.packet import GroupPart
+from millpond.runtime.tasks import FoldTask, Watermark
+from millpond.state.delta import DeltaWriter, Files
+from millpond.state.event_log import Events
+from millpond.state.keys import canonical, hashes_of
+
+Marks: TypeAlias = Mapping[str, tuple[Watermark, Watermark]]
+"""The watermark of each stream before and after an epoch."""
+
+_FIRST = -(1 << 63)
+
+
+class Span(NamedTuple):
+    """How the lesser watermark of a join moves in an epoch: what is final at `after`, but not at `before`, is due."""
+
+    before: int
+    after: int
+
+    def holds(self, final_us: Ints) -> Mask:
+        """What is due."""
+        due: Mask = (final_us > self.before) & (final_us <= self.after)
+        return due
+
+
+def lesser_mark(join: Join, marks: Mapping[str, Watermark]) -> int | None:
+    """The lesser of the watermarks of both sides; None: one of them has none yet."""
+    found = [marks.get(side.stream, Watermark()).at(side.delay_us) for side in join.sides.values()]
+    known = [mark for mark in found if mark is not None]
+    return min(known) if len(known) == len(found) else None
+
+
+def joins_need_from(joins: Joins, log: SideLog, after: Mapping[str, Watermark]) -> int | None:
+    """Events of a log before this time are in no row to come; None: all are needed."""
+    times = []
+    for join, side in joins.users_of(log):
+        mark = lesser_mark(join, after)
+        if mark is None:
+            return None
+        times.append(mark - kept_us(join, side) + 1)
+    return min(times)
+
+
+def fold_joins(
+    task: FoldTask, instance: int, parts: Mapping[str, Sequence[GroupPart]], marks: Marks, files: Files,
+    delta: DeltaWriter, counts: dict[str, int], reasons: dict[str, str], fan_in: int,
+) -> None:  # fmt: skip
+    """Keep what arrived, write the rows that became final, merge sections."""
+    joins, after = task.plan.joins, {stream: mark for stream, (_, mark) in marks.items()}
+    logs = []
+    for side_log in joins.logs:
+        log = GroupLog(files, side_log, side_log.kept, task.of(instance, side_log), ())
+        arrived = [_hashed(part) for part in parts.get(side_log.id, ())]
+        if arrived:
+            events = log.together(arrived)
+            log.arrived(events)
+            log.write(delta, events, 0, ())
+        logs.append(log)
+    for plan in joins.plans:
+        span = _span(plan.join, marks)
+        if span is not None and plan.join.name not in task.quarantined:
+            _JoinFold(plan, {side: (joins.logs[at], logs[at]) for side, at in plan.logs.items()}, span).run(
+                delta, counts, reasons
+            )
+    for side_log, log in zip(joins.logs, logs, strict=True):
+        log.merge(delta, joins_need_from(joins, side_log, after), fan_in)
+
+
+def _hashed(part: GroupPart) -> Events:
+    """The events of a packet, with hashes of their keys for slots."""
+    assert isinstance(part.body, Events)
+    return part.body._replace(slots=hashes_of(part.keys, part.key_count).view(np.int64)[part.body.slots])
+
+
+def _span(join: Join, marks: Marks) -> Span | None:
+    before, after = (lesser_mark(join, {stream: pair[i] for stream, pair in marks.items()}) for i in (0, 1))
+    if after is None or (before is not None and after <= before):
+        return None
+    return Span(_FIRST if before is None else before, after)
+
+
+class _JoinFold:
+    """One join of one instance in one epoch."""
+
+    def __init__(self, plan: JoinPlan, logs: Mapping[str, tuple[SideLog, GroupLog]], span: Span) -> None:
+        self._join, self._span = plan.join, span
+        self._sides = {side: self._side(plan, side, *logs[side]) for side in (LEFT, RIGHT)}
+        distinct = np.unique(np.concatenate([side.hashes for side in self._sides.values()]))
+        self._placed = {name: self._place(side, distinct) for name, side in self._sides.items()}
+        self._tried = 0
+
+    def _side(self, plan: JoinPlan, side: str, of: SideLog, log: GroupLog) -> SideEvents:
+        """The events of a side that some due row may be made of."""
+        join, span = plan.join, self._span
+        start = _FIRST if span.before == _FIRST else span.before - kept_us(join, side) + 1
+        delay = of.delays_us.index(join.sides[side].delay_us)
+        events = log.between(max(start, plan.from_us), span.after + 1, delay)
+        condition = kept_rows(join, side)
+        if condition is not None:
+            passed = events.columns[filter_name(condition)]
+            events = events.take(passed.fill_null(False).to_numpy(zero_copy_only=False))
+        keys = [canonical(events.columns[value_name(key)]) for key in join.sides[side].keys]
+        values = [events.columns[value_name(value)] for value in join.sides[side].values]
+        return SideEvents(events.slots.astype(np.int64, copy=False), events.times_us, keys, values)
+
+    def _place(self, side: SideEvents, distinct: Ints) -> Placed:
+        """Where the events of a side stand that have no NULL in their keys: once, or once in each window."""
+        chosen = np.flatnonzero(side.has_key)
+        codes = np.searchsorted(distinct, side.hashes[chosen])
+        return self._in_windows(Placed(chosen, codes, side.times_us[chosen]))
+
+    def _in_windows(self, rows: Placed) -> Placed:
+        """A row for each window that is due; without windows the rows as they are."""
+        window = self._join.when
+        if not isinstance(window, Sliding):
+            return rows
+        last = rows.at - (rows.at - window.offset_us) % window.slide_us
+        found = []
+        for back in range(-(-window.size_us // window.slide_us)):
+            starts = last - back * window.slide_us
+            held = (starts + window.size_us > rows.at) & self._span.holds(starts + window.size_us)
+            found.append(Placed(rows.events[held], rows.codes[held], starts[held]))
+        return Placed(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+
+    def run(self, delta: DeltaWriter, counts: dict[str, int], reasons: dict[str, str]) -> None:
+        """Write the rows that are due; a join that raises is given up."""
+        join = self._join
+        try:
+            made = [*self._pairs(), *(self._alone(side) for side in (LEFT, RIGHT) if join.preserves(side))]
+            batches, withheld = joined_rows(join, [rows for rows in made if rows.size])
+        except (OverflowedError, TooManyPairsError) as error:
+            counts[f"raised:{join.name}"] = 1
+            reasons[join.name] = str(error)
+            return
+        if withheld:
+            counts[f"withheld:{join.name}"] = withheld
+        rows = sum(batch.num_rows for batch in batches)
+        if not rows:
+            return
+        counts[f"rows:{join.name}"] = rows
+        if join.sink.format != "noop":
+            delta.add("rows", join.name, rows_stream(batches), rows, {})
+
+    def _pairs(self) -> list[Joined]:
+        """All pairs that are due, those for which the condition is TRUE."""
+        left, right = self._placed[LEFT], self._placed[RIGHT]
+        when = self._join.when
+        if not isinstance(when, Within):
+            return list(self._matching(left, left.at, left.at, right, LEFT))
+        # a pair is due with the later of its events: asked for from there, each pair is found once
+        due = left.take(self._span.holds(left.at))
+        found = list(self._matching(due, due.at + when.lower_us, due.at + min(when.upper_us, 0), right, LEFT))
+        due = right.take(self._span.holds(right.at))
+        low, high = due.at - when.upper_us, due.at - max(when.lower_us, 1)
+        return [*found, *self._matching(due, low, high, left, RIGHT)]
+
+    def _matching(self, asking: Placed, low: Ints, high: Ints, other: Placed, side: str) -> list[Joined]:
+        """Pairs of asking rows, which are of `side`, and other rows whose places are near."""
+        candidates, found = Candidates(asking, low, high, other), []
+        self._check(candidates)
+        for mine, theirs in candidates.runs():
+            pairs = {side: asking.events[mine], (RIGHT if side == LEFT else LEFT): other.events[theirs]}
+            rows = Joined(self._sides, pairs[LEFT], pairs[RIGHT], self._window_of(asking, mine))
+            found.append(rows.take(self._kept(rows)))
+        return found
+
+    def _check(self, candidates: Candidates) -> None:
+        """Refuse to try more pairs than the join may."""
+        self._tried += candidates.count
+        most = self._join.most_pairs
+        if isinstance(most, int) and self._tried > most:
+            raise TooManyPairsError(
+                f"The join {self._join.name!r} has no key and would try {self._tried} pairs in an epoch, of {most}.",
+                "Join on equal keys, filter both sides, or make the bounds narrower.",
+            )
+
+    def _window_of(self, rows: Placed, at: Ints) -> tuple[Ints, Ints] | None:
+        when = self._join.when
+        return (rows.at[at], rows.at[at] + when.size_us) if isinstance(when, Sliding) else None
+
+    def _kept(self, rows: Joined) -> Ints:
+        """Positions of the pairs whose keys are equal, not only their hashes, and whose condition is TRUE."""
+        kept = np.flatnonzero(equal_rows(rows))
+        condition: Expression | None = self._join.condition
+        if condition is None:
+            return kept
+        some = rows if len(kept) == rows.size else rows.take(kept)
+        return kept[passing(self._join, condition, some)]
+
+    def _alone(self, side: str) -> Joined:
+        """The events of a side that are due without a partner."""
+        mine, other = self._placed[side], self._placed[RIGHT if side == LEFT else LEFT]
+        when, events = self._join.when, self._sides[side]
+        keyless = np.flatnonzero(~events.has_key)
+        without = self._in_windows(Placed(keyless, np.zeros_like(keyless), events.times_us[keyless]))
+        if isinstance(when, Sliding):
+            low = high = mine.at
+        else:
+            after = alone_after_us(self._join, side)
+            mine, without = (rows.take(self._span.holds(rows.at + after)) for rows in (mine, without))
+            bounds = (when.lower_us, when.upper_us) if side == LEFT else (-when.upper_us, -when.lower_us)
+            low, high = mine.at + bounds[0], mine.at + bounds[1]
+        partners = np.zeros(len(mine.at), bool)
+        candidates = Candidates(mine, low, high, other)
+        self._check(candidates)
+        for asking, theirs in candidates.runs():
+            pairs = {side: mine.events[asking], (RIGHT if side == LEFT else LEFT): other.events[theirs]}
+            rows = Joined(self._sides, pairs[LEFT], pairs[RIGHT], self._window_of(mine, asking))
+            partners[asking[self._kept(rows)]] = True
+        alone = Placed(*(np.concatenate(pair) for pair in zip(mine.take(~partners), without, strict=True)))
+        window = self._window_of(alone, np.arange(len(alone.at)))
+        return Joined.alone(self._sides, side, alone.events, window)

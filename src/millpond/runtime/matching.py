@@ -1,0 +1,67 @@
+"""Finding pairs: a merge of two sorted sides by (key, place), whose pairs come in runs of bounded size.
+
+No loop goes over events or keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from millpond.arrays import Ints, Mask
+
+PAIRS_AT_ONCE = 1 << 18
+
+
+class Placed(NamedTuple):
+    """Rows of one side: positions of events, codes of their keys, and a place: time or the start of a window."""
+
+    events: Ints
+    codes: Ints
+    at: Ints
+
+    def take(self, rows: Ints | Mask) -> Placed:
+        """Some of the rows, by a mask or positions."""
+        return Placed(*(column[rows] for column in self))
+
+
+class Candidates:
+    """For each asking row the rows of the other side with its code and a place in [low, high]."""
+
+    def __init__(self, asking: Placed, low: Ints, high: Ints, other: Placed) -> None:
+        near = _near(asking, low, high, other)
+        codes, near_at = other.codes[near], other.at[near]
+        places = np.sort(near_at)
+        width = len(places) + 1
+        # ranks of places keep code and place in one integer, whatever the unit of time
+        at = codes * width + np.searchsorted(places, near_at)
+        order = np.argsort(at, kind="stable")
+        ordered, self._order = at[order], near[order]
+        base = asking.codes * width
+        self._first = np.searchsorted(ordered, base + np.searchsorted(places, low), "left")
+        last = np.searchsorted(ordered, base + np.searchsorted(places, high, "right"), "left")
+        self._ends = np.cumsum(np.maximum(last - self._first, 0))
+
+    @property
+    def count(self) -> int:
+        """How many pairs there are."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def runs(self) -> Iterator[tuple[Ints, Ints]]:
+        """All pairs, `PAIRS_AT_ONCE` at most: positions among the asking rows, and among the other ones."""
+        for start in range(0, self.count, PAIRS_AT_ONCE):
+            nth = np.arange(start, min(start + PAIRS_AT_ONCE, self.count))
+            asking = np.searchsorted(self._ends, nth, "right")
+            before = np.where(asking > 0, self._ends[asking - 1], 0)
+            yield asking, self._order[self._first[asking] + nth - before]
+
+
+def _near(asking: Placed, low: Ints, high: Ints, other: Placed) -> Ints:
+    """Positions of the other rows that could be asked for: by a code that asks, at a place between all bounds."""
+    if not len(low) or not len(other.at):
+        return np.zeros(0, np.int64)
+    asked = np.zeros(max(int(asking.codes.max()), int(other.codes.max())) + 1, bool)
+    asked[asking.codes] = True
+    return np.flatnonzero(asked[other.codes] & (other.at >= low.min()) & (other.at <= high.max()))

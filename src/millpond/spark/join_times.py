@@ -1,0 +1,131 @@
+"""What a condition of a join says about the distance of two event times: bounds, or the same window."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from millpond.model.join import LEFT, RIGHT
+from millpond.spark.catalyst import Catalyst, JavaObject, children, kind_of, type_of
+
+_DAY_US = 86_400_000_000
+_SLACK_US = 26 * 3_600_000_000
+"""How far a day of a calendar can be from 24 hours: offsets of time zones lie between -12 and +14 hours."""
+_FIXED_ZONE = re.compile(r"(Etc/)?(UTC|GMT|UT|Z)|(UTC|GMT|UT)?[+-]\d\d?(:?\d\d)?")
+_UNITS = {"MICROSECOND": 1, "MILLISECOND": 1_000, "SECOND": 1_000_000, "MINUTE": 60_000_000, "HOUR": 3_600_000_000}
+_ORDER = ("GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual", "EqualTo")
+
+SideOfTime = Callable[[JavaObject], str | None]
+"""The side whose event time an attribute is; None: it is none."""
+
+
+class _Linear(NamedTuple):
+    """`left` times the left event time plus `right` times the right one plus a number of µs, which is off by at most
+    `slack_us`.
+    """
+
+    left: int = 0
+    right: int = 0
+    us: int = 0
+    slack_us: int = 0
+
+    def plus(self, other: _Linear, sign: int = 1) -> _Linear:
+        """The sum, or the difference."""
+        return _Linear(
+            self.left + sign * other.left, self.right + sign * other.right, self.us + sign * other.us,
+            self.slack_us + other.slack_us,
+        )  # fmt: skip
+
+
+class Bound(NamedTuple):
+    """The right time minus the left one is at least `lower_us`, at most `upper_us` (None: no such bound).
+
+    `exact`: it says all that the condition says.
+    """
+
+    lower_us: int | None
+    upper_us: int | None
+    exact: bool
+
+
+def bound_of(catalyst: Catalyst, condition: JavaObject, side_of: SideOfTime) -> Bound | None:
+    """What a comparison says of the two event times; None: it does not compare them, or not only them."""
+    kind = kind_of(condition)
+    if kind not in _ORDER:
+        return None
+    first, second = (_linear(catalyst, part, side_of) for part in children(condition))
+    if first is None or second is None:
+        return None
+    if kind.startswith("LessThan"):
+        first, second = second, first
+    whole = first.plus(second, -1)  # is at least 0, or above it
+    if (whole.left, whole.right) not in ((1, -1), (-1, 1)):
+        return None
+    us = whole.us - (kind in ("GreaterThan", "LessThan"))
+    exact = not whole.slack_us
+    if kind == "EqualTo":
+        difference = us if whole.left == 1 else -us
+        return Bound(difference - whole.slack_us, difference + whole.slack_us, exact)
+    if whole.left == 1:
+        return Bound(None, us + whole.slack_us, exact)
+    return Bound(-us - whole.slack_us, None, exact)
+
+
+def _linear(catalyst: Catalyst, node: JavaObject, side_of: SideOfTime) -> _Linear | None:
+    kind = kind_of(node)
+    if kind == "AttributeReference":
+        side = side_of(node)
+        return None if side is None else _Linear(int(side == LEFT), int(side == RIGHT))
+    if kind in ("Cast", "Alias", "KnownNullable") and not node.foldable():
+        inner = children(node)[0]
+        same = {type_of(node), type_of(inner)} == {"timestamp"}
+        return _linear(catalyst, inner, side_of) if same else None
+    if kind == "TimestampAddInterval":
+        return _moved(catalyst, node, side_of)
+    if kind == "TimestampAdd":
+        start = _linear(catalyst, node.timestamp(), side_of)
+        unit = _UNITS.get(str(node.unit()).upper())
+        if start is None or unit is None or not node.quantity().foldable():
+            return None
+        quantity = catalyst.constant(node.quantity())
+        return start._replace(us=start.us + quantity * unit) if isinstance(quantity, int) else None
+    if kind == "SubtractTimestamps":
+        first, second = (_linear(catalyst, part, side_of) for part in children(node))
+        # the difference of wall clocks, which may have been put forward or back between
+        if first is None or second is None:
+            return None
+        return first.plus(second, -1).plus(_Linear(slack_us=_zone(catalyst)))
+    if type_of(node).startswith("interval") and node.foldable():
+        found = _interval_us(catalyst, node)
+        return None if found is None else _Linear(us=found)
+    return None
+
+
+def _moved(catalyst: Catalyst, node: JavaObject, side_of: SideOfTime) -> _Linear | None:
+    time, interval = children(node)
+    start = _linear(catalyst, time, side_of)
+    if start is None or not interval.foldable():
+        return None
+    us = _interval_us(catalyst, interval)
+    if us is None:
+        return None
+    # whole days are days of the calendar, which are not all of 24 hours
+    return start.plus(_Linear(0, 0, us, _zone(catalyst) if abs(us) >= _DAY_US else 0))
+
+
+def _interval_us(catalyst: Catalyst, interval: JavaObject) -> int | None:
+    """The length of a constant interval; None: it counts months."""
+    if type_of(interval) == "interval":
+        months, days, us = catalyst.fixed_interval(interval)
+        return None if months else days * _DAY_US + us
+    if "month" in type_of(interval) or "year" in type_of(interval):
+        return None
+    value = catalyst.constant(interval)
+    return value if isinstance(value, int) else None
+
+
+def _zone(catalyst: Catalyst) -> int:
+    """By how much a calendar may be off in the session's time zone."""
+    zone = catalyst.spark.conf.get("spark.sql.session.timeZone") or ""
+    return 0 if _FIXED_ZONE.fullmatch(zone) else _SLACK_US

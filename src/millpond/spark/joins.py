@@ -1,0 +1,303 @@
+"""An analysed plan whose last step is a join of two streams -> our frozen `Join`.
+
+Each side is read as a stateless query is. Of the condition, equalities of the two sides are keys, comparisons of both
+event times are bounds, the equality of two windows is the window; the rest is asked of each pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from pyspark.sql import DataFrame
+
+from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.model.expressions import Column, Expression
+from millpond.model.join import LEFT, RIGHT, Join, Side, Within
+from millpond.model.query import Named
+from millpond.model.stream import Stream
+from millpond.model.types import KEY_TYPES, WINDOW, is_known
+from millpond.model.windows import Counted, Sliding
+from millpond.spark.below import WindowPart, read_below
+from millpond.spark.catalyst import (
+    Catalyst,
+    JavaObject,
+    analysed,
+    conjuncts,
+    delay_ms,
+    id_of,
+    items,
+    kind_of,
+    optional,
+    references,
+    text_of,
+    type_of,
+)
+from millpond.spark.expressions import Translator, conditions, conjunction
+from millpond.spark.extract import Extraction, Reader, Terms, extract_query, named_once
+from millpond.spark.join_times import Bound, bound_of
+from millpond.spark.sources import find_source
+from millpond.spark.user_functions import UserFunctions
+
+_KINDS = {"Inner": "inner", "Cross": "inner", "LeftOuter": "left", "RightOuter": "right", "FullOuter": "full"}
+_FIELDS = ("start", "end")
+MOST_PAIRS = 10_000_000
+"""How many pairs of a join without equal keys one epoch may try."""
+
+
+def extract_any(
+    catalyst: Catalyst, frame: DataFrame, terms: Terms, streams: Sequence[Stream] = (), relation: str | None = None,
+    functions: UserFunctions | None = None,
+) -> Extraction:  # fmt: skip
+    """Read a streaming DataFrame that was not started, whatever it asks; see `extract_query`.
+
+    Raises:
+        UnsupportedQuery, QueryTypeError: see `extract_query`.
+    """
+    plan = catalyst.clean(analysed(frame))
+    above: list[JavaObject] = []
+    node = plan
+    while kind_of(node) in ("Project", "Filter", "SubqueryAlias", "ResolvedHint"):
+        above.append(node)
+        node = node.child()
+    if kind_of(node) == "Join" and node.left().isStreaming() and node.right().isStreaming():
+        return _JoinReader(catalyst, terms, node, streams, relation).read(items(plan.output()), above[::-1])
+    return extract_query(catalyst, frame, terms, streams, relation, functions)
+
+
+class _JoinReader:
+    """Reads one plan; `above` is what stands over the join, the lowest first."""
+
+    def __init__(
+        self, catalyst: Catalyst, terms: Terms, join: JavaObject, streams: Sequence[Stream], relation: str | None
+    ) -> None:
+        self._catalyst, self._terms, self._join = catalyst, terms, join
+        kind = kind_of(join.joinType())
+        if kind not in _KINDS:
+            raise UnsupportedQuery(
+                f"A join of this kind ({join.joinType().sql()}) of two streams is not answered.",
+                "Write [INNER | LEFT | RIGHT | FULL] JOIN … ON ….",
+            )
+        self._kind = _KINDS[kind]
+        self._sides: dict[str, Reader] = {}
+        self._owned: dict[int, str] = {}
+        for side, plan in ((LEFT, join.left()), (RIGHT, join.right())):
+            below = read_below(catalyst, plan)
+            found = find_source(catalyst, below, streams, relation)
+            self._sides[side] = Reader(catalyst, terms, found, below, UserFunctions(catalyst))
+            self._owned |= {id_of(column): side for column in items(plan.output())}
+        self._times: dict[str, JavaObject] = {}
+        self._values: dict[str, list[Expression]] = {LEFT: [], RIGHT: []}
+        self._where: dict[str, list[Expression]] = {LEFT: [], RIGHT: []}
+        self._layers: list[list[JavaObject]] = []
+        self._extended = False
+        self._over = Translator(catalyst, self._resolved, self._computed, self._field, rounding=True)
+
+    def read(self, outputs: list[JavaObject], above: list[JavaObject]) -> Extraction:
+        terms = self._terms
+        if terms.serve:
+            raise UnsupportedQuery(
+                f"The join {terms.name} has no latest row per key to serve.", "Leave out 'serve'."
+            )
+        asked = [] if (condition := optional(self._join.condition())) is None else conjuncts(condition)
+        later: list[JavaObject] = []
+        for node in above:
+            if kind_of(node) == "Filter":
+                parts = [self._lowered(part) for part in conjuncts(node.condition())]
+                # what WHERE asks of the rows of an inner join, it asks of the pairs
+                (asked if self._kind == "inner" else later).extend(parts)
+            elif kind_of(node) == "Project":
+                aliases = [column for column in items(node.projectList()) if kind_of(column) == "Alias"]
+                self._layers.append(aliases)
+        when, keys, rest = self._told_apart(asked)
+        self._when = when
+        condition = conjunction([self._over(part) for part in rest])
+        self._extended = self._kind != "inner"
+        having = conjunction([self._over(part) for part in later])
+        output = named_once([Named(str(column.name()), self._output(self._lowered(column))) for column in outputs])
+        made = [self._side(side, keys[i]) for i, side in enumerate((LEFT, RIGHT))]
+        join = Join(
+            terms.name, made[0], made[1], self._kind, when, output, condition, having, terms.sink, terms.text,
+            msgspec.UNSET if keys[0] else MOST_PAIRS,
+        )  # fmt: skip
+        left, right = (self._sides[side].extraction(join) for side in (LEFT, RIGHT))
+        return left._replace(foreigns=left.foreigns | right.foreigns, also=((right.stream, right.derived),))
+
+    def _lowered(self, expression: JavaObject) -> JavaObject:
+        """The expression over the columns of the two sides."""
+        for layer in self._layers[::-1]:
+            expression = self._catalyst.substitute(expression, layer)
+        return expression
+
+    def _told_apart(
+        self, asked: list[JavaObject]
+    ) -> tuple[Within | Sliding, tuple[list[Expression], list[Expression]], list[JavaObject]]:
+        """Bounds or window, keys of both sides, and what is left of the condition."""
+        keys: tuple[list[Expression], list[Expression]] = ([], [])
+        windows: list[Sliding] = []
+        bounds: list[Bound] = []
+        rest: list[JavaObject] = []
+        timed: list[tuple[JavaObject, Bound]] = []
+        for part in asked:
+            pair = self._equated(part)
+            window = None if pair is None else self._same_window(*pair)
+            bound = bound_of(self._catalyst, part, self._side_of_time)
+            if window is not None:
+                windows.append(window)
+            elif bound is not None:
+                timed.append((part, bound))
+            elif pair is not None and kind_of(part) == "EqualTo":
+                for found, side, key in zip(keys, (LEFT, RIGHT), pair, strict=True):
+                    found.append(self._key(side, key))
+            elif not self._is_of_events(part):
+                rest.append(part)
+        if windows:
+            # within a window, what is said about the times is a condition like others
+            shared = self._terms.window or windows[0]
+            if isinstance(shared, Counted):
+                raise UnsupportedQuery("Windows of so many events join nothing.", "Join in windows of time.")
+            return shared, keys, [*rest, *(part for part, _ in timed)]
+        bounds = [bound for _, bound in timed]
+        rest += [part for part, bound in timed if not bound.exact]
+        return self._within(bounds), keys, rest
+
+    def _is_of_events(self, part: JavaObject) -> bool:
+        """Ask a condition of the events of one side, so that no others are kept; False: it is one of pairs."""
+        side = self._side_of(part)
+        preserved = self._kind == "full" or self._kind == side
+        if side is None or preserved or any(self._is_window(column) for column in references(part)):
+            return False
+        self._where[side].append(self._sides[side].meaning(part))
+        return True
+
+    def _is_window(self, column: JavaObject) -> bool:
+        return self._sides[self._owned[id_of(column)]].below.window_part(column) is not None
+
+    def _equated(self, part: JavaObject) -> tuple[JavaObject, JavaObject] | None:
+        """The left and the right of an equality whose parts are each of one side."""
+        if kind_of(part) not in ("EqualTo", "EqualNullSafe"):
+            return None
+        by_side = {self._side_of(one): one for one in (part.left(), part.right())}
+        return (by_side[LEFT], by_side[RIGHT]) if {LEFT, RIGHT} == by_side.keys() else None
+
+    def _side_of(self, expression: JavaObject) -> str | None:
+        """The one side that an expression is about."""
+        sides = {self._owned[id_of(column)] for column in references(expression)}
+        return sides.pop() if len(sides) == 1 else None
+
+    def _same_window(self, left: JavaObject, right: JavaObject) -> Sliding | None:
+        """The window, if both are the whole window of their side, or the same bound of it."""
+        parts = [self._sides[side].below.window_part(one) for side, one in ((LEFT, left), (RIGHT, right))]
+        first, second = parts
+        if first is None or second is None or first.field != second.field:
+            return None
+        kinds = [part.window.kind for part in (first, second)]
+        if not all(isinstance(kind, Sliding) for kind in kinds):
+            raise UnsupportedQuery("A join on session windows is not answered.", "Join on window(time, size).")
+        if kinds[0] != kinds[1]:
+            raise UnsupportedQuery("The windows of both sides differ, so few are equal.", "Use the same window.")
+        self._times = {LEFT: first.window.time, RIGHT: second.window.time}
+        return kinds[0] if isinstance(kinds[0], Sliding) else None
+
+    def _side_of_time(self, attribute: JavaObject) -> str | None:
+        """The side whose event time an attribute is, or could be if it had a watermark."""
+        side = self._owned.get(id_of(attribute))
+        if side is None or type_of(attribute) != "timestamp" or delay_ms(attribute) is None:
+            return None
+        known = self._times.setdefault(side, attribute)
+        return side if id_of(known) == id_of(attribute) else None
+
+    def _within(self, bounds: Sequence[Bound]) -> Within:
+        lower = max((bound.lower_us for bound in bounds if bound.lower_us is not None), default=None)
+        upper = min((bound.upper_us for bound in bounds if bound.upper_us is not None), default=None)
+        if lower is None or upper is None:
+            what = "is bounded on one side only" if bounds else "has no bound"
+            raise UnsupportedQuery(
+                f"The distance of the two event times {what}, so events would be kept for ever.",
+                "Add b.at BETWEEN a.ts - INTERVAL 5 MINUTES AND a.ts + INTERVAL 10 MINUTES, both with a WATERMARK, "
+                "or join on equal windows.",
+            )
+        if lower > upper:
+            raise QueryTypeError("No two events are as far apart as the join asks.", "Exchange the bounds.")
+        return Within(lower, upper)
+
+    def _key(self, side: str, key: JavaObject) -> Expression:
+        if not is_known(type_of(key)):
+            raise UnsupportedQuery(
+                f"The key `{text_of(key)}` is a {type_of(key)}, which is planned, not answered yet.",
+                f"Cast it to one of {', '.join(sorted(KEY_TYPES))} or a decimal.",
+            )
+        return self._sides[side].meaning(key)
+
+    def _side(self, side: str, keys: list[Expression]) -> Side:
+        reader, time = self._sides[side], self._times[side]
+        delay = delay_ms(time)
+        if delay is None:
+            raise QueryTypeError(
+                f"The event time {time.name()} has no watermark, so no row would ever be final.",
+                f"Write FROM STREAM {reader.stream.name} WATERMARK {time.name()} DELAY OF INTERVAL 10 SECONDS.",
+            )
+        event_time = reader.meaning(time)
+        if not isinstance(event_time, Column):
+            raise UnsupportedQuery(
+                f"The event time {time.name()} is computed, which is planned, not answered yet.",
+                "Join by a column of the stream.",
+            )
+        values = tuple(self._values[side])
+        own = reader.where()
+        where = conjunction([*([] if own is None else conditions(own)), *self._where[side]])
+        return Side(reader.stream.name, event_time.name, delay * 1000, tuple(keys), values, where)
+
+    def _value(self, side: str, expression: Expression) -> Column:
+        """A column of the rows: the value of an expression over the events of a side."""
+        values = self._values[side]
+        if expression not in values:
+            values.append(expression)
+        return Column(f"{side}:{values.index(expression)}", expression.type)
+
+    def _window(self, side: str, part: WindowPart) -> Column:
+        if not isinstance(self._when, Sliding):
+            raise UnsupportedQuery("The join has a window, but not in its condition.", "Add ON a.w = b.w.")
+        if part.field is None:
+            return Column(f"{side}:window", WINDOW)
+        return Column(f"{side}:window.{part.field}", "timestamp")
+
+    def _resolved(self, attribute: JavaObject) -> Expression:
+        """The meaning of a column of a side."""
+        side = self._owned[id_of(attribute)]
+        part = self._sides[side].below.window_part(attribute)
+        return self._value(side, self._sides[side].meaning(attribute)) if part is None else self._window(side, part)
+
+    def _field(self, node: JavaObject) -> Expression | None:
+        """`w.start` and `w.end`."""
+        side = self._side_of(node)
+        part = None if side is None else self._sides[side].below.window_part(node)
+        return None if side is None or part is None else self._window(side, part)
+
+    def _computed(self, node: JavaObject) -> Expression:
+        """What the model has no word for is computed where the events of its side are read."""
+        side = self._side_of(node)
+        if side is None:
+            raise UnsupportedQuery(
+                f"`{text_of(node)}` is computed from both sides of a join, which is not answered.",
+                "Compute its parts in a SELECT of each side, or use plain comparisons and arithmetic.",
+            )
+        if self._extended and self._kind != side:
+            raise UnsupportedQuery(
+                f"`{text_of(node)}` is computed from events that may be missing, which is not answered.",
+                "Compute it in a SELECT of that side, below the join.",
+            )
+        return self._value(side, self._sides[side].meaning(node))
+
+    def _output(self, column: JavaObject) -> Expression:
+        if type_of(column) != WINDOW and not is_known(type_of(column)):
+            raise UnsupportedQuery(
+                f"The column {column.name()} of a join is a {type_of(column)}, which is planned, not answered yet.",
+                "Cast it to string.",
+            )
+        found = self._over(column)
+        if found.type == WINDOW and not isinstance(found, Column):
+            raise UnsupportedQuery(
+                f"The window {column.name()} is that of either side.", "Select the window of one side: a.w."
+            )
+        return found

@@ -1,0 +1,378 @@
+"""Joins of two streams: their rows are those of two plain loops, each once, when it is final, however input is cut."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from millpond.control.causes import explain_why
+from millpond.control.reader import read_truth
+from millpond.control.why import find_facts
+from millpond.control.wiring import IDENTITY
+from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.model.endpoints import Sink
+from millpond.model.expressions import Call, Column, Expression, call, literal
+from millpond.model.join import KINDS, LEFT, RIGHT, Join, Side, Within
+from millpond.model.query import Named
+from millpond.model.selection import Selection
+from millpond.model.spec import from_json, to_json
+from millpond.model.stream import Order, Stream
+from millpond.model.types import WINDOW
+from millpond.model.windows import Sliding
+from millpond.plan.build import build_plan
+from millpond.runtime import fold, joins, matching
+from millpond.testing import Trial, naive_join
+from millpond.testing.answers import Run, dealt
+from millpond.testing.cases import EVERYTHING, SECOND, STREAM, condition
+from millpond.testing.compare import assert_same_rows, rows_of
+from millpond.testing.rowwise import Raised
+
+PROPERTY = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+PAID = replace(STREAM, name="paid")
+K, G, F, V, TS = (
+    Column(name, kind) for name, kind in
+    (("k", "string"), ("g", "bigint"), ("f", "double"), ("v", "int"), ("ts", "timestamp"))
+)  # fmt: skip
+VALUES = (K, G, V, TS)
+Batch = dict[str, list[dict[str, Any]]]
+
+
+def of(side: str, i: int) -> Column:
+    return Column(f"{side}:{i}", VALUES[i].type)
+
+
+def random_events(dice: random.Random, count: int, start: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "k": dice.choice(("a", "b", "ä", "", None)),
+            "g": dice.choice((1, 2, 2**62, None)),
+            "f": dice.choice((0.0, -0.0, float("nan"), 1.5, None)),
+            "v": dice.choice((0, 1, 5, 2**31 - 1, None)),
+            "amount": dice.choice((0.0, 1.0, None)), "p": None, "d": None,
+            "flag": dice.choice((True, False, None)),
+            "ts": None if not dice.randint(0, 15) else (start + dice.randint(-12, 12)) * SECOND,
+        }
+        for _ in range(count)
+    ]
+
+
+def random_epochs(dice: random.Random, events: int) -> list[Batch]:
+    """Both streams move on, not equally fast, with late events on both; some epochs have none of one."""
+    found, at = [], {"events": 0, "paid": dice.randint(-20, 20)}
+    for _ in range(dice.randint(1, 5)):
+        batch: Batch = {}
+        for name in at:
+            at[name] += dice.randint(-5, 20)
+            if dice.randint(0, 4):
+                batch[name] = random_events(dice, dice.randint(0, events), at[name])
+        found.append(batch)
+    return found
+
+
+def random_join(dice: random.Random, name: str = "j", raising: bool = False) -> Join:
+    keys = dice.choice(((K,), (K,), (G,), (F,), (K, G), ()))
+    size = dice.choice((5, 10)) * SECOND
+    bound = dice.randint(-12, 12) * SECOND
+    when: Within | Sliding = dice.choice((
+        Within(bound, bound + dice.randint(0, 15) * SECOND),
+        Sliding(size, dice.choice((size, size // 5 * 2, 5 * SECOND)), dice.choice((0, SECOND))),
+    ))  # fmt: skip
+    sides = [
+        Side(stream, "ts", dice.choice((0, 5, 30)) * SECOND, keys, VALUES,
+             condition(dice, EVERYTHING) if dice.randint(0, 1) else None)
+        for stream in ("events", dice.choice(("paid", "paid", "events")))
+    ]  # fmt: skip
+    output = [Named(f"{side}{i}", of(side, i)) for side in (LEFT, RIGHT) for i in range(len(VALUES))]
+    if isinstance(when, Sliding):
+        output += [Named("lw", Column("left:window", WINDOW)), Named("re", Column("right:window.end", "timestamp"))]
+    total = call("add", (of(LEFT, 1), of(RIGHT, 1)), "bigint")
+    conditions: list[Expression | None] = [
+        None,
+        call("lt", (of(LEFT, 2), of(RIGHT, 2)), "boolean"),
+        call("or", (call("same", (of(LEFT, 0), of(RIGHT, 0)), "boolean"), call("isnull", (of(RIGHT, 2),), "boolean"))
+             , "boolean"),
+        *((call("gt", (total, literal(2, "bigint")), "boolean"),) if raising else ()),
+    ]  # fmt: skip
+    having = call("isnull", (of(dice.choice((LEFT, RIGHT)), 2),), "boolean")
+    return Join(
+        name, sides[0], sides[1], dice.choice(KINDS), when, tuple(output), dice.choice(conditions),
+        having if not dice.randint(0, 4) else None,
+    )  # fmt: skip
+
+
+def fed(run: Run, batch: Batch, seed: int) -> None:
+    deal = dealt(seed)
+    run.epoch_of({name: deal(rows) for name, rows in batch.items()})
+
+
+def started(folder: Path, asked: list[Join], instances: int) -> Run:
+    return Run(folder, asked, instances, others=[PAID])
+
+
+def rows_so_far(run: Run, name: str) -> list[dict[str, Any]]:
+    return rows_of(run.sinks[name].table())
+
+
+def is_given_up(run: Run, join: Join, epochs: list[Batch], until: float) -> bool:
+    """Where the twin raises the join is quarantined, and only there."""
+    try:
+        naive_join.rows(join, naive_join.judged(join, epochs).taken, until)
+    except Raised:
+        return True
+    assert join.name not in run.pond.manifest.quarantined
+    return False
+
+
+@PROPERTY
+@given(seed=st.integers(0, 10**6), events=st.integers(0, 12), instances=st.integers(1, 3))
+def test_rows_are_those_of_the_naive_twin(tmp_path_factory: Any, seed: int, events: int, instances: int) -> None:
+    """After every epoch what has left is what is final; in the end it is everything, and every event has one fate."""
+    dice = random.Random(seed)
+    asked = [random_join(dice, f"j{i}") for i in range(3)]
+    epochs, folder = random_epochs(dice, events), tmp_path_factory.mktemp("pond")
+    run = started(folder, asked, instances)
+    for i, batch in enumerate(epochs):
+        if dice.randint(0, 3) == 0:  # a new driver, on what the log says
+            run = started(folder, asked, instances)
+        fed(run, batch, seed + i)
+        for join in asked:
+            mark = naive_join.mark_us(join, epochs[: i + 1])
+            taken = naive_join.judged(join, epochs[: i + 1]).taken
+            expected = [] if mark is None else naive_join.rows(join, taken, mark)
+            assert_same_rows(expected, rows_so_far(run, join.name), about=str(join))
+    run.pond.drain()
+    for join in asked:
+        judged = naive_join.judged(join, epochs)
+        expected = naive_join.rows(join, judged.taken)
+        assert_same_rows(expected, rows_so_far(run, join.name), about=str(join))
+    assert not run.pond.manifest.quarantined
+
+
+def side(stream: str, delay: int = 0, where: Expression | None = None, keys: tuple[Column, ...] = (K,)) -> Side:
+    return Side(stream, "ts", delay * SECOND, keys, VALUES, where)
+
+
+def near(kind: str = "inner", lower: int = -5, upper: int = 10, **more: Any) -> Join:
+    output = tuple(Named(f"{name}_{i}", of(name, i)) for name in (LEFT, RIGHT) for i in (0, 2))
+    sides = {"left": side("events"), "right": side("paid")} | more
+    when = Within(lower * SECOND, upper * SECOND)
+    return Join(sides.pop("name", "j"), sides.pop("left"), sides.pop("right"), kind, when, output, **sides)
+
+
+def event(k: str | None, at: float, v: int = 0) -> dict[str, Any]:
+    return dict.fromkeys(("g", "f", "amount", "flag", "p", "d")) | {"k": k, "v": v, "ts": round(at * SECOND)}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_small_runs_colliding_hashes_and_merged_sections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:  # fmt: skip
+    """However pairs are cut into runs and events into sections; keys of one hash are told apart by their values."""
+    monkeypatch.setattr(matching, "PAIRS_AT_ONCE", 3)
+    monkeypatch.setattr(fold, "FAN_IN", 2)
+    hashes = joins.hashes_of
+    monkeypatch.setattr(joins, "hashes_of", lambda keys, rows: hashes(keys, rows) % np.uint64(2))
+    dice = random.Random(seed)
+    asked = [random_join(dice, f"j{i}") for i in range(4)]
+    epochs = [batch for _ in range(3) for batch in random_epochs(dice, 8)]
+    run = started(tmp_path, asked, 2)
+    for i, batch in enumerate(epochs):
+        fed(run, batch, seed + i)
+    run.pond.drain()
+    for join in asked:
+        judged = naive_join.judged(join, epochs)
+        assert_same_rows(naive_join.rows(join, judged.taken), rows_so_far(run, join.name), about=str(join))
+        counted = run.ledger.counts.get(join.name, {})
+        assert {fate: counted.get(fate, 0) for fate in naive_join.FATES} == judged.counts
+
+
+def test_when_rows_leave(tmp_path: Path) -> None:
+    """A pair when both watermarks are past it; an event without a partner when none can come any more."""
+    run = started(tmp_path, [near("full", -5, 10)], 1)
+    run.epoch_of({"events": [[event("a", 100), event("b", 100)]], "paid": [[event("a", 104)]]})
+    assert rows_so_far(run, "j") == [], "the stream of the left is at 100, the pair is final at 104"
+    run.epoch_of({"events": [[event("z", 104)]]})
+    pair = {"left_0": "a", "left_2": 0, "right_0": "a", "right_2": 0}
+    assert rows_so_far(run, "j") == [pair]
+    run.epoch_of({"events": [[event("z", 120)]], "paid": [[event("y", 109.999999)]]})
+    assert rows_so_far(run, "j") == [pair], "a partner of b may still come at 110"
+    run.epoch_of({"paid": [[event("b", 110)]]})
+    assert [row["right_0"] for row in rows_so_far(run, "j") if row["left_0"] == "b"] == ["b"]
+    run.epoch_of({"paid": [[event("y", 114.999998)]]})
+    assert not [row for row in rows_so_far(run, "j") if row["right_0"] == "y"], "a partner may come at 114.999999"
+    run.epoch_of({"paid": [[event("y", 130)]]})
+    assert [row["left_0"] for row in rows_so_far(run, "j") if row["right_0"] == "y"] == [None, None]
+
+
+def test_what_nobody_waits_for_is_forgotten(tmp_path: Path) -> None:
+    """What is kept does not grow with the stream, although one key never pauses and the others never return."""
+    run = started(tmp_path, [near("full"), replace(near("left"), name="l", left=side("events", 20))], 2)
+    for i in range(60):
+        for stream in ("events", "paid"):
+            run.epoch_of({stream: [[event("a", i * 10), event(f"only {i}", i * 10 + 1)]]})
+    live = [kinds.get("events", 0) for kinds in run.ledger.live]
+    assert max(live[60:]) <= max(live[20:60]) <= 60
+    kept = sum(section.rows for section in run.pond.manifest.sections.values() if section.kind == "events")
+    assert kept < 80
+
+
+def test_joins_share_what_they_keep(tmp_path: Path) -> None:
+    """Twenty joins of the same sides keep and move each event once."""
+    moved = []
+    for copies in (1, 20):
+        asked = [replace(near(), name=f"j{i}", when=Within(-i * SECOND, 10 * SECOND)) for i in range(copies)]
+        run = started(tmp_path / str(copies), asked, 1)
+        rows = [event(f"k{i % 7}", i / 100, i) for i in range(4_000)]
+        run.epoch_of({"events": [rows], "paid": [rows]})
+        moved.append(run.ledger.counts["*"]["bytes_moved"])
+        assert run.ledger.live[-1]["events"] == 2
+    assert moved[1] < 1.1 * moved[0]
+
+
+def test_a_join_whose_condition_raises_is_quarantined_alone(tmp_path: Path) -> None:
+    total = Call("add", (of(LEFT, 2), of(RIGHT, 2)), "int")
+    raising = replace(near(), name="raising", condition=call("gt", (total, literal(0, "int")), "boolean"))
+    run = started(tmp_path, [near(), raising], 1)
+    run.epoch_of({"events": [[event("a", 0, 2**31 - 1)]], "paid": [[event("a", 0, 1)]]})
+    run.pond.drain()
+    assert "[MP-OVERFLOW]" in run.pond.manifest.quarantined["raising"]
+    assert len(rows_so_far(run, "j")) == 1
+    assert rows_so_far(run, "raising") == []
+
+
+def test_a_join_without_keys_has_a_budget(tmp_path: Path) -> None:
+    sides = {"left": side("events", keys=()), "right": side("paid", keys=())}
+    few, many = (replace(near(**sides), name=name, most_pairs=most) for name, most in (("few", 99), ("many", 100)))
+    run = started(tmp_path, [few, many], 3)
+    rows = [event(f"k{i}", 0) for i in range(10)]
+    run.epoch_of({"events": [rows], "paid": [rows]})
+    run.pond.drain()
+    assert "[MP-PAIRS] The join 'few' has no key and would try 100 pairs" in run.pond.manifest.quarantined["few"]
+    assert len(rows_so_far(run, "many")) == 100
+    assert "many" not in run.pond.manifest.quarantined
+
+
+def test_a_join_that_is_added_answers_events_from_then_on(tmp_path: Path) -> None:
+    run = started(tmp_path, [near("full")], 1)
+    run.epoch_of({"events": [[event("a", 100)]], "paid": [[event("a", 99)]]})
+    added = replace(near("full"), name="added")
+    run = started(tmp_path, [near("full"), added], 1)
+    run.epoch_of({"events": [[event("a", 100.5), event("b", 103)]], "paid": [[event("a", 100)]]})
+    run.pond.drain()
+    assert len(rows_so_far(run, "j")) == 5
+    found = sorted((row["left_0"] or "", row["right_0"] or "") for row in rows_so_far(run, "added"))
+    assert found == [("a", ""), ("b", "")], "the events at 99 and 100 are of before"
+
+
+def test_a_stream_that_never_spoke_is_drained_too(tmp_path: Path) -> None:
+    run = started(tmp_path, [near("left")], 2)
+    run.epoch_of({"events": [[event("a", 5), event(None, 6)]]})
+    assert rows_so_far(run, "j") == []
+    run.pond.drain()
+    assert sorted(str(row["left_0"]) for row in rows_so_far(run, "j")) == ["None", "a"]
+
+
+def test_neighbours_change_no_answer(tmp_path: Path) -> None:
+    """A selection and other joins on the same streams, and other instances."""
+    dice = random.Random(3)
+    asked = [random_join(dice, f"j{i}") for i in range(4)]
+    epochs = random_epochs(dice, 12)
+    every = Selection("all", "events", (Named("k", K),))
+    among = Run(tmp_path / "among", [*asked, every], 3, others=[PAID])
+    alone = [started(tmp_path / join.name, [join], 1) for join in asked]
+    for i, batch in enumerate(epochs):
+        for run in (among, *alone):
+            fed(run, batch, i)
+    for run in (among, *alone):
+        run.pond.drain()
+    for join, run in zip(asked, alone, strict=True):
+        assert_same_rows(rows_so_far(run, join.name), rows_so_far(among, join.name), about=str(join))
+
+
+def test_no_cut_changes_the_answer_of_streams_with_an_order(tmp_path: Path) -> None:
+    """Also what is late, on each side for its own delay, is then a property of the event."""
+    ordered = [Stream(one.name, one.columns, order=Order("v", "g", ("0", "1"))) for one in (STREAM, PAID)]
+    asked = [near(kind, name=kind, left=side("events", 4), right=side("paid", 9)) for kind in KINDS]
+    asked.append(replace(asked[3], name="windows", when=Sliding(10 * SECOND, 5 * SECOND)))
+    dice = random.Random(7)
+    fed_events: dict[str, list[dict[str, Any]]] = {}
+    for stream in ordered:
+        fed_events[stream.name] = [
+            event(dice.choice("abc"), i / 4 + dice.randint(-8, 8), dice.randint(0, 1)) | {"g": i} for i in range(400)
+        ]
+    answers = []
+    for cuts in (1, 4, 23):
+        run = Run(tmp_path / str(cuts), asked, cuts % 3 + 1, stream=ordered[0], others=ordered[1:])
+        for i in range(cuts):
+            batch = {}
+            for name, rows in fed_events.items():
+                some = rows[len(rows) * i // cuts : len(rows) * (i + 1) // cuts]
+                batch[name] = [[row for row in some if row["v"] == part] for part in (i % 2, 1 - i % 2)]
+            run.epoch_of(batch)
+        run.pond.drain()
+        answers.append({join.name: rows_so_far(run, join.name) for join in asked})
+        assert run.ledger.counts["inner"]["late"] > 0
+    for other in answers[1:]:
+        for join in asked:
+            assert_same_rows(answers[0][join.name], other[join.name], about=join.name)
+            assert len(other[join.name]) > 100
+
+
+def test_the_spec_remembers_joins(tmp_path: Path) -> None:
+    run = started(tmp_path, [near("full")], 1)
+    spec = from_json(run.pond.manifest.spec)
+    assert [asked.name for asked in spec.asked] == ["j"]
+    assert to_json(from_json(to_json(spec))) == to_json(spec)
+    other = replace(near("full"), when=Within(0, 1))
+    assert spec.meaning != type(spec).of(spec.streams, [other], 1, spec.buckets).meaning
+
+
+def test_what_is_no_join_is_refused() -> None:
+    with pytest.raises(QueryTypeError, match="finds no pair"):
+        Within(1, 0)
+    with pytest.raises(QueryTypeError, match="kind cross"):
+        near("cross")
+    with pytest.raises(QueryTypeError, match="keys of equal types"):
+        near(left=side("events", keys=(G,)))
+    with pytest.raises(UnsupportedQuery, match="tells the time of events by"):
+        build_plan([near(), replace(near(), name="k", left=replace(side("events"), event_time="at"))])
+
+
+def test_a_trial_of_a_join(tmp_path: Path) -> None:
+    """Users test joins as they test other queries: rows in, virtual time, rows out."""
+    # a stream without an order is late by the epoch, so for any cut only times that grow are the same
+    times = {"events": [1, 2, 4, 7], "paid": [0, 3, 4, 9]}
+    fed_events = {name: [event("ab"[i % 2], at, i) for i, at in enumerate(some)] for name, some in times.items()}
+    with Trial.of([STREAM, PAID], [near("left")]) as trial:
+        for name, rows in fed_events.items():
+            trial.feed(name, rows)
+        found = [(row["left_2"], row["right_2"]) for row in trial.rows("j")]
+        assert found == [(0, 0), (0, 2), (2, 0), (2, 2), (1, 1), (3, 1)]
+        trial.restart()
+        trial.advance("events", 9 * SECOND)
+        assert [(row["left_2"], row["right_2"]) for row in trial.rows("j")] == [(1, 3), (3, 3)]
+        assert trial.fates("j") == {"read": 8, "applied": 8, "late": 0, "dead": 0, "filtered": 0}
+        with pytest.raises(UnsupportedQuery, match="counted only"):
+            trial.late("j")
+    with Trial.of([STREAM, PAID], [near("full")]) as trial:
+        trial.assert_same_for_any_cut(fed_events, cuts=4)
+
+
+def test_why_a_join_is_silent(tmp_path: Path) -> None:
+    run = started(tmp_path, [replace(near("left"), sink=Sink("memory"))], 1)
+    (tmp_path / IDENTITY).write_text("local")
+    run.epoch_of({"events": [[event("a", 5)]]})
+    truth, spec = read_truth(tmp_path)
+    [waiting] = [cause for cause in explain_why(find_facts(truth, spec, "j")).causes if cause.code == "join-open"]
+    assert waiting.text == "No event of paid was seen, so no row of the join can be final."
+    run.epoch_of({"paid": [[event("b", 2)]]})
+    truth, spec = read_truth(tmp_path)
+    [waiting] = [cause for cause in explain_why(find_facts(truth, spec, "j")).causes if cause.code == "join-open"]
+    assert "that of paid is behind at 1970-01-01 00:00:02Z" in waiting.text

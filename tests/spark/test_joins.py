@@ -1,0 +1,233 @@
+"""Joins of two streams in Spark: read from SQL and DataFrames, run on files over a restart, judged by Spark's batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millpond import Pond
+from millpond.control.causes import explain_why
+from millpond.control.reader import read_truth
+from millpond.control.why import find_facts
+from millpond.control.why_picture import draw
+from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
+from millpond.model.endpoints import Source
+from millpond.model.expressions import Column, call, literal
+from millpond.model.join import Join, Side, Within
+from millpond.model.query import Named
+from millpond.model.stream import Field, Stream
+from millpond.model.types import WINDOW
+from millpond.model.windows import Sliding
+from millpond.plan.explain import explain
+from millpond.plan.explain_joins import price_of_join
+from millpond.spark.frontend import FrontEnd
+
+pytestmark = pytest.mark.slow
+
+TX = "id bigint, card string, amount double, ts timestamp"
+PAY = "no int, card string, amount double, at timestamp"
+MINUTE = 60_000_000
+FIVE = literal(5.0, "double")
+A = "STREAM tx WATERMARK ts DELAY OF INTERVAL 30 MINUTES AS a"
+B = "STREAM pay WATERMARK at DELAY OF INTERVAL 20 MINUTES AS b"
+NEAR = "b.at BETWEEN a.ts - INTERVAL 5 MINUTES AND a.ts + INTERVAL 10 MINUTES"
+WINDOWED = (
+    "(SELECT id, card, amount, window(ts, {window}) AS w FROM {tx}) a {kind} JOIN "
+    "(SELECT no, card, window(at, {window}) AS w FROM {pay}) b ON a.card = b.card AND a.w = b.w"
+)
+QUERIES = {
+    "inner_near": f"SELECT id, no, a.card, b.amount - a.amount AS more FROM {A} JOIN {B} ON a.card = b.card AND {NEAR} "
+    "AND b.amount >= a.amount WHERE b.no % 7 <> 0",
+    "left_near": f"SELECT id, no, coalesce(b.amount, 0) AS paid, a.ts FROM {A} LEFT JOIN {B} ON a.card = b.card AND "
+    f"{NEAR} AND a.amount > 20 AND upper(b.card) LIKE 'C%'",
+    "right_near": f"SELECT id, no, b.at FROM {A} RIGHT JOIN {B} ON a.card = b.card AND "
+    "b.at - a.ts < INTERVAL 3 MINUTES AND a.ts <= b.at + INTERVAL 2 MINUTES WHERE a.id IS NULL OR b.no > 10",
+    "full_near": f"SELECT a.card AS left_card, b.card AS right_card, id, no FROM {A} FULL JOIN {B} ON a.card = b.card "
+    f"AND {NEAR} AND b.amount <> a.amount",
+    "tumbling": "SELECT a.card, a.w, id, no FROM " + WINDOWED.format(
+        window="'10 minutes'", kind="", tx=A[:-4], pay=B[:-4]),
+    "hopping": "SELECT a.w.start AS s, b.w.end AS e, id, no FROM " + WINDOWED.format(
+        window="'10 minutes', '5 minutes'", kind="FULL", tx=A[:-4], pay=B[:-4]),
+    "self": "SELECT a.id AS first, b.id AS second FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 30 MINUTES AS a JOIN "
+    "STREAM tx WATERMARK ts DELAY OF INTERVAL 30 MINUTES AS b ON a.card = b.card AND b.ts > a.ts AND "
+    "b.ts <= a.ts + INTERVAL 2 MINUTES",
+    "count": "SELECT card, count(*) AS n FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 30 MINUTES "
+    "GROUP BY card, window(ts, '10 minutes')",
+}  # fmt: skip
+
+
+def write(spark: SparkSession, folder: Path, step: int) -> None:
+    """Half an hour of both streams, a little out of order; some cards are NULL or on one side only."""
+    for name, first, columns in (
+        ("tx", 0, "id, {card} AS card, {amount} AS amount, {time} AS ts"),
+        ("pay", 5, "cast(id AS int) AS no, {card} AS card, {amount} AS amount, {time} AS at"),
+    ):
+        parts = {
+            "card": f"if(id % 11 = 0, NULL, concat('c', (id * 7 + {first}) % 13))",
+            "amount": "cast(id * 17 % 50 AS double)",
+            "time": f"timestamp_seconds(9000000 + {step} * 1800 + id * 37 % 1800)",
+        }
+        spark.range(step * 200, step * 200 + 200, 1, 1).createOrReplaceTempView("made")
+        spark.sql(f"SELECT {columns.format(**parts)} FROM made").write.mode("append").parquet(str(folder / name))
+
+
+def run(spark: SparkSession, folder: Path, *, drain: bool) -> Pond:
+    statements = [
+        f"CREATE TABLE {name} ({columns}) USING parquet OPTIONS (path '{folder}/{name}', maxFilesPerTrigger 1);"
+        for name, columns in (("tx", TX), ("pay", PAY))
+    ]
+    statements += [
+        f"CREATE STREAMING TABLE q_{name} USING parquet TBLPROPERTIES ('path' = '{folder}/out/{name}') AS {text};"
+        for name, text in QUERIES.items()
+    ]
+    with Pond(spark, folder / "pond") as pond:
+        pond.load("\n".join(statements))
+        pond.run(once=True, drain=drain)
+    return pond
+
+
+@pytest.fixture(scope="module")
+def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pond that ran three times, on three files of each stream."""
+    folder = tmp_path_factory.mktemp("joins")
+    for step in range(3):
+        write(spark, folder, step)
+        run(spark, folder, drain=step == 2)
+    return folder
+
+
+def batch(text: str) -> str:
+    """The query as a batch asks it."""
+    for stream, time, delay in (("tx", "ts", 30), ("pay", "at", 20)):
+        text = text.replace(f"STREAM {stream} WATERMARK {time} DELAY OF INTERVAL {delay} MINUTES", f"{stream}_batch")
+    return text
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_rows_are_those_of_sparks_batch(spark: SparkSession, folder: Path, name: str) -> None:
+    for stream, columns in (("tx", TX), ("pay", PAY)):
+        spark.read.schema(columns).parquet(str(folder / stream)).createOrReplaceTempView(f"{stream}_batch")
+    expected = spark.sql(batch(QUERIES[name]))
+    found = spark.read.schema(expected.schema).parquet(str(folder / "out" / name))
+    assert sorted(map(repr, found.collect())) == sorted(map(repr, expected.collect()))
+    assert expected.count() > 20
+
+
+def test_why_and_plans_say_what_is_true(spark: SparkSession, folder: Path) -> None:
+    truth, spec = read_truth(folder / "pond")
+    facts = find_facts(truth, spec, "q_full_near")
+    assert facts.tail.counts.read == 1_200
+    assert facts.tail.counts.applied == 1_200
+    picture = draw(explain_why(facts))
+    assert "tx by card full join pay by card" in picture
+    assert "A row of the join leaves when the watermarks of tx and pay have both passed it" in " ".join(picture.split())
+    with Pond(spark, folder / "other") as pond:
+        for name, columns in (("tx", TX), ("pay", PAY)):
+            source = Source("parquet", (("path", str(folder / name)),))
+            pond.stream(Stream(name, fields(columns), source))
+        first = pond.add("full_near", QUERIES["full_near"])
+        text, plan = explain(pond.plan, pond.streams), pond.plan
+        more = pond.add("left_near", QUERIES["left_near"])
+        price = price_of_join(plan, more) if isinstance(more, Join) else ""
+    assert isinstance(first, Join)
+    assert "1 query in 0 groups and 1 join over 2 streams" in text
+    assert "the right event 5 minutes before to 10 minutes after the left one" in text
+    assert "an event of either without a partner leaves when none can come any more" in text
+    assert "the events kept for others" in price
+
+
+def fields(columns: str) -> tuple[Field, ...]:
+    return tuple(Field(*column.split()) for column in columns.split(", "))
+
+
+@pytest.fixture(scope="module")
+def front(spark: SparkSession, folder: Path) -> FrontEnd:
+    door = FrontEnd(spark)
+    for name, columns in (("tx", TX), ("pay", PAY)):
+        door.declare(Stream(name, fields(columns), Source("parquet", (("path", str(folder / name)),))))
+    return door
+
+
+def frames(spark: SparkSession, folder: Path) -> tuple[DataFrame, DataFrame]:
+    tx = spark.readStream.schema(TX).parquet(str(folder / "tx")).withWatermark("ts", "30 minutes")
+    return tx, spark.readStream.schema(PAY).parquet(str(folder / "pay")).withWatermark("at", "20 minutes")
+
+
+def test_a_whole_join(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
+    """Keys, bounds, conditions of one side and of pairs, from a text and from frames."""
+    card, amount = Column("card", "string"), Column("amount", "double")
+    text = (
+        f"SELECT id, no FROM {A} JOIN {B} ON a.card = b.card AND {NEAR} AND b.amount > a.amount WHERE b.amount > 5"
+    )
+    expected = Join(
+        "q",
+        Side("tx", "ts", 30 * MINUTE, (card,), (amount, Column("id", "bigint"))),
+        Side("pay", "at", 20 * MINUTE, (card,), (amount, Column("no", "int")), call("gt", (amount, FIVE), "boolean")),
+        "inner",
+        Within(-5 * MINUTE, 10 * MINUTE),
+        (Named("id", Column("left:1", "bigint")), Named("no", Column("right:1", "int"))),
+        call("lt", (Column("left:0", "double"), Column("right:0", "double")), "boolean"),
+        text=text,
+    )
+    assert front.query_from_sql("q", text) == expected
+    tx, pay = frames(spark, folder)
+    near = F.expr("at >= ts - INTERVAL 5 MINUTES") & (F.col("at") <= F.timestamp_add("MINUTE", F.lit(10), "ts"))
+    joined = tx.alias("a").join(pay.alias("b"), (F.col("a.card") == F.col("b.card")) & near)
+    asked = joined.where("b.amount > a.amount AND b.amount > 5").select("id", "no")
+    found = front.query_from_dataframe("q", asked)
+    assert isinstance(found, Join)
+    assert (found.left, found.right, found.when) == (expected.left, expected.right, expected.when)
+    assert (found.output, found.condition) == (expected.output, expected.condition)
+
+
+def test_windows_of_both_sides(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
+    tx, pay = frames(spark, folder)
+    window = F.window("ts", "10 minutes", "5 minutes").alias("w"), F.window("at", "10 minutes", "5 minutes").alias("w")
+    left, right = tx.select("card", "id", window[0]).alias("a"), pay.select("card", "no", window[1]).alias("b")
+    asked = left.join(right, F.expr("a.card = b.card AND a.w = b.w"), "left").select("a.w", "id", "b.w.start")
+    found = front.query_from_dataframe("q", asked)
+    assert isinstance(found, Join)
+    assert found.when == Sliding(10 * MINUTE, 5 * MINUTE)
+    assert found.kind == "left"
+    assert [item.expression for item in found.output] == [
+        Column("left:window", WINDOW), Column("left:0", "bigint"), Column("right:window.start", "timestamp"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "error", "match"), [
+    (f"SELECT id FROM {A} JOIN {B} ON a.card = b.card", UnsupportedQuery, "no bound"),
+    (f"SELECT id FROM {A} JOIN {B} ON a.card = b.card AND b.at > a.ts", UnsupportedQuery, "one side only"),
+    ("SELECT id FROM STREAM tx a JOIN STREAM pay b ON a.card = b.card AND b.at = a.ts", UnsupportedQuery, "WATERMARK"),
+    (f"SELECT id FROM {A} LEFT SEMI JOIN {B} ON a.card = b.card AND {NEAR}", UnsupportedQuery, "kind"),
+    (f"SELECT * FROM {A} JOIN {B} ON a.card = b.card AND {NEAR}", QueryTypeError, "Two columns"),
+    (f"SELECT id FROM {A} JOIN {B} ON a.card = b.card AND {NEAR} AND hash(id, no) = 1", UnsupportedQuery, "both sides"),
+    (f"SELECT reverse(b.card) AS r FROM {A} LEFT JOIN {B} ON a.card = b.card AND {NEAR}", UnsupportedQuery, "missing"),
+    (f"SELECT id FROM {A} JOIN {B} ON a.card = b.card AND b.at BETWEEN a.ts AND a.ts - INTERVAL 1 MINUTE",
+     QueryTypeError, "far apart"),
+    (f"SELECT count(*) FROM {A} JOIN {B} ON a.card = b.card AND {NEAR} GROUP BY window(ts, '1 hour')",
+     UnsupportedQuery, "join of two streams"),
+])  # fmt: skip
+def test_joins_refused(front: FrontEnd, text: str, error: type[QueryError], match: str) -> None:
+    with pytest.raises(error, match=match):
+        front.query_from_sql("q", text)
+
+
+def test_days_of_a_calendar_stay_in_the_condition(spark: SparkSession, folder: Path) -> None:
+    """Where clocks are put back a day has 25 hours: bounds are wider, and Spark's own sum decides."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        for zone, wider in (("UTC", 0), ("Europe/Berlin", 26 * 60 * MINUTE)):
+            spark.conf.set("spark.sql.session.timeZone", zone)
+            door = FrontEnd(spark)
+            for name, columns in (("tx", TX), ("pay", PAY)):
+                door.declare(Stream(name, fields(columns), Source("parquet", (("path", str(folder / name)),))))
+            text = f"SELECT id FROM {A} JOIN {B} ON a.card = b.card AND b.at BETWEEN a.ts AND a.ts + INTERVAL 2 DAYS"
+            found = door.query_from_sql("q", text)
+            assert isinstance(found, Join)
+            assert found.when == Within(0, 2 * 24 * 60 * MINUTE + wider)
+            assert (found.condition is None) == (zone == "UTC")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before or "UTC")
