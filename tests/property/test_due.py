@@ -13,7 +13,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
-from millpond.model.windows import Range, Session, Sliding
+from millpond.model.windows import Counted, Range, Session, Sliding
 from millpond.plan.plan import SIGNED_FROM
 from millpond.runtime.due import next_due
 from millpond.runtime.epoch import watermarks
@@ -124,3 +124,20 @@ def test_the_event_due_is_the_first_without_a_row(
             found = next_due(*pond.plan.of_query(query.name), pond.manifest, Files(Path(folder)), instances)
             assert (None if found is None else found.end_us - 1) == min(waiting, default=None)
             assert found is None or found.needs_us == found.end_us - 1 + query.delay_us
+
+
+def test_the_row_due_of_so_many_events_is_the_first_that_is_complete(tmp_path: Path) -> None:
+    output = (Named("n", Column("agg:0", "bigint")),)
+    asked = Query("q", "tx", "ts", 100, Counted(3, 2), (V,), (Aggregate("count", None, None, "bigint"),), output)
+    pond = LocalPond(tmp_path, [TX], [asked], 2)
+
+    def due(*events: tuple[int, int]) -> tuple[int, int, int] | None:
+        rows = {"ts": pa.array([time for time, _ in events], pa.int64()), "v": pa.array([v for _, v in events])}
+        pond.epoch({"tx": [pa.table(rows)]})
+        return next_due(*pond.plan.of_query("q"), pond.manifest, Files(tmp_path), 2)
+
+    assert due((10, 1), (20, 2), (30, 3)) is None  # no key has a second event
+    assert due((25, 2), (40, 1)) == (20, 25, 125)
+    assert due((130, 9)) == (10, 40, 140)  # the row of key 2 is out
+    assert due((50, 1), (45, 1)) == (10, 40, 140)
+    assert due((141, 9)) == (40, 50, 150)  # key 1 has counted twice; its fourth event is that of 50
