@@ -41,7 +41,8 @@ def join_lines(join: Join) -> Iterator[str]:
         alone = {"left": "of the left", "right": "of the right", "full": "of either"}[join.kind]
         yield f"            an event {alone} without a partner leaves when none can come any more"
     if not join.left.keys:
-        yield f"  no key    all events go to one instance, which tries {join.most_pairs:,} pairs an epoch at most"
+        most = f", which tries {join.most_pairs:,} pairs an epoch at most" if isinstance(join.most_pairs, int) else ""
+        yield f"  no key    all events go to one instance{most}"
 
 
 def join_text(join: Join) -> str:
