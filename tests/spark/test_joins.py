@@ -136,7 +136,7 @@ def test_why_and_plans_say_what_is_true(spark: SparkSession, folder: Path) -> No
         price = price_of_join(plan, more) if isinstance(more, Join) else ""
     assert isinstance(first, Join)
     assert "1 query in 0 groups and 1 join over 2 streams" in text
-    assert "the right event 5 minutes before to 10 minutes after the left one" in text
+    assert "a right event from 5 minutes before to 10 minutes after the left one" in text
     assert "an event of either without a partner leaves when none can come any more" in text
     assert "the events kept for others" in price
 

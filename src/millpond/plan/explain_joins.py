@@ -56,7 +56,7 @@ def near_text(join: Join) -> str:
     """How near in event time the events of a pair are."""
     if not isinstance(join.when, Within):
         return f"in the same window of {window_text(join.when)}"
-    return f"the right event {_after(join.when.lower_us)} to {_after(join.when.upper_us)} the left one"
+    return f"a right event from {_after(join.when.lower_us)} to {_after(join.when.upper_us)} the left one"
 
 
 def _over_values(join: Join, expression: Expression) -> Expression:
