@@ -91,7 +91,8 @@ def random_join(dice: random.Random, name: str = "j", raising: bool = False) -> 
     ]  # fmt: skip
     output = [Named(f"{side}{i}", of(side, i)) for side in (LEFT, RIGHT) for i in range(len(VALUES))]
     if isinstance(when, Sliding):
-        output += [Named("lw", Column("left:window", WINDOW)), Named("re", Column("right:window.end", "timestamp"))]
+        output += [Named("w", Column("window", WINDOW)), Named("lw", Column("left:window", WINDOW))]
+        output.append(Named("re", Column("right:window.end", "timestamp")))
     total = call("add", (of(LEFT, 1), of(RIGHT, 1)), "bigint")
     conditions: list[Expression | None] = [
         None,

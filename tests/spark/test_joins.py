@@ -51,6 +51,8 @@ QUERIES = {
         window="'10 minutes'", kind="", tx=A[:-4], pay=B[:-4]),
     "hopping": "SELECT a.w.start AS s, b.w.end AS e, id, no FROM " + WINDOWED.format(
         window="'10 minutes', '5 minutes'", kind="FULL", tx=A[:-4], pay=B[:-4]),
+    "using": "SELECT card, w, id, no FROM (SELECT id, card, window(ts, '10 minutes') AS w FROM "
+    + A[:-4] + ") FULL JOIN (SELECT no, card, window(at, '10 minutes') AS w FROM " + B[:-4] + ") USING (card, w)",
     "self": "SELECT a.id AS first, b.id AS second FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 30 MINUTES AS a JOIN "
     "STREAM tx WATERMARK ts DELAY OF INTERVAL 30 MINUTES AS b ON a.card = b.card AND b.ts > a.ts AND "
     "b.ts <= a.ts + INTERVAL 2 MINUTES",
@@ -134,7 +136,7 @@ def test_why_and_plans_say_what_is_true(spark: SparkSession, folder: Path) -> No
         price = price_of_join(plan, more) if isinstance(more, Join) else ""
     assert isinstance(first, Join)
     assert "1 query in 0 groups and 1 join over 2 streams" in text
-    assert "the right event 5 minutes before to 10 minutes after the left one" in text
+    assert "a right event from 5 minutes before to 10 minutes after the left one" in text
     assert "an event of either without a partner leaves when none can come any more" in text
     assert "the events kept for others" in price
 
@@ -192,6 +194,10 @@ def test_windows_of_both_sides(spark: SparkSession, front: FrontEnd, folder: Pat
     assert isinstance(found, Join)
     assert found.when == Sliding(10 * MINUTE, 5 * MINUTE)
     assert found.kind == "left"
+    same = tx.select("card", "id", window[0]).join(pay.select("card", "no", window[1]), ["card", "w"], "full")
+    using = front.query_from_dataframe("q", same)
+    card = call("coalesce", (Column("left:0", "string"), Column("right:0", "string")), "string")
+    assert [item.expression for item in using.output[:2]] == [card, Column("window", WINDOW)]
     assert [item.expression for item in found.output] == [
         Column("left:window", WINDOW), Column("left:0", "bigint"), Column("right:window.start", "timestamp"),
     ]  # fmt: skip

@@ -215,11 +215,13 @@ def _both_awaited(facts: Facts, query: Join) -> Cause:
         what = f"the watermark of {facts.stream.name} has passed it; it is"
     if facts.newest_us is None:
         return Cause("join-open", f"No event of {facts.stream.name} was seen, so no row of the join can be final.")
-    return Cause(
-        "join-open",
+    text = (
         f"A row of the join leaves when {what} at {utc(facts.watermark_us)}, its newest event at "
-        f"{utc(facts.newest_us)}. An event of the other side must be {near_text(query)}.",
+        f"{utc(facts.newest_us)}. A pair is {near_text(query)}."
     )
+    if facts.running is False:
+        text += " At the end of all input, `millpond run --once --drain` lets out the rest."
+    return Cause("join-open", text)
 
 
 def _epochs(facts: Facts) -> str:

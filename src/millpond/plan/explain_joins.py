@@ -41,7 +41,8 @@ def join_lines(join: Join) -> Iterator[str]:
         alone = {"left": "of the left", "right": "of the right", "full": "of either"}[join.kind]
         yield f"            an event {alone} without a partner leaves when none can come any more"
     if not join.left.keys:
-        yield f"  no key    all events go to one instance, which tries {join.most_pairs:,} pairs an epoch at most"
+        most = f", which tries {join.most_pairs:,} pairs an epoch at most" if isinstance(join.most_pairs, int) else ""
+        yield f"  no key    all events go to one instance{most}"
 
 
 def join_text(join: Join) -> str:
@@ -55,7 +56,7 @@ def near_text(join: Join) -> str:
     """How near in event time the events of a pair are."""
     if not isinstance(join.when, Within):
         return f"in the same window of {window_text(join.when)}"
-    return f"the right event {_after(join.when.lower_us)} to {_after(join.when.upper_us)} the left one"
+    return f"a right event from {_after(join.when.lower_us)} to {_after(join.when.upper_us)} the left one"
 
 
 def _over_values(join: Join, expression: Expression) -> Expression:

@@ -136,15 +136,15 @@ def _outputs(join: Join, rows: Joined) -> pa.RecordBatch:
     for item in join.output:
         expression = item.expression
         if expression.type == WINDOW and isinstance(expression, Column):
-            arrays.append(_windows(rows, expression.name.partition(":")[0]))
+            side, _, own = expression.name.partition(":")
+            arrays.append(_windows(rows, rows.missing(side) if own else NONE))
         else:
             arrays.append(to_arrow(_checked(join, evaluator(expression)), expression.type, rows.size))
     return pa.RecordBatch.from_arrays(arrays, names=[item.name for item in join.output])
 
 
-def _windows(rows: Joined, side: str) -> pa.Array:
+def _windows(rows: Joined, missing: Mask) -> pa.Array:
     assert rows.window is not None
-    missing = rows.missing(side)
     parts = [pa.array(bound).view(field.type) for bound, field in zip(rows.window, ARROW_WINDOW, strict=True)]
     absent = pa.array(missing) if missing.ndim else None
     return pa.StructArray.from_arrays(parts, fields=list(ARROW_WINDOW), mask=absent)

@@ -23,6 +23,7 @@ from millpond.spark.catalyst import (
     Catalyst,
     JavaObject,
     analysed,
+    children,
     conjuncts,
     delay_ms,
     id_of,
@@ -295,9 +296,15 @@ class _JoinReader:
                 f"The column {column.name()} of a join is a {type_of(column)}, which is planned, not answered yet.",
                 "Cast it to string.",
             )
-        found = self._over(column)
-        if found.type == WINDOW and not isinstance(found, Column):
-            raise UnsupportedQuery(
-                f"The window {column.name()} is that of either side.", "Select the window of one side: a.w."
-            )
-        return found
+        return Column("window", WINDOW) if self._is_common_window(column) else self._over(column)
+
+    def _is_common_window(self, column: JavaObject) -> bool:
+        """Whether it is what FULL JOIN USING (w) makes of the windows of both sides."""
+        whole = column.child() if kind_of(column) == "Alias" else column
+        if kind_of(whole) != "Coalesce" or not isinstance(self._when, Sliding):
+            return False
+        sides = [self._side_of(part) for part in children(whole)]
+        return {*sides} == {LEFT, RIGHT} and all(
+            side is not None and self._sides[side].below.window_part(part) is not None
+            for side, part in zip(sides, children(whole), strict=True)
+        )

@@ -141,7 +141,7 @@ def _together(join: Join, left: Event, right: Event) -> list[Interval | None]:
 
 
 def _columns(join: Join, left: Event | None, right: Event | None, window: Interval | None) -> dict[str, Any]:
-    row: dict[str, Any] = {}
+    row: dict[str, Any] = {"window": None if window is None else {"start": window.start_us, "end": window.end_us}}
     for side, event in ((LEFT, left), (RIGHT, right)):
         for i in range(len(join.sides[side].values)):
             row[f"{side}:{i}"] = None if event is None else event.values[i]
