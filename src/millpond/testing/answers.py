@@ -83,6 +83,7 @@ class Run:
     def __init__(
         self, folder: Path, queries: Sequence[AnyQuery], instances: int = 1, buckets: int = 64,
         followers: Sequence[Follower] = (), *, keep_rows: bool = True, stream: Stream = STREAM,
+        chained: Sequence[Stream] = (),
     ) -> None:  # fmt: skip
         sink = Sink("memory" if keep_rows else "noop")
         remembered = [msgspec.structs.replace(query, sink=sink) for query in queries]
@@ -95,7 +96,7 @@ class Run:
         self.late_sinks = {query.name: MemorySink(query.name, late, late=True) for query in asking}
         everybody: list[Follower] = [*self.sinks.values(), *self.late_sinks.values(), self.ledger, *followers]
         self._stream = stream
-        self.pond = LocalPond(folder, [stream], remembered, instances, buckets, everybody)
+        self.pond = LocalPond(folder, [stream, *chained], remembered, instances, buckets, everybody)
 
     def epoch(self, partitions: Sequence[Rows]) -> None:
         """One epoch with the events of each source partition."""

@@ -1,0 +1,122 @@
+"""Queries over queries answer, epoch by epoch, what one loop over the rows of another does, however input is cut."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Column, call, literal
+from millpond.model.query import Named, Query
+from millpond.model.types import WINDOW
+from millpond.model.windows import Session
+from millpond.plan.chain import bounds_of, chained_stream
+from millpond.testing.answers import Run, dealt
+from millpond.testing.cases import DELAYS, SECOND, SESSIONS, STREAM, WINDOWS
+from millpond.testing.compare import assert_same_rows, rows_of
+from millpond.testing.naive_chain import chain_by_epoch
+
+PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
+TOTAL = Column("total", "bigint")
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[Iterator[Path]]:
+    """A new folder at each turn; those before are removed."""
+
+    def fresh() -> Iterator[Path]:
+        for i in itertools.count():
+            shutil.rmtree(tmp_path / str(i - 1), ignore_errors=True)
+            yield tmp_path / str(i)
+
+    yield fresh()
+
+
+def aggregates(value: Column, key: Column) -> tuple[Aggregate, ...]:
+    top = Aggregate("max_by", key, None, f"array<{key.type}>", value, (literal(2, "int"),))
+    return Aggregate("sum", value, None, "bigint"), Aggregate("count", None, None, "bigint"), top
+
+
+def random_query(dice: random.Random, name: str, upstream: Query | None) -> Query:
+    """By one key, by two or by none; its rows show a window or its bounds, and `total`, `n`, `k` for the next query."""
+    stream, event_time = STREAM.name, "ts"
+    keys: tuple[Column, ...] = (Column("k", "string"), Column("g", "bigint"))
+    value = Column("v", "int")
+    if upstream is not None:
+        stream, event_time = upstream.name, dice.choice(sorted(bounds_of(upstream)))
+        keys, value = (Column("k", "string"), Column("n", "bigint")), TOTAL
+    chosen = dice.choice([keys[:1], keys[1:], keys, ()])
+    window = dice.choice([*WINDOWS, *SESSIONS[:4]])
+    made = aggregates(value, keys[0])[: dice.choice([2, 3])]
+    parts = ["end", "time"] if isinstance(window, Session) else ["start", "end", "time"]
+    times = [Named("t", Column(f"window.{dice.choice(parts)}", "timestamp")), Named("w", Column("window", WINDOW))]
+    text = keys[0] in chosen
+    shown = Column(f"key:{chosen.index(keys[0])}", "string") if text else literal("none", "string")
+    output = [Named("k", shown), Named("total", Column("agg:0", "bigint")), Named("n", Column("agg:1", "bigint"))]
+    output += [Named("top", Column("agg:2", made[2].type))] if len(made) > 2 else []
+    few = call("lt", (Column("agg:1", "bigint"), literal(3, "bigint")), "boolean")
+    where = call("gt", (value, literal(0, "int")), "boolean")
+    return Query(
+        name, stream, event_time, dice.choice(DELAYS[:4]), window, chosen, made,
+        (*output, *times[: dice.choice([1, 2])]), where if dice.randint(0, 2) == 0 else None,
+        few if dice.randint(0, 3) == 0 else None,
+    )  # fmt: skip
+
+
+def random_epochs(dice: random.Random) -> list[list[dict[str, Any]]]:
+    empty, time = dict.fromkeys(field.name for field in STREAM.columns), dice.choice([0, -50, 1_700_000_000]) * SECOND
+    epochs = []
+    for _ in range(dice.randint(1, 6)):
+        rows = []
+        for _ in range(dice.randint(0, 8)):
+            time += dice.choice([0, 1, SECOND, 4 * SECOND, 20 * SECOND])
+            event = {"ts": time - dice.choice([0, 0, 2 * SECOND, 9 * SECOND]), "v": dice.choice([1, 2, 5, -3, None])}
+            rows.append(empty | event | {"k": dice.choice(["a", "b", "ä", None]), "g": dice.randint(0, 2)})
+        epochs.append(rows)
+    return epochs
+
+
+@settings(PROPERTY, max_examples=60)
+@given(seed=st.integers(0, 2**32), depth=st.integers(2, 3), instances=st.integers(1, 3), drained=st.booleans())
+def test_each_epoch_answers_with_what_the_epoch_before_committed(
+    seed: int, depth: int, instances: int, drained: bool, folders: Iterator[Path]
+) -> None:
+    dice, folder = random.Random(seed), next(folders)
+    queries: list[Query] = []
+    for i in range(depth):
+        queries.append(random_query(dice, f"q{i}", queries[-1] if queries else None))
+    epochs = random_epochs(dice)
+    expected = chain_by_epoch(queries, epochs, drained=drained)
+    chained = [chained_stream(query) for query in queries[:-1]]
+
+    def started() -> Run:
+        return Run(folder, queries, instances, chained=chained)
+
+    run, numbers = started(), []
+    deal = dealt(seed)
+    for rows in epochs:
+        if dice.randint(0, 3) == 0:
+            run = started()
+        run.epoch(deal(rows))
+        numbers.append(run.pond.manifest.n)
+    if drained:
+        run.pond.drain()
+        numbers += range(numbers[-1] + 1, run.pond.manifest.n + 1)
+    # a new driver's sinks begin at the first record: all rows there are
+    found = started().sinks
+    assert not run.pond.manifest.quarantined
+    for query, of_epochs in zip(queries, expected, strict=True):
+        rows = {n: table for n, table in found[query.name].epochs()}
+        for number, wanted in zip(numbers, of_epochs, strict=False):
+            table = rows.pop(number, None)
+            assert_same_rows(wanted, [] if table is None else rows_of(table))
+        assert not rows
