@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
+from millpond.model.selection import Selection
 from millpond.model.types import WINDOW
-from millpond.model.windows import Session
+from millpond.model.windows import Session, Sliding
 from millpond.plan.chain import bounds_of, chained_stream
 from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import DELAYS, SECOND, SESSIONS, STREAM, WINDOWS
@@ -115,8 +116,105 @@ def test_each_epoch_answers_with_what_the_epoch_before_committed(
     found = started().sinks
     assert not run.pond.manifest.quarantined
     for query, of_epochs in zip(queries, expected, strict=True):
-        rows = {n: table for n, table in found[query.name].epochs()}
+        rows = dict(found[query.name].epochs())
         for number, wanted in zip(numbers, of_epochs, strict=False):
             table = rows.pop(number, None)
             assert_same_rows(wanted, [] if table is None else rows_of(table))
         assert not rows
+
+
+def pair(**more: Any) -> tuple[Query, Query]:
+    """The sum of `v` by `k` and ten seconds, and of those the two largest of each minute."""
+    dice = random.Random(1)
+    base = random_query(dice, "spend", None)
+    key, time = Column("key:0", "string"), Column("window.time", "timestamp")
+    value = Column("v", "int")
+    output = (Named("k", key), Named("total", Column("agg:0", "bigint")), Named("t", time))
+    spend = replace(
+        base, keys=(Column("k", "string"),), window=Sliding(10 * SECOND, 10 * SECOND), delay_us=0, where=None,
+        aggregates=aggregates(value, Column("k", "string"))[:1], output=output, having=None,
+    )  # fmt: skip
+    best = aggregates(TOTAL, Column("k", "string"))[2]
+    top = replace(
+        spend, name="top", stream="spend", event_time="t", keys=(), window=Sliding(60 * SECOND, 60 * SECOND),
+        aggregates=(best,), output=(Named("top", Column("agg:0", best.type)), Named("w", Column("window", WINDOW))),
+    )  # fmt: skip
+    return replace(spend, **more), top
+
+
+def events(*rows: tuple[int, str, int]) -> list[dict[str, Any]]:
+    empty = dict.fromkeys(field.name for field in STREAM.columns)
+    return [empty | {"ts": time * SECOND, "k": k, "v": v} for time, k, v in rows]
+
+
+def test_the_largest_of_all_keys_come_an_epoch_after_the_sums(tmp_path: Path) -> None:
+    spend, top = pair()
+    run = Run(tmp_path, [spend, top], 3, chained=[chained_stream(spend)])
+    run.epoch([events((1, "a", 5), (2, "b", 7), (3, "c", 1), (55, "a", 3), (56, "c", 9))])
+    run.epoch([events((60, "a", 100))])
+    assert len(run.answers().rows["spend"]) == 5
+    assert run.answers().rows["top"] == []
+    assert run.pond.pending
+    run.epoch([[]])
+    assert [row["top"] for row in run.answers().rows["top"]] == [["c", "b"]]
+    assert not run.pond.pending
+    counts = run.answers().counts["top"]
+    assert (counts["read"], counts["applied"], counts["late"]) == (5, 5, 0)
+
+
+def test_rows_that_wait_are_taken_without_input_until_none_do(tmp_path: Path) -> None:
+    spend, top = pair()
+    run = Run(tmp_path, [spend, top], chained=[chained_stream(spend)])
+    run.epoch([events((1, "a", 5), (61, "b", 7))])
+    before = run.pond.manifest.n
+    run.pond.settle()
+    assert run.pond.manifest.n == before + 1
+    assert [row["top"] for row in run.answers().rows["top"]] == [["a"]]
+
+
+def test_rows_that_only_others_read_go_when_they_were_read(tmp_path: Path) -> None:
+    spend, top = pair()
+    run = Run(tmp_path, [spend, top], chained=[chained_stream(spend)], keep_rows=False)
+    run.epoch([events((1, "a", 5), (61, "b", 7))])
+    assert run.ledger.live[-1]["rows"] == 1
+    run.pond.settle()
+    assert "rows" not in run.ledger.live[-1]
+    assert run.ledger.counts["top"]["rows"] == 1
+
+
+def test_a_query_behind_one_that_raised_stands_still(tmp_path: Path) -> None:
+    spend, top = pair()
+    over = call("divide", (literal(1.0, "double"), call("cast", (Column("agg:0", "bigint"),), "double")), "double")
+    spend = replace(spend, output=(*spend.output, Named("raises", over)))
+    run = Run(tmp_path, [spend, top], chained=[chained_stream(spend)])
+    run.epoch([events((1, "a", 5), (11, "a", 0), (12, "b", 4))])
+    run.epoch([events((61, "b", 7))])
+    run.epoch([events((200, "b", 7))])
+    run.pond.settle()
+    run.pond.drain()
+    assert [*run.answers().quarantined] == ["spend"]
+    # a minute of which some rows are missing is never answered
+    assert run.answers().rows["top"] == []
+
+
+def test_a_query_added_behind_another_answers_from_the_first_whole_window(tmp_path: Path) -> None:
+    spend, top = pair()
+    Run(tmp_path, [spend]).epoch([events((1, "a", 5), (31, "b", 7))])
+    run = Run(tmp_path, [spend, top], chained=[chained_stream(spend)])
+    run.epoch([events((70, "a", 2), (125, "a", 9), (181, "a", 1))])
+    run.pond.drain()
+    assert [row["w"]["start"].timestamp() for row in run.answers().rows["top"]] == [60, 120, 180]
+
+
+def test_stateless_queries_and_served_ones_take_rows_too(tmp_path: Path) -> None:
+    spend, _ = pair(serve=True)
+    large = call("gt", (TOTAL, literal(6, "bigint")), "boolean")
+    output = (Named("k", Column("k", "string")), Named("twice", call("add", (TOTAL, TOTAL), "bigint")))
+    alert = Selection("alert", "spend", output, large)
+    run = Run(tmp_path, [spend, alert], 2, chained=[chained_stream(spend)])
+    for rows in (events((1, "a", 5), (2, "b", 7)), events((11, "a", 8)), [], [], events((21, "c", 9))):
+        run.epoch([rows])
+    run.pond.drain()
+    assert_same_rows(
+        [{"k": "b", "twice": 14}, {"k": "a", "twice": 16}, {"k": "c", "twice": 18}], run.answers().rows["alert"]
+    )

@@ -213,6 +213,8 @@ class Pond:
         finished = self._driver.run(frame, once=once)
         if finished and drain:
             self.drain()
+        elif finished:
+            self._driver.settle()
         self.settle()
         return finished
 

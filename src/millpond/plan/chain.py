@@ -14,16 +14,15 @@ from millpond.model.expressions import Column
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Field, Stream
-from millpond.model.types import WINDOW, is_known
+from millpond.model.types import WINDOW
 from millpond.model.windows import Session
 
 _BOUNDS = ("start", "end", "time")
 
 
 def chained_stream(upstream: AnyQuery) -> Stream:
-    """The rows of a query as a stream of its name; a window `w` is two columns, `w.start` and `w.end`.
-
-    Columns of types that only pass through are left out.
+    """The rows of a query as a stream of its name; a window `w` is also the columns `w.start`, `w.end` and `w.time`, its
+    last microsecond.
 
     Raises:
         UnsupportedQuery: the query has no windows.
@@ -35,11 +34,9 @@ def chained_stream(upstream: AnyQuery) -> Stream:
         )
     fields = []
     for item in upstream.output:
-        kind = item.expression.type
-        if kind == WINDOW:
-            fields += [Field(f"{item.name}.{part}", "timestamp") for part in ("start", "end")]
-        elif is_known(kind):
-            fields.append(Field(item.name, kind))
+        fields.append(Field(item.name, item.expression.type))
+        if item.expression.type == WINDOW:
+            fields += [Field(f"{item.name}.{part}", "timestamp") for part in _BOUNDS]
     return Stream(upstream.name, tuple(fields), max_ahead_us=None, rows_of=upstream.name)
 
 
@@ -48,12 +45,12 @@ def bounds_of(upstream: Query) -> dict[str, str]:
 
     Of a session the start is none: one that is still open may have begun at any time.
     """
-    found = {}
+    found: dict[str, str] = {}
     for item in upstream.output:
         if not isinstance(item.expression, Column):
             continue
         if item.expression.type == WINDOW:
-            found |= {f"{item.name}.{part}": part for part in ("start", "end")}
+            found |= {f"{item.name}.{part}": part for part in _BOUNDS}
         elif item.expression.name in [f"window.{part}" for part in _BOUNDS]:
             found[item.name] = item.expression.name.removeprefix("window.")
     started = isinstance(upstream.window, Session)
@@ -68,9 +65,9 @@ def check_event_time(upstream: Query, query: Query) -> None:
     """
     bounds = bounds_of(upstream)
     if query.event_time not in bounds:
-        known = f"Use {' or '.join(bounds)}." if bounds else f"Let {upstream.name} show window_time(window) AS t."
+        known = f"Use {' or '.join(bounds)}." if bounds else f"Let {upstream.name} show its window."
         raise UnsupportedQuery(
-            f"{query.event_time} does not tell when rows of {upstream.name} are complete: it is no bound of its window.",
+            f"{query.event_time} does not tell when rows of {upstream.name} are complete: it bounds no window.",
             known,
         )
 

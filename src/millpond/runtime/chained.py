@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millpond.errors import CorruptError
 from millpond.log.manifest import LiveSection, Manifest
@@ -81,7 +82,9 @@ def _place(section: LiveSection) -> SectionPlace:
     return SectionPlace(section.id, file, section.file is None, section.offset, section.size, section.rows)
 
 
-def chained_lines(plan: Plan, streams: Iterable[Stream], manifest: Manifest, marks: Mapping[str, Watermark]) -> dict[str, TimeLine]:
+def chained_lines(
+    plan: Plan, streams: Iterable[Stream], manifest: Manifest, marks: Mapping[str, Watermark]
+) -> dict[str, TimeLine]:
     """Where event time of the streams made of rows stands before the next epoch, and how far that epoch takes it.
 
     A stream whose query is quarantined stands still: a window over it would close without the rows that are missing.
@@ -146,4 +149,8 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
     if name in batch.schema.names:
         return batch.column(name)
     window, _, bound = name.rpartition(".")
-    return batch.column(window).field(bound)
+    whole = batch.column(window)
+    if bound != "time":
+        return whole.field(bound)
+    end = whole.field("end")
+    return pc.subtract(end.view(pa.int64()), 1).view(end.type)

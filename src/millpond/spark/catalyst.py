@@ -33,7 +33,7 @@ _EXPRESSION = _PACKAGE + "expressions.Expression"
 _EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 _WATERMARK = "spark.watermarkDelayMs"
 _HIDDEN = "__metadata_col"
-_WINDOW = "spark.timeWindow"
+WINDOW_MARK = "spark.timeWindow"
 _SESSION = "spark.sessionWindow"
 _SHOWN = 80
 
@@ -145,7 +145,7 @@ def delay_ms(attribute: JavaObject) -> int | None:
 def window_mark(attribute: JavaObject) -> str | None:
     """`time` or `session` for the column of a window, else None."""
     metadata = attribute.metadata()
-    return "time" if metadata.contains(_WINDOW) else "session" if metadata.contains(_SESSION) else None
+    return "time" if metadata.contains(WINDOW_MARK) else "session" if metadata.contains(_SESSION) else None
 
 
 def is_hidden(attribute: JavaObject) -> bool:

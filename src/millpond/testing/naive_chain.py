@@ -1,4 +1,4 @@
-"""The naive twin of queries over queries: the rows that one loop emits in an epoch are events of another in the next."""
+"""The naive twin of queries over queries: rows that one loop emits in an epoch are events of another in the next."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ def as_events(upstream: Query, rows: Sequence[Result]) -> list[Result]:
     windows = [item.name for item in upstream.output if item.expression.type == WINDOW]
     flat = []
     for row in rows:
-        plain = {name: value for name, value in row.items() if name not in windows}
+        plain = dict(row)
         for name in windows:
             bounds = row[name]
             assert isinstance(bounds, Mapping)
             plain |= {f"{name}.{part}": value for part, value in bounds.items()}
+            plain[f"{name}.time"] = bounds["end"] - 1
         flat.append(plain)
     return flat
 
