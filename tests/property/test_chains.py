@@ -14,10 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from millpond.errors import QueryTypeError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
+from millpond.model.stream import Field, Order
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
 from millpond.plan.chain import bounds_of, chained_stream
@@ -25,6 +27,7 @@ from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import DELAYS, SECOND, SESSIONS, STREAM, WINDOWS
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.naive_chain import chain_by_epoch
+from millpond.testing.trial import Trial
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 TOTAL = Column("total", "bigint")
@@ -218,3 +221,19 @@ def test_stateless_queries_and_served_ones_take_rows_too(tmp_path: Path) -> None
     assert_same_rows(
         [{"k": "b", "twice": 14}, {"k": "a", "twice": 16}, {"k": "c", "twice": 18}], run.answers().rows["alert"]
     )
+
+
+def test_a_trial_follows_the_rows_as_far_as_they_go() -> None:
+    spend, top = pair()
+    streams = [STREAM, chained_stream(spend)]
+    with Trial.of(streams, [spend, top], only="top", instances=2) as trial:
+        trial.feed("events", [{"ts": 1, "k": "a", "v": 5}, {"ts": 61 * SECOND, "k": "b", "v": 1}])
+        assert [row["top"] for row in trial.rows("top")] == [["a"]]
+        trial.advance("events", to=200 * SECOND)
+        assert [row["top"] for row in trial.rows("top")] == [["b"]]
+        with pytest.raises(QueryTypeError, match="The events of spend are the rows of a query"):
+            trial.feed("spend", [])
+    rows = [{"ts": i * SECOND, "k": "ab"[i % 2], "v": i} for i in range(200)]
+    ordered = replace(STREAM, columns=(*STREAM.columns, Field("o", "bigint")), order=Order("g", "o", ("0",)))
+    with Trial.of([ordered, streams[1]], [spend, top]) as trial:
+        trial.assert_same_for_any_cut({"events": [{**row, "g": 0, "o": i} for i, row in enumerate(rows)]})

@@ -21,6 +21,7 @@ from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.plan.build import build_plan
+from millpond.plan.chain import before
 from millpond.runtime.due import Due, next_due
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.followers.runner import FollowerStatus
@@ -76,7 +77,8 @@ class Tail(msgspec.Struct, frozen=True):
 class Facts(msgspec.Struct, frozen=True):
     """All that is known of a query as of record `n`; times in µs of event time.
 
-    A stateless query waits for nothing, so it has no watermark and no row is due.
+    A stateless query waits for nothing, so it has no watermark and no row is due. `behind`: the queries whose rows it
+    reads, directly or through others, the nearest first, each with the reason why it is quarantined, if it is.
     """
 
     n: int
@@ -91,6 +93,7 @@ class Facts(msgspec.Struct, frozen=True):
     running: bool | None
     sink_n: int | None
     errors: tuple[str, ...]
+    behind: tuple[tuple[str, str], ...] = ()
 
     @property
     def slowest(self) -> tuple[Partition, ...]:
@@ -114,7 +117,8 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         names = ", ".join(query.name for query in spec.asked)
         raise QueryTypeError(f"The pond has no query {name!r}.", f"It has {names}.")
     manifest = truth.manifest
-    stream = next(stream for stream in spec.streams if stream.name == query.stream)
+    streams = {stream.name: stream for stream in spec.streams}
+    stream, asked = streams[query.stream], {asked.name: asked for asked in spec.asked}
     mark_us, due = None, None
     if isinstance(query, Query):
         group, plan = build_plan(spec.queries, spec.since).of_query(name)
@@ -135,6 +139,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         is_running(tail),
         sink_cursor(query, truth.folder / "cursors"),
         tuple(f"{one.name}: {one.error}" for one in followers if one.error and one.name in followed),
+        tuple((one, manifest.quarantined.get(one, "")) for one in before(stream.name, streams, asked)),
     )
 
 

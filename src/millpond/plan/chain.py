@@ -21,8 +21,8 @@ _BOUNDS = ("start", "end", "time")
 
 
 def chained_stream(upstream: AnyQuery) -> Stream:
-    """The rows of a query as a stream of its name; a window `w` is also the columns `w.start`, `w.end` and `w.time`, its
-    last microsecond.
+    """The rows of a query as a stream of its name; a window `w` is also the columns `w.start`, `w.end` and `w.time`,
+    its last microsecond.
 
     Raises:
         UnsupportedQuery: the query has no windows.

@@ -28,6 +28,7 @@ def show_rows(spark: SparkSession, upstream: AnyQuery) -> Stream:
     stream = chained_stream(upstream)
     columns = ", ".join(f"{quoted(item.name)} {item.expression.type}" for item in upstream.output)
     schema = StructType.fromDDL(columns)
+    assert isinstance(schema, StructType)
     for field, item in zip(schema.fields, upstream.output, strict=True):
         if item.expression.type == WINDOW:
             field.metadata = {WINDOW_MARK: True}  # so that window(w, …) means a window over its time, as in Spark

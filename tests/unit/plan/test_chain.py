@@ -43,7 +43,8 @@ def test_rows_are_a_stream_with_the_bounds_of_windows_as_columns() -> None:
     assert made.max_ahead_us is None
     assert made.columns == (
         Field("k", "string"), Field("w", WINDOW), Field("w.start", "timestamp"), Field("w.end", "timestamp"),
-        Field("w.time", "timestamp"), Field("t", "timestamp"), Field("born", "timestamp"), Field("n", "bigint"), Field("all", "array<string>"),
+        Field("w.time", "timestamp"), Field("t", "timestamp"), Field("born", "timestamp"), Field("n", "bigint"),
+        Field("all", "array<string>"),
     )  # fmt: skip
 
 
@@ -54,7 +55,8 @@ def test_rows_without_a_window_are_no_stream() -> None:
 
 def test_only_bounds_of_the_window_tell_the_time() -> None:
     assert bounds_of(SPEND) == {"w.start": "start", "w.end": "end", "w.time": "time", "t": "time"}
-    assert bounds_of(replace(SPEND, window=Session(5))) == {"w.end": "end", "w.time": "time", "t": "time"}
+    of_sessions = bounds_of(replace(SPEND, window=Session(5)))
+    assert of_sessions == {"w.end": "end", "w.time": "time", "t": "time"}
     top = replace(SPEND, name="top", stream="spend", event_time="born")
     with pytest.raises(UnsupportedQuery, match="born does not tell when rows of spend are complete"):
         check_event_time(SPEND, top)
