@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,24 @@ def test_the_largest_of_all_keys_follow_the_sums_and_a_restart_goes_on(
         last = pond.why("top").causes[-1]
         assert last.code == "reads-rows"
         assert "It reads the rows of spend, each an epoch after it was committed" in last.text
+
+
+def test_rows_follow_on_a_silent_pond_as_time_goes_on(spark: SparkSession, tmp_path: Path, tmp_pond: Path) -> None:
+    write(tmp_path / "in", "1.json", [(1, "a", 5), (12, "c", 101)])
+    write(tmp_path / "in", "2.json", [(61, "a", 7)])
+    with Pond(spark, tmp_pond, instances=2) as pond:
+        pond.load(FILE.format(folder=tmp_path / "in", out=tmp_path))
+        ended: list[bool] = []
+        thread = threading.Thread(target=lambda: ended.append(pond.run(once=False)))
+        thread.start()
+        for _ in range(600):
+            if list((tmp_path / "top").glob("part-*.parquet")):
+                break
+            thread.join(0.1)
+        pond.stop()
+        thread.join(60)
+        assert ended == [False]
+    assert [row["cards"] for row in rows(tmp_path / "top")] == [["c", "a"]]
 
 
 def refused(pond: Pond, text: str) -> str:

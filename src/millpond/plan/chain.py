@@ -15,9 +15,11 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
-from millpond.model.windows import Session
+from millpond.model.windows import Session, Sliding
 
 _BOUNDS = ("start", "end", "time")
+_TOLD: dict[type, tuple[str, ...]] = {Sliding: _BOUNDS, Session: ("end", "time")}
+"""By kind of window, the bounds of which the watermark tells the least that is yet to come."""
 
 
 def chained_stream(upstream: AnyQuery) -> Stream:
@@ -46,15 +48,15 @@ def bounds_of(upstream: Query) -> dict[str, str]:
     Of a session the start is none: one that is still open may have begun at any time.
     """
     found: dict[str, str] = {}
+    told = _TOLD.get(type(upstream.window), ())
     for item in upstream.output:
         if not isinstance(item.expression, Column):
             continue
         if item.expression.type == WINDOW:
-            found |= {f"{item.name}.{part}": part for part in _BOUNDS}
-        elif item.expression.name in [f"window.{part}" for part in _BOUNDS]:
+            found |= {f"{item.name}.{part}": part for part in told}
+        elif item.expression.name in [f"window.{part}" for part in told]:
             found[item.name] = item.expression.name.removeprefix("window.")
-    started = isinstance(upstream.window, Session)
-    return {name: part for name, part in found.items() if not (started and part == "start")}
+    return found
 
 
 def check_event_time(upstream: Query, query: Query) -> None:

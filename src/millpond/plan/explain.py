@@ -16,6 +16,7 @@ from millpond.plan.edges import edges_between
 from millpond.plan.explain_stateless import stateless_lines
 from millpond.plan.measures import precision_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan
+from millpond.plan.subqueries import subquery_lines
 from millpond.plan.words import count_of, predicate_text
 
 _HOUR_US = 3_600_000_000
@@ -37,7 +38,12 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
     ]
     for stream in streams:
         columns = ", ".join(needed_columns(plan, stream))
-        origin = next((known.derived for known in declared if known.name == stream), None)
+        known = next((one for one in declared if one.name == stream), Stream(stream, ()))
+        origin = known.derived
+        if known.upstream is not None:
+            lines.append(f"  {stream} are the rows of the query {known.upstream}, an epoch later: {columns}")
+            lines.append("    as far as that query's windows have closed: no row is late")
+            continue
         if origin is None:
             lines.append(f"  {stream} is read once: {columns}")
         else:
@@ -50,6 +56,8 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
     for stream in streams:
         if plan.selections_of(stream):
             lines += ["", *stateless_lines(plan, stream)]
+    if declared:  # without its streams nobody knows where rows of a query come from
+        lines += ["", *subquery_lines(plan, declared)]
     return "\n".join(lines) + "\n"
 
 

@@ -38,7 +38,7 @@ class _Gather:
 
 
 class _GatherChained:
-    """Rows of queries to packets; a task's only row is the number of its part."""
+    """Rows of queries to packets; a task's rows are the numbers of its parts."""
 
     def __init__(self, task: GatherTask) -> None:
         self._task = task
@@ -90,10 +90,13 @@ def _context() -> TaskContext:
 
 
 def packets_of(spark: SparkSession, frame: DataFrame | None, task: GatherTask) -> DataFrame:
-    """The frame of events as packets, and the rows of queries that others read; a task for each of their writers."""
+    """The frame of events as packets, and the rows of queries that others read, by at most a task per instance."""
     parts = len(task.chained)
-    # `createDataFrame` would make `spark`, a clone, the user's active session
-    rows = spark.range(0, parts, 1, parts).mapInArrow(_GatherChained(task), PACKETS) if parts else None
+    rows = None
+    if parts:
+        # `createDataFrame` would make `spark`, a clone, the user's active session
+        numbers = spark.range(0, parts, 1, min(parts, task.instances))
+        rows = numbers.mapInArrow(_GatherChained(task), PACKETS)
     if frame is None:
         none = spark.range(0).selectExpr("CAST(NULL AS int) AS instance", "CAST(NULL AS binary) AS packet")
         return none if rows is None else rows

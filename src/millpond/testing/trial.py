@@ -50,7 +50,7 @@ class Trial:
     `file` is compiled by Spark when it is new or was changed, in a process of its own, and then read without Spark (see
     `load_compiled`); `recompile=False` never starts it. What `Pond.compile` wrote, a `.json`, is taken as it is.
     `only`: the name of a query, or of several, if not all; those whose rows they read come with them. `instances` is
-    the number of folds. Queries that read rows of others get them before `feed` or `advance` returns. Event time is what
+    the number of folds. Queries that read rows of others have them when `feed` or `advance` returns. Event time is what
     `feed` and `advance` make it; the clock has no part, so `max_ahead` and `idle_after` of streams do nothing here.
 
     Raises:
