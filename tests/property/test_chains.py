@@ -209,6 +209,21 @@ def test_a_query_added_behind_another_answers_from_the_first_whole_window(tmp_pa
     assert [row["w"]["start"].timestamp() for row in run.answers().rows["top"]] == [60, 120, 180]
 
 
+def test_a_drain_that_was_cut_short_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spend, top = pair()
+    chained = [chained_stream(spend)]
+    run = Run(tmp_path, [spend, top], 2, chained=chained)
+    run.epoch([events((1, "a", 5), (31, "b", 7))])
+    with monkeypatch.context() as patch:
+        patch.setattr("millpond.testing.local_pond.depth", lambda _setting: 0)
+        run.pond.drain()
+    assert run.pond.pending
+    run = Run(tmp_path, [spend, top], 2, chained=chained)
+    run.pond.drain()
+    run.pond.drain()
+    assert [row["top"] for row in run.answers().rows["top"]] == [["b", "a"]]
+
+
 def test_stateless_queries_and_served_ones_take_rows_too(tmp_path: Path) -> None:
     spend, _ = pair(serve=True)
     large = call("gt", (TOTAL, literal(6, "bigint")), "boolean")
