@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from millpond import Pond
 from millpond.errors import QueryTypeError, UnsupportedQuery
@@ -63,6 +64,11 @@ def test_the_largest_of_all_keys_follow_the_sums_and_a_restart_goes_on(
         ]  # fmt: skip
         pond.run(drain=True)
         assert [row["minute"].minute for row in rows(tmp_path / "top")] == [0, 1, 2]
+        tx = spark.read.schema("card STRING, amount BIGINT, ts TIMESTAMP").json(str(tmp_path / "in"))
+        sums = tx.groupBy("card", F.window("ts", "10 seconds").alias("w")).agg(F.sum("amount").alias("total"))
+        best = sums.groupBy(F.window("w", "1 minute")).agg(F.expr("max_by(card, total, 2)"), F.sum("total"))
+        batch = sorted((row[0].start.minute, row[1], row[2]) for row in best.collect())
+        assert [(row["minute"].minute, row["cards"], row["total"]) for row in rows(tmp_path / "top")] == batch
         alerts = [(row["card"], row["total"], row["until"].second) for row in rows(tmp_path / "alert")]
         assert alerts == [("c", 101, 20)]
         last = pond.why("top").causes[-1]
