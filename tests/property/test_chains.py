@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from millpond.errors import QueryTypeError
+from millpond.log.local import LocalFolder
+from millpond.log.port import Log, Lost, Won
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
@@ -89,6 +91,19 @@ def random_epochs(dice: random.Random) -> list[list[dict[str, Any]]]:
     return epochs
 
 
+class DyingLog(Log):
+    """Its driver is killed before or after the record is there."""
+
+    def __init__(self, folder: Path, dies: str) -> None:
+        super().__init__(LocalFolder(folder / "log"))
+        self._dies = dies
+
+    def append(self, n: int, record: bytes) -> Won | Lost:
+        if self._dies == "after":
+            super().append(n, record)
+        raise KeyboardInterrupt
+
+
 @settings(PROPERTY, max_examples=60)
 @given(seed=st.integers(0, 2**32), depth=st.integers(2, 3), instances=st.integers(1, 3), drained=st.booleans())
 def test_each_epoch_answers_with_what_the_epoch_before_committed(
@@ -110,8 +125,15 @@ def test_each_epoch_answers_with_what_the_epoch_before_committed(
     for rows in epochs:
         if dice.randint(0, 3) == 0:
             run = started()
-        run.epoch(deal(rows))
-        numbers.append(run.pond.manifest.n)
+        dies = dice.choice([None, None, "before", "after"])
+        if dies is not None:
+            run.pond.log = DyingLog(folder, dies)
+            with pytest.raises(KeyboardInterrupt):
+                run.epoch(deal(rows))
+            run = started()
+        if dies != "after":
+            run.epoch(deal(rows))
+        numbers.append(run.pond.manifest.epoch_n)
     if drained:
         run.pond.drain()
         numbers += range(numbers[-1] + 1, run.pond.manifest.n + 1)
