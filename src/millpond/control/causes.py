@@ -44,6 +44,11 @@ def _causes(facts: Facts) -> Iterator[Cause]:
     if facts.quarantined:
         yield _quarantined(facts)
         return
+    if halted := next((one for one in facts.behind if one[1]), None):
+        yield Cause(
+            "upstream-quarantined",
+            f"It reads rows of {halted[0]}, which is quarantined: {halted[1]} Windows that miss rows of it stay open.",
+        )
     if not counts.read and not counts.rows:
         yield _nothing_read(facts)
     elif facts.tail.since.read:
@@ -66,6 +71,14 @@ def _causes(facts: Facts) -> Iterator[Cause]:
     if counts.rows:
         out = "row is out" if counts.rows == 1 else "rows are out"
         yield Cause("rows-are-out", f"{counts.rows:,} {out}{_span(facts)}, the last by record {facts.tail.rows_n}.")
+    if facts.behind:
+        nearest, *others = (name for name, _ in facts.behind)
+        through = f", and through it those of {', '.join(others)}" if others else ""
+        yield Cause(
+            "reads-rows",
+            f"It reads the rows of {nearest}{through}, each an epoch after it was committed: "
+            f"`millpond why` says why none comes out of {nearest}.",
+        )
 
 
 def _quarantined(facts: Facts) -> Cause:
@@ -85,6 +98,8 @@ def _nothing_read(facts: Facts) -> Cause:
         text = f"{_epochs(facts)}, but not one event of the stream {stream} was read{_span(facts)}."
     else:
         text = f"No event of the stream {stream} was read: no epoch has been committed."
+    if facts.behind:
+        return Cause("nothing-read", text)
     place = source_folder(facts.stream)
     if place is None:
         return Cause("nothing-read", f"{text} Check that its source has new events.")
@@ -183,15 +198,16 @@ def _waiting(facts: Facts) -> Cause:
     if isinstance(query.window, Session):
         what, unless = "session", ", if no event prolongs it"
     where = f"{facts.stream.name}" if not facts.partitions else f"every source partition of {facts.stream.name}"
+    needs = f"an event of {utc(due.needs_us)} or later in {where}"
+    newest = f"the newest is {utc(facts.newest_us)}"
+    if facts.behind:
+        needs = f"{facts.behind[0][0]} to have no more rows before {utc(due.needs_us)}"
+        newest = f"it has no more up to {utc(facts.newest_us)}"
     row = f"The next row is due when the {what} {utc(due.start_us)} to {utc(due.end_us)} closes{unless}. "
     end = "end"
     if isinstance(query.window, Framed):
         row, end = f"The next row is due for the event of {utc(due.needs_us - query.delay_us)}. ", "time"
-    text = (
-        f"{row}That needs an event of {utc(due.needs_us)} or later in {where} "
-        f"(its {end} and the delay of {duration(query.delay_us)}); "
-        f"the newest is {utc(facts.newest_us)}."
-    )
+    text = f"{row}That needs {needs} (its {end} and the delay of {duration(query.delay_us)}); {newest}."
     if slowest:
         names = [
             f"{part.name} ({'no event yet' if part.newest_us is None else utc(part.newest_us)})" for part in slowest

@@ -19,7 +19,7 @@ from millpond.model.spec import PondSpec
 from millpond.model.types import is_integer
 from millpond.model.windows import Framed
 from millpond.plan.build import build_plan
-from millpond.plan.explain_frames import event_bytes, kept_text
+from millpond.plan.explain_events import event_bytes, kept_text
 from millpond.plan.plan import Measure
 from millpond.plan.price import Price
 from millpond.runtime.sharing import WORD_BYTES, GroupCells, Sharing, group_cells, sharing

@@ -122,6 +122,7 @@ class Pond:
     ) -> AnyQuery:
         """Add a query before the pond runs: Spark SQL, or a Structured Streaming DataFrame that is not started.
 
+        SQL may read the rows of an earlier query, `FROM STREAM its_name`; they come an epoch later.
         Its rows go to `sink` (default: kept in memory, see `table`); `serve` keeps the latest row per key
         for `lookup`; late events that WHERE takes go to `late`, or are only counted.
 
@@ -218,6 +219,8 @@ class Pond:
         finished = self._driver.run(frame, once=once)
         if finished and drain:
             self.drain()
+        elif finished:
+            self._driver.settle()
         self.settle()
         return finished
 

@@ -23,6 +23,7 @@ from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.plan.build import build_plan
+from millpond.plan.chain import before
 from millpond.runtime.due import Due, next_due
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.followers.runner import FollowerStatus
@@ -79,7 +80,8 @@ class Facts(msgspec.Struct, frozen=True):
     """All that is known of a query as of record `n`; times in µs of event time.
 
     A stateless query waits for nothing, so it has no watermark and no row is due. Of a join, `stream` is the one whose
-    watermark is behind that of the other, and no row is said to be due.
+    watermark is behind that of the other, and no row is said to be due. `behind`: the queries whose rows it reads,
+    directly or through others, the nearest first, each with the reason why it is quarantined, if it is.
     """
 
     n: int
@@ -94,6 +96,7 @@ class Facts(msgspec.Struct, frozen=True):
     running: bool | None
     sink_n: int | None
     errors: tuple[str, ...]
+    behind: tuple[tuple[str, str], ...] = ()
 
     @property
     def slowest(self) -> tuple[Partition, ...]:
@@ -117,16 +120,17 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         names = ", ".join(query.name for query in spec.asked)
         raise QueryTypeError(f"The pond has no query {name!r}.", f"It has {names}.")
     manifest = truth.manifest
-    mark_us, due, behind = None, None, query.streams[0]
+    streams, asked = {stream.name: stream for stream in spec.streams}, {asked.name: asked for asked in spec.asked}
+    mark_us, due, slower = None, None, query.streams[0]
     if isinstance(query, Query):
         group, plan = build_plan(spec.queries, spec.since).of_query(name)
         mark_us = watermarks(manifest).get(query.stream, Watermark()).at(query.delay_us)
         due = next_due(group, plan, manifest, Files(truth.folder), spec.instances)
     elif isinstance(query, Join):
         marks = {side.stream: _mark(manifest, side) for side in (query.right, query.left)}
-        behind = min(query.streams, key=lambda name: (marks[name] is not None, marks[name] or 0))
-        mark_us = marks[behind]
-    stream = next(stream for stream in spec.streams if stream.name == behind)
+        slower = min(query.streams, key=lambda name: (marks[name] is not None, marks[name] or 0))
+        mark_us = marks[slower]
+    stream = streams[slower]
     tail = _tail(truth.log, manifest.n, name)
     followed = {f"sink:{name}", ViewFollower.name} if query.serve else {f"sink:{name}"}
     return Facts(
@@ -142,6 +146,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         is_running(tail),
         sink_cursor(query, truth.folder / "cursors"),
         tuple(f"{one.name}: {one.error}" for one in followers if one.error and one.name in followed),
+        tuple((one, manifest.quarantined.get(one, "")) for one in before(stream.name, streams, asked)),
     )
 
 

@@ -48,7 +48,8 @@ class Stream(msgspec.Struct, frozen=True):
 
     `order` None: the source has no order (files, rate), and what is late depends on how it was cut into epochs.
     `max_ahead_us`: an event later than the driver's clock by more than this is dead (None: none is).
-    `made_of`: Spark makes it of other streams while it reads them; it has no source of its own.
+    `made_of`: Spark makes it of other streams while it reads them; it has no source of its own. `rows_of`: its events
+    are the rows of a query of the same pond, an epoch later; see `plan.chain`.
     """
 
     name: str
@@ -57,11 +58,17 @@ class Stream(msgspec.Struct, frozen=True):
     order: Order | None = None
     max_ahead_us: int | None = 3_600_000_000
     made_of: Derivation | msgspec.UnsetType = msgspec.UNSET
+    rows_of: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def derived(self) -> Derivation | None:
         """What the stream is made of; None: it is read."""
         return None if isinstance(self.made_of, msgspec.UnsetType) else self.made_of
+
+    @property
+    def upstream(self) -> str | None:
+        """The query whose rows are its events; None: it is read, or derived."""
+        return None if isinstance(self.rows_of, msgspec.UnsetType) else self.rows_of
 
 
 def check_order(stream: Stream) -> None:

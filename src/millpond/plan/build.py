@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -127,7 +127,7 @@ def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> 
         tuple(windows),
         tuple(measures),
         tuple(plans),
-        log_plan(_logged(queries)) or msgspec.UNSET,
+        log_plan(one for query in queries for one in logged_of(query)) or msgspec.UNSET,
     )
 
 
@@ -136,20 +136,19 @@ def reads_events(query: Query, aggregate: Aggregate) -> bool:
     return aggregate.logged or isinstance(query.window, Framed)
 
 
-def _logged(queries: Sequence[Query]) -> Iterator[tuple[tuple[Expression, ...], Expression | None]]:
+def logged_of(query: Query) -> Iterator[tuple[tuple[Expression, ...], Expression | None]]:
     """What is answered from events: values, with the filter of their rows."""
-    for query in queries:
-        presence = presence_filter(query)
-        if isinstance(query.window, Framed):
-            yield query.of_event, presence
-        if isinstance(query.window, Counted):  # by which events of one time are ordered
-            arguments = (one for aggregate in query.aggregates for one in aggregate.arguments)
-            yield tuple(one for one in arguments if not isinstance(one, Literal)), presence
-        for aggregate in query.aggregates:
-            if aggregate.logged:
-                yield aggregate.arguments, logged_rows(aggregate, presence)
-            elif reads_events(query, aggregate):
-                yield from ((one.values, one.filter) for one in measures_of(aggregate, presence))
+    presence = presence_filter(query)
+    if isinstance(query.window, Framed):
+        yield query.of_event, presence
+    if isinstance(query.window, Counted):  # by which events of one time are ordered
+        arguments = (one for aggregate in query.aggregates for one in aggregate.arguments)
+        yield tuple(one for one in arguments if not isinstance(one, Literal)), presence
+    for aggregate in query.aggregates:
+        if aggregate.logged:
+            yield aggregate.arguments, logged_rows(aggregate, presence)
+        elif reads_events(query, aggregate):
+            yield from ((one.values, one.filter) for one in measures_of(aggregate, presence))
 
 
 def presence_filter(query: Query) -> Expression | None:

@@ -14,11 +14,11 @@ from millpond.model.windows import Framed, Session, Sliding
 from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.edges import edges_between
 from millpond.plan.explain_events import event_lines
-from millpond.plan.explain_frames import frames_lines
 from millpond.plan.explain_joins import join_lines, log_lines
 from millpond.plan.explain_stateless import stateless_lines
 from millpond.plan.measures import precision_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
+from millpond.plan.subqueries import subquery_lines
 from millpond.plan.words import count_of, duration, predicate_text, window_text
 
 _HOUR_US = 3_600_000_000
@@ -37,7 +37,12 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
     ]
     for stream in streams:
         columns = ", ".join(needed_columns(plan, stream))
-        origin = next((known.derived for known in declared if known.name == stream), None)
+        known = next((one for one in declared if one.name == stream), Stream(stream, ()))
+        origin = known.derived
+        if known.upstream is not None:
+            lines.append(f"  {stream} are the rows of the query {known.upstream}, an epoch later: {columns}")
+            lines.append("    as far as that query's windows have closed: no row is late")
+            continue
         if origin is None:
             lines.append(f"  {stream} is read once: {columns}")
         else:
@@ -54,6 +59,8 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
         lines += ["", *log_lines(plan.joins, log)]
     for plan_of_join in plan.joins.plans:
         lines += ["", *join_lines(plan_of_join.join)]
+    if declared:  # without its streams nobody knows where rows of a query come from
+        lines += ["", *subquery_lines(plan, declared)]
     return "\n".join(lines) + "\n"
 
 
@@ -83,7 +90,6 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
         yield f"  atoms     split where a key has no event for more than {least}: a session is a run of them"
     elif group.sliding:
         yield f"  edges     {edges_text(group.sliding)}"
-    yield from frames_lines(group)
     yield f"  delays    {', '.join(map(duration, group.delays_us))}"
     how = "cells are kept by signature" if group.signed else "each evaluated once per event"
     once = f"{count_of(len(filters), 'predicate')}, {how}"

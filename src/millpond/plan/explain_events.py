@@ -1,14 +1,16 @@
-"""What a group's event log keeps, in words: each value and filter once, and who asks for it."""
+"""What a group's event log keeps, in words: each value and filter once, who asks for it, and for how long."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from millpond.model.expressions import render
-from millpond.plan.build import presence_filter
-from millpond.plan.event_log import logged_rows
-from millpond.plan.plan import GroupPlan
-from millpond.plan.words import count_of, predicate_text
+from millpond.model.windows import Counted, Framed, Range
+from millpond.plan.build import build_plan, logged_of
+from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.plan.words import count_of, duration, predicate_text
+
+_WORD_BYTES = 8
 
 
 def event_lines(group: GroupPlan) -> Iterator[str]:
@@ -16,17 +18,34 @@ def event_lines(group: GroupPlan) -> Iterator[str]:
     log = group.events
     if log is None:
         return
-    askers: dict[object, list[str]] = {}
+    askers: dict[object, dict[str, None]] = {}
     for plan in group.queries:
-        presence = presence_filter(plan.query)
-        for aggregate in plan.query.aggregates:
-            if aggregate.logged:
-                for asked in {*aggregate.arguments, logged_rows(aggregate, presence)}:
-                    names = askers.setdefault(asked, [])
-                    names += [] if plan.query.name in names else [plan.query.name]
+        for some, rows in logged_of(plan.query):
+            for asked in (*some, rows):
+                askers.setdefault(asked, {})[plan.query.name] = None
     values, filters = count_of(len(log.values), "value"), count_of(len(log.filters), "predicate")
     yield f"  events    kept as events, each once: {values}, {filters}"
+    if framed := [plan for plan in group.queries if isinstance(plan.query.window, Framed)]:
+        yield f"            {kept_text(framed)}"
     for value in log.values:
         yield f"    {render(value)}  <- {', '.join(askers[value])}"
     for condition in log.filters:
         yield f"    where {predicate_text(condition)}  <- {', '.join(askers[condition])}"
+
+
+def kept_text(plans: Sequence[QueryPlan]) -> str:
+    """How long events are kept for queries of one kind, for people."""
+    windows = [plan.query.window for plan in plans]
+    sizes = [window.size for window in windows if isinstance(window, Counted)]
+    if sizes:
+        return f"of each key the last {max(sizes) - 1:,}, however old, and one count for each key and filter"
+    kept = max(
+        plan.query.window.preceding_us + plan.query.delay_us for plan in plans if isinstance(plan.query.window, Range)
+    )
+    return f"for {duration(kept)} of event time: the longest frame and its delay"
+
+
+def event_bytes(plan: QueryPlan) -> int:
+    """About how many bytes an event takes in the log of a query alone: slot, time, values, and a bit per filter."""
+    log = build_plan([plan.query]).groups[0].events
+    return 0 if log is None else _WORD_BYTES * (2 + len(log.values)) + -(-len(log.filters) // _WORD_BYTES)

@@ -11,7 +11,7 @@ from millpond.model.query import Query
 from millpond.model.windows import Framed, length_us
 from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.explain import edges_per_hour, measure_text, rate_text
-from millpond.plan.explain_frames import kept_text
+from millpond.plan.explain_events import kept_text
 from millpond.plan.plan import GroupPlan, Measure, Plan
 from millpond.plan.words import duration, predicate_text
 

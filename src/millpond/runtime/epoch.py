@@ -13,9 +13,11 @@ from millpond.log.protocol import Run
 from millpond.log.records import EpochRecord, Fates, Offsets, Receipt
 from millpond.model.stream import Stream
 from millpond.placement.slots import even_owners
+from millpond.plan.chain import feeds, halted, levels
 from millpond.plan.join import SideLog, last_final_us
 from millpond.plan.late import late_asks
 from millpond.plan.plan import GroupPlan, Plan
+from millpond.runtime.chained import chained_lines, chained_rows, is_pending, with_chained
 from millpond.runtime.horizon import events_needed_from, needed_from
 from millpond.runtime.joins import joins_need_from
 from millpond.runtime.lateness import ANY_PARTITION, advanced
@@ -73,27 +75,49 @@ def time_lines(setting: Setting, manifest: Manifest, idle: Idle) -> dict[str, Ti
             idle.get(stream.name, frozenset()),
             stream.max_ahead_us,
         )
-    return lines
+    return lines | chained_lines(setting.plan, setting.streams, manifest, marks)
+
+
+def pending(setting: Setting, manifest: Manifest) -> bool:
+    """Whether an epoch that reads nothing is due: rows of one query wait for others, or moved their event time."""
+    return is_pending(manifest, setting.streams, time_lines(setting, manifest, {}))
+
+
+def depth(setting: Setting) -> int:
+    """How many queries follow each other at most before a stream: a drain takes so many epochs more."""
+    return max(levels(setting.streams, setting.plan.asked).values(), default=0)
 
 
 def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> GatherTask:
-    """The gather of the epoch; the setting has a layout by now. `now_us` bounds how far ahead an event may be."""
-    assert setting.layout is not None
+    """The gather of the epoch; `now_us` bounds how far ahead an event may be."""
+    layout = with_chained(setting.layout, setting.streams, setting.plan)
     return GatherTask(
         setting.plan,
-        setting.layout,
+        layout,
         time_lines(setting, run.manifest, {}),
         even_owners(setting.buckets, setting.instances),
         setting.instances,
         now_us,
         frozenset(run.manifest.quarantined),
         late_asks(setting.plan, setting.streams),
+        setting.folder,
+        chained_rows(run.manifest, setting.streams, layout),
     )
 
 
-def fold_task(setting: Setting, run: Run, writer: str, drain: bool = False, idle: Idle | None = None) -> FoldTask:
-    """The fold of the epoch; `drain` closes every open window, `idle` partitions are not waited for."""
-    floors = drain_floors(setting.plan, run.manifest) if drain else {}
+def fold_task(
+    setting: Setting, run: Run, writer: str, drain: bool = False, idle: Idle | None = None, level: int = 0
+) -> FoldTask:  # fmt: skip
+    """The fold of the epoch; `drain` closes every open window over the streams of one level (see `plan.chain`),
+    `idle` partitions are not waited for.
+    """
+    lines = time_lines(setting, run.manifest, idle or {})
+    floors: dict[str, int] = {}
+    if drain:
+        ready = {stream for stream, at in levels(setting.streams, setting.plan.asked).items() if at == level}
+        ready -= halted(setting.streams, setting.plan.asked, run.manifest.quarantined)
+        every = drain_floors(setting.plan, run.manifest, lines)
+        floors = {stream: floor for stream, floor in every.items() if stream in ready}
     kept: list[GroupPlan | SideLog] = [*setting.plan.groups, *setting.plan.joins.logs]
     state = {
         instance: {group.id: group_state(run.manifest, instance, group) for group in kept}
@@ -105,7 +129,7 @@ def fold_task(setting: Setting, run: Run, writer: str, drain: bool = False, idle
         setting.cache,
         run.n,
         setting.plan,
-        time_lines(setting, run.manifest, idle or {}),
+        lines,
         floors,
         state,
         setting.buckets,
@@ -113,6 +137,7 @@ def fold_task(setting: Setting, run: Run, writer: str, drain: bool = False, idle
         drain,
         frozenset(run.manifest.quarantined),
         late_asks(setting.plan, setting.streams),
+        feeds(setting.streams),
     )
 
 
@@ -147,11 +172,14 @@ def _number(section: LiveSection, name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def drain_floors(plan: Plan, manifest: Manifest) -> dict[str, int]:
-    """For each stream the end of the last window that holds an event seen so far."""
+def drain_floors(plan: Plan, manifest: Manifest, lines: Mapping[str, TimeLine] | None = None) -> dict[str, int]:
+    """For each stream the end of the last window that holds an event seen so far, or a row that `lines` announce."""
     floors: dict[str, int] = {}
     for group in plan.groups:
-        newest = max(manifest.max_time.get(group.stream, {}).values(), default=None)
+        seen = [*manifest.max_time.get(group.stream, {}).values()]
+        line = (lines or {}).get(group.stream)
+        seen += [] if line is None or line.reaches_us is None else [line.reaches_us]
+        newest = max(seen, default=None)
         if newest is None:
             continue
         ends = [window.assign(newest)[-1].end_us for window in group.windows]

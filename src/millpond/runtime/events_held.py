@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from millpond.arrays import Mask
 from millpond.plan.build import presence_filter
-from millpond.plan.explain_frames import event_bytes
+from millpond.plan.explain_events import event_bytes
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.counted import needed_events
 from millpond.runtime.event_log import GroupLog

@@ -451,6 +451,7 @@ class _GroupFold:
         for name, rows in withheld.items():
             self._counts[f"withheld:{name}"] = self._counts.get(f"withheld:{name}", 0) + rows
         followed = {plan.query.name for plan in family.plans if plan.query.serve or plan.query.sink.format != "noop"}
+        followed |= self._task.feeds
         for name, batch in found.items():
             if name in followed:
                 results.setdefault(name, []).append(batch)

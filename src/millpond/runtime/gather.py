@@ -101,7 +101,8 @@ def _gather_chunk(
     evaluator = Evaluator(columns, table.num_rows)
     floor = task.lines.get(stream.name, TimeLine()).mark.floor_us
     parts: list[list[GroupPart]] = [[] for _ in range(task.instances)]
-    counts = Counts({WHOLE_POND: {"events": table.num_rows, "bytes_read": table.nbytes}}, [])
+    whole = {} if stream.chained else {"events": table.num_rows, "bytes_read": table.nbytes}
+    counts = Counts({WHOLE_POND: whole}, [])
     catch = LateCatch(task.late.get(stream.name, ()))
     late_rows = b""
     newest: dict[str, int] = {}

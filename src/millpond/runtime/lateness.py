@@ -122,6 +122,8 @@ def limit_us(base_us: Ints, floor_us: int | None, delay_us: int) -> Ints:
 
 def advanced(line: TimeLine, newest_us: Mapping[str, int]) -> Watermark:
     """The watermark after an epoch whose events reached `newest_us` per source partition; it never goes back."""
+    if line.reaches_us is not None:
+        return line.mark.advanced(line.reaches_us)
     if not line.ordered:
         return line.mark.advanced(newest_us.get(ANY_PARTITION))
     times = dict(line.partitions)

@@ -24,7 +24,8 @@ class ReadColumn(NamedTuple):
 class StreamLayout(NamedTuple):
     """A stream and its columns; `partition` and `offset` name those that give its events an order, if any do.
 
-    `reads`: the sources it is made of, where that is not the one of its own name.
+    `reads`: the sources it is made of, where that is not the one of its own name. `chained`: its events are rows of a
+    query, which come in a frame of their own (see `runtime.chained`).
     """
 
     name: str
@@ -32,6 +33,7 @@ class StreamLayout(NamedTuple):
     partition: str | None = None
     offset: str | None = None
     reads: tuple[str, ...] = ()
+    chained: bool = False
 
 
 @dataclass(frozen=True)

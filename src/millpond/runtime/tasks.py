@@ -40,6 +40,7 @@ class TimeLine(msgspec.Struct, frozen=True):
 
     `mark.max_time_us` is the watermark base of the whole stream; `partitions` the largest time of each source
     partition of a stream with an order, `expected` those that must have spoken, `idle` those not waited for.
+    `reaches_us`: of a stream made of the rows of a query, the base after this epoch, which is known before it.
     """
 
     mark: Watermark = Watermark()
@@ -48,13 +49,14 @@ class TimeLine(msgspec.Struct, frozen=True):
     expected: tuple[str, ...] = ()
     idle: frozenset[str] = frozenset()
     max_ahead_us: int | None = None
+    reaches_us: int | None = None
 
 
 class GatherTask(msgspec.Struct, frozen=True):
     """Everything a gather needs besides its events; `owners[bucket]` is the bucket's instance.
 
     `now_us`: the driver's clock when the epoch began; None: no event is too far ahead. `late`: who wants its late
-    events, by stream.
+    events, by stream. `chained`: rows of queries, in the pond's `folder`, that are events of this epoch.
     """
 
     plan: Plan
@@ -65,6 +67,8 @@ class GatherTask(msgspec.Struct, frozen=True):
     now_us: int | None = None
     quarantined: frozenset[str] = frozenset()
     late: dict[str, tuple[LateAsk, ...]] = {}
+    folder: str = ""
+    chained: tuple[ChainedRows, ...] = ()
 
 
 class SectionPlace(msgspec.Struct, frozen=True):
@@ -86,6 +90,15 @@ class SectionPlace(msgspec.Struct, frozen=True):
     last_us: int | None = None
 
 
+class ChainedRows(msgspec.Struct, frozen=True):
+    """Rows that one instance committed for a query, to be read as events of `stream`, at `position` of the layout."""
+
+    stream: str
+    position: int
+    instance: int
+    places: tuple[SectionPlace, ...]
+
+
 class GroupState(msgspec.Struct, frozen=True):
     """What an instance remembers of one group: live keys in the order of their numbers, segments in log order.
 
@@ -104,7 +117,7 @@ class GroupState(msgspec.Struct, frozen=True):
 
 
 class FoldTask(msgspec.Struct, frozen=True):
-    """Everything a fold needs besides its packets."""
+    """Everything a fold needs besides its packets; `feeds`: queries whose rows others read."""
 
     pond: str
     folder: str
@@ -119,6 +132,7 @@ class FoldTask(msgspec.Struct, frozen=True):
     drained: bool = False
     quarantined: frozenset[str] = frozenset()
     late: dict[str, tuple[LateAsk, ...]] = {}
+    feeds: frozenset[str] = frozenset()
 
     def of(self, instance: int, group: GroupPlan | SideLog) -> GroupState:
         """What `instance` remembers of `group`, or of a side of joins."""

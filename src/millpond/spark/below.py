@@ -27,7 +27,6 @@ from millpond.spark.catalyst import (
 from millpond.spark.windows import is_noted, recovered, recovered_session
 
 _STATEFUL = {
-    "Aggregate": "An aggregation, and with it a chain of queries,",
     "Deduplicate": "dropDuplicates or DISTINCT",
     "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
     "Distinct": "SELECT DISTINCT",
@@ -249,6 +248,11 @@ def _without_time_filter(node: JavaObject, found: dict[int, WindowColumn]) -> Ja
 
 
 def _refused(node: JavaObject, kind: str) -> UnsupportedQuery | QueryTypeError:
+    if kind == "Aggregate":
+        return UnsupportedQuery(
+            "An aggregation below the window is a chain of queries, which is not answered in one text.",
+            "Make it a query of its own, say `lower`, and read its rows: FROM STREAM lower.",
+        )
     if kind in _STATEFUL:
         return UnsupportedQuery(
             f"{_STATEFUL[kind]} below the window ({kind}) is planned, not answered yet.",

@@ -37,7 +37,7 @@ _TYPES = "py4j.reflection.TypeUtil"
 _EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 _WATERMARK = "spark.watermarkDelayMs"
 _HIDDEN = "__metadata_col"
-_WINDOW = "spark.timeWindow"
+WINDOW_MARK = "spark.timeWindow"
 _SESSION = "spark.sessionWindow"
 _MARK = "\x01"
 _ATTRIBUTE = re.compile(r"#(\d+)L?(?:-T\d+ms)?$")
@@ -196,7 +196,7 @@ def delay_ms(attribute: JavaObject) -> int | None:
 def window_mark(attribute: JavaObject) -> str | None:
     """`time` or `session` for the column of a window, else None."""
     metadata = _metadata(attribute)
-    return "time" if _WINDOW in metadata else "session" if _SESSION in metadata else None
+    return "time" if WINDOW_MARK in metadata else "session" if _SESSION in metadata else None
 
 
 def is_hidden(attribute: JavaObject) -> bool:

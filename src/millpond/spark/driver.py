@@ -25,13 +25,13 @@ from millpond.log.manifest import Manifests
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Committed, Run, Steps, Writer, perform
 from millpond.log.records import EpochRecord
-from millpond.runtime.epoch import Batch, Idle, Setting, assemble, fold_task, gather_task
+from millpond.runtime.epoch import Batch, Idle, Setting, assemble, depth, fold_task, gather_task, pending
 from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.layout import ReadLayout
 from millpond.spark.checkpoint import check_continues, check_names, own_checkpoint, query_id, read_offsets, repair
 from millpond.spark.failures import explained
 from millpond.spark.session import jvm_failure
-from millpond.spark.tasks import deltas_of, no_packets, packets_of
+from millpond.spark.tasks import deltas_of, packets_of
 
 T = TypeVar("T")
 
@@ -143,14 +143,25 @@ class Driver:
         with self._gate:
             return self._stopping and not self._busy
 
+    def settle(self) -> None:
+        """Run epochs that read nothing until no rows of a query wait for others."""
+        while pending(self._setting, self._perform(self._writer.drain()).manifest):
+            self._without_input()
+
     def drain(self) -> None:
-        """Close every open window, in an epoch that reads nothing."""
+        """Close every open window, in an epoch that reads nothing, and one more for each query that follows another."""
+        for level in range(depth(self._setting) + 1):
+            self._without_input(level)
+
+    def _without_input(self, drained: int | None = None) -> None:
+        """An epoch that reads nothing; it closes every window over streams of the level `drained`, if any."""
         reached("drain.before")
         run = self._perform(self._writer.drain())
         offsets = dict(run.manifest.offsets)
         batch = Batch(run.manifest.spark_query, run.manifest.batch, offsets, offsets)
         try:
-            self._run_batch(run, batch, no_packets(self._spark), drain=True)
+            packets = packets_of(self._spark, None, gather_task(self._setting, run))
+            self._run_batch(run, batch, packets, drained)
         except (PySparkException, Py4JError, ConnectionError) as error:
             raise self._explained(error) from error
 
@@ -180,16 +191,16 @@ class Driver:
         if isinstance(run, AlreadyTrue):
             return
         idle = self._watch.idle(run.manifest.max_time, now_us())
-        if run.idle and not self._watch.is_news(idle):
+        if run.idle and not (self._watch.is_news(idle) or pending(self._setting, run.manifest)):
             return
-        packets = packets_of(frame, gather_task(self._setting, run, now_us()))
+        packets = packets_of(frame.sparkSession, frame, gather_task(self._setting, run, now_us()))
         self._run_batch(run, batch, packets, idle=idle)
 
     def _run_batch(
-        self, run: Run, batch: Batch, packets: DataFrame, drain: bool = False, idle: Idle | None = None
+        self, run: Run, batch: Batch, packets: DataFrame, drained: int | None = None, idle: Idle | None = None
     ) -> None:
         began = now_us()
-        task = fold_task(self._setting, run, self._writer.token, drain, idle)
+        task = fold_task(self._setting, run, self._writer.token, drained is not None, idle, drained or 0)
         reached("epoch.before_job")
         deltas = deltas_of(packets, task, self._setting.instances)
         worked = now_us() - began

@@ -141,7 +141,7 @@ class Reader:
         self._defined: dict[int, JavaObject] = {}
         self._event: list[Expression] | None = None
         self._event_time: Expression | None = None
-        self._down = Translator(catalyst, self._column, self._projected)
+        self._down = Translator(catalyst, self._column, self._projected, self._bound)
         self._up = Translator(catalyst, self._result, refused_above, self._field, rounding=True)
 
     def read(self, plan: JavaObject, above: list[JavaObject]) -> Extraction:
@@ -178,6 +178,8 @@ class Reader:
         having: Expression | None, output: tuple[Named, ...],
     ) -> Extraction:  # fmt: skip
         delay = delay_ms(time)
+        if delay is None and self._stream.upstream is not None:
+            delay = 0  # nothing is late: the rows of a closed window are complete
         if delay is None:
             raise QueryTypeError(
                 f"The event time {time.name()} has no watermark, so no window would ever end.",
@@ -399,6 +401,22 @@ class Reader:
         if not isinstance(whole, Column) or whole.type != WINDOW:
             return None
         return Column(f"window.{_FIELDS[node.ordinal()]}", "timestamp")
+
+    def _bound(self, node: JavaObject) -> Expression | None:
+        """A bound of a window among the rows of another query."""
+        if self._stream.upstream is None:
+            return None
+        if kind_of(node) == "PreciseTimestampConversion":  # window_time: see `_field`
+            end = self._bound(children(children(node.child())[0])[0]) if children(node.child()) else None
+            named = isinstance(end, Column) and end.name.endswith(".end")
+            return Column(f"{end.name[:-4]}.time", "timestamp") if isinstance(end, Column) and named else None
+        if kind_of(node) != "GetStructField":
+            return None
+        whole = node.child()
+        name = self._source.names.get(id_of(whole), "") if kind_of(whole) == "AttributeReference" else ""
+        found = f"{name}.{_FIELDS[node.ordinal()]}" if type_of(whole) == WINDOW else ""
+        known = any(field.name == found for field in self._stream.columns)
+        return Column(found, "timestamp") if known else None
 
     def _column(self, attribute: JavaObject) -> Expression:
         """The meaning of a column below the aggregation."""

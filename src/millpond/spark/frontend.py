@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
@@ -23,6 +23,7 @@ from millpond.plan.late import check_late, late_columns
 from millpond.runtime.functions.host import FunctionHost
 from millpond.spark.branches import Derived, read_by
 from millpond.spark.catalyst import Catalyst
+from millpond.spark.chained import check_chained, show_rows
 from millpond.spark.extract import Extraction, Terms
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
@@ -55,13 +56,16 @@ class FrontEnd:
         self._streams: dict[str, Stream] = {}
         self._views: dict[str, None] = {}
         self._derived: dict[str, Derived] = {}
+        self._queries: dict[str, AnyQuery] = {}
+        self._chained: dict[str, Stream] = {}
         self._foreigns: dict[str, Projected] = {}
         self._functions = UserFunctions(self._catalyst)
 
     @property
     def streams(self) -> Mapping[str, Stream]:
-        """Declared streams by name, then those that queries derive from them."""
-        return MappingProxyType(self._streams | {name: derived.stream for name, derived in self._derived.items()})
+        """Declared streams by name, then those that queries derive from them, then the rows of queries."""
+        derived = {name: derived.stream for name, derived in self._derived.items()}
+        return MappingProxyType(self._streams | derived | self._chained)
 
     @property
     def foreigns(self) -> Mapping[str, Projected]:
@@ -183,8 +187,11 @@ class FrontEnd:
     def _query(self, terms: Terms, text: str, late: Sink | None = None) -> AnyQuery:
         """The query of a text; `text` is it with blanks before, where it stands in a file."""
         check_size(terms.text)
-        allowed = self._registered()
+        others, functions = self._registered()
+        earlier = (name for name in self._queries if name.isidentifier() and name.isascii())
+        allowed = (*others, *earlier), functions
         judged = judge(parse(self._catalyst, text), *allowed)
+        upstream = self._upstream(judged.relations, others)
         try:
             plain = self._functions.without_filters(text, judged.calls)
             twin = tumbling_twin(self._catalyst, plain, judged.windows)
@@ -194,7 +201,10 @@ class FrontEnd:
             read = [stream for name in judged.relations if (stream := self._known(name))]
             relation = read[0].name if len(read) == 1 else None
             terms = terms._replace(window=twin.window)
-            return self._kept(extract_any(self._catalyst, frame, terms, self._all(), relation, self._functions), late)
+            found = extract_any(self._catalyst, frame, terms, self._all(), relation, self._functions)
+            if upstream is not None:
+                check_chained(found, upstream)
+            return self._kept(found, late)
         except PySparkException as error:
             raise spark_refusal(error, text) from error
         except QueryError as error:
@@ -273,7 +283,7 @@ class FrontEnd:
         by_name = {projected.value.name: projected for projected in self._foreigns.values()}
         found = []
         for name, stream in self.streams.items():
-            if name not in needed:
+            if name not in needed or stream.upstream is not None:
                 continue
             plain = tuple(field.name for field in stream.columns if field.name in needed[name])
             rest = sorted(needed[name] - set(plain))
@@ -307,6 +317,22 @@ class FrontEnd:
                 found[stream.name] = Reading(stream, known.columns | columns, known.times | moments)
         return list(found.values())
 
+    def _upstream(self, relations: Collection[str], others: Sequence[str]) -> AnyQuery | None:
+        """The earlier query whose rows a text reads; `others`: streams and views, whose names come first."""
+        known = {name.lower() for name in others}
+        rows = {name.lower(): query for name, query in self._queries.items() if name.lower() not in known}
+        named = [query for name, query in rows.items() if name in relations]
+        if not named:
+            return None
+        upstream = named[0]
+        if len(named) > 1 or known & {*relations}:
+            raise UnsupportedQuery(
+                f"Rows of {upstream.name} are read together with something else.", "Read one of them."
+            )
+        if upstream.name not in self._chained:
+            self._chained[upstream.name] = show_rows(self._spark, upstream)
+        return upstream
+
     def _kept(self, found: Extraction, late: Sink | None) -> AnyQuery:
         """Remember the streams and expressions of a query; what another query brought stays as it is."""
         query = found.query
@@ -321,19 +347,20 @@ class FrontEnd:
             check_late(query, found.stream)
         for read, derived in ((found.stream, found.derived), *found.also):
             for stream in [read] if derived is None else [branch.base for branch in derived.branches]:
-                if stream.name not in self._streams:
+                if stream.name not in self._streams and stream.upstream is None:
                     self.declare(stream)
             if derived is not None:
                 self._derived.setdefault(derived.stream.name, derived)
         for key, projected in found.foreigns.items():
             self._foreigns.setdefault(key, projected)
+        self._queries.setdefault(query.name, query)
         return query
 
     def _all(self) -> list[Stream]:
-        return list(self._streams.values())
+        return [*self._streams.values(), *self._chained.values()]
 
     def _known(self, name: str) -> Stream | None:
-        return next((stream for stream in self._streams.values() if stream.name.lower() == name.lower()), None)
+        return next((stream for stream in self._all() if stream.name.lower() == name.lower()), None)
 
 
 @contextmanager

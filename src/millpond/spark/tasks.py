@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from millpond.errors import CorruptError, MillpondError, of_machine
 from millpond.faults import reached
 from millpond.log.records import Receipt
+from millpond.runtime.chained import gather_chained
 from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
 from millpond.runtime.tasks import FoldTask, GatherTask
@@ -34,6 +35,20 @@ class _Gather:
                 columns = [pa.array([instance], pa.int32()), pa.array([packet], pa.binary())]
                 reached("gather.packet")
                 yield pa.RecordBatch.from_arrays(columns, names=["instance", "packet"])
+
+
+class _GatherChained:
+    """Rows of queries to packets; a task's rows are the numbers of its parts."""
+
+    def __init__(self, task: GatherTask) -> None:
+        self._task = task
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with _explained():
+            for part in (part for batch in batches for part in batch.column(0).to_pylist()):
+                for instance, packet in gather_chained(self._task, part):
+                    columns = [pa.array([instance], pa.int32()), pa.array([packet], pa.binary())]
+                    yield pa.RecordBatch.from_arrays(columns, names=["instance", "packet"])
 
 
 class _Fold:
@@ -78,14 +93,19 @@ def _context() -> TaskContext:
     return context
 
 
-def packets_of(frame: DataFrame, task: GatherTask) -> DataFrame:
-    """The frame of events as packets."""
-    return frame.mapInArrow(_Gather(task), PACKETS)
-
-
-def no_packets(spark: SparkSession) -> DataFrame:
-    """A frame of packets without one; `createDataFrame` would make `spark`, a clone, the user's active session."""
-    return spark.range(0).selectExpr("CAST(NULL AS int) AS instance", "CAST(NULL AS binary) AS packet")
+def packets_of(spark: SparkSession, frame: DataFrame | None, task: GatherTask) -> DataFrame:
+    """The frame of events as packets, and the rows of queries that others read, by at most a task per instance."""
+    parts = len(task.chained)
+    rows = None
+    if parts:
+        # `createDataFrame` would make `spark`, a clone, the user's active session
+        numbers = spark.range(0, parts, 1, min(parts, task.instances))
+        rows = numbers.mapInArrow(_GatherChained(task), PACKETS)
+    if frame is None:
+        none = spark.range(0).selectExpr("CAST(NULL AS int) AS instance", "CAST(NULL AS binary) AS packet")
+        return none if rows is None else rows
+    read = frame.mapInArrow(_Gather(task), PACKETS)
+    return read if rows is None else read.union(rows)
 
 
 def deltas_of(packets: DataFrame, task: FoldTask, instances: int) -> list[tuple[Receipt, bytes]]:

@@ -18,15 +18,18 @@ from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Run, Steps, Writer, perform
 from millpond.log.records import Offsets
+from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Stream
 from millpond.model.types import TIMES
 from millpond.plan.build import build_plan, needed_columns, needed_foreign
+from millpond.plan.chain import first_row_us, levels
 from millpond.plan.late import LateAsk, late_asks
 from millpond.plan.plan import Plan
+from millpond.runtime.chained import chained_lines, gather_chained
 from millpond.runtime.columns import arrow_type
-from millpond.runtime.epoch import Batch, Setting, assemble, fold_task, gather_task
+from millpond.runtime.epoch import Batch, Setting, assemble, depth, fold_task, gather_task, pending, watermarks
 from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
 from millpond.runtime.layout import ReadColumn, ReadLayout, StreamLayout
@@ -61,12 +64,13 @@ class LocalPond:
         self.log = Log(LocalFolder(folder / "log"))
         self.manifests = Manifests(LocalFolder(folder / "manifest"))
         self._writer = Writer(token, load(self.log, self.manifests))
-        since = _since(self._writer.manifest, queries)
+        since = _since(self._writer.manifest, streams, queries)
         self.plan = build_plan(queries, since)
-        self._streams = {stream.name: stream for stream in streams}
+        read = [stream for stream in streams if stream.upstream is None]
+        self._streams = {stream.name: stream for stream in read}
         late = late_asks(self.plan, streams)
         layout, at = [], 1
-        for stream in streams:
+        for stream in read:
             columns = read_columns(self.plan, stream, late.get(stream.name, ()), at)
             at += len(columns)
             order = (stream.order.partition, stream.order.offset) if stream.order else (None, None)
@@ -125,25 +129,43 @@ class LocalPond:
         batch = Batch("local", self._writer.manifest.batch + 1, offsets, offsets)
         self._run(run, [], batch, seen=Header(stream, 0, 0, dict(newest_us), {}))
 
+    @property
+    def pending(self) -> bool:
+        """Whether rows of one query still wait for others that read them."""
+        return pending(self.setting, self._writer.manifest)
+
+    def settle(self) -> None:
+        """Run epochs that read nothing until no rows wait."""
+        while self.pending:
+            self._without_input(drain=False)
+
     def drain(self) -> None:
-        """Close every open window."""
+        """Close every open window, level by level."""
+        for level in range(depth(self.setting) + 1):
+            self._without_input(drain=True, level=level)
+
+    def _without_input(self, drain: bool, level: int = 0) -> None:
         run = self._perform(self._writer.drain())
         offsets = dict(self.offsets)
-        self._run(run, [], Batch("local", self._writer.manifest.batch, offsets, offsets), drain=True)
+        self._run(run, [], Batch("local", self._writer.manifest.batch, offsets, offsets), drain, level)
 
     def _run(
-        self, run: Run, frames: Iterable[pa.RecordBatch], batch: Batch, drain: bool = False, seen: Header | None = None
-    ) -> None:
+        self, run: Run, frames: Iterable[pa.RecordBatch], batch: Batch, drain: bool = False, level: int = 0,
+        seen: Header | None = None,
+    ) -> None:  # fmt: skip
         setting = self.setting
         packets: list[list[pa.Buffer]] = [[] for _ in range(setting.instances)]
         task = gather_task(setting, run)
         for partition, frame in enumerate(frames):
             for instance, packet in gather(task, [frame], partition):
                 packets[instance].append(pa.py_buffer(packet))
+        for part in range(len(task.chained)):
+            for instance, packet in gather_chained(task, part):
+                packets[instance].append(pa.py_buffer(packet))
         if seen is not None:
             for mine in packets:
                 mine.append(pa.py_buffer(encode_packet(seen, [])))
-        folding = fold_task(setting, run, self._writer.token, drain)
+        folding = fold_task(setting, run, self._writer.token, drain, level=level)
         # packets reach a fold in any order: hand them over backwards
         deltas = [
             fold(folding, i, packets[i][::-1], f"{self._writer.token}-0.0") for i in range(setting.instances)
@@ -172,14 +194,26 @@ class LocalPond:
         return pa.RecordBatch.from_arrays(arrays, names=[f"c{i}" for i in range(self._width)])
 
 
-def _since(manifest: Manifest, queries: Sequence[AnyQuery]) -> dict[str, int]:
-    """Where queries begin to answer that the pond did not have before: after every event it has seen."""
+def _since(manifest: Manifest, streams: Sequence[Stream], queries: Sequence[AnyQuery]) -> dict[str, int]:
+    """Where queries begin to answer that the pond did not have before: after every event it has seen, and every row
+    that a query before them will not give.
+    """
     if not manifest.spec:
         return {}
-    known = from_json(manifest.spec)
+    known, by_name = from_json(manifest.spec), {query.name: query for query in queries}
     since = {query.name: known.since[query.name] for query in queries if query.name in known.since}
-    for query in set(queries) - set(known.asked):
-        newest = [time for stream in query.streams for time in manifest.max_time.get(stream, {}).values()]
-        if newest:
-            since[query.name] = max(newest) + 1
+    order, upstream = levels(streams, queries), {stream.name: stream.upstream for stream in streams}
+    lines = chained_lines(build_plan(queries), streams, manifest, watermarks(manifest))
+    new = set(queries) - set(known.asked)
+    for query in sorted(new, key=lambda query: max(order[stream] for stream in query.streams)):
+        starts = []
+        for name in query.streams:
+            seen = [*manifest.max_time.get(name, {}).values()]
+            line, before = lines.get(name), by_name.get(upstream[name] or "")
+            seen += [] if line is None or line.reaches_us is None else [line.reaches_us]
+            starts += [max(seen) + 1] if seen else []
+            if isinstance(before, Query) and isinstance(query, Query) and before.name in since:
+                starts.append(first_row_us(before, query.event_time, since[before.name]))
+        if starts:
+            since[query.name] = max(starts)
     return since

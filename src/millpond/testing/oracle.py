@@ -66,13 +66,17 @@ def answer(query: Query, epochs: Sequence[Batch], *, drained: bool = False) -> l
     return [row for rows in answer_by_epoch(query, epochs, drained=drained) for row in rows]
 
 
-def answer_by_epoch(query: Query, epochs: Sequence[Batch], *, drained: bool = False) -> list[list[Result]]:
-    """The rows that each epoch emits; `drained` appends one more list: the windows still open at the end."""
+def answer_by_epoch(
+    query: Query, epochs: Sequence[Batch], *, drained: bool = False, marks: Sequence[int | None] | None = None
+) -> list[list[Result]]:  # fmt: skip
+    """The rows that each epoch emits; `drained` appends one more list: the windows still open at the end. `marks`:
+    the watermark before the first epoch and after each, where it is not told by the events.
+    """
     if isinstance(query.window, Framed):
         return _answer_of_frames(query, epochs, drained)
     cells: dict[tuple[Value, ...], _Cell] = {}
     emitted = []
-    marks = watermarks(query, epochs)
+    marks = watermarks(query, epochs) if marks is None else marks
     for batch, before, after in zip(epochs, marks, marks[1:], strict=False):
         for row in batch:
             judged = _judge(query, row, before)

@@ -28,6 +28,7 @@ from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
 from millpond.model.types import FARTHEST_US
 from millpond.plan.build import build_plan, needed_columns, needed_foreign
+from millpond.plan.chain import before
 from millpond.plan.late import LATE_EPOCH, check_late, late_columns
 from millpond.runtime.counting import FATES
 from millpond.runtime.followers.rows import RowsReader
@@ -49,7 +50,8 @@ class Trial:
 
     `file` is compiled by Spark when it is new or was changed, in a process of its own, and then read without Spark (see
     `load_compiled`); `recompile=False` never starts it. What `Pond.compile` wrote, a `.json`, is taken as it is.
-    `only`: the name of a query, or of several, if not all. `instances` is the number of folds. Event time is what
+    `only`: the name of a query, or of several, if not all; those whose rows they read come with them. `instances` is
+    the number of folds. Queries that read rows of others have them when `feed` or `advance` returns. Event time is what
     `feed` and `advance` make it; the clock has no part, so `max_ahead` and `idle_after` of streams do nothing here.
 
     Raises:
@@ -81,7 +83,10 @@ class Trial:
         if strange := sorted({*(only or ())} - every.keys()):
             raise QueryTypeError(f"There is no query {strange[0]}.", f"There are {', '.join(sorted(every))}.")
         self._streams = {stream.name: stream for stream in streams}
-        chosen = [query for query in every.values() if only is None or query.name in only]
+        named = {*every} if only is None else {*only}
+        reading = {stream for query in named for stream in every[query].streams}
+        named |= {name for stream in reading for name in before(stream, self._streams, every)}
+        chosen = [query for query in every.values() if query.name in named]
         if not chosen:
             raise QueryTypeError("A trial has no queries.", "Name some.")
         self._queries = {query.name: _remembered(query, self._streams[query.streams[0]]) for query in chosen}
@@ -130,10 +135,11 @@ class Trial:
         table = self._table(stream, rows)
         if cut is None:
             self._at_work().epoch({stream: [table]})
-            return
-        dice = random.Random(cut)
-        for piece in _cut(dice, table):
-            self._at_work().epoch({stream: _dealt(dice, piece, self._read[stream])})
+        else:
+            dice = random.Random(cut)
+            for piece in _cut(dice, table):
+                self._at_work().epoch({stream: _dealt(dice, piece, self._read[stream])})
+        self._at_work().settle()
 
     def advance(self, stream: str, to: Any, *, partition: str | None = None) -> None:
         """Move event time of a stream to `to`, as an event of that time would that no query takes; never back.
@@ -161,6 +167,7 @@ class Trial:
         if not names:
             raise QueryTypeError(f"No source partition of {stream} is known yet.", "Feed events, or name one.")
         self._at_work().advance(stream, dict.fromkeys(names, moment))
+        self._at_work().settle()
 
     def restart(self) -> None:
         """Let a second driver take over from the first, as after a crash; nothing changes in what follows."""
@@ -309,6 +316,8 @@ class Trial:
 
     def _known(self, stream: str) -> Stream:
         if stream in self._read:
+            if self._read[stream].upstream is not None:
+                raise QueryTypeError(f"The events of {stream} are the rows of a query.", "Feed what that reads.")
             return self._read[stream]
         made = [other for other in self._read.values() if other.derived and stream in other.derived.reads]
         if made and made[0].derived:

@@ -24,7 +24,9 @@ from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Order, Stream
+from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
+from millpond.plan.chain import chained_stream
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.runner import FollowerStatus
 from millpond.runtime.followers.sinks import sink_follower
@@ -250,6 +252,45 @@ def test_it_is_quarantined(folder: Path) -> None:
     texts = bench.texts()
     assert list(texts) == ["quarantined"]
     assert "[MP-OVERFLOW] A result of query 'q' leaves its type" in texts["quarantined"]
+
+
+class ChainBench(Bench):
+    """The query `q` reads the rows of `spend`, which may raise."""
+
+    def __init__(self, folder: Path, raises: bool = False) -> None:
+        spend = replace(query(), name="spend", output=(*query().output, Named("w", Column("window", WINDOW))))
+        if raises:
+            zero = call("subtract", (Column("agg:0", "bigint"), Column("agg:0", "bigint")), "bigint")
+            over = call("divide", (literal(1.0, "double"), call("cast", (zero,), "double")), "double")
+            spend = replace(spend, output=(*spend.output, Named("raises", over)))
+        of_rows = replace(query(delay=0, argument=Column("s", "bigint")), stream="spend", event_time="w.time", keys=())
+        of_rows = replace(of_rows, window=Sliding(60 * SECOND, 60 * SECOND))
+        self.folder = folder
+        self.pond = LocalPond(folder, [TX, chained_stream(spend)], [spend, of_rows], instances=2)
+        (folder / IDENTITY).write_text("local")
+
+
+def test_what_stands_before_a_query_is_named(folder: Path) -> None:
+    bench = ChainBench(folder)
+    bench.events([1, 2, 8])
+    texts = bench.texts()
+    assert "not one event of the stream spend was read" in texts["nothing-read"]
+    assert "It reads the rows of spend, each an epoch after it was committed" in texts["reads-rows"]
+    bench.events([30])
+    bench.pond.settle()
+    text = bench.texts()["window-open"]
+    assert "That needs spend to have no more rows before 1970-01-01 00:01:00Z" in text
+    assert "it has no more up to 1970-01-01 00:00:29.999998Z" in text
+
+
+def test_a_query_stands_still_behind_one_that_is_quarantined(folder: Path) -> None:
+    bench = ChainBench(folder, raises=True)
+    bench.events([1, 2, 8])
+    bench.events([300])
+    bench.pond.settle()
+    first = bench.why().causes[0]
+    assert first.code == "upstream-quarantined"
+    assert "It reads rows of spend, which is quarantined: [MP-OVERFLOW]" in first.text
 
 
 def test_rows_are_out(folder: Path) -> None:

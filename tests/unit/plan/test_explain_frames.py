@@ -34,9 +34,11 @@ SLIDES, LAST = query("slides", Sliding(10 * MINUTE, 10 * MINUTE)), query("last",
 def test_the_plan_says_what_events_are_kept() -> None:
     said = explain(build_plan([FRAME, SOME, SLIDES, LAST]))
     assert "windows   10 minutes, 10 minutes before each event, 30 minutes before each event" in said
-    assert "each kept once, with 1 value, for 35 minutes of event time: the longest frame and its delay" in said
+    assert "  events    kept as events, each once: 1 value, 3 predicates\n" in said
+    assert "            for 35 minutes of event time: the longest frame and its delay\n" in said
+    assert "    amount  <- frame, some\n" in said
     assert "windows   the last 10 events every 5 events" in said
-    assert "with 1 value, of each key the last 9, however old, and one count for each key and filter" in said
+    assert "            of each key the last 9, however old, and one count for each key and filter" in said
     assert said.count("answered from events") == 3
     # cells are those of the sliding window: what frames count is kept by nobody
     assert "measures  2, asked 3 times, kept once" not in said and "measures  3, asked 3 times, kept once" in said

@@ -15,7 +15,7 @@ from millpond.model.expressions import Column, call, literal
 from millpond.plan.event_log import log_plan, logged_rows
 from millpond.runtime.columns import to_arrow
 from millpond.runtime.event_log import among, of_slots
-from millpond.runtime.holistic import Found, holistic, ranks, rows_of
+from millpond.runtime.holistic import Found, ranks, rows_of, taken_by, value_of
 from millpond.runtime.logged import column_types, filter_name, value_name
 from millpond.state.event_log import OFFSET, PARTITION, Events, joined
 
@@ -32,7 +32,7 @@ def events(slots: list[int], times: list[int], values: list[float | None], **mor
 
 
 def answered(aggregate: Aggregate, given: Events, found: Found) -> list[Any]:
-    return to_arrow(holistic(aggregate, None, given, found), aggregate.type, len(found.slots)).to_pylist()
+    return to_arrow(value_of(taken_by(aggregate, None, given, found)), aggregate.type, len(found.slots)).to_pylist()
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -103,8 +103,9 @@ def test_a_median_of_many_keys_is_numpys() -> None:
 
 def test_equal_values_and_filters_are_kept_once() -> None:
     asked = [
-        (Aggregate(function, X, None, "double"), logged_rows(Aggregate(function, X, None, "double"), None))
+        (aggregate.arguments, logged_rows(aggregate, None))
         for function in ("percentile", "mode", "count_distinct", "first")
+        for aggregate in (Aggregate(function, X, None, "double"),)
     ]
     log = log_plan(asked)
     assert log is not None

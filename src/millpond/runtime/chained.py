@@ -1,0 +1,156 @@
+"""Rows of queries that other queries read: committed in one epoch, events of the next one, straight from the deltas.
+
+The rows that an epoch commits are sections of its record. The next epoch, whichever it is, reads those of the last
+epoch's record: so each is read by one record exactly, and nothing needs to be remembered. They are gathered like
+events of a source, with a source partition per instance that wrote them, and travel to whoever owns their new keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.errors import CorruptError
+from millpond.log.manifest import LiveSection, Manifest
+from millpond.log.port import numbered_name
+from millpond.model.stream import Stream
+from millpond.plan.build import needed_columns
+from millpond.plan.chain import feeds, reached_us
+from millpond.plan.late import late_asks
+from millpond.plan.plan import Plan
+from millpond.runtime.gather import gather
+from millpond.runtime.layout import ReadColumn, ReadLayout, StreamLayout
+from millpond.runtime.tasks import ChainedRows, GatherTask, SectionPlace, TimeLine, Watermark
+from millpond.state.delta import Files
+
+
+class _Rows(NamedTuple):
+    """Live sections with the rows of one query, of one instance."""
+
+    query: str
+    instance: int
+    sections: list[LiveSection]
+
+
+def with_chained(layout: ReadLayout | None, streams: Iterable[Stream], plan: Plan) -> ReadLayout:
+    """The layout, and behind what is read the streams made of rows; each has a frame of its own, so that positions
+    begin anew.
+    """
+    every = list(streams)
+    late = late_asks(plan, every)
+    made = []
+    for stream in every:
+        if stream.upstream is not None:
+            types = {field.name: field.type for field in stream.columns}
+            asked = {name for ask in late.get(stream.name, ()) for name in ask.columns}
+            names = sorted({*needed_columns(plan, stream.name)} | asked)
+            columns = tuple(ReadColumn(name, at, types[name]) for at, name in enumerate(names, 1))
+            made.append(StreamLayout(stream.name, columns, chained=True))
+    return ReadLayout((*(() if layout is None else layout.streams), *made))
+
+
+def chained_rows(manifest: Manifest, streams: Iterable[Stream], layout: ReadLayout) -> tuple[ChainedRows, ...]:
+    """What the epoch after `manifest` reads of the rows of the one before, in a fixed order."""
+    every = list(streams)
+    found = _committed(manifest, feeds(every))
+    parts = []
+    for position, columns in enumerate(layout.streams):
+        upstream = next((one.upstream for one in every if one.name == columns.name), None)
+        for rows in found if columns.chained else ():
+            if rows.query == upstream:
+                places = tuple(map(_place, rows.sections))
+                parts.append(ChainedRows(columns.name, position, rows.instance, places))
+    return tuple(parts)
+
+
+def _committed(manifest: Manifest, queries: frozenset[str]) -> list[_Rows]:
+    """The rows that the last epoch committed, by query and instance; those of a query that raised do not count."""
+    by_writer: dict[tuple[str, int], list[LiveSection]] = {}
+    for section in manifest.sections.values():
+        if section.kind == "rows" and section.n == manifest.epoch_n and section.group in queries and section.rows:
+            by_writer.setdefault((section.group, section.instance), []).append(section)
+    return [_Rows(*writer, by_writer[writer]) for writer in sorted(by_writer) if writer[0] not in manifest.quarantined]
+
+
+def _place(section: LiveSection) -> SectionPlace:
+    file = section.file if section.file is not None else f"log/{numbered_name(section.n)}"
+    return SectionPlace(section.id, file, section.file is None, section.offset, section.size, section.rows)
+
+
+def chained_lines(
+    plan: Plan, streams: Iterable[Stream], manifest: Manifest, marks: Mapping[str, Watermark]
+) -> dict[str, TimeLine]:
+    """Where event time of the streams made of rows stands before the next epoch, and how far that epoch takes it.
+
+    A stream whose query is quarantined stands still: a window over it would close without the rows that are missing.
+    """
+    lines = {}
+    for stream in streams:
+        if stream.upstream is not None:
+            reaches = None
+            event_time = next((group.event_time for group in plan.groups if group.stream == stream.name), None)
+            if event_time is not None and stream.upstream not in manifest.quarantined:
+                group, upstream = plan.of_query(stream.upstream)
+                at = marks.get(group.stream, Watermark()).at(upstream.query.delay_us)
+                reaches = None if at is None else reached_us(upstream.query, event_time, at)
+            lines[stream.name] = TimeLine(marks.get(stream.name, Watermark()), reaches_us=reaches)
+    return lines
+
+
+def is_pending(manifest: Manifest, streams: Iterable[Stream], lines: Mapping[str, TimeLine]) -> bool:
+    """Whether an epoch that reads nothing would do something for queries over queries."""
+    queries = feeds(streams)
+    if not queries:
+        return False
+    moves = any(
+        line.reaches_us is not None and line.mark.advanced(line.reaches_us) != line.mark for line in lines.values()
+    )
+    return moves or bool(_committed(manifest, queries))
+
+
+def gather_chained(task: GatherTask, part: int) -> Iterator[tuple[int, bytes]]:
+    """The packets of `task.chained[part]`, as of a source partition.
+
+    Raises:
+        CorruptError: a section does not read.
+    """
+    rows = task.chained[part]
+    layout = task.layout.streams[rows.position]
+    return gather(task, _frames(Path(task.folder), rows, layout), part)
+
+
+def _frames(folder: Path, rows: ChainedRows, layout: StreamLayout) -> Iterator[pa.RecordBatch]:
+    files = Files(folder)
+    for place in rows.places:
+        read = files.read_inline if place.inline else files.read
+        try:
+            with pa.ipc.open_stream(read(place.file, place.offset, place.size)) as stream:
+                for batch in stream:
+                    yield _frame(batch, rows.position, layout)
+        except (pa.ArrowInvalid, KeyError) as error:
+            raise CorruptError(
+                f"The rows of {rows.stream} in {place.file} do not read: {error}.", "Restore the pond's folder."
+            ) from error
+
+
+def _frame(batch: pa.RecordBatch, position: int, layout: StreamLayout) -> pa.RecordBatch:
+    arrays = [pa.array(np.full(batch.num_rows, position, np.int32))]
+    arrays += [_column(batch, column.name) for column in layout.columns]
+    return pa.RecordBatch.from_arrays(arrays, names=[f"c{i}" for i in range(len(arrays))])
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """A column, or a bound of a window."""
+    if name in batch.schema.names:
+        return batch.column(name)
+    window, _, bound = name.rpartition(".")
+    whole = batch.column(window)
+    if bound != "time":
+        return whole.field(bound)
+    end = whole.field("end")
+    return pc.subtract(end.view(pa.int64()), 1).view(end.type)

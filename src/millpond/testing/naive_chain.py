@@ -1,0 +1,62 @@
+"""The naive twin of queries over queries: rows that one loop emits in an epoch are events of another in the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from millpond.model.query import Query
+from millpond.model.types import WINDOW
+from millpond.model.windows import Session
+from millpond.plan.chain import bounds_of
+from millpond.testing.oracle import Batch, Result, answer_by_epoch, watermarks
+
+
+def chain_by_epoch(
+    queries: Sequence[Query], epochs: Sequence[Batch], *, drained: bool = False
+) -> list[list[list[Result]]]:  # fmt: skip
+    """For each query, of which each but the first reads the rows of the one before it, the rows of each epoch.
+
+    `drained`: as many epochs follow as there are queries, of which each closes the windows of one more.
+    """
+    first, *others = queries
+    answered = [answer_by_epoch(first, epochs, drained=drained)]
+    marks = watermarks(first, epochs)
+    for upstream, query in zip(queries, others, strict=False):
+        # one epoch later, and by the watermark that the upstream had reached by then
+        marks = [None, *(_mark(upstream, query, mark) for mark in marks)]
+        events: list[Batch] = [[], *(as_events(upstream, rows) for rows in answered[-1])]
+        if drained:
+            # the last events are of windows that a drain closed: their epoch closes whatever is left
+            *rows, last, rest = answer_by_epoch(query, events, drained=True, marks=[*marks, None])
+            answered.append([*rows, last + rest])
+        else:
+            marks = marks[:-1]
+            answered.append(answer_by_epoch(query, events[:-1], marks=marks))
+    return answered
+
+
+def as_events(upstream: Query, rows: Sequence[Result]) -> list[Result]:
+    """Rows with each window as two columns."""
+    windows = [item.name for item in upstream.output if item.expression.type == WINDOW]
+    flat = []
+    for row in rows:
+        plain = dict(row)
+        for name in windows:
+            bounds = row[name]
+            assert isinstance(bounds, Mapping)
+            plain |= {f"{name}.{part}": value for part, value in bounds.items()}
+            plain[f"{name}.time"] = bounds["end"] - 1
+        flat.append(plain)
+    return flat
+
+
+def _mark(upstream: Query, query: Query, mark: int | None) -> int | None:
+    """The watermark of a query: its delay before the least time that a row of a window still open can have."""
+    if mark is None:
+        return None
+    if isinstance(upstream.window, Session):
+        start, end = mark, mark + 1
+    else:
+        start, end = min(upstream.window.assign(mark), key=lambda bounds: bounds.end_us)
+    least = {"start": start, "end": end, "time": end - 1}[bounds_of(upstream)[query.event_time]]
+    return least - 1 - query.delay_us

@@ -1,0 +1,280 @@
+"""Queries over queries answer, epoch by epoch, what one loop over the rows of another does, however input is cut."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from millpond.errors import QueryTypeError
+from millpond.log.local import LocalFolder
+from millpond.log.port import Log, Lost, Won
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Column, call, literal
+from millpond.model.query import Named, Query
+from millpond.model.selection import Selection
+from millpond.model.stream import Field, Order
+from millpond.model.types import WINDOW
+from millpond.model.windows import Session, Sliding
+from millpond.plan.chain import bounds_of, chained_stream
+from millpond.testing.answers import Run, dealt
+from millpond.testing.cases import DELAYS, SECOND, SESSIONS, STREAM, WINDOWS
+from millpond.testing.compare import assert_same_rows, rows_of
+from millpond.testing.naive_chain import chain_by_epoch
+from millpond.testing.trial import Trial
+
+PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
+TOTAL = Column("total", "bigint")
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[Iterator[Path]]:
+    """A new folder at each turn; those before are removed."""
+
+    def fresh() -> Iterator[Path]:
+        for i in itertools.count():
+            shutil.rmtree(tmp_path / str(i - 1), ignore_errors=True)
+            yield tmp_path / str(i)
+
+    yield fresh()
+
+
+def aggregates(value: Column, key: Column) -> tuple[Aggregate, ...]:
+    top = Aggregate("max_by", key, None, f"array<{key.type}>", value, (literal(2, "int"),))
+    return Aggregate("sum", value, None, "bigint"), Aggregate("count", None, None, "bigint"), top
+
+
+def random_query(dice: random.Random, name: str, upstream: Query | None) -> Query:
+    """By one key, by two or by none; its rows show a window or its bounds, and `total`, `n`, `k` for the next query."""
+    stream, event_time = STREAM.name, "ts"
+    keys: tuple[Column, ...] = (Column("k", "string"), Column("g", "bigint"))
+    value = Column("v", "int")
+    if upstream is not None:
+        stream, event_time = upstream.name, dice.choice(sorted(bounds_of(upstream)))
+        keys, value = (Column("k", "string"), Column("n", "bigint")), TOTAL
+    chosen = dice.choice([keys[:1], keys[1:], keys, ()])
+    window = dice.choice([*WINDOWS, *SESSIONS[:4]])
+    made = aggregates(value, keys[0])[: dice.choice([2, 3])]
+    parts = ["end", "time"] if isinstance(window, Session) else ["start", "end", "time"]
+    times = [Named("t", Column(f"window.{dice.choice(parts)}", "timestamp")), Named("w", Column("window", WINDOW))]
+    text = keys[0] in chosen
+    shown = Column(f"key:{chosen.index(keys[0])}", "string") if text else literal("none", "string")
+    output = [Named("k", shown), Named("total", Column("agg:0", "bigint")), Named("n", Column("agg:1", "bigint"))]
+    output += [Named("top", Column("agg:2", made[2].type))] if len(made) > 2 else []
+    few = call("lt", (Column("agg:1", "bigint"), literal(3, "bigint")), "boolean")
+    where = call("gt", (value, literal(0, "int")), "boolean")
+    return Query(
+        name, stream, event_time, dice.choice(DELAYS[:4]), window, chosen, made,
+        (*output, *times[: dice.choice([1, 2])]), where if dice.randint(0, 2) == 0 else None,
+        few if dice.randint(0, 3) == 0 else None,
+    )  # fmt: skip
+
+
+def random_epochs(dice: random.Random) -> list[list[dict[str, Any]]]:
+    empty, time = dict.fromkeys(field.name for field in STREAM.columns), dice.choice([0, -50, 1_700_000_000]) * SECOND
+    epochs = []
+    for _ in range(dice.randint(1, 6)):
+        rows = []
+        for _ in range(dice.randint(0, 8)):
+            time += dice.choice([0, 1, SECOND, 4 * SECOND, 20 * SECOND])
+            event = {"ts": time - dice.choice([0, 0, 2 * SECOND, 9 * SECOND]), "v": dice.choice([1, 2, 5, -3, None])}
+            rows.append(empty | event | {"k": dice.choice(["a", "b", "ä", None]), "g": dice.randint(0, 2)})
+        epochs.append(rows)
+    return epochs
+
+
+class DyingLog(Log):
+    """Its driver is killed before or after the record is there."""
+
+    def __init__(self, folder: Path, dies: str) -> None:
+        super().__init__(LocalFolder(folder / "log"))
+        self._dies = dies
+
+    def append(self, n: int, record: bytes) -> Won | Lost:
+        if self._dies == "after":
+            super().append(n, record)
+        raise KeyboardInterrupt
+
+
+@settings(PROPERTY, max_examples=60)
+@given(seed=st.integers(0, 2**32), depth=st.integers(2, 3), instances=st.integers(1, 3), drained=st.booleans())
+def test_each_epoch_answers_with_what_the_epoch_before_committed(
+    seed: int, depth: int, instances: int, drained: bool, folders: Iterator[Path]
+) -> None:
+    dice, folder = random.Random(seed), next(folders)
+    queries: list[Query] = []
+    for i in range(depth):
+        queries.append(random_query(dice, f"q{i}", queries[-1] if queries else None))
+    epochs = random_epochs(dice)
+    expected = chain_by_epoch(queries, epochs, drained=drained)
+    chained = [chained_stream(query) for query in queries[:-1]]
+
+    def started() -> Run:
+        return Run(folder, queries, instances, others=chained)
+
+    run, numbers = started(), []
+    deal = dealt(seed)
+    for rows in epochs:
+        if dice.randint(0, 3) == 0:
+            run = started()
+        dies = dice.choice([None, None, "before", "after"])
+        if dies is not None:
+            run.pond.log = DyingLog(folder, dies)
+            with pytest.raises(KeyboardInterrupt):
+                run.epoch(deal(rows))
+            run = started()
+        if dies != "after":
+            run.epoch(deal(rows))
+        numbers.append(run.pond.manifest.epoch_n)
+    if drained:
+        run.pond.drain()
+        numbers += range(numbers[-1] + 1, run.pond.manifest.n + 1)
+    # a new driver's sinks begin at the first record: all rows there are
+    found = started().sinks
+    assert not run.pond.manifest.quarantined
+    for query, of_epochs in zip(queries, expected, strict=True):
+        rows = dict(found[query.name].epochs())
+        for number, wanted in zip(numbers, of_epochs, strict=False):
+            table = rows.pop(number, None)
+            assert_same_rows(wanted, [] if table is None else rows_of(table))
+        assert not rows
+
+
+def pair(**more: Any) -> tuple[Query, Query]:
+    """The sum of `v` by `k` and ten seconds, and of those the two largest of each minute."""
+    dice = random.Random(1)
+    base = random_query(dice, "spend", None)
+    key, time = Column("key:0", "string"), Column("window.time", "timestamp")
+    value = Column("v", "int")
+    output = (Named("k", key), Named("total", Column("agg:0", "bigint")), Named("t", time))
+    spend = replace(
+        base, keys=(Column("k", "string"),), window=Sliding(10 * SECOND, 10 * SECOND), delay_us=0, where=None,
+        aggregates=aggregates(value, Column("k", "string"))[:1], output=output, having=None,
+    )  # fmt: skip
+    best = aggregates(TOTAL, Column("k", "string"))[2]
+    top = replace(
+        spend, name="top", stream="spend", event_time="t", keys=(), window=Sliding(60 * SECOND, 60 * SECOND),
+        aggregates=(best,), output=(Named("top", Column("agg:0", best.type)), Named("w", Column("window", WINDOW))),
+    )  # fmt: skip
+    return replace(spend, **more), top
+
+
+def events(*rows: tuple[int, str, int]) -> list[dict[str, Any]]:
+    empty = dict.fromkeys(field.name for field in STREAM.columns)
+    return [empty | {"ts": time * SECOND, "k": k, "v": v} for time, k, v in rows]
+
+
+@pytest.mark.parametrize("inline", [1 << 18, -1], ids=["in records", "in files"])
+def test_the_largest_of_all_keys_come_an_epoch_after_the_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline: int
+) -> None:
+    monkeypatch.setattr("millpond.state.delta.INLINE_BYTES", inline)
+    spend, top = pair()
+    run = Run(tmp_path, [spend, top], 3, others=[chained_stream(spend)])
+    run.epoch([events((1, "a", 5), (2, "b", 7), (3, "c", 1), (55, "a", 3), (56, "c", 9))])
+    run.epoch([events((60, "a", 100))])
+    assert len(run.answers().rows["spend"]) == 5
+    assert run.answers().rows["top"] == []
+    assert run.pond.pending
+    run.epoch([[]])
+    assert [row["top"] for row in run.answers().rows["top"]] == [["c", "b"]]
+    assert not run.pond.pending
+    counts = run.answers().counts["top"]
+    assert (counts["read"], counts["applied"], counts["late"]) == (5, 5, 0)
+
+
+def test_rows_that_wait_are_taken_without_input_until_none_do(tmp_path: Path) -> None:
+    spend, top = pair()
+    run = Run(tmp_path, [spend, top], others=[chained_stream(spend)])
+    run.epoch([events((1, "a", 5), (61, "b", 7))])
+    before = run.pond.manifest.n
+    run.pond.settle()
+    assert run.pond.manifest.n == before + 1
+    assert [row["top"] for row in run.answers().rows["top"]] == [["a"]]
+
+
+def test_rows_that_only_others_read_go_when_they_were_read(tmp_path: Path) -> None:
+    spend, top = pair()
+    run = Run(tmp_path, [spend, top], others=[chained_stream(spend)], keep_rows=False)
+    run.epoch([events((1, "a", 5), (61, "b", 7))])
+    assert run.ledger.live[-1]["rows"] == 1
+    run.pond.settle()
+    assert "rows" not in run.ledger.live[-1]
+    assert run.ledger.counts["top"]["rows"] == 1
+
+
+def test_a_query_behind_one_that_raised_stands_still(tmp_path: Path) -> None:
+    spend, top = pair()
+    over = call("divide", (literal(1.0, "double"), call("cast", (Column("agg:0", "bigint"),), "double")), "double")
+    spend = replace(spend, output=(*spend.output, Named("raises", over)))
+    run = Run(tmp_path, [spend, top], others=[chained_stream(spend)])
+    run.epoch([events((1, "a", 5), (11, "a", 0), (12, "b", 4))])
+    run.epoch([events((61, "b", 7))])
+    run.epoch([events((200, "b", 7))])
+    run.pond.settle()
+    run.pond.drain()
+    assert [*run.answers().quarantined] == ["spend"]
+    # a minute of which some rows are missing is never answered
+    assert run.answers().rows["top"] == []
+
+
+def test_a_query_added_behind_another_answers_from_the_first_whole_window(tmp_path: Path) -> None:
+    spend, top = pair()
+    Run(tmp_path, [spend]).epoch([events((1, "a", 5), (31, "b", 7))])
+    run = Run(tmp_path, [spend, top], others=[chained_stream(spend)])
+    run.epoch([events((70, "a", 2), (125, "a", 9), (181, "a", 1))])
+    run.pond.drain()
+    assert [row["w"]["start"].timestamp() for row in run.answers().rows["top"]] == [60, 120, 180]
+
+
+def test_a_drain_that_was_cut_short_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spend, top = pair()
+    chained = [chained_stream(spend)]
+    run = Run(tmp_path, [spend, top], 2, others=chained)
+    run.epoch([events((1, "a", 5), (31, "b", 7))])
+    with monkeypatch.context() as patch:
+        patch.setattr("millpond.testing.local_pond.depth", lambda _setting: 0)
+        run.pond.drain()
+    assert run.pond.pending
+    run = Run(tmp_path, [spend, top], 2, others=chained)
+    run.pond.drain()
+    run.pond.drain()
+    assert [row["top"] for row in run.answers().rows["top"]] == [["b", "a"]]
+
+
+def test_stateless_queries_and_served_ones_take_rows_too(tmp_path: Path) -> None:
+    spend, _ = pair(serve=True)
+    large = call("gt", (TOTAL, literal(6, "bigint")), "boolean")
+    output = (Named("k", Column("k", "string")), Named("twice", call("add", (TOTAL, TOTAL), "bigint")))
+    alert = Selection("alert", "spend", output, large)
+    run = Run(tmp_path, [spend, alert], 2, others=[chained_stream(spend)])
+    for rows in (events((1, "a", 5), (2, "b", 7)), events((11, "a", 8)), [], [], events((21, "c", 9))):
+        run.epoch([rows])
+    run.pond.drain()
+    assert_same_rows(
+        [{"k": "b", "twice": 14}, {"k": "a", "twice": 16}, {"k": "c", "twice": 18}], run.answers().rows["alert"]
+    )
+
+
+def test_a_trial_follows_the_rows_as_far_as_they_go() -> None:
+    spend, top = pair()
+    streams = [STREAM, chained_stream(spend)]
+    with Trial.of(streams, [spend, top], only="top", instances=2) as trial:
+        trial.feed("events", [{"ts": 1, "k": "a", "v": 5}, {"ts": 61 * SECOND, "k": "b", "v": 1}])
+        assert [row["top"] for row in trial.rows("top")] == [["a"]]
+        trial.advance("events", to=200 * SECOND)
+        assert [row["top"] for row in trial.rows("top")] == [["b"]]
+        with pytest.raises(QueryTypeError, match="The events of spend are the rows of a query"):
+            trial.feed("spend", [])
+    rows = [{"ts": i * SECOND, "k": "ab"[i % 2], "v": i} for i in range(200)]
+    ordered = replace(STREAM, columns=(*STREAM.columns, Field("o", "bigint")), order=Order("g", "o", ("0",)))
+    with Trial.of([ordered, streams[1]], [spend, top]) as trial:
+        trial.assert_same_for_any_cut({"events": [{**row, "g": 0, "o": i} for i, row in enumerate(rows)]})

@@ -1,0 +1,80 @@
+"""Where queries are cut, what the parts share, and how rows travel between them."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from millpond.model.aggregates import Aggregate
+from millpond.model.endpoints import Sink
+from millpond.model.expressions import Column, call, literal
+from millpond.model.query import Named, Query
+from millpond.model.selection import Selection
+from millpond.model.stream import Derivation, Field, Order, Stream
+from millpond.model.types import WINDOW
+from millpond.model.windows import Session, Sliding
+from millpond.plan.build import build_plan
+from millpond.plan.chain import chained_stream
+from millpond.plan.explain import explain
+from millpond.plan.subqueries import Shared, Travel, subqueries
+
+K, V, TOTAL = Column("k", "string"), Column("v", "bigint"), Column("total", "bigint")
+COUNT, SUM = Aggregate("count", None, None, "bigint"), Aggregate("sum", V, None, "bigint")
+POSITIVE = call("gt", (V, literal(0, "bigint")), "boolean")
+OUTPUT = (Named("total", Column("agg:0", "bigint")), Named("w", Column("window", WINDOW)))
+SPEND = Query("spend", "tx", "ts", 0, Sliding(10, 10), (K,), (SUM,), OUTPUT, POSITIVE)
+MORE = replace(SPEND, name="more", aggregates=(SUM, COUNT), where=POSITIVE)
+TOP = Query("top", "spend", "w.time", 0, Sliding(60, 60), (), (replace(SUM, argument=TOTAL),), OUTPUT)
+LARGE = Selection("large", "tx", (Named("k", K),), POSITIVE, Sink("console"))
+TX = Stream("tx", (Field("k", "string"), Field("v", "bigint"), Field("ts", "timestamp")))
+STREAMS = (TX, chained_stream(SPEND))
+
+
+def test_a_query_is_cut_where_it_remembers() -> None:
+    found = subqueries(build_plan([SPEND, MORE, TOP, LARGE]), STREAMS)
+    assert {name: [part.name for part in parts] for name, parts in found.items()} == {
+        "large": ["large.1"], "more": ["more.1", "more.2"], "spend": ["spend.1", "spend.2"], "top": ["top.1", "top.2"],
+    }  # fmt: skip
+    first, second = found["spend"]
+    assert first.operators == ("filter (v > 0)", "map to keys and values", "add up by key and slice")
+    assert second.operators == ("aggregate by k", "map total, w")
+    assert first.inputs == (Travel("tx", "point-to-point", "a task for each source partition"),)
+    assert [(travel.place, travel.route) for travel in second.inputs] == [
+        ("spend.1", "by key"), ("spend.1", "broadcast")
+    ]  # fmt: skip
+
+
+def test_what_is_shared_is_told_with_whom() -> None:
+    found = subqueries(build_plan([SPEND, MORE, TOP, LARGE]), STREAMS)
+    first, second = found["spend"]
+    assert first.shared == (Shared("the read", ("more", "large")), Shared("the filter", ("more", "large")))
+    assert second.shared == (Shared("the dictionary and the slices", ("more",)), Shared("3 of 3 measures", ("more",)))
+    assert found["top"][0].shared == found["top"][1].shared == ()
+
+
+def test_rows_of_a_query_go_to_the_next_one_and_stateless_rows_are_dealt_out() -> None:
+    found = subqueries(build_plan([SPEND, TOP, LARGE]), STREAMS)
+    (rows,) = found["top"][0].inputs
+    assert (rows.place, rows.route) == ("spend.2", "point-to-point")
+    assert "one instance has the only key" in found["top"][1].inputs[0].how
+    leaves = found["large"][0].leaves
+    assert leaves is not None
+    assert (leaves.place, leaves.route) == ("console", "round-robin")
+    assert subqueries(build_plan([replace(LARGE, sink=Sink())]), STREAMS)["large"][0].leaves is None
+
+
+def test_a_join_is_an_operator_of_several_inputs() -> None:
+    joined = replace(TX, made_of=Derivation("tx joined with cards", ("tx",), "abc"), order=Order("k", None))
+    first, second = subqueries(build_plan([replace(SPEND, window=Session(5))]), [joined])["spend"]
+    assert first.operators[0] == "multi-input: tx joined with cards"
+    assert [(travel.place, travel.route) for travel in first.inputs] == [
+        ("tx", "point-to-point"), ("tables it is joined with", "broadcast")
+    ]  # fmt: skip
+    assert second.inputs[0].how.startswith("atoms;")
+
+
+def test_explain_shows_the_chain_and_its_parts() -> None:
+    text = explain(build_plan([TOP, SPEND]), STREAMS)
+    assert "spend are the rows of the query spend, an epoch later: total, w.time" in text
+    assert "  top.1: map to keys and values, then add up by key and slice\n    from spend.2, point-to-point" in text
+    assert text == explain(build_plan([SPEND, TOP]), STREAMS)
+    assert "sub-queries" not in explain(build_plan([SPEND]))
