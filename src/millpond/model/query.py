@@ -29,6 +29,9 @@ class Query(msgspec.Struct, frozen=True):
     `delay_us`: an event is late, and dropped, iff its time is at or below the watermark, which is the
     largest event time seen minus the delay. `late`: where late events go that WHERE takes; without one they are
     only counted, and the JSON of the query has no such field. `functions`: those of users, likewise.
+    `emit`: `update` tells every change of a row in its epoch; without it a row leaves when the watermark passes its
+    window. `correct_us`: events that are later than the delay, by less than this, are taken and correct rows that have
+    left; see `plan.modes`.
     """
 
     name: str
@@ -46,6 +49,28 @@ class Query(msgspec.Struct, frozen=True):
     text: str = ""
     late: Sink | msgspec.UnsetType = msgspec.UNSET
     functions: tuple[UserFunction, ...] | msgspec.UnsetType = msgspec.UNSET
+    emit: str | msgspec.UnsetType = msgspec.UNSET
+    correct_us: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def updating(self) -> bool:
+        """Whether it tells every change of a row."""
+        return self.emit == "update"
+
+    @property
+    def corrected_for_us(self) -> int:
+        """How much later than the delay an event may be and still correct its rows; 0: rows are final."""
+        return 0 if isinstance(self.correct_us, msgspec.UnsetType) else self.correct_us
+
+    @property
+    def changing(self) -> bool:
+        """Whether a row that has left may be replaced or deleted: rows then say so in columns of their own."""
+        return self.updating or self.corrected_for_us > 0
+
+    @property
+    def late_after_us(self) -> int:
+        """An event is late for it by this delay: its own and, where rows are corrected, as long as they are."""
+        return self.delay_us + self.corrected_for_us
 
     @property
     def user_functions(self) -> dict[str, UserFunction]:

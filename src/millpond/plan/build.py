@@ -70,7 +70,7 @@ def _check_event_times(queries: list[Query]) -> None:
 
 def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> GroupPlan:
     """`queries` agree in stream, event time and keys."""
-    delays = sorted({query.delay_us for query in queries})
+    delays = sorted({query.late_after_us for query in queries})
     windows = sorted({query.window for query in queries}, key=_order)
     measures: dict[Measure, int] = {}
 
@@ -88,7 +88,7 @@ def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> 
                     () if aggregate.logged else tuple(position(one) for one in measures_of(aggregate, presence))
                     for aggregate in query.aggregates
                 ),
-                delays.index(query.delay_us),
+                delays.index(query.late_after_us),
                 since_us.get(query.name, msgspec.UNSET),
             )
         )

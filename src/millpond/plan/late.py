@@ -43,7 +43,7 @@ def late_asks(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[LateAsk,
             asked = query.query
             if asked.late_sink is not None:
                 columns = late_columns(asked, by_name[group.stream])
-                ask = LateAsk(asked.name, group.id, query.delay, asked.delay_us, asked.where, columns)
+                ask = LateAsk(asked.name, group.id, query.delay, asked.late_after_us, asked.where, columns)
                 found.setdefault(group.stream, []).append(ask)
     return {stream: tuple(asks) for stream, asks in found.items()}
 

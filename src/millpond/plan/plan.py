@@ -64,7 +64,7 @@ class QueryPlan(msgspec.Struct, frozen=True):
     """How one query reads its group: `presence` and `measures` are positions in the group's measures.
 
     `measures[i]` are those of aggregate `i`, in the order `runtime.finish` expects; `delay` is the position
-    of the query's delay among the group's: it takes the events of slice classes 0 … `delay`.
+    of the query's `late_after_us` among the group's delays: it takes the events of slice classes 0 … `delay`.
     `since_us`: the query was added when events were there already; its first window starts at or after this.
     """
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from millpond.arrays import Ints, Mask
 from millpond.log.manifest import Manifest
 from millpond.model.windows import Session, Sliding
-from millpond.plan.plan import GroupPlan, Measure, QueryPlan
+from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.runtime.changes import counted_in
 from millpond.runtime.epoch import group_state, watermarks
 from millpond.runtime.generations import attached, read_cells, read_section
 from millpond.runtime.sessions import open_ones, sessions_of
@@ -91,15 +91,6 @@ def _first_end(
         if bool((counted[cells.offsets[i] : cells.offsets[i + 1]] > 0).any()):
             return int(ends[i])
     return None
-
-
-def counted_in(measure: Measure, cells: Cells) -> tuple[npt.NDArray[np.integer] | None, Mask]:
-    """The column that counts a measure's events (None: there is none), and the slices in which it does so."""
-    signed = cells.slices.signed
-    if signed is None:
-        return cells.columns.get(f"{measure.id}:n"), np.ones(len(cells.slices.start_us), bool)
-    passing = signed.table.passing([measure.filter_id], signed.ids)[:, 0]
-    return cells.columns.get(f"{measure.base.id}:n"), passing
 
 
 def open_ends(window: Sliding, starts_us: Ints, ends_us: Ints, mark_us: int | None) -> tuple[Ints, Mask]:

@@ -21,7 +21,8 @@ from millpond.faults import reached
 from millpond.log.records import Fates, Receipt
 from millpond.model.windows import Session
 from millpond.plan.plan import GroupPlan, QueryPlan
-from millpond.runtime.closing import Closing, batches, closing_windows
+from millpond.runtime.changes import Changes
+from millpond.runtime.closing import Closing, batches, closing_windows, together
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.counting import add_fates, bounded
@@ -128,9 +129,9 @@ class _GroupFold:
         sections = [read_section(files, place) for place in self._state.keys]
         self._keys = KeyDictionary(types, sections, cache)
         self._log = None if group.events is None else GroupLog(files, group, group.events, self._state, sections)
-        self._old, self._old_tiles = (
+        self._old, self._old_tiles, self._old_revisions = (
             attached(files, self._state, places, sections, group.delays_us)
-            for places in (self._state.segments, self._state.tiles)
+            for places in (self._state.segments, self._state.tiles, self._state.revisions)
         )
 
     def run(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
@@ -144,11 +145,11 @@ class _GroupFold:
         held = Held([cells for cells in [*self._old, fresh] if cells.rows], self._old_tiles)
         tiles = None if self._task.drained else new_tiles(self._group, held, before, after, len(self._keys))
         if tiles is not None:
-            self._write_segment(tiles, 0, (), are_tiles=True)
+            self._write_segment(tiles, 0, (), "tiles")
             held = held._replace(tiles=[*held.tiles, tiles])
-        self._close(held, before, after)
+        self._close(held, fresh, before, after)
         horizon = needed_from(self._group.queries, after)
-        old = [*self._old, *self._old_tiles]
+        old = [*self._old, *self._old_tiles, *self._old_revisions]
         expired = [horizon is not None and int(cells.slices.end_us.max()) <= horizon for cells in old]
         if self._roll([fresh] if tiles is None else [fresh, tiles], expired):
             return  # the snapshot waits for the next epoch: a segment is replaced once
@@ -212,7 +213,7 @@ class _GroupFold:
         self._delta.add("events", self._group.id, data, events.rows, info, supersedes)
 
     def _write_segment(
-        self, cells: Cells, level: int, supersedes: tuple[str, ...], are_tiles: bool = False
+        self, cells: Cells, level: int, supersedes: tuple[str, ...], apart: str = ""
     ) -> None:
         slices = cells.slices
         info: dict[str, int | str | list[int]] = {
@@ -222,8 +223,8 @@ class _GroupFold:
             "generation": self._state.generation,
             "delays": list(self._group.delays_us),
         }
-        if are_tiles:
-            info["tiles"] = 1
+        if apart:
+            info[apart] = 1
         self._delta.add(
             "segment", self._group.id, to_bytes(encode_cells(cells)), cells.rows, info, supersedes
         )
@@ -252,10 +253,10 @@ class _GroupFold:
     def _roll(self, added: Sequence[Cells], expired: Sequence[bool]) -> bool:
         """Begin a generation without the keys that no live cell names, if these are half of all.
 
-        `expired`: which of the old segments, tiles last, end here.
+        `expired`: which of the old segments, then tiles, then revisions, end here.
         Asked only where sections of keys would be merged: finding out is a pass over the slots of all live cells.
         """
-        state, old = self._state, [*self._old, *self._old_tiles]
+        state, old = self._state, [*self._old, *self._old_tiles, *self._old_revisions]
         if _full_level(state.keys) is None:
             return False
         named = named_slots(
@@ -264,11 +265,11 @@ class _GroupFold:
         if 2 * len(named) > len(self._keys):
             return False
         replaced = [place.id for place in state.keys]
-        for place, cells, gone in zip([*state.segments, *state.tiles], old, expired, strict=True):
+        for place, cells, gone in zip([*state.segments, *state.tiles, *state.revisions], old, expired, strict=True):
             if gone:
                 replaced.append(place.id)  # it names keys that end here, so it ends with them
             elif place.generation != state.generation:
-                self._write_segment(cells, place.level, (place.id,), place in state.tiles)
+                self._write_segment(cells, place.level, (place.id,), state.apart(place))
         if self._log is not None:
             for place in self._log.places:
                 if place.generation != state.generation:
@@ -278,16 +279,32 @@ class _GroupFold:
         self._delta.add("keys", self._group.id, data, len(named), info, tuple(replaced))
         return True
 
-    def _close(self, held: Held, before: Watermark, after: Watermark) -> None:
+    def _close(self, held: Held, fresh: Cells, before: Watermark, after: Watermark) -> None:
         if not held.slices:
             return
         table = np.unique(np.concatenate([np.stack(cells.slices[:2], axis=1) for cells in held.slices]), axis=0)
         closing = closing_windows(self._group, table[:, 0], table[:, 1], before, after)
         results: dict[str, list[pa.RecordBatch]] = {}
         for run in batches(closing, WINDOWS_AT_ONCE):
-            for some in _together(self._group, run):
+            for some in together(self._group, run):
                 self._answer(some, held, some[0].delay, results)
+        self._tell_changes(held, fresh, before, after, results)
         self._write_answers(results)
+
+    def _tell_changes(
+        self, held: Held, fresh: Cells, before: Watermark, after: Watermark, results: dict[str, list[pa.RecordBatch]]
+    ) -> None:
+        """Rows of queries whose rows may change, and how often they did."""
+        plans = [plan for plan in self._group.queries if plan.query.changing and self._is_going(plan)]
+        if not plans:
+            return
+        old = Held([cells for cells in self._old if cells.rows], self._old_tiles)
+        changes = Changes(self._group, self._keys, self._task.buckets, old, held, fresh, self._old_revisions)
+        for plan in plans:
+            self._collect(Family(self._group, [plan]), partial(changes.rows, plan, before, after), results)
+        corrected = changes.corrected([plan.query.name for plan in plans if self._is_going(plan)])
+        if corrected.rows:
+            self._write_segment(corrected, 0, (), "revisions")
 
     def _close_sessions(self, atoms: Cells, before: Watermark, after: Watermark) -> None:
         results: dict[str, list[pa.RecordBatch]] = {}
@@ -340,6 +357,7 @@ class _GroupFold:
             plan
             for plan in group.queries
             if plan.delay == delay
+            and not plan.query.changing
             and group.windows.index(plan.query.window) in occurring
             and self._is_going(plan)
         ]
@@ -430,7 +448,9 @@ class _GroupFold:
         When nothing of them is needed there is no next: they are retired in this epoch.
         """
         self._merge_events(horizon)
-        for places, old in ((self._state.segments, self._old), (self._state.tiles, self._old_tiles)):
+        state = self._state
+        parts = (state.segments, self._old), (state.tiles, self._old_tiles), (state.revisions, self._old_revisions)
+        for places, old in parts:
             level = _full_level(places)
             if level is None:
                 continue
@@ -441,15 +461,7 @@ class _GroupFold:
             merged = merge(pieces, max(len(self._keys), 1))
             supersedes = tuple(places[i].id for i in chosen)
             if merged.rows:
-                self._write_segment(merged, level + 1, supersedes, places is self._state.tiles)
-
-
-def _together(group: GroupPlan, run: Sequence[Closing]) -> list[list[Closing]]:
-    """Windows that are answered from the same dense arrays: of one delay; where filters are many, of one size too."""
-    kinds: dict[tuple[int, int], list[Closing]] = {}
-    for window in run:
-        kinds.setdefault((window.delay, window.window if group.signed else 0), []).append(window)
-    return list(kinds.values())
+                self._write_segment(merged, level + 1, supersedes, state.apart(places[chosen[0]]))
 
 
 def _measures_of(plans: Sequence[QueryPlan]) -> list[int]:
@@ -471,7 +483,7 @@ def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
     """
     times = []
     for plan in queries:
-        at = mark.at(plan.query.delay_us)
+        at = mark.at(plan.query.late_after_us)
         window = plan.query.window
         if at is None or isinstance(window, Session):
             return None

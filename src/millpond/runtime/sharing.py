@@ -111,7 +111,7 @@ def sharing(plan: Plan, manifest: Manifest, folder: Path, instances: int) -> Sha
         mark = marks.get(group.stream, Watermark())
         for instance in range(instances):
             state = group_state(manifest, instance, group)
-            stored += sum(place.size for place in (*state.keys, *state.segments, *state.tiles))
+            stored += sum(place.size for place in (*state.keys, *state.segments, *state.tiles, *state.revisions))
             cells = _needed_cells(group, state, files, mark)
             if not cells.rows:
                 continue
