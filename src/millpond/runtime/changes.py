@@ -280,8 +280,10 @@ def _joined(batches_: Sequence[pa.RecordBatch], kept: Mask | None = None) -> pa.
 
 
 def _marked(rows: pa.RecordBatch, how: str, revisions: Ints | None) -> pa.RecordBatch:
-    """The rows with what happens to them, and their revision if they have one."""
+    """The rows with what happens to them, and their revision if they have one; served ones tell it the view as well."""
     names, arrays = [*rows.schema.names, OP], [*rows.columns, pa.array([how] * len(rows), pa.string())]
     if revisions is not None:
         names, arrays = [*names, REVISION], [*arrays, pa.array(revisions, pa.int64())]
+    if "__key" in names:
+        names, arrays = [*names, "__deleted"], [*arrays, pa.array(np.full(len(rows), how == DELETE))]
     return pa.RecordBatch.from_arrays(arrays, names=names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 from pyspark.errors import PySparkException
@@ -26,11 +27,19 @@ from millpond.spark.extract import Extraction, Terms, extract_query
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
 from millpond.spark.mapped import BatchFunction, batches_of
+from millpond.spark.properties import Mode
 from millpond.spark.read import Wanted, Watermark, load, register
 from millpond.spark.refusals import placed, spark_refusal
 from millpond.spark.statements import QueryStatement, ViewStatement, blank, parse_file
 from millpond.spark.user_functions import UserFunctions, deadline_ms
 from millpond.spark.windows import tumbling_twin
+
+
+class Leaving(NamedTuple):
+    """Where late events of a query go, and when its rows leave."""
+
+    late: Sink | None
+    mode: Mode
 
 
 class FrontEnd:
@@ -165,17 +174,18 @@ class FrontEnd:
         return (*self._streams, *self._views, *found.views), (*found.functions, *functions)
 
     def query_from_sql(
-        self, name: str, text: str, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None
-    ) -> AnyQuery:
-        """The query that a SELECT means; its late events go to `late`.
+        self, name: str, text: str, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None,
+        mode: Mode | None = None,
+    ) -> AnyQuery:  # fmt: skip
+        """The query that a SELECT means; its late events go to `late`, its rows leave by `mode`.
 
         Raises:
             QuerySyntaxError, QueryRefused, QueryTypeError, UnsupportedQuery: see `errors`.
         """
-        return self._query(Terms(name, None, sink or Sink(), serve, text), text, late)
+        return self._query(Terms(name, None, sink or Sink(), serve, text), text, Leaving(late, mode or Mode()))
 
     @unlogged()
-    def _query(self, terms: Terms, text: str, late: Sink | None = None) -> AnyQuery:
+    def _query(self, terms: Terms, text: str, leaving: Leaving) -> AnyQuery:
         """The query of a text; `text` is it with blanks before, where it stands in a file."""
         check_size(terms.text)
         allowed = self._registered()
@@ -189,7 +199,8 @@ class FrontEnd:
             read = [stream for name in judged.relations if (stream := self._known(name))]
             relation = read[0].name if len(read) == 1 else None
             terms = terms._replace(window=twin.window)
-            return self._kept(extract_query(self._catalyst, frame, terms, self._all(), relation, self._functions), late)
+            found = extract_query(self._catalyst, frame, terms, self._all(), relation, self._functions)
+            return self._kept(found, leaving)
         except PySparkException as error:
             raise spark_refusal(error, text) from error
         except QueryError as error:
@@ -197,8 +208,9 @@ class FrontEnd:
 
     @unlogged()
     def query_from_dataframe(
-        self, name: str, frame: DataFrame, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None
-    ) -> AnyQuery:
+        self, name: str, frame: DataFrame, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None,
+        mode: Mode | None = None,
+    ) -> AnyQuery:  # fmt: skip
         """The query that a streaming DataFrame means; it is read, never started.
 
         Its stream is the declared one that equals it by format, options and columns, or is declared here.
@@ -209,7 +221,8 @@ class FrontEnd:
         if not frame.isStreaming:
             raise QueryTypeError(f"The frame of {name} is no stream.", "Build it with spark.readStream.")
         terms = Terms(name, None, sink or Sink(), serve)
-        return self._kept(extract_query(self._catalyst, frame, terms, self._all(), None, self._functions), late)
+        found = extract_query(self._catalyst, frame, terms, self._all(), None, self._functions)
+        return self._kept(found, Leaving(late, mode or Mode()))
 
     @unlogged()
     def load_file(self, text: str, opened: Callable[[Source], Source] = lambda source: source) -> list[AnyQuery]:
@@ -233,7 +246,8 @@ class FrontEnd:
         for statement in pond.queries:
             with _told(statement):
                 terms = Terms(statement.name, None, statement.sink, statement.serve, statement.text)
-                queries.append(self._query(terms, blank(text[: statement.start]) + statement.text, statement.late))
+                leaving = Leaving(statement.late, statement.mode)
+                queries.append(self._query(terms, blank(text[: statement.start]) + statement.text, leaving))
         return queries
 
     def wanted(self, queries: Iterable[AnyQuery]) -> tuple[Wanted, ...]:
@@ -265,9 +279,9 @@ class FrontEnd:
             found.append(Wanted(stream, plain, foreigns, self._derived.get(name)))
         return tuple(found)
 
-    def _kept(self, found: Extraction, late: Sink | None) -> AnyQuery:
+    def _kept(self, found: Extraction, leaving: Leaving) -> AnyQuery:
         """Remember the streams and expressions of a query; what another query brought stays as it is."""
-        query, derived = found.query, found.derived
+        query, derived, late = leaving.mode.of(self._catalyst, found.query), found.derived, leaving.late
         if late is not None:
             if isinstance(query, Selection):
                 raise UnsupportedQuery(
