@@ -96,9 +96,10 @@ def _none_applied(facts: Facts) -> Cause:
     if isinstance(query, Selection):
         reasons["all-dead"] = since.dead, f"dead: {raises}"
     else:
+        of = "the delay, and as long as rows are corrected" if query.corrected_for_us else "the delay"
         reasons["all-late"] = (
             since.late,
-            f"late: {duration(query.delay_us)} (the delay) or more behind the newest event of earlier epochs, or in a "
+            f"late: {duration(query.late_after_us)} ({of}) or more behind the newest event of earlier epochs, or in a "
             "window that a drain closed. Files are read in the order of their times of change; a longer DELAY waits "
             "for more",
         )
@@ -123,7 +124,8 @@ def _withheld(facts: Facts) -> Cause:
     having = "" if isinstance(query, Selection) or query.having is None else f" {_named(query, query.having)}"
     count = facts.tail.counts.withheld
     what = "The one row" if count == 1 else f"All {count:,} rows"
-    return Cause("having", f"{what} of closed windows{_span(facts)} did not meet HAVING{having}.")
+    of = "changed" if isinstance(query, Query) and query.updating else "closed"
+    return Cause("having", f"{what} of {of} windows{_span(facts)} did not meet HAVING{having}.")
 
 
 def _named(query: Query, having: Expression) -> str:

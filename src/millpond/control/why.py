@@ -119,7 +119,8 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
     if isinstance(query, Query):
         group, plan = build_plan(spec.queries, spec.since).of_query(name)
         mark_us = watermarks(manifest).get(stream.name, Watermark()).at(query.delay_us)
-        due = next_due(group, plan, manifest, Files(truth.folder), spec.instances)
+        if not query.updating:  # whose rows leave with the events that change them
+            due = next_due(group, plan, manifest, Files(truth.folder), spec.instances)
     tail = _tail(truth.log, manifest.n, name)
     followed = {f"sink:{name}", ViewFollower.name} if query.serve else {f"sink:{name}"}
     return Facts(

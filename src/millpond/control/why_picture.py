@@ -10,7 +10,7 @@ from millpond.control.progress import utc
 from millpond.control.why import Facts
 from millpond.model.expressions import render
 from millpond.model.selection import Selection
-from millpond.plan.explain import duration, window_text
+from millpond.plan.explain import waiting_text, window_text
 
 _WIDTH = 100
 _BAR = 40
@@ -35,7 +35,7 @@ def _head(facts: Facts) -> Iterator[str]:
         what = f"{query.stream}, stateless"
     else:
         keys = ", ".join(map(render, query.keys)) or "nothing"
-        what = f"{query.stream} by {keys}, {window_text(query.window)}, delay {duration(query.delay_us)}"
+        what = f"{query.stream} by {keys}, {window_text(query.window)}, {waiting_text(query)}"
     yield f"{query.name}: {what}, to {query.sink.format}, as of record {facts.n}"
     if facts.tail.at_us is not None:
         yield f"the last epoch was committed at {utc(facts.tail.at_us)}"
@@ -48,7 +48,8 @@ def _funnel(facts: Facts) -> Iterator[str]:
     for name in ("read", "late", "dead", "filtered", "applied"):
         count = getattr(counts, name)
         yield f"  {name:<9}{count:>14,}  {bar(count, counts.read)}".rstrip()
-    yield "rows" if isinstance(facts.query, Selection) else "rows of closed windows"
+    told = isinstance(facts.query, Selection) or facts.query.changing
+    yield "rows" if told else "rows of closed windows"
     for name, count in (("withheld", counts.withheld), ("out", counts.rows)):
         yield f"  {name:<9}{count:>14,}  {bar(count, counts.withheld + counts.rows)}".rstrip()
 

@@ -99,7 +99,7 @@ def _query(plan: Plan, group: GroupPlan, query: QueryPlan) -> Iterator[str]:
     others = [other for other in group.queries if other is not query]
     theirs = {place for other in others for place in _places(other)}
     private = mine - theirs
-    yield f"    {query.query.name}: {window_text(query.query.window)}, delay {duration(query.query.delay_us)}"
+    yield f"    {query.query.name}: {window_text(query.query.window)}, {waiting_text(query.query)}"
     late = query.query.late_sink
     if late is not None:
         yield f"      late rows  {' '.join(filter(None, (late.format, late.path)))}"
@@ -194,6 +194,14 @@ def window_text(window: Window) -> str:
     if not window.tumbling:
         text += f" every {duration(window.slide_us)}"
     return text + (f" from {duration(window.offset_us)}" if window.offset_us else "")
+
+
+def waiting_text(query: Query) -> str:
+    """The delay of a query for people, and its mode if its rows may change."""
+    delay = f"delay {duration(query.delay_us)}"
+    if query.updating:
+        return f"{delay}, emits updates"
+    return f"{delay}, corrected for {duration(query.corrected_for_us)} more" if query.changing else delay
 
 
 def duration(us: int) -> str:
