@@ -23,7 +23,7 @@ from millpond.testing.naive_modes import told_by_epoch
 
 SECOND = 1_000_000
 SELECT = """SELECT customer, window(ts, '1 minute', '30 seconds') AS w, count(*) AS n, sum(amount) AS total
-FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 10 SECONDS GROUP BY ALL HAVING count(*) <> 3"""
+FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 10 SECONDS GROUP BY ALL HAVING count(*) % 2 = 1"""
 TEXT = f"""
 CREATE TABLE tx (customer STRING, amount DOUBLE, ts TIMESTAMP)
 USING json OPTIONS (path '{{base}}/in', maxFilesPerTrigger '1') TBLPROPERTIES ('max_ahead' = 'none');
@@ -60,11 +60,10 @@ def test_rows_that_may_change_are_written_once_each_over_a_restart(spark: SparkS
         with Pond(spark, tmp_path / "pond", instances=2) as pond:
             queries = {query.name: query for query in pond.load(TEXT.format(base=tmp_path))}
             pond.run()
-            served = {key: document["row"] for key, document in (
-                ("a", pond.lookup("corrected", "a")), ("b", pond.lookup("corrected", "b"))) if document}  # fmt: skip
+            served = [pond.lookup("corrected", key).document for key in "ab"]
             for file in kept if not turn else ():
                 file.rename(tmp_path / "in" / file.name)
-    assert set(served) == {"a", "b"}
+    assert all(one is not None and "_op" not in one["row"] for one in served)
     for name, query in queries.items():
         expected = [row for rows in told_by_epoch(query, epochs) for row in rows]
         found = written(tmp_path / name)
