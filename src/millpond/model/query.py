@@ -8,7 +8,7 @@ import msgspec
 
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
-from millpond.model.expressions import Expression
+from millpond.model.expressions import Column, Expression
 from millpond.model.functions import UserFunction
 from millpond.model.windows import Window
 
@@ -18,6 +18,17 @@ class Named(msgspec.Struct, frozen=True):
 
     name: str
     expression: Expression
+
+
+class Deduplication(msgspec.Struct, frozen=True):
+    """An event is left out if one that is equal in `columns` came at most `within_us` before it, in event time.
+
+    Of events at one time the first is taken: by source partition and offset or, without an order, by their values.
+    Columns are compared as keys are: NULL equals NULL, NaN equals NaN.
+    """
+
+    columns: tuple[Column, ...]
+    within_us: int
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -31,7 +42,7 @@ class Query(msgspec.Struct, frozen=True):
     only counted, and the JSON of the query has no such field. `functions`: those of users, likewise.
     `emit`: `update` tells every change of a row in its epoch; without it a row leaves when the watermark passes its
     window. `correct_us`: events that are later than the delay, by less than this, are taken and correct rows that have
-    left; see `plan.modes`.
+    left; see `plan.modes`. `deduplicate`: it is asked of the stream without repeated events; see `plan.deduplication`.
     """
 
     name: str
@@ -51,6 +62,7 @@ class Query(msgspec.Struct, frozen=True):
     functions: tuple[UserFunction, ...] | msgspec.UnsetType = msgspec.UNSET
     emit: str | msgspec.UnsetType = msgspec.UNSET
     correct_us: int | msgspec.UnsetType = msgspec.UNSET
+    deduplicate: Deduplication | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def updating(self) -> bool:
@@ -71,6 +83,11 @@ class Query(msgspec.Struct, frozen=True):
     def late_after_us(self) -> int:
         """An event is late for it by this delay: its own and, where rows are corrected, as long as they are."""
         return self.delay_us + self.corrected_for_us
+
+    @property
+    def deduplicated(self) -> Deduplication | None:
+        """Which events are left out as repeated, if any."""
+        return None if isinstance(self.deduplicate, msgspec.UnsetType) else self.deduplicate
 
     @property
     def user_functions(self) -> dict[str, UserFunction]:

@@ -12,6 +12,7 @@ from millpond.model.expressions import Call, Column, Expression, Foreign, call, 
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.windows import Session, Window
+from millpond.plan.deduplication import deduplication_log
 from millpond.plan.event_log import log_plan, logged_rows
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
@@ -44,6 +45,8 @@ def build_plan(queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None =
 def _identity(query: Query) -> tuple[object, ...]:
     """What queries of one group have alike; of sessions also the events, for these make the windows."""
     alike = (query.stream, query.event_time, query.keys)
+    if query.deduplicated is not None:  # with one delay it is known for all at once which events repeat
+        return (*alike, query.deduplicated, query.delay_us)
     if not isinstance(query.window, Session):
         return alike
     own = () if query.window.own_end is None else (query.window.own_end,)
@@ -70,6 +73,7 @@ def _check_event_times(queries: list[Query]) -> None:
 
 def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> GroupPlan:
     """`queries` agree in stream, event time and keys."""
+    found = queries[0].deduplicated
     delays = sorted({query.late_after_us for query in queries})
     windows = sorted({query.window for query in queries}, key=_order)
     measures: dict[Measure, int] = {}
@@ -101,7 +105,8 @@ def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> 
         tuple(windows),
         tuple(measures),
         tuple(plans),
-        log_plan(_logged(queries)) or msgspec.UNSET,
+        (log_plan(_logged(queries)) if found is None else deduplication_log(found, tuple(measures))) or msgspec.UNSET,
+        found or msgspec.UNSET,
     )
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 import msgspec
 
 from millpond.model.expressions import Expression
-from millpond.model.query import Query
+from millpond.model.query import Deduplication, Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.windows import Session, Sliding, Window
 from millpond.plan.event_log import LogPlan
@@ -99,6 +99,12 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
     measures: tuple[Measure, ...]
     queries: tuple[QueryPlan, ...]
     log: LogPlan | msgspec.UnsetType = msgspec.UNSET
+    deduplicate: Deduplication | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def deduplicated(self) -> Deduplication | None:
+        """Which events are left out as repeated: all wait in the event log until the watermark passes them."""
+        return None if isinstance(self.deduplicate, msgspec.UnsetType) else self.deduplicate
 
     @property
     def events(self) -> LogPlan | None:

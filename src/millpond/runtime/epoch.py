@@ -15,6 +15,7 @@ from millpond.model.stream import Stream
 from millpond.placement.slots import even_owners
 from millpond.plan.late import late_asks
 from millpond.plan.plan import GroupPlan, Plan
+from millpond.runtime.deduplicated import needed_events
 from millpond.runtime.fold import needed_from
 from millpond.runtime.lateness import ANY_PARTITION, advanced
 from millpond.runtime.layout import ReadLayout
@@ -248,11 +249,15 @@ def retired(plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], foll
     Rows of served queries stay, so that a lost view can be made again; their late rows go.
     """
     horizons = {group.id: needed_from(group.queries, after.get(group.stream, Watermark())) for group in plan.groups}
+    groups = {group.id: group for group in plan.groups}
     served = {query.query.name for group in plan.groups for query in group.queries if query.query.serve}
     gone = []
     for section in manifest.sections.values():
         if section.kind in ("segment", "events"):
             horizon, last = horizons.get(section.group), section.info.get("last")
+            if section.kind == "events" and section.group in groups:
+                group = groups[section.group]
+                horizon = needed_events(group, after.get(group.stream, Watermark()), horizon)
             past = horizon is not None and isinstance(last, int) and last <= horizon
             if past or not section.rows:  # one without atoms was written for what it supersedes
                 gone.append(section.id)

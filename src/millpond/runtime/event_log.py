@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.arrays import Ints
@@ -60,6 +61,10 @@ class GroupLog:
     def arrived(self, events: Events) -> None:
         """Take note of the events of this epoch."""
         self._fresh.append(events)
+
+    def every(self) -> list[npt.NDArray[np.integer]]:
+        """The slots of all live events."""
+        return [events.slots for events in (*map(self.section, self.places), *self._fresh)]
 
     def together(self, parts: Sequence[Events]) -> Events:
         """Parts of the log as one."""

@@ -26,6 +26,7 @@ from millpond.runtime.closing import Closing, batches, closing_windows, together
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.counting import add_fates, bounded
+from millpond.runtime.deduplicated import decided, needed_events
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.generations import OPENING, attached, named_slots, read_section
 from millpond.runtime.holistic import needs_events
@@ -139,7 +140,10 @@ class _GroupFold:
         if self._group.gaps_us:
             self._run_sessions(self._numbered(parts), before, after)
             return
-        fresh = merge(self._numbered(parts), max(len(self._keys), 1))
+        pieces = self._numbered(parts)
+        if self._log is not None and self._group.deduplicated is not None:
+            pieces += self._decided(self._log, before, after)
+        fresh = merge(pieces, max(len(self._keys), 1))
         if fresh.rows:
             self._write_segment(fresh, 0, ())
         held = Held([cells for cells in [*self._old, fresh] if cells.rows], self._old_tiles)
@@ -154,7 +158,17 @@ class _GroupFold:
         if self._roll([fresh] if tiles is None else [fresh, tiles], expired):
             return  # the snapshot waits for the next epoch: a segment is replaced once
         self._add_keys()
+        self._merge_events(needed_events(self._group, after, horizon))
         self._snapshot(horizon)
+
+    def _decided(self, log: GroupLog, before: Watermark, after: Watermark) -> list[Piece]:
+        """The cells of events that repeat none, and that the watermark has passed."""
+        found = decided(self._group, log, before, after)
+        for plan in self._group.queries:
+            count = found.repeated.get(self._group.measures[plan.presence].filter, 0)
+            if count:
+                self._counts[f"repeated:{plan.query.name}"] = count
+        return [] if found.piece is None else [found.piece]
 
     def _run_sessions(self, pieces: Sequence[Piece], before: Watermark, after: Watermark) -> None:
         """The same for session windows: what no open session holds is not written, or superseded."""
@@ -202,32 +216,24 @@ class _GroupFold:
         return pieces
 
     def _write_events(self, events: Events, level: int, supersedes: tuple[str, ...]) -> None:
-        info: dict[str, int | str | list[int]] = {
-            "first": int(events.times_us.min()),
-            "last": int(events.times_us.max()) + 1,
-            "level": level,
-            "generation": self._state.generation,
-            "delays": list(self._group.delays_us),
-        }
+        info = self._info(int(events.times_us.min()), int(events.times_us.max()) + 1, level)
         data = to_bytes(encode_events(events))
         self._delta.add("events", self._group.id, data, events.rows, info, supersedes)
 
     def _write_segment(
         self, cells: Cells, level: int, supersedes: tuple[str, ...], apart: str = ""
     ) -> None:
-        slices = cells.slices
-        info: dict[str, int | str | list[int]] = {
-            "first": int(slices.start_us.min()) if cells.rows else 0,
-            "last": int(slices.end_us.max()) if cells.rows else 0,
-            "level": level,
-            "generation": self._state.generation,
-            "delays": list(self._group.delays_us),
-        }
+        first, last = (cells.slices.start_us.min(), cells.slices.end_us.max()) if cells.rows else (0, 0)
+        info = self._info(int(first), int(last), level)
         if apart:
             info[apart] = 1
         self._delta.add(
             "segment", self._group.id, to_bytes(encode_cells(cells)), cells.rows, info, supersedes
         )
+
+    def _info(self, first_us: int, last_us: int, level: int) -> dict[str, int | str | list[int]]:
+        generation, delays = self._state.generation, list(self._group.delays_us)
+        return {"first": first_us, "last": last_us, "level": level, "generation": generation, "delays": delays}
 
     def _write_keys(self, first: int, end: int, level: int, supersedes: tuple[str, ...]) -> None:
         data = to_bytes(self._keys.batch(first, end))
@@ -259,9 +265,9 @@ class _GroupFold:
         state, old = self._state, [*self._old, *self._old_tiles, *self._old_revisions]
         if _full_level(state.keys) is None:
             return False
-        named = named_slots(
-            [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)], len(self._keys)
-        )
+        live = [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)]
+        waiting = [] if self._log is None or self._group.deduplicated is None else self._log.every()
+        named = named_slots([*(cells.slots for cells in live), *waiting], len(self._keys))
         if 2 * len(named) > len(self._keys):
             return False
         replaced = [place.id for place in state.keys]
@@ -447,7 +453,6 @@ class _GroupFold:
 
         When nothing of them is needed there is no next: they are retired in this epoch.
         """
-        self._merge_events(horizon)
         state = self._state
         parts = (state.segments, self._old), (state.tiles, self._old_tiles), (state.revisions, self._old_revisions)
         for places, old in parts:

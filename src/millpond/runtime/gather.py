@@ -116,7 +116,7 @@ def _gather_chunk(
             newest = judged.newest_us
         late = late_classes(times.data, judged, floor, group.delays_us)
         chosen = Rows(evaluator, judged.timed & (late < len(group.delays_us)))
-        if not group.signed:
+        if not group.signed and group.deduplicated is None:  # what no query takes may be what others repeat
             chosen = Rows(evaluator, _taken(group, chosen, late))
         passed = _gather_group(task, group, chosen, times.data, late, order, parts)
         count_rows(counts, group, evaluator, judged.timed, late, sources, passed)
@@ -192,6 +192,10 @@ def _gather_group(
     logged = None if group.events is None else LoggedRows(group.events, rows, times_us, late, order)
     if group.gaps_us:
         _add_atoms(task, group, rows, times, late_rows, logged, parts)
+        return None
+    if logged is not None and group.deduplicated is not None:
+        owned, codes, _ = _owned_keys(task, group, rows)
+        _add_events(group, logged, owned, codes, parts)
         return None
     starts_us, ends_us, slices = slices_of(group.sliding, times)
     class_count = int(late_rows.max()) + 1

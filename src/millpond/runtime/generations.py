@@ -80,9 +80,9 @@ def read_cells(files: Files, place: SectionPlace, delays_us: tuple[int, ...]) ->
     return cells._replace(slices=cells.slices._replace(late_class=classes))
 
 
-def named_slots(parts: Iterable[Cells], keys: int) -> Ints:
-    """The slots below `keys` that some cell names, ascending."""
+def named_slots(parts: Iterable[npt.NDArray[np.integer]], keys: int) -> Ints:
+    """The slots below `keys` that are named, ascending."""
     named = np.zeros(keys, bool)
-    for cells in parts:
-        named[cells.slots] = True
+    for slots in parts:
+        named[slots] = True
     return np.flatnonzero(named)
