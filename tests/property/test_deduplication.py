@@ -16,6 +16,8 @@ from millpond.model.stream import Field, Order, Stream
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
 from millpond.runtime import fold
+from millpond.runtime.due import Due, next_due
+from millpond.state.delta import Files
 from millpond.testing import oracle
 from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import SECOND, STREAM, aggregate_of
@@ -117,17 +119,21 @@ def test_cells_split_by_signature_leave_out_the_same_events(tmp_path: Path) -> N
 def test_keys_of_events_that_wait_outlive_a_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 2)
     asked, dice = queries(STREAM.name, 15)[1:4], random.Random(9)
+    group, plan = build_plan(asked).of_query("once")
     epochs = cut(events(9, 500, era=20), dice)
     run = Run(tmp_path, asked, 1, 16)
-    generations, waiting = set(), 0
+    generations, waiting, due = set(), 0, list[Due | None]()
     for batch in epochs:
         run.epoch([batch])
         live = run.pond.manifest.sections.values()
         generations |= {section.info["generation"] for section in live if section.kind == "keys"}
+        pond = run.pond
+        due.append(next_due(group, plan, pond.manifest, Files(Path(pond.setting.folder)), 1))
         waiting = max(waiting, sum(section.rows for section in live if section.kind == "events"))
     run.pond.drain()
     assert check(asked, epochs, run) > 50
     assert len(generations) > 2
+    assert all(due[next(i for i, batch in enumerate(epochs) if batch) :])  # what waits is due, too
     assert waiting < 500  # two logs; each holds what the watermark has not passed, and 40 seconds more
 
 

@@ -65,8 +65,6 @@ def _check(query: Query, names: Sequence[str]) -> None:
             f"Compare {missing[0]} too: 'deduplicate' = '{', '.join([*names, *missing])}'.",
         )
     what = "has session windows" if isinstance(query.window, Session) else ""
-    if query.changing:
-        what = "tells rows that may change"
     if any(aggregate.logged for aggregate in query.aggregates):
         what = "has an aggregate that needs single events"
     if what:

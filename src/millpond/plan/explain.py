@@ -82,6 +82,11 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
     yield f"  delays    {', '.join(map(duration, group.delays_us))}"
     how = "cells are kept by signature" if group.signed else "each evaluated once per event"
     once = f"{count_of(len(filters), 'predicate')}, {how}"
+    found = group.deduplicated
+    if found is not None:
+        names = ", ".join(column.name for column in found.columns)
+        within = duration(found.within_us)
+        yield f"  repeated  left out: equal in {names} within {within}; events wait for the watermark"
     yield f"  filters   {once if filters else 'none'}"
     for filter_ in filters:
         yield f"    {predicate_text(filter_)}"

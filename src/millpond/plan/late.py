@@ -53,6 +53,7 @@ def late_columns(query: Query, stream: Stream) -> tuple[str, ...]:
     parts: list[Expression | None] = [*query.keys, query.where]
     for aggregate in query.aggregates:
         parts += [*aggregate.arguments, aggregate.filter]
+    parts += () if query.deduplicated is None else query.deduplicated.columns
     read: set[str] = set()
     for part in parts:
         if part is not None:

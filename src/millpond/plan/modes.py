@@ -54,6 +54,11 @@ def _check(query: Query, what: str) -> None:
             f"{query.name} {what}, and has session windows: that is planned, not answered yet.",
             "Use a tumbling or sliding window, or leave the mode out.",
         )
+    if query.deduplicated is not None:
+        raise UnsupportedQuery(
+            f"{query.name} {what}, and leaves repeated events out: these are known only when the watermark has passed.",
+            "Leave one of them out.",
+        )
     logged = next((aggregate for aggregate in query.aggregates if aggregate.logged), None)
     if logged is not None:
         raise UnsupportedQuery(

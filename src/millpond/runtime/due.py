@@ -20,6 +20,7 @@ from millpond.runtime.tasks import GroupState, Watermark
 from millpond.state.atoms import merge_atoms
 from millpond.state.cells import Cells, piece_of
 from millpond.state.delta import Files
+from millpond.state.event_log import decode_events
 
 
 class Due(NamedTuple):
@@ -56,9 +57,23 @@ def next_due(group: GroupPlan, plan: QueryPlan, manifest: Manifest, files: Files
             end = _first_end(group, plan, window, cells, mark)
             if end is not None:
                 ends.append(end)
+        if group.deduplicated is not None:
+            ends += _waiting_ends(window, group_state(manifest, instance, group), files, mark)
     if not ends:
         return None
     return Due(min(ends) - window.size_us, min(ends), min(ends) + plan.query.delay_us)
+
+
+def _waiting_ends(window: Sliding, state: GroupState, files: Files, mark_us: int | None) -> list[int]:
+    """The earliest end of an open window with an event of which it is not known yet whether it repeats another."""
+    found = []
+    for place in state.events:
+        times = decode_events(read_section(files, place)).times_us
+        waiting = times if mark_us is None else times[times > mark_us]
+        if len(waiting):
+            ends, holds = open_ends(window, waiting, waiting + 1, mark_us)
+            found += [int(ends[holds].min())] if holds.any() else []
+    return found
 
 
 def _next_session(

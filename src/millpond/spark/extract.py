@@ -26,6 +26,7 @@ from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Session, Sliding, Window
+from millpond.plan.deduplication import deduplicated
 from millpond.spark.aggregates import aggregate_of
 from millpond.spark.below import Below, read_below
 from millpond.spark.branches import Derived
@@ -189,10 +190,22 @@ class _Reader:
         )
 
     def _extraction(self, query: AnyQuery) -> Extraction:
+        if self._below.repeats:
+            within_us = query.delay_us if isinstance(query, Query) else 0
+            query = deduplicated(query, self._stream, [self._plain(key) for key in self._below.repeats], within_us)
         nodes = (node for expression in expressions_of(query) for node in walk(expression))
         used = {node.key for node in nodes if isinstance(node, Foreign)}
         foreigns = {key: self._foreigns[key] for key in sorted(used)}
         return Extraction(query, self._stream, foreigns, self._source.derived)
+
+    def _plain(self, column: JavaObject) -> str:
+        """The name of a column by which events are compared."""
+        meaning = self._column(column)
+        if isinstance(meaning, Column):
+            return meaning.name
+        raise UnsupportedQuery(
+            f"Duplicates are told by {column.name()}, which is computed.", "Name columns of the stream."
+        )
 
     def _passed(self, column: JavaObject) -> Expression:
         """The meaning of a column that leaves; values of types without an operator here pass through as they are."""

@@ -27,7 +27,7 @@ from millpond.spark.extract import Extraction, Terms, extract_query
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
 from millpond.spark.mapped import BatchFunction, batches_of
-from millpond.spark.properties import Mode
+from millpond.spark.properties import Mode, Repeats
 from millpond.spark.read import Wanted, Watermark, load, register
 from millpond.spark.refusals import placed, spark_refusal
 from millpond.spark.statements import QueryStatement, ViewStatement, blank, parse_file
@@ -36,10 +36,11 @@ from millpond.spark.windows import tumbling_twin
 
 
 class Leaving(NamedTuple):
-    """Where late events of a query go, and when its rows leave."""
+    """Where late events of a query go, when its rows leave, and which of its events repeat others."""
 
-    late: Sink | None
-    mode: Mode
+    late: Sink | None = None
+    mode: Mode = Mode()
+    repeats: Repeats = Repeats()
 
 
 class FrontEnd:
@@ -175,14 +176,14 @@ class FrontEnd:
 
     def query_from_sql(
         self, name: str, text: str, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None,
-        mode: Mode | None = None,
+        mode: Mode | None = None, repeats: Repeats | None = None,
     ) -> AnyQuery:  # fmt: skip
         """The query that a SELECT means; its late events go to `late`, its rows leave by `mode`.
 
         Raises:
             QuerySyntaxError, QueryRefused, QueryTypeError, UnsupportedQuery: see `errors`.
         """
-        return self._query(Terms(name, None, sink or Sink(), serve, text), text, Leaving(late, mode or Mode()))
+        return self._query(Terms(name, None, sink or Sink(), serve, text), text, _leaving(late, mode, repeats))
 
     @unlogged()
     def _query(self, terms: Terms, text: str, leaving: Leaving) -> AnyQuery:
@@ -209,7 +210,7 @@ class FrontEnd:
     @unlogged()
     def query_from_dataframe(
         self, name: str, frame: DataFrame, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None,
-        mode: Mode | None = None,
+        mode: Mode | None = None, repeats: Repeats | None = None,
     ) -> AnyQuery:  # fmt: skip
         """The query that a streaming DataFrame means; it is read, never started.
 
@@ -222,7 +223,7 @@ class FrontEnd:
             raise QueryTypeError(f"The frame of {name} is no stream.", "Build it with spark.readStream.")
         terms = Terms(name, None, sink or Sink(), serve)
         found = extract_query(self._catalyst, frame, terms, self._all(), None, self._functions)
-        return self._kept(found, Leaving(late, mode or Mode()))
+        return self._kept(found, _leaving(late, mode, repeats))
 
     @unlogged()
     def load_file(self, text: str, opened: Callable[[Source], Source] = lambda source: source) -> list[AnyQuery]:
@@ -246,7 +247,7 @@ class FrontEnd:
         for statement in pond.queries:
             with _told(statement):
                 terms = Terms(statement.name, None, statement.sink, statement.serve, statement.text)
-                leaving = Leaving(statement.late, statement.mode)
+                leaving = Leaving(statement.late, statement.mode, statement.repeats)
                 queries.append(self._query(terms, blank(text[: statement.start]) + statement.text, leaving))
         return queries
 
@@ -281,7 +282,8 @@ class FrontEnd:
 
     def _kept(self, found: Extraction, leaving: Leaving) -> AnyQuery:
         """Remember the streams and expressions of a query; what another query brought stays as it is."""
-        query, derived, late = leaving.mode.of(self._catalyst, found.query), found.derived, leaving.late
+        query, derived, late = found.query, found.derived, leaving.late
+        query = leaving.mode.of(self._catalyst, leaving.repeats.of(self._catalyst, query, found.stream))
         if late is not None:
             if isinstance(query, Selection):
                 raise UnsupportedQuery(
@@ -303,6 +305,10 @@ class FrontEnd:
 
     def _known(self, name: str) -> Stream | None:
         return next((stream for stream in self._streams.values() if stream.name.lower() == name.lower()), None)
+
+
+def _leaving(late: Sink | None, mode: Mode | None, repeats: Repeats | None) -> Leaving:
+    return Leaving(late, mode or Mode(), repeats or Repeats())
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from millpond.errors import QueryTypeError
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Order, Stream, check_order
+from millpond.plan.deduplication import deduplicated
 from millpond.plan.modes import FINAL, with_mode
 from millpond.spark.catalyst import Catalyst
 
@@ -35,6 +36,28 @@ class Mode(NamedTuple):
         if self.correct_for is None:
             return with_mode(query, self.emit, None)
         return with_mode(query, self.emit, duration_us(catalyst, query.name, "correct.for", self.correct_for))
+
+
+class Repeats(NamedTuple):
+    """Which columns tell that an event repeats another, and within how much event time, in Spark's words."""
+
+    columns: tuple[str, ...] = ()
+    within: str | None = None
+
+    def of(self, catalyst: Catalyst, query: AnyQuery, stream: Stream) -> AnyQuery:
+        """The query over the stream without repeated events.
+
+        Raises:
+            QueryTypeError, UnsupportedQuery: see `plan.deduplication.deduplicated`; `within` is missing or no duration.
+        """
+        if not self.columns and self.within is None:
+            return query
+        if not self.columns or self.within is None:
+            raise QueryTypeError(
+                f"{query.name} has one of 'deduplicate' and 'deduplicate.within'.", "Write both, or neither."
+            )
+        within_us = duration_us(catalyst, query.name, "deduplicate.within", self.within)
+        return deduplicated(query, stream, self.columns, within_us)
 
 
 _ORDER = ("order.partition", "order.offset")
