@@ -21,6 +21,7 @@ from millpond.log.manifest import load
 from millpond.log.records import EpochRecord, decode
 from millpond.model.expressions import Column, call, conjunction, literal
 from millpond.model.query import Named, Query
+from millpond.model.stream import Field, Order, Stream
 from millpond.model.windows import Sliding, length_us
 from millpond.plan.build import build_plan
 from millpond.runtime import fold
@@ -40,6 +41,12 @@ PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 MENU = Menu(events=False)
 CALM = Menu(events=False, raising=False, summed=("v", "amount", "f", "p"))
 CORRECTED_FOR = (1, 7 * SECOND, 40 * SECOND, 3600 * SECOND)
+
+
+ORDERED = Stream(
+    "tx", (Field("k", "string"), Field("v", "int"), Field("amount", "double"), Field("ts", "timestamp"),
+           Field("p", "int"), Field("o", "bigint")), order=Order("p", "o", ("0", "1")), max_ahead_us=None,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -231,6 +238,33 @@ def test_a_view_holds_the_newest_row_that_stands(seed: int, tmp_path: Path) -> N
                 assert one["row"]["a0"] == held[key]["a0"]
                 assert one["row"].get("_revision") == held[key].get("_revision")
                 assert "_op" not in one["row"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_cut_changes_what_stands_in_the_end(seed: int, tmp_path: Path) -> None:
+    dice, rows = random.Random(seed), [row for batch in restless(seed, 40).epochs for row in batch]
+    for o, row in enumerate(rows):
+        row.update(p=dice.randint(0, 1), o=o)
+    queries = [replace(query, stream="tx") for query in restless(seed, 1).queries if query.name.endswith(("0", "1"))]
+    found = []
+    for turn in range(3):
+        run, at = Run(tmp_path / str(turn), queries, 1 + turn, 16, stream=ORDERED), 0
+        while at < len(rows):
+            more = dice.randint(1, (5, 30, 200)[turn])
+            run.epoch([[row for row in rows[at : at + more] if row["p"] == p] for p in (0, 1)])
+            at += more
+        if turn:
+            run.pond.drain()
+        standing: dict[tuple[str, Any, Any], dict[str, Any]] = {}
+        for query in queries:
+            for row in rows_of(run.sinks[query.name].table()):
+                place = query.name, row["at_end"], row["by_0"]
+                standing.pop(place, None)
+                if row.pop("_op", "upsert") == "upsert":
+                    standing[place] = {name: value for name, value in row.items() if name != "_revision"}
+        found.append({place: row for place, row in standing.items() if turn or place[0].startswith("update")})
+    assert found[1] == found[2]
+    assert {place: row for place, row in found[1].items() if place in found[0]} == found[0] != {}
 
 
 @settings(PROPERTY, max_examples=40)

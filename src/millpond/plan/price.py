@@ -126,6 +126,9 @@ def _lines(found: Price) -> Iterator[str]:
     late_after = query.late_after_us
     if found.before is not None and late_after not in found.before.delays_us:
         yield f"  delay     one more, {duration(late_after)}: what is late for only some delays has its own slices"
+    if query.deduplicated is not None:
+        within = duration(query.deduplicated.within_us)
+        yield f"  repeated  events wait for the watermark, and are kept for {within} more"
     if query.changing:
         how = "changes" if query.updating else "corrects"
         yield f"  rows      leave with each epoch that {how} them: their windows are read again, for the keys that came"

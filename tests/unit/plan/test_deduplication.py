@@ -17,6 +17,7 @@ from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.deduplication import deduplicated
 from millpond.plan.explain import explain
 from millpond.plan.modes import with_mode
+from millpond.plan.price import price, price_text
 
 HOUR = 3_600_000_000
 KIND = Column("kind", "string")
@@ -73,4 +74,6 @@ def test_a_group_is_of_one_stream_without_repeats() -> None:
     assert needed_columns(build_plan([once]), "tx") == ("id", "kind", "ts")
     text = explain(build_plan([once]))
     assert "  repeated  left out: equal in id, kind within 1 hour; events wait for the watermark" in text
+    text = price_text(price(plan, replace(once, name="more")), [])
+    assert "  repeated  events wait for the watermark, and are kept for 1 hour more" in text
     assert "deduplicate" not in msgspec.to_builtins(build_plan([PLAIN]).groups[0])
