@@ -44,11 +44,11 @@ def decided(group: GroupPlan, log: GroupLog, before: Watermark, after: Watermark
         return Decided(None, {})
     low = _ALWAYS if low is None else low
     first = _ALWAYS if low < _ALWAYS + found.within_us else low - found.within_us
-    events = log.between(first, high + 1, 0)
+    events = log.within(first, high + 1, 0)
     passed = events.times_us > low
     if not passed.any():
         return Decided(None, {})
-    repeats = repeated(found, events, group)
+    repeats = repeated(found, events, passed, group)
     gone = events.take(passed & repeats)
     masks = {one.filter: _mask(gone, one.filter) for one in group.measures}
     counts = {condition: int(np.count_nonzero(mask)) for condition, mask in masks.items()}
@@ -64,18 +64,27 @@ def needed_events(group: GroupPlan, mark: Watermark, horizon_us: int | None) -> 
     return None if at is None else at - group.deduplicated.within_us
 
 
-def repeated(found: Deduplication, events: Events, group: GroupPlan) -> Mask:
-    """Which events repeat one before them."""
+def repeated(found: Deduplication, events: Events, passed: Mask, group: GroupPlan) -> Mask:
+    """Which of the events that passed repeat one before them."""
     codes = np.zeros(events.rows, np.int64)
     for column in found.columns:
-        part = ranks(events.columns[value_name(column)], column.type)
-        pairs = np.stack([codes, part], axis=1)
-        codes = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
-    order = np.lexsort((*_ties(events, group), events.times_us, codes))
-    times, codes = events.times_us[order], codes[order]
+        part = _dense(ranks(events.columns[value_name(column)], column.type))
+        codes = _dense(codes * (int(part.max()) + 1) + part)
+    # usually few are equal, and only these are put in order
+    several = (np.bincount(codes) > 1) & (np.bincount(codes, passed) > 0)
+    rows = np.flatnonzero(several[codes])
+    some, codes = events.take(rows), codes[rows]
+    order = np.lexsort((*_ties(some, group), some.times_us, codes))
+    times, codes = some.times_us[order], codes[order]
     result = np.zeros(events.rows, bool)
-    result[order[1:]] = (codes[1:] == codes[:-1]) & (times[1:] - times[:-1] <= found.within_us)
+    result[rows[order[1:]]] = (codes[1:] == codes[:-1]) & (times[1:] - times[:-1] <= found.within_us)
     return result
+
+
+def _dense(values: Ints) -> Ints:
+    """Integers from 0, equal where the values are."""
+    codes: Ints = np.unique(values, return_inverse=True)[1].reshape(-1)
+    return codes
 
 
 def _ties(events: Events, group: GroupPlan) -> list[Ints]:
