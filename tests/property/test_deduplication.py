@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from millpond.model.expressions import Column, call, literal
@@ -18,7 +21,7 @@ from millpond.plan.build import build_plan
 from millpond.runtime import fold
 from millpond.runtime.due import Due, next_due
 from millpond.state.delta import Files
-from millpond.testing import oracle
+from millpond.testing import oracle, strategies
 from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import SECOND, STREAM, aggregate_of
 from millpond.testing.compare import assert_same_rows, canonical
@@ -87,7 +90,7 @@ def check(asked: Sequence[Query], epochs: list[list[dict[str, Any]]], run: Run) 
         twin, marked = (query, epochs) if query.deduplicated is None else without_repeats(query, epochs)
         expected = oracle.answer(twin, marked, drained=True)
         assert_same_rows(expected, found.rows[query.name], about=query.name)
-        repeated = run.ledger.counts[query.name].get("repeated", 0)
+        repeated = run.ledger.counts.get(query.name, {}).get("repeated", 0)
         told = oracle.counts(query, epochs)["applied"] - oracle.counts(twin, marked)["applied"]
         assert repeated == told
         left_out += repeated
@@ -154,3 +157,27 @@ def test_no_cut_changes_which_events_are_left_out(seed: int, tmp_path: Path) -> 
         answers = run.answers().rows
         found.append({name: sorted(repr(canonical(row)) for row in answers[name]) for name in answers})
     assert found[0] == found[1] == found[2]
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+@given(rows=strategies.events(max_size=40), seed=st.integers(0, 99), within=st.sampled_from((1, SECOND, 40 * SECOND)))
+def test_nasty_values_are_equal_as_keys_are(
+    rows: list[dict[str, Any]], seed: int, within: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    dice = random.Random(seed)
+    rows = [row | {"p": dice.randint(0, 1), "o": o} for o, row in enumerate(rows + dice.sample(rows, len(rows) // 2))]
+    stream = replace(STREAM, columns=(*STREAM.columns, *ORDERED.columns[-2:]), order=ORDERED.order, max_ahead_us=None)
+    nasty = [Column(field.name, field.type) for field in STREAM.columns if field.name in ("f", "d", "flag", "k")]
+    columns = tuple(dice.sample(nasty, dice.randint(1, 3)))
+    counted = (aggregate_of("count", None), aggregate_of("min", Column("v", "int")))
+    output = (Named("n", Column("agg:0", "bigint")), Named("v", Column("agg:1", "int")))
+    window = Sliding(20 * SECOND, 10 * SECOND)
+    query = Query("q", STREAM.name, "ts", 10**9 * SECOND, window, columns[:1], counted, output)
+    query = replace(query, deduplicate=Deduplication(columns, within))
+    folder = tmp_path_factory.mktemp("pond")
+    run = Run(folder, [query], 2, 16, stream=stream)
+    for batch in cut(rows, dice):
+        run.epoch([[row for row in batch if row["p"] == p] for p in (0, 1)])
+    run.pond.drain()
+    check([query], [rows], run)
+    shutil.rmtree(folder)
