@@ -25,10 +25,15 @@ from millpond.model.stream import Field, Order
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
 from millpond.plan.chain import bounds_of, chained_stream
+from millpond.plan.deduplication import deduplicated
+from millpond.plan.modes import with_mode
+from millpond.testing import oracle
 from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import DELAYS, SECOND, SESSIONS, STREAM, WINDOWS
 from millpond.testing.compare import assert_same_rows, rows_of
-from millpond.testing.naive_chain import chain_by_epoch
+from millpond.testing.naive_chain import as_events, chain_by_epoch
+from millpond.testing.naive_modes import told_by_epoch
+from millpond.testing.naive_repeats import without_repeats
 from millpond.testing.trial import Trial
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -278,3 +283,38 @@ def test_a_trial_follows_the_rows_as_far_as_they_go() -> None:
     ordered = replace(STREAM, columns=(*STREAM.columns, Field("o", "bigint")), order=Order("g", "o", ("0",)))
     with Trial.of([ordered, streams[1]], [spend, top]) as trial:
         trial.assert_same_for_any_cut({"events": [{**row, "g": 0, "o": i} for i, row in enumerate(rows)]})
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_queries_over_rows_without_repeats_tell_changes_and_leave_repeats_out(seed: int, tmp_path: Path) -> None:
+    dice = random.Random(seed)
+    spend, top = pair()
+    key = Column("k", "string")
+    spend = deduplicated(spend, STREAM, ["k", "v"], 5 * SECOND)
+    shown = tuple(Named(f"a{i}", Column(f"agg:{i}", "bigint")) for i in (0, 1))
+    output = (*shown, Named("k", Column("key:0", "string")), Named("w", Column("window", WINDOW)))
+    by_key = replace(top, keys=(key,), aggregates=aggregates(TOTAL, key)[:2], output=output)
+    changes = with_mode(replace(by_key, name="changes"), "update", None)
+    once = deduplicated(replace(by_key, name="once"), chained_stream(spend), ["k"], 20 * SECOND)
+    assert isinstance(changes, Query)
+    asked = [spend, top, changes, once]
+    epochs = [events(*((dice.randint(9 * i, 9 * i + 20), dice.choice("ab"), dice.randint(0, 3)) for _ in range(6)))
+              for i in range(20)]  # fmt: skip
+    run = Run(tmp_path, asked, 1 + seed % 3, others=[chained_stream(spend)])
+    told = []
+    for rows in epochs:
+        before = len(run.sinks["changes"].table())
+        run.epoch(dealt(seed)(rows))
+        told.append(rows_of(run.sinks["changes"].table())[before:])
+    twin, marked = without_repeats(spend, epochs)
+    upstream, tops = chain_by_epoch([twin, top], marked, drained=True)
+    read = [[], *(as_events(twin, rows) for rows in upstream)]
+    never = 1 << 50  # no row is late for a query over it
+    for mine, theirs in zip(told_by_epoch(replace(changes, delay_us=never), read[: len(told)]), told, strict=True):
+        assert_same_rows(mine, theirs)
+    run.pond.drain()
+    found = run.answers().rows
+    assert_same_rows([row for rows in tops for row in rows], found["top"])
+    left, kept = without_repeats(replace(once, delay_us=never), read)
+    assert_same_rows(oracle.answer(left, kept, drained=True), found["once"])
+    assert run.ledger.counts["once"]["repeated"] > 0

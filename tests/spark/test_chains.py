@@ -116,6 +116,10 @@ def test_what_cannot_follow_a_query_is_refused(spark: SparkSession, tmp_path: Pa
         refused(pond, f"SELECT count(*) FROM {shifted} GROUP BY window(u, '1 minute')")
         unbounded = "SELECT count(*) FROM STREAM spend GROUP BY window(last, '1 minute')"
         assert "bounds no window" in refused(pond, unbounded)
+        per_card = "SELECT card, window(ts, '1 minute') AS w, count(*) AS n FROM STREAM tx"
+        per_card += " WATERMARK ts DELAY OF INTERVAL 0 SECONDS GROUP BY ALL"
+        pond.add("changing", per_card, emit="update")
+        assert "changing changes with each epoch" in refused(pond, f"SELECT sum(n) FROM STREAM changing {grouped}")
         named = "WITH x AS (SELECT card, w.end AS e FROM STREAM spend)"
         made = pond.add("more", f"{named} SELECT count(*) AS n FROM x GROUP BY window(e, '1 hour')")
         assert (made.stream, made.event_time, made.delay_us) == ("spend", "w.end", 0)

@@ -667,7 +667,8 @@ def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame
         "hidden": lambda: bare.withWatermark("ts", "1 second").groupBy("_metadata.file_path", hour).count(),
         "whole columns": lambda: source.groupBy(whole("kind"), hour).count(),
         "not deterministic": lambda: source.groupBy(shout.asNondeterministic()("kind"), hour).count(),
-        "dropDuplicatesWithinWatermark": lambda: source.dropDuplicatesWithinWatermark(["id"]).groupBy(hour).count(),
+        "above a filter": lambda: source.where("id > 1").dropDuplicatesWithinWatermark(["id"]).groupBy(hour).count(),
+        "kind, which its key": lambda: source.dropDuplicatesWithinWatermark(["id"]).groupBy(hour, "kind").count(),
         "dropDuplicates": lambda: source.dropDuplicates(["id", "ts"]).groupBy(hour).count(),
         "join of two streams": lambda: source.join(other, "id").groupBy(hour).count(),
         "SEMI": lambda: source.join(static, "id", "left_semi").groupBy(hour).count(),
@@ -683,12 +684,23 @@ def _frames(source: DataFrame, folder: Path) -> dict[str, Callable[[], DataFrame
 @pytest.mark.parametrize("what", [
     "rand|not deterministic|run to run", "run to run", "uuid", "whole columns", "not deterministic",
     "hidden",
-    "dropDuplicatesWithinWatermark", "dropDuplicates", "join of two streams", "SEMI", "wait differently",
+    "above a filter", "kind, which its key", "dropDuplicates", "join of two streams", "SEMI", "wait differently",
     "below a union", "no stream", "Limit", "is computed", "chain",
 ])  # fmt: skip
 def test_frames_refused(spark: SparkSession, front: FrontEnd, folder: Path, what: str) -> None:
     with pytest.raises(QueryError, match=what):
         front.query_from_dataframe("q", _frames(frame(spark, folder), folder)[what]())
+
+
+def test_duplicates_within_the_watermark(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
+    source = frame(spark, folder)
+    once = source.dropDuplicatesWithinWatermark(["id", "kind"]).where("i > 0").groupBy(F.window("ts", "1 hour"), "kind")
+    query = front.query_from_dataframe("q", once.count())
+    assert isinstance(query, Query)
+    assert query.deduplicated is not None
+    assert {one.name for one in query.deduplicated.columns} == {"id", "kind"}
+    assert query.deduplicated.within_us == query.delay_us
+    assert query.where is not None
 
 
 def test_a_batch_frame_is_no_stream(spark: SparkSession, front: FrontEnd) -> None:

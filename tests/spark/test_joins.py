@@ -24,6 +24,7 @@ from millpond.model.windows import Sliding
 from millpond.plan.explain import explain
 from millpond.plan.explain_joins import price_of_join
 from millpond.spark.frontend import FrontEnd
+from millpond.spark.properties import Mode, Repeats
 
 pytestmark = pytest.mark.slow
 
@@ -219,6 +220,19 @@ def test_windows_of_both_sides(spark: SparkSession, front: FrontEnd, folder: Pat
 def test_joins_refused(front: FrontEnd, text: str, error: type[QueryError], match: str) -> None:
     with pytest.raises(error, match=match):
         front.query_from_sql("q", text)
+
+
+def test_joins_have_no_modes(spark: SparkSession, front: FrontEnd, folder: Path) -> None:
+    once = Repeats(("card",), "1 hour")
+    for mode, repeats in ((Mode("update"), None), (Mode(correct_for="1 hour"), None), (None, once)):
+        with pytest.raises(UnsupportedQuery, match="is a join"):
+            front.query_from_sql("q", QUERIES["inner_near"], mode=mode, repeats=repeats)
+    a, b = (spark.readStream.schema(kind).parquet(str(folder / name)) for name, kind in (("tx", TX), ("pay", PAY)))
+    a = a.withWatermark("ts", "30 minutes").dropDuplicatesWithinWatermark(["card"])
+    b = b.withWatermark("at", "20 minutes")
+    near_by = (a["card"] == b["card"]) & b["at"].between(a["ts"], a["ts"] + F.expr("INTERVAL 5 MINUTES"))
+    with pytest.raises(UnsupportedQuery, match="is a join"):
+        front.query_from_dataframe("q", a.join(b, near_by).select("id", "no"))
 
 
 def test_days_of_a_calendar_stay_in_the_condition(spark: SparkSession, folder: Path) -> None:

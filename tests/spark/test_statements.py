@@ -182,6 +182,7 @@ REFUSED = [
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('late.path'='x') AS {SELECT}", QueryTypeError, "'late.path' of a has"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('late.format'='csv') AS {SELECT}", QueryTypeError, "has no late.path"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('late.format'='noop') AS {SELECT}", UnsupportedQuery, "written as noop"),
+    (f"CREATE STREAMING TABLE a TBLPROPERTIES ('emti'='x') AS {SELECT}", QueryTypeError, "`emti` is not.*emit"),
     (f"{TX} TBLPROPERTIES ('serve'='true')", QueryTypeError, "line 1: `serve` is not a property of a stream"),
     (f"{TX} TBLPROPERTIES ('order.offset'='id')", QueryTypeError, "'order.offset' without 'order.partition'"),
     (f"{TX} TBLPROPERTIES ('idle_after'='1 second')", QueryTypeError, "'idle_after' of the stream tx needs an order"),

@@ -10,7 +10,7 @@ from millpond.control.progress import utc
 from millpond.control.why import Facts, source_folder
 from millpond.errors import TooManyPairsError
 from millpond.model.expressions import Expression, render
-from millpond.model.join import Join
+from millpond.model.join import Join, Side
 from millpond.model.query import Query
 from millpond.model.selection import Selection
 from millpond.model.windows import Framed, Session
@@ -121,11 +121,13 @@ def _none_applied(facts: Facts) -> Cause:
     else:
         sides = [*query.sides.values()] if isinstance(query, Join) else [query]
         delays, times = (" or ".join(dict.fromkeys(made)) for made in zip(
-            *((duration(side.delay_us), side.event_time) for side in sides), strict=True
+            *((duration(_late_after_us(side)), side.event_time) for side in sides), strict=True
         ))  # fmt: skip
+        corrected = isinstance(query, Query) and query.corrected_for_us
+        of = "the delay, and as long as rows are corrected" if corrected else "the delay"
         reasons["all-late"] = (
             since.late,
-            f"late: {delays} (the delay) or more behind the newest event of earlier epochs, or in a "
+            f"late: {delays} ({of}) or more behind the newest event of earlier epochs, or in a "
             "window that a drain closed. Files are read in the order of their times of change; a longer DELAY waits "
             "for more",
         )
@@ -150,7 +152,12 @@ def _withheld(facts: Facts) -> Cause:
     having = f" {_named(query, query.having)}" if isinstance(query, Query) and query.having is not None else ""
     count = facts.tail.counts.withheld
     what = "The one row" if count == 1 else f"All {count:,} rows"
-    return Cause("having", f"{what} of closed windows{_span(facts)} did not meet HAVING{having}.")
+    of = "changed" if isinstance(query, Query) and query.updating else "closed"
+    return Cause("having", f"{what} of {of} windows{_span(facts)} did not meet HAVING{having}.")
+
+
+def _late_after_us(asked: Query | Side) -> int:
+    return asked.late_after_us if isinstance(asked, Query) else asked.delay_us
 
 
 def _named(query: Query, having: Expression) -> str:

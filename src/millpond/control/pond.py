@@ -38,6 +38,7 @@ from millpond.spark.driver import Driver, Epoch
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.hosts import check_one_host
 from millpond.spark.mapped import BatchFunction
+from millpond.spark.properties import Mode, Repeats
 from millpond.spark.read import read
 from millpond.spark.session import (
     Frame,
@@ -118,13 +119,18 @@ class Pond:
         )
 
     def add(
-        self, name: str, query: str | Frame, *, sink: Sink = _MEMORY, serve: bool = False, late: Sink | None = None
-    ) -> AnyQuery:
+        self, name: str, query: str | Frame, *, sink: Sink = _MEMORY, serve: bool = False, late: Sink | None = None,
+        emit: str = "final", correct_for: str | None = None, deduplicate: Sequence[str] = (),
+        deduplicate_within: str | None = None,
+    ) -> AnyQuery:  # fmt: skip
         """Add a query before the pond runs: Spark SQL, or a Structured Streaming DataFrame that is not started.
 
         SQL may read the rows of an earlier query, `FROM STREAM its_name`; they come an epoch later.
         Its rows go to `sink` (default: kept in memory, see `table`); `serve` keeps the latest row per key
-        for `lookup`; late events that WHERE takes go to `late`, or are only counted.
+        for `lookup`; late events that WHERE takes go to `late`, or are only counted. Rows leave once, when the
+        watermark passes their window; with `emit="update"` in each epoch that changes them (`_op`: upsert or delete);
+        with `correct_for="1 hour"` once, and again when events come that much later than the delay (`_revision`).
+        An event that is equal in the columns `deduplicate` to one at most `deduplicate_within` before it is left out.
 
         Raises:
             QueryError: the query is wrong, refused or not supported; nothing was added.
@@ -133,10 +139,15 @@ class Pond:
             raise UnsupportedQuery(f"{name} cannot be added to a pond that runs.", "Add it before `run`.")
         if name in self._queries:
             raise QueryTypeError(f"The query name {name!r} is used twice.", "Give each query its own name.")
+        mode, repeats = Mode(emit, correct_for), Repeats(tuple(deduplicate), deduplicate_within)
         if isinstance(query, str):
-            made = self._front.query_from_sql(name, query, sink=sink, serve=serve, late=late)
+            made = self._front.query_from_sql(
+                name, query, sink=sink, serve=serve, late=late, mode=mode, repeats=repeats
+            )
         else:
-            made = self._front.query_from_dataframe(name, query, sink=sink, serve=serve, late=late)
+            made = self._front.query_from_dataframe(
+                name, query, sink=sink, serve=serve, late=late, mode=mode, repeats=repeats
+            )
         self._queries[name] = made
         return made
 

@@ -125,7 +125,8 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
     if isinstance(query, Query):
         group, plan = build_plan(spec.queries, spec.since).of_query(name)
         mark_us = watermarks(manifest).get(query.stream, Watermark()).at(query.delay_us)
-        due = next_due(group, plan, manifest, Files(truth.folder), spec.instances)
+        if not query.updating:  # whose rows leave with the events that change them
+            due = next_due(group, plan, manifest, Files(truth.folder), spec.instances)
     elif isinstance(query, Join):
         marks = {side.stream: _mark(manifest, side) for side in (query.right, query.left)}
         slower = min(query.streams, key=lambda name: (marks[name] is not None, marks[name] or 0))

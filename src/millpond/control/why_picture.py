@@ -13,7 +13,7 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import Selection
 from millpond.plan.explain_joins import join_text
-from millpond.plan.words import duration, window_text
+from millpond.plan.words import waiting_text, window_text
 
 _WIDTH = 100
 _BAR = 40
@@ -40,7 +40,7 @@ def _head(facts: Facts) -> Iterator[str]:
         what = join_text(query)
     else:
         keys = ", ".join(map(render, query.keys)) or "nothing"
-        what = f"{query.stream} by {keys}, {window_text(query.window)}, delay {duration(query.delay_us)}"
+        what = f"{query.stream} by {keys}, {window_text(query.window)}, {waiting_text(query)}"
     yield f"{query.name}: {what}, to {query.sink.format}, as of record {facts.n}"
     if facts.tail.at_us is not None:
         yield f"the last epoch was committed at {utc(facts.tail.at_us)}"
@@ -53,7 +53,8 @@ def _funnel(facts: Facts) -> Iterator[str]:
     for name in ("read", "late", "dead", "filtered", "applied"):
         count = getattr(counts, name)
         yield f"  {name:<9}{count:>14,}  {bar(count, counts.read)}".rstrip()
-    yield "rows" if not isinstance(facts.query, Query) else "rows of closed windows"
+    told = not isinstance(facts.query, Query) or facts.query.changing
+    yield "rows" if told else "rows of closed windows"
     for name, count in (("withheld", counts.withheld), ("out", counts.rows)):
         yield f"  {name:<9}{count:>14,}  {bar(count, counts.withheld + counts.rows)}".rstrip()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from millpond.errors import QueryTypeError
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
-from millpond.model.expressions import Expression
+from millpond.model.expressions import Column, Expression
 from millpond.model.functions import UserFunction
 from millpond.model.windows import Window
 
@@ -18,6 +19,30 @@ class Named(msgspec.Struct, frozen=True):
 
     name: str
     expression: Expression
+
+
+def named_once(columns: Sequence[Named]) -> tuple[Named, ...]:
+    """The columns, if each has a name of its own.
+
+    Raises:
+        QueryTypeError: two have the same.
+    """
+    names = [column.name for column in columns]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise QueryTypeError(f"Two columns of the query are called {twice[0]}.", "Give one another name with AS.")
+    return tuple(columns)
+
+
+class Deduplication(msgspec.Struct, frozen=True):
+    """An event is left out if one that is equal in `columns` came at most `within_us` before it, in event time.
+
+    Of events at one time the first is taken: by source partition and offset or, without an order, by their values.
+    Columns are compared as keys are: NULL equals NULL, NaN equals NaN.
+    """
+
+    columns: tuple[Column, ...]
+    within_us: int
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -30,6 +55,9 @@ class Query(msgspec.Struct, frozen=True):
     largest event time seen minus the delay. `late`: where late events go that WHERE takes; without one they are
     only counted, and the JSON of the query has no such field. `functions`: those of users, likewise.
     `event`: where each event has a row of its own, what `event:i` of `output` and `having` stands for.
+    `emit`: `update` tells every change of a row in its epoch; without it a row leaves when the watermark passes its
+    window. `correct_us`: events that are later than the delay, by less than this, are taken and correct rows that have
+    left; see `plan.modes`. `deduplicate`: it is asked of the stream without repeated events; see `plan.deduplication`.
     """
 
     name: str
@@ -48,6 +76,9 @@ class Query(msgspec.Struct, frozen=True):
     late: Sink | msgspec.UnsetType = msgspec.UNSET
     functions: tuple[UserFunction, ...] | msgspec.UnsetType = msgspec.UNSET
     event: tuple[Expression, ...] | msgspec.UnsetType = msgspec.UNSET
+    emit: str | msgspec.UnsetType = msgspec.UNSET
+    correct_us: int | msgspec.UnsetType = msgspec.UNSET
+    deduplicate: Deduplication | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def of_event(self) -> tuple[Expression, ...]:
@@ -58,6 +89,31 @@ class Query(msgspec.Struct, frozen=True):
     def streams(self) -> tuple[str, ...]:
         """The stream that it reads."""
         return (self.stream,)
+
+    @property
+    def updating(self) -> bool:
+        """Whether it tells every change of a row."""
+        return self.emit == "update"
+
+    @property
+    def corrected_for_us(self) -> int:
+        """How much later than the delay an event may be and still correct its rows; 0: rows are final."""
+        return 0 if isinstance(self.correct_us, msgspec.UnsetType) else self.correct_us
+
+    @property
+    def changing(self) -> bool:
+        """Whether a row that has left may be replaced or deleted: rows then say so in columns of their own."""
+        return self.updating or self.corrected_for_us > 0
+
+    @property
+    def late_after_us(self) -> int:
+        """An event is late for it by this delay: its own and, where rows are corrected, as long as they are."""
+        return self.delay_us + self.corrected_for_us
+
+    @property
+    def deduplicated(self) -> Deduplication | None:
+        """Which events are left out as repeated, if any."""
+        return None if isinstance(self.deduplicate, msgspec.UnsetType) else self.deduplicate
 
     @property
     def user_functions(self) -> dict[str, UserFunction]:

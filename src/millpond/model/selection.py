@@ -57,4 +57,5 @@ def expressions_of(asked: AnyQuery) -> tuple[Expression, ...]:
         parts += [*asked.keys, *asked.of_event]
         for aggregate in asked.aggregates:
             parts += [*aggregate.arguments, aggregate.filter]
+        parts += () if asked.deduplicated is None else asked.deduplicated.columns
     return tuple(part for part in parts if part is not None)

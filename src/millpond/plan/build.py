@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -23,7 +23,8 @@ from millpond.model.join import Join, Side
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.windows import Counted, Framed, Range, Session, Window
-from millpond.plan.event_log import log_plan, logged_rows
+from millpond.plan.deduplication import deduplication_log
+from millpond.plan.event_log import LogPlan, log_plan, logged_rows
 from millpond.plan.join import identity_of, plan_joins
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
@@ -59,6 +60,8 @@ def build_plan(queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None =
 def _identity(query: Query) -> tuple[object, ...]:
     """What queries of one group have alike; of sessions also the events, for these make the windows."""
     alike = (query.stream, query.event_time, query.keys)
+    if query.deduplicated is not None:  # with one delay it is known for all at once which events repeat
+        return (*alike, query.deduplicated, query.delay_us)
     if isinstance(query.window, Counted):  # whose events and keys stay however old they are
         return (*alike, "counted")
     if not isinstance(query.window, Session):
@@ -96,7 +99,7 @@ def _timed(query: Query | Join) -> Iterable[Query | Side]:
 
 def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> GroupPlan:
     """`queries` agree in stream, event time and keys."""
-    delays = sorted({query.delay_us for query in queries})
+    delays = sorted({query.late_after_us for query in queries})
     windows = sorted({query.window for query in queries}, key=_order)
     measures: dict[Measure, int] = {}
 
@@ -114,7 +117,7 @@ def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> 
                     () if reads_events(query, aggregate) else tuple(map(position, measures_of(aggregate, presence)))
                     for aggregate in query.aggregates
                 ),
-                delays.index(query.delay_us),
+                delays.index(query.late_after_us),
                 since_us.get(query.name, msgspec.UNSET),
             )
         )
@@ -127,8 +130,19 @@ def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> 
         tuple(windows),
         tuple(measures),
         tuple(plans),
-        log_plan(one for query in queries for one in logged_of(query)) or msgspec.UNSET,
+        _log_of(queries, tuple(measures)) or msgspec.UNSET,
+        queries[0].deduplicate,
     )
+
+
+def _log_of(queries: Sequence[Query], kept: Sequence[Measure]) -> LogPlan | None:
+    """What a group keeps of its events: what some query reads, or all that its measures do until it is known which
+    events repeat others.
+    """
+    found = queries[0].deduplicated
+    if found is not None:
+        return deduplication_log(found, kept)
+    return log_plan(one for query in queries for one in logged_of(query))
 
 
 def reads_events(query: Query, aggregate: Aggregate) -> bool:

@@ -27,12 +27,18 @@ def chained_stream(upstream: AnyQuery) -> Stream:
     its last microsecond.
 
     Raises:
-        UnsupportedQuery: the query has no windows.
+        UnsupportedQuery: the query has no windows, or its rows may change.
     """
     if not isinstance(upstream, Query):
         raise UnsupportedQuery(
             f"{upstream.name} has no window, so its rows are events as they come.",
             "Make its text a view (CREATE TEMPORARY VIEW), and read that.",
+        )
+    if upstream.changing:
+        how = "changes with each epoch" if upstream.updating else "is corrected after it has left"
+        raise UnsupportedQuery(
+            f"A row of {upstream.name} {how}, and what was made of it cannot be taken back.",
+            f"Read a query like {upstream.name} whose rows are final: without 'emit' and 'correct.for'.",
         )
     fields = []
     for item in upstream.output:

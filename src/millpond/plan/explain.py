@@ -19,7 +19,7 @@ from millpond.plan.explain_stateless import stateless_lines
 from millpond.plan.measures import precision_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
 from millpond.plan.subqueries import subquery_lines
-from millpond.plan.words import count_of, duration, predicate_text, window_text
+from millpond.plan.words import count_of, duration, predicate_text, waiting_text, window_text
 
 _HOUR_US = 3_600_000_000
 _COUNTED_EDGES = 1 << 20
@@ -93,6 +93,11 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
     yield f"  delays    {', '.join(map(duration, group.delays_us))}"
     how = "cells are kept by signature" if group.signed else "each evaluated once per event"
     once = f"{count_of(len(filters), 'predicate')}, {how}"
+    found = group.deduplicated
+    if found is not None:
+        names = ", ".join(column.name for column in found.columns)
+        within = duration(found.within_us)
+        yield f"  repeated  left out: equal in {names} within {within}; events wait for the watermark"
     yield f"  filters   {once if filters else 'none'}"
     for filter_ in filters:
         yield f"    {predicate_text(filter_)}"
@@ -113,7 +118,7 @@ def _query(plan: Plan, group: GroupPlan, query: QueryPlan) -> Iterator[str]:
     others = [other for other in group.queries if other is not query]
     theirs = {place for other in others for place in _places(other)}
     private = mine - theirs
-    yield f"    {query.query.name}: {window_text(query.query.window)}, delay {duration(query.query.delay_us)}"
+    yield f"    {query.query.name}: {window_text(query.query.window)}, {waiting_text(query.query)}"
     late = query.query.late_sink
     if late is not None:
         yield f"      late rows  {' '.join(filter(None, (late.format, late.path)))}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from millpond.model.expressions import render
+from millpond.model.expressions import Expression, render
 from millpond.model.windows import Counted, Framed, Range
 from millpond.plan.build import build_plan, logged_of
-from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
 from millpond.plan.words import count_of, duration, predicate_text
 
 _WORD_BYTES = 8
@@ -20,17 +20,29 @@ def event_lines(group: GroupPlan) -> Iterator[str]:
         return
     askers: dict[object, dict[str, None]] = {}
     for plan in group.queries:
-        for some, rows in logged_of(plan.query):
+        for some, rows in _asked(group, plan):
             for asked in (*some, rows):
                 askers.setdefault(asked, {})[plan.query.name] = None
     values, filters = count_of(len(log.values), "value"), count_of(len(log.filters), "predicate")
     yield f"  events    kept as events, each once: {values}, {filters}"
     if framed := [plan for plan in group.queries if isinstance(plan.query.window, Framed)]:
         yield f"            {kept_text(framed)}"
+    if (found := group.deduplicated) is not None:
+        kept = duration(group.delays_us[0] + found.within_us)
+        yield f"            for {kept} of event time: the delay, and as long as they may be repeated"
     for value in log.values:
         yield f"    {render(value)}  <- {', '.join(askers[value])}"
     for condition in log.filters:
         yield f"    where {predicate_text(condition)}  <- {', '.join(askers[condition])}"
+
+
+def _asked(group: GroupPlan, plan: QueryPlan) -> Iterator[tuple[tuple[Expression, ...], Expression | None]]:
+    """The values that a query needs of events, with the filter of their rows."""
+    if group.deduplicated is None:
+        yield from logged_of(plan.query)
+        return
+    yield group.deduplicated.columns, None
+    yield from ((group.measures[i].values, group.measures[i].filter) for i in measures_read([plan]))
 
 
 def kept_text(plans: Sequence[QueryPlan]) -> str:

@@ -43,7 +43,7 @@ def late_asks(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[LateAsk,
             asked = query.query
             if asked.late_sink is not None:
                 columns = late_columns(asked, by_name[group.stream])
-                ask = LateAsk(asked.name, group.id, query.delay, asked.delay_us, asked.where, columns)
+                ask = LateAsk(asked.name, group.id, query.delay, asked.late_after_us, asked.where, columns)
                 found.setdefault(group.stream, []).append(ask)
     return {stream: tuple(asks) for stream, asks in found.items()}
 
@@ -53,6 +53,7 @@ def late_columns(query: Query, stream: Stream) -> tuple[str, ...]:
     parts: list[Expression | None] = [*query.keys, *query.of_event, query.where]
     for aggregate in query.aggregates:
         parts += [*aggregate.arguments, aggregate.filter]
+    parts += () if query.deduplicated is None else query.deduplicated.columns
     read: set[str] = set()
     for part in parts:
         if part is not None:

@@ -9,7 +9,7 @@ from functools import cached_property
 import msgspec
 
 from millpond.model.expressions import Expression
-from millpond.model.query import Query
+from millpond.model.query import Deduplication, Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.windows import Counted, Framed, Session, Sliding, Window
 from millpond.plan.event_log import LogPlan
@@ -66,7 +66,7 @@ class QueryPlan(msgspec.Struct, frozen=True):
     """How one query reads its group: `presence` and `measures` are positions in the group's measures.
 
     `measures[i]` are those of aggregate `i`, in the order `runtime.finish` expects; `delay` is the position
-    of the query's delay among the group's: it takes the events of slice classes 0 … `delay`.
+    of the query's `late_after_us` among the group's delays: it takes the events of slice classes 0 … `delay`.
     `since_us`: the query was added when events were there already; its first window starts at or after this.
     """
 
@@ -106,6 +106,12 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
     measures: tuple[Measure, ...]
     queries: tuple[QueryPlan, ...]
     log: LogPlan | msgspec.UnsetType = msgspec.UNSET
+    deduplicate: Deduplication | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def deduplicated(self) -> Deduplication | None:
+        """Which events are left out as repeated: all wait in the event log until the watermark passes them."""
+        return None if isinstance(self.deduplicate, msgspec.UnsetType) else self.deduplicate
 
     @property
     def events(self) -> LogPlan | None:

@@ -54,7 +54,7 @@ class Price(NamedTuple):
 
 def kept_us(group: GroupPlan) -> int:
     """How long cells of a group are needed, µs of event time; atoms, from the last event of their session."""
-    return max((length_us(plan.query.window) + plan.query.delay_us for plan in group.celled), default=0)
+    return max((length_us(plan.query.window) + plan.query.late_after_us for plan in group.celled), default=0)
 
 
 def price(plan: Plan, query: Query) -> Price:
@@ -122,7 +122,9 @@ def _lines(found: Price) -> Iterator[str]:
     before, after = found.edges
     yield f"  edges     {_change(rate_text(before), rate_text(after), found.before)} per hour"
     kept = [duration(us) for us in found.kept_us]
-    what = ": its longest window and delay"
+    what = ": its longest window, with its delay and as long as it is corrected"
+    if not any(plan.query.corrected_for_us for plan in group.queries):
+        what = ": its longest window and delay"
     if group.gaps_us:
         what = " after the last event of a session: its longest gap and delay"
     if isinstance(query.window, Framed):
@@ -130,8 +132,15 @@ def _lines(found: Price) -> Iterator[str]:
         yield f"  kept      {kept_text(mine)}"
         return
     yield f"  kept      {_change(kept[0], kept[1], found.before)} of event time{what}"
-    if found.before is not None and query.delay_us not in found.before.delays_us:
-        yield f"  delay     one more, {duration(query.delay_us)}: what is late for only some delays has its own slices"
+    late_after = query.late_after_us
+    if found.before is not None and late_after not in found.before.delays_us:
+        yield f"  delay     one more, {duration(late_after)}: what is late for only some delays has its own slices"
+    if query.deduplicated is not None:
+        within = duration(query.deduplicated.within_us)
+        yield f"  repeated  events wait for the watermark, and are kept for {within} more"
+    if query.changing:
+        how = "changes" if query.updating else "corrects"
+        yield f"  rows      leave with each epoch that {how} them: their windows are read again, for the keys that came"
 
 
 def _events(found: Price) -> Iterator[str]:

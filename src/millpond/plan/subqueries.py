@@ -76,7 +76,8 @@ def subqueries(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[SubQuer
         places = {one.query.name: _places(one) for one in group.queries}
         stream = by_name.get(group.stream, Stream(group.stream, ()))
         does = [f"map to keys and {'events' if group.events is not None else 'values'}"]
-        does.append("split into atoms" if group.gaps_us else "add up by key and slice")
+        if group.deduplicated is None:
+            does.append("split into atoms" if group.gaps_us else "add up by key and slice")
         for one in group.queries:
             first = _first(f"{one.query.name}.1", one.query, stream, asked, readers[group.stream], does)
             found[one.query.name] = first, _aggregate(one.query, group, places)
@@ -146,12 +147,14 @@ def _inputs(stream: Stream, asked: Mapping[str, AnyQuery]) -> Iterator[Travel]:
 def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[int]]) -> SubQuery:
     """What is remembered by key, and what becomes of it."""
     keys = ", ".join(map(render, query.keys)) or "nothing"
-    operators = [f"aggregate by {keys}"]
+    operators = [] if query.deduplicated is None else ["leave repeated events out"]
+    operators.append(f"aggregate by {keys}")
     operators += [] if query.having is None else ["filter by HAVING"]
     operators.append(f"map {', '.join(item.name for item in query.output)}")
     first = f"{query.name}.1"
     form = "atoms" if group.gaps_us else "partial results or values, whichever are smaller"
     form = f"events, {form}" if group.events is not None else form
+    form = "events" if query.deduplicated is not None else form
     where = "one instance has the only key" if not query.keys else "the instance that owns the key has its state"
     inputs = Travel(first, "by key", f"{form}; {where}"), Travel(first, "broadcast", "the newest event times")
     others = [name for name in places if name != query.name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millpond.model.expressions import Expression, columns_of, render
+from millpond.model.query import Query
 from millpond.model.windows import Counted, Range, Session, Window
 
 _HOUR_US = 3_600_000_000
@@ -48,6 +49,14 @@ def window_text(window: Window) -> str:
     if not window.tumbling:
         text += f" every {duration(window.slide_us)}"
     return text + (f" from {duration(window.offset_us)}" if window.offset_us else "")
+
+
+def waiting_text(query: Query) -> str:
+    """The delay of a query for people, and its mode if its rows may change."""
+    delay = f"delay {duration(query.delay_us)}"
+    if query.updating:
+        return f"{delay}, emits updates"
+    return f"{delay}, corrected for {duration(query.corrected_for_us)} more" if query.changing else delay
 
 
 def duration(us: int) -> str:

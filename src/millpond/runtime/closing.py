@@ -30,9 +30,13 @@ class Closing(NamedTuple):
 def closing_windows(
     group: GroupPlan, starts_us: Ints, ends_us: Ints, before: Watermark, after: Watermark
 ) -> list[Closing]:
-    """Windows of the group that hold a slice [start, end) and whose end the watermark passes, by end."""
+    """Windows of the group that hold a slice [start, end) and whose end the watermark passes, by end; those of queries
+    whose rows may change are told in `changes`.
+    """
     pairs: dict[tuple[int, int], int] = {}
     for plan in group.celled:
+        if plan.query.changing:
+            continue
         pair = group.windows.index(plan.query.window), plan.delay
         pairs[pair] = min(plan.from_us, pairs.get(pair, plan.from_us))
     found = []
@@ -41,14 +45,14 @@ def closing_windows(
         if high is None or (low is not None and low >= high):
             continue
         window = group.sliding[position]
-        for end in _ends(window, starts_us, ends_us, low, high):
+        for end in ends_over(window, starts_us, ends_us, low, high):
             if end - window.size_us >= from_us:
                 found.append(Closing(end, end - window.size_us, position, delay))
     return sorted(found)
 
 
-def _ends(window: Sliding, starts_us: Ints, ends_us: Ints, low_us: int | None, high_us: int) -> list[int]:
-    """Ends in (low, high] of windows that hold one of the slices."""
+def ends_over(window: Sliding, starts_us: Ints, ends_us: Ints, low_us: int | None, high_us: int) -> list[int]:
+    """Ends in (low, high] of windows that hold one of the slices, ascending."""
     step, phase = window.slide_us, (window.offset_us + window.size_us) % window.slide_us
     first = -((phase - ends_us) // step) * step + phase  # first grid end at or after the slice's end
     last = (starts_us + window.size_us - phase) // step * step + phase

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from millpond.arrays import Ints, Mask
 from millpond.log.manifest import Manifest
 from millpond.model.windows import Framed, Session, Sliding
-from millpond.plan.plan import GroupPlan, Measure, QueryPlan
+from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.runtime.changes import counted_in
 from millpond.runtime.due_events import next_frame
 from millpond.runtime.epoch import group_state, watermarks
 from millpond.runtime.generations import attached, read_cells, read_section
@@ -21,6 +21,7 @@ from millpond.runtime.tasks import GroupState, Watermark
 from millpond.state.atoms import merge_atoms
 from millpond.state.cells import Cells, piece_of
 from millpond.state.delta import Files
+from millpond.state.event_log import decode_events
 
 
 class Due(NamedTuple):
@@ -61,9 +62,23 @@ def next_due(group: GroupPlan, plan: QueryPlan, manifest: Manifest, files: Files
             end = _first_end(group, plan, window, cells, mark)
             if end is not None:
                 ends.append(end)
+        if group.deduplicated is not None:
+            ends += _waiting_ends(window, state, files, mark)
     if not ends:
         return None
     return Due(min(ends) - window.size_us, min(ends), min(ends) + plan.query.delay_us)
+
+
+def _waiting_ends(window: Sliding, state: GroupState, files: Files, mark_us: int | None) -> list[int]:
+    """The earliest end of an open window with an event of which it is not known yet whether it repeats another."""
+    found = []
+    for place in state.events:
+        times = decode_events(read_section(files, place)).times_us
+        waiting = times if mark_us is None else times[times > mark_us]
+        if len(waiting):
+            ends, holds = open_ends(window, waiting, waiting + 1, mark_us)
+            found += [int(ends[holds].min())] if holds.any() else []
+    return found
 
 
 def _next_session(
@@ -96,15 +111,6 @@ def _first_end(
         if bool((counted[cells.offsets[i] : cells.offsets[i + 1]] > 0).any()):
             return int(ends[i])
     return None
-
-
-def counted_in(measure: Measure, cells: Cells) -> tuple[npt.NDArray[np.integer] | None, Mask]:
-    """The column that counts a measure's events (None: there is none), and the slices in which it does so."""
-    signed = cells.slices.signed
-    if signed is None:
-        return cells.columns.get(f"{measure.id}:n"), np.ones(len(cells.slices.start_us), bool)
-    passing = signed.table.passing([measure.filter_id], signed.ids)[:, 0]
-    return cells.columns.get(f"{measure.base.id}:n"), passing
 
 
 def open_ends(window: Sliding, starts_us: Ints, ends_us: Ints, mark_us: int | None) -> tuple[Ints, Mask]:

@@ -147,9 +147,10 @@ def group_state(manifest: Manifest, instance: int, group: GroupPlan | SideLog) -
     segments = manifest.live(instance, group.id, "segment")
     return GroupState(
         tuple(_place(section) for section in keys),
-        tuple(_place(section) for section in segments if not _number(section, "tiles")),
+        tuple(_place(s) for s in segments if not _number(s, "tiles") and not _number(s, "revisions")),
         tuple(_place(section) for section in segments if _number(section, "tiles")),
         tuple(_place(section) for section in manifest.live(instance, group.id, "events")),
+        tuple(_place(section) for section in segments if _number(section, "revisions")),
     )
 
 

@@ -118,13 +118,17 @@ class GroupLog:
 
     def between(self, start_us: int, end_us: int, delay: int) -> Events:
         """All events in [start, end) that are in time for a delay (its position), in the order of their slots."""
+        every = self.within(start_us, end_us, delay)
+        return every.take(np.argsort(every.slots, kind="stable"))
+
+    def within(self, start_us: int, end_us: int, delay: int) -> Events:
+        """The same events in the order of their sections."""
         parts = []
         live = [self.section(place) for place in self.places if place.last_us is None or place.last_us > start_us]
         for events in (*live, *self._fresh):
             wanted = (events.times_us >= start_us) & (events.times_us < end_us) & (events.late_class <= delay)
             parts.append(events if wanted.all() else events.take(wanted))
-        every = self.together(parts)
-        return every.take(np.argsort(every.slots, kind="stable"))
+        return self.together(parts)
 
 
 def among(events: Events, slots: Ints) -> Events:

@@ -6,26 +6,27 @@ that is run again, anywhere, on packets in any order of arrival, gives the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from millpond.clock import lap_us
-from millpond.errors import OverflowedError, UserFunctionError
 from millpond.faults import reached
 from millpond.log.records import Fates, Receipt
 from millpond.model.windows import Range
 from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
+from millpond.runtime.changes import Changes
 from millpond.runtime.closing import Closing, at_once, batches, closing_windows, together
+from millpond.runtime.collected import Collected
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.counted import counter_of, needed_events, passed_now, worth_merging
 from millpond.runtime.counting import add_fates, bounded
+from millpond.runtime.deduplicated import decided
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.framed import Due, rows_of_events
 from millpond.runtime.generations import OPENING, attached, full_level, named_slots, read_section
@@ -34,7 +35,6 @@ from millpond.runtime.horizon import events_needed_from, needed_from
 from millpond.runtime.joins import fold_joins
 from millpond.runtime.late_rows import write_late_rows
 from millpond.runtime.lateness import advanced
-from millpond.runtime.outbox import rows_stream
 from millpond.runtime.packet import GroupPart, decode_packet, late_rows_of, selected_rows_of
 from millpond.runtime.ranges import rows_due
 from millpond.runtime.raw import RawRows, piece_of_raw
@@ -55,9 +55,6 @@ FAN_IN = 8
 """Segments of one level that a snapshot replaces by one of the next: each cell is rewritten O(log) times."""
 
 _SLICES_READ = f"slices_read:{WHOLE_POND}"
-
-_Made: TypeAlias = tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]
-"""Rows by query, and how many HAVING withheld."""
 
 
 def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: str) -> tuple[Receipt, bytes]:
@@ -135,17 +132,17 @@ class _GroupFold:
         counts: dict[str, int],
         reasons: dict[str, str],
     ) -> None:
-        self._task, self._group, self._delta, self._counts, self._reasons = task, group, delta, counts, reasons
-        self._unread: dict[str, int] = {}
+        self._task, self._group, self._delta, self._counts = task, group, delta, counts
+        self._collected = Collected(task, delta, counts, reasons)
         self._state = task.of(instance, group)
         types = [arrow_type(key.type) for key in group.keys]
         cache = Path(task.cache) / task.pond / f"{group.id}-{instance}" if task.cache else None
         sections = [read_section(files, place) for place in self._state.keys]
         self._keys = KeyDictionary(types, sections, cache)
         self._log = None if group.events is None else GroupLog(files, group, group.events, self._state, sections)
-        self._old, self._old_tiles = (
+        self._old, self._old_tiles, self._old_revisions = (
             attached(files, self._state, places, sections, group.delays_us)
-            for places in (self._state.segments, self._state.tiles)
+            for places in (self._state.segments, self._state.tiles, self._state.revisions)
         )
 
     def run(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
@@ -156,18 +153,22 @@ class _GroupFold:
         if self._group.gaps_us:
             self._run_sessions(self._numbered(parts), before, after)
             return
-        fresh = merge(self._numbered(parts), max(len(self._keys), 1))
+        pieces = self._numbered(parts)
+        if self._log is not None and self._group.deduplicated is not None:
+            pieces += self._decided(self._log, before, after)
+        fresh = merge(pieces, max(len(self._keys), 1))
         if fresh.rows:
             self._write_segment(fresh, 0, ())
         held = Held([cells for cells in [*self._old, fresh] if cells.rows], self._old_tiles)
         tiles = None if self._task.drained else new_tiles(self._group, held, before, after, len(self._keys))
         if tiles is not None:
-            self._write_segment(tiles, 0, (), are_tiles=True)
+            self._write_segment(tiles, 0, (), "tiles")
             held = held._replace(tiles=[*held.tiles, tiles])
-        self._close(held, before, after)
+        self._close(held, fresh, before, after)
         self._close_events(before, after)
+        self._collected.write()
         horizon, events_from = needed_from(self._group.celled, after), events_needed_from(self._group, after)
-        old = [*self._old, *self._old_tiles]
+        old = [*self._old, *self._old_tiles, *self._old_revisions]
         expired = [horizon is not None and int(cells.slices.end_us.max()) <= horizon for cells in old]
         if self._roll([fresh] if tiles is None else [fresh, tiles], expired, events_from):
             return  # the snapshot waits for the next epoch: a segment is replaced once
@@ -175,12 +176,22 @@ class _GroupFold:
         self._merge_events(events_from)
         self._snapshot(horizon)
 
+    def _decided(self, log: GroupLog, before: Watermark, after: Watermark) -> list[Piece]:
+        """The cells of events that repeat none, and that the watermark has passed."""
+        found = decided(self._group, log, before, after)
+        for plan in self._group.queries:
+            count = found.repeated.get(self._group.measures[plan.presence].filter, 0)
+            if count:
+                self._counts[f"repeated:{plan.query.name}"] = count
+        return [] if found.piece is None else [found.piece]
+
     def _run_sessions(self, pieces: Sequence[Piece], before: Watermark, after: Watermark) -> None:
         """The same for session windows: what no open session holds is not written, or superseded."""
         gap_us = self._group.gaps_us[0]
         every = [*self._old, merge_atoms(pieces, gap_us).cells]
         atoms, targets = merge_atoms([piece_of(cells) for cells in every], gap_us)
         self._close_sessions(atoms, before, after)
+        self._collected.write()
         needed = needed_atoms(self._group, atoms, after)
         *live, fresh = [some_atoms(cells, needed[rows]) for cells, rows in zip(every, targets, strict=True)]
         expired = [not cells.rows for cells in live]
@@ -206,14 +217,14 @@ class _GroupFold:
     def _run_counted(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
         """The same for windows of so many events: counts are cells, and of the log each key's last events stay."""
         self._numbered(parts)
-        log, size, results = self._log, len(self._keys), dict[str, list[pa.RecordBatch]]()
+        log, size = self._log, len(self._keys)
         assert log is not None
         pieces = {}
         for plan in self._group.queries:
             if (passed := passed_now(log, plan, self._old, size, before, after)) is not None:
                 pieces[counter_of(plan)] = passed.piece(plan)
-                self._answer_frames(plan, passed.due(plan).cut(plan), results)
-        self._write_answers(results)
+                self._answer_frames(plan, passed.due(plan).cut(plan))
+        self._collected.write()
         if pieces:
             self._write_segment(merge(list(pieces.values()), size), 0, ())
         self._add_keys()
@@ -247,18 +258,18 @@ class _GroupFold:
         return pieces
 
     def _write_segment(
-        self, cells: Cells, level: int, supersedes: tuple[str, ...], are_tiles: bool = False
+        self, cells: Cells, level: int, supersedes: tuple[str, ...], apart: str = ""
     ) -> None:
-        slices = cells.slices
+        first, last = (cells.slices.start_us.min(), cells.slices.end_us.max()) if cells.rows else (0, 0)
         info: dict[str, int | str | list[int]] = {
-            "first": int(slices.start_us.min()) if cells.rows else 0,
-            "last": int(slices.end_us.max()) if cells.rows else 0,
+            "first": int(first),
+            "last": int(last),
             "level": level,
             "generation": self._state.generation,
             "delays": list(self._group.delays_us),
         }
-        if are_tiles:
-            info["tiles"] = 1
+        if apart:
+            info[apart] = 1
         self._delta.add(
             "segment", self._group.id, to_bytes(encode_cells(cells)), cells.rows, info, supersedes
         )
@@ -287,24 +298,26 @@ class _GroupFold:
     def _roll(self, added: Sequence[Cells], expired: Sequence[bool], events_from: int | None = None) -> bool:
         """Begin a generation without the keys that no live cell or event names, if these are half of all.
 
-        `expired`: which of the old segments, tiles last, end here. `events_from`: events before it are not needed.
+        `expired`: which of the old segments, then tiles, then revisions, end here. `events_from`: events before it are
+        not needed.
         Asked only where sections of keys would be merged: finding out is a pass over the slots of all live cells.
         """
-        state, old = self._state, [*self._old, *self._old_tiles]
+        state, old = self._state, [*self._old, *self._old_tiles, *self._old_revisions]
         if _full_level(state.keys) is None:
             return False
         naming: list[Cells | Events] = [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)]
-        if self._log is not None and len(self._group.celled) < len(self._group.queries):
+        alone = self._group.deduplicated is not None or len(self._group.celled) < len(self._group.queries)
+        if self._log is not None and alone:  # no cell may name the key of an event
             naming += self._log.needed(events_from)
         named = named_slots(naming, len(self._keys))
         if 2 * len(named) > len(self._keys):
             return False
         replaced = [place.id for place in state.keys]
-        for place, cells, gone in zip([*state.segments, *state.tiles], old, expired, strict=True):
+        for place, cells, gone in zip([*state.segments, *state.tiles, *state.revisions], old, expired, strict=True):
             if gone:
                 replaced.append(place.id)  # it names keys that end here, so it ends with them
             elif place.generation != state.generation:
-                self._write_segment(cells, place.level, (place.id,), place in state.tiles)
+                self._write_segment(cells, place.level, (place.id,), state.apart(place))
         if self._log is not None:
             for place in self._log.places:
                 if place.generation != state.generation:
@@ -314,45 +327,52 @@ class _GroupFold:
         self._delta.add("keys", self._group.id, data, len(named), info, tuple(replaced))
         return True
 
-    def _close(self, held: Held, before: Watermark, after: Watermark) -> None:
+    def _close(self, held: Held, fresh: Cells, before: Watermark, after: Watermark) -> None:
         if not held.slices:
             return
         table = np.unique(np.concatenate([np.stack(cells.slices[:2], axis=1) for cells in held.slices]), axis=0)
         closing = closing_windows(self._group, table[:, 0], table[:, 1], before, after)
-        results: dict[str, list[pa.RecordBatch]] = {}
-        for run in batches(closing, at_once(0 if self._log is None else self._log.rows)):
+        read = 0 if self._log is None or self._group.deduplicated is not None else self._log.rows
+        for run in batches(closing, at_once(read)):
             for some in together(self._group, run):
-                self._answer(some, held, some[0].delay, results)
-        self._write_answers(results)
+                self._answer(some, held, some[0].delay)
+        self._tell_changes(held, fresh, before, after)
+
+    def _tell_changes(self, held: Held, fresh: Cells, before: Watermark, after: Watermark) -> None:
+        """Rows of queries whose rows may change, and how often they did."""
+        plans = [plan for plan in self._group.queries if plan.query.changing and self._collected.is_going(plan)]
+        if not plans:
+            return
+        old = Held([cells for cells in self._old if cells.rows], self._old_tiles)
+        changes = Changes(self._group, self._keys, self._task.buckets, old, held, fresh, self._old_revisions)
+        for plan in plans:
+            self._collected.take(Family(self._group, [plan]), partial(changes.rows, plan, before, after))
+        corrected = changes.corrected([plan.query.name for plan in plans if self._collected.is_going(plan)])
+        if corrected.rows:
+            self._write_segment(corrected, 0, (), "revisions")
 
     def _close_events(self, before: Watermark, after: Watermark) -> None:
         """Rows of the events that the watermark has passed, for queries with a row per event."""
-        results: dict[str, list[pa.RecordBatch]] = {}
         for plan in self._group.queries:
             if self._log is not None and isinstance(plan.query.window, Range):
-                self._answer_frames(plan, rows_due(self._log, plan, before, after), results)
-        self._write_answers(results)
+                self._answer_frames(plan, rows_due(self._log, plan, before, after))
 
-    def _answer_frames(self, plan: QueryPlan, parts: Iterable[Due], results: dict[str, list[pa.RecordBatch]]) -> None:
+    def _answer_frames(self, plan: QueryPlan, parts: Iterable[Due]) -> None:
         """Rows of one query, part by part."""
         family = Family(self._group, [plan])
-        for due in parts if self._is_going(plan) else ():
+        for due in parts if self._collected.is_going(plan) else ():
             make = partial(rows_of_events, self._group, family, due, self._keys, self._task.buckets)
-            if not self._collect(family, make, results):
+            if not self._collected.take(family, make):
                 break
 
     def _close_sessions(self, atoms: Cells, before: Watermark, after: Watermark) -> None:
-        results: dict[str, list[pa.RecordBatch]] = {}
         for asked in asked_of(self._group):
             for some in closing(self._group, asked, atoms, before, after).runs(AT_ONCE):
-                self._answer_sessions(asked, atoms, some, results)
-        self._write_answers(results)
+                self._answer_sessions(asked, atoms, some)
 
-    def _answer_sessions(
-        self, asked: Asked, atoms: Cells, found: Sessions, results: dict[str, list[pa.RecordBatch]]
-    ) -> None:
+    def _answer_sessions(self, asked: Asked, atoms: Cells, found: Sessions) -> None:
         """Rows of the queries that have these closing sessions."""
-        plans = [plan for plan in asked.plans if self._is_going(plan)]
+        plans = [plan for plan in asked.plans if self._collected.is_going(plan)]
         if not plans:
             return
         columns = found.columns(atoms, {self._group.measures[i].id for i in measures_read(plans)})
@@ -361,7 +381,7 @@ class _GroupFold:
         keys, mine = BlockKeys(self._keys, slots, events), found._replace(slots=places)
         for family in (Family(self._group, [plan]) for plan in plans):
             make = partial(rows_of_sessions, self._group, family, mine, columns, keys, self._task.buckets)
-            self._collect(family, make, results)
+            self._collected.take(family, make)
 
     def _events(self, plans: Sequence[QueryPlan], start_us: int, end_us: int, delay: int) -> Events | None:
         """The events of a time, if one of the queries needs them."""
@@ -369,31 +389,16 @@ class _GroupFold:
             return None
         return self._log.between(start_us, end_us, delay)
 
-    def _is_going(self, plan: QueryPlan) -> bool:
-        name = plan.query.name
-        return name not in self._task.quarantined and f"raised:{name}" not in self._counts
-
-    def _write_answers(self, results: Mapping[str, list[pa.RecordBatch]]) -> None:
-        for query, found in results.items():
-            self._write_rows(query, found)
-        for query, rows in self._unread.items():
-            self._counts[f"rows:{query}"] = rows
-
-    def _answer(
-        self,
-        run: Sequence[Closing],
-        held: Held,
-        delay: int,
-        results: dict[str, list[pa.RecordBatch]],
-    ) -> None:
+    def _answer(self, run: Sequence[Closing], held: Held, delay: int) -> None:
         """Rows of every query of one delay for a run of closing windows."""
         group, occurring = self._group, {window.window for window in run}
         asked = [
             plan
             for plan in group.queries
             if plan.delay == delay
+            and not plan.query.changing
             and group.windows.index(plan.query.window) in occurring
-            and self._is_going(plan)
+            and self._collected.is_going(plan)
         ]
         if not asked:
             return
@@ -418,51 +423,15 @@ class _GroupFold:
                     for window in run
                     if window.window == windows[family.window] and window.start_us >= family.first.from_us
                 ]
-                if mine and not self._answer_family(family, block, mine, keys, results):
+                if mine and not self._answer_family(family, block, mine, keys):
                     going.remove(family)
                     alone = [Family(group, [plan]) for plan in family.plans if len(family.plans) > 1]
-                    going += [one for one in alone if self._answer_family(one, block, mine, keys, results)]
+                    going += [one for one in alone if self._answer_family(one, block, mine, keys)]
 
-    def _answer_family(
-        self,
-        family: Family,
-        block: Block,
-        windows: Sequence[Closing],
-        keys: BlockKeys,
-        results: dict[str, list[pa.RecordBatch]],
-    ) -> bool:
+    def _answer_family(self, family: Family, block: Block, windows: Sequence[Closing], keys: BlockKeys) -> bool:
         """Add the rows of a family; False if one of its queries raised."""
         make = partial(rows_of_block, self._group, family, block, windows, keys, self._task.buckets)
-        return self._collect(family, make, results)
-
-    def _collect(self, family: Family, make: Callable[[], _Made], results: dict[str, list[pa.RecordBatch]]) -> bool:
-        """Add the rows that are made of a family; False if one of its queries raised: a lone one is given up."""
-        try:
-            found, withheld = make()
-        except (OverflowedError, UserFunctionError) as error:
-            if len(family.plans) == 1:
-                name = family.first.query.name
-                self._counts[f"raised:{name}"] = 1
-                if isinstance(error, UserFunctionError):
-                    self._reasons[name] = str(error)
-                results.pop(name, None)
-                self._unread.pop(name, None)
-            return False
-        for name, rows in withheld.items():
-            self._counts[f"withheld:{name}"] = self._counts.get(f"withheld:{name}", 0) + rows
-        followed = {plan.query.name for plan in family.plans if plan.query.serve or plan.query.sink.format != "noop"}
-        followed |= self._task.feeds
-        for name, batch in found.items():
-            if name in followed:
-                results.setdefault(name, []).append(batch)
-            else:  # computed and counted: there is nobody to keep them for
-                self._unread[name] = self._unread.get(name, 0) + batch.num_rows
-        return True
-
-    def _write_rows(self, query: str, found: Sequence[pa.RecordBatch]) -> None:
-        rows = sum(batch.num_rows for batch in found)
-        self._counts[f"rows:{query}"] = rows
-        self._delta.add("rows", query, rows_stream(found), rows, {})
+        return self._collected.take(family, make)
 
     def _merge_events(self, horizon: int | None) -> None:
         """The same for sections of events, without those before the horizon."""
@@ -474,7 +443,9 @@ class _GroupFold:
 
         When nothing of them is needed there is no next: they are retired in this epoch.
         """
-        for places, old in ((self._state.segments, self._old), (self._state.tiles, self._old_tiles)):
+        state = self._state
+        parts = (state.segments, self._old), (state.tiles, self._old_tiles), (state.revisions, self._old_revisions)
+        for places, old in parts:
             level = _full_level(places)
             if level is None:
                 continue
@@ -485,7 +456,7 @@ class _GroupFold:
             merged = merge(pieces, max(len(self._keys), 1))
             supersedes = tuple(places[i].id for i in chosen)
             if merged.rows:
-                self._write_segment(merged, level + 1, supersedes, places is self._state.tiles)
+                self._write_segment(merged, level + 1, supersedes, state.apart(places[chosen[0]]))
 
 
 def _full_level(places: Sequence[SectionPlace]) -> int | None:

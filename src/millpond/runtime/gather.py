@@ -118,7 +118,7 @@ def _gather_chunk(
             newest = judged.newest_us
         late = late_classes(times.data, judged, floor, group.delays_us)
         chosen = Rows(evaluator, judged.timed & (late < len(group.delays_us)))
-        if not group.signed:
+        if not group.signed and group.deduplicated is None:  # what no query takes may be what others repeat
             chosen = Rows(evaluator, _taken(group, chosen, late))
         passed = _gather_group(task, group, chosen, times.data, late, order, parts)
         count_rows(counts, group, evaluator, judged.timed, late, sources, passed)
@@ -206,7 +206,7 @@ def _gather_group(
     if group.gaps_us:
         _add_atoms(task, group, rows, times, late_rows, logged, parts)
         return None
-    if logged is not None and not group.celled:
+    if logged is not None and (group.deduplicated is not None or not group.celled):
         _add_events(group, logged, *_owned_keys(task, group, rows)[:2], parts)
         return None
     starts_us, ends_us, slices = slices_of(group.sliding, times)

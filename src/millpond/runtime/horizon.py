@@ -18,7 +18,7 @@ def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
     """
     times = []
     for plan in queries:
-        at = mark.at(plan.query.delay_us)
+        at = mark.at(plan.query.late_after_us)
         window = plan.query.window
         if at is None or isinstance(window, Session | Counted):
             return None
@@ -32,5 +32,9 @@ def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
 
 
 def events_needed_from(group: GroupPlan, mark: Watermark) -> int | None:
-    """The same for the event log of a group."""
+    """The same for the event log of a group; where events may repeat others, these are needed as long as they may."""
+    found = group.deduplicated
+    if found is not None:
+        at = mark.at(group.delays_us[0])
+        return None if at is None else at - found.within_us
     return needed_from([plan for plan in group.queries if needs_events(plan)], mark)

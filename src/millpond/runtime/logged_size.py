@@ -10,12 +10,13 @@ import pyarrow.compute as pc
 
 from millpond.arrays import Mask
 from millpond.model.expressions import Expression
+from millpond.model.query import Query
 from millpond.model.windows import Session
-from millpond.plan.build import presence_filter
+from millpond.plan.build import build_plan, presence_filter
 from millpond.plan.event_log import logged_rows
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.generations import read_section
-from millpond.runtime.horizon import needed_from
+from millpond.runtime.horizon import events_needed_from, needed_from
 from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.tasks import GroupState, Watermark
 from millpond.state.delta import Files
@@ -49,6 +50,8 @@ class LoggedSize(NamedTuple):
         """Bytes of those that the query would keep by itself: its columns of the events that it takes, while it
         needs them.
         """
+        if plan.query.deduplicated is not None:
+            return self._waiting(plan.query, mark)
         presence = presence_filter(plan.query)
         asked = [aggregate for aggregate in plan.query.aggregates if aggregate.logged]
         filters = [logged_rows(aggregate, presence) for aggregate in asked]
@@ -61,6 +64,19 @@ class LoggedSize(NamedTuple):
             if horizon is not None:
                 kept &= part.times_us >= horizon
             total += _bytes(part, int(np.count_nonzero(kept)), names & part.columns.keys())
+        return total
+
+
+    def _waiting(self, query: Query, mark: Watermark) -> int:
+        """The same where events wait until it is known which repeat others."""
+        group = build_plan([query]).groups[0]
+        kept, horizon = group.events, events_needed_from(group, mark)
+        assert kept is not None
+        names = {*map(value_name, kept.values), *map(filter_name, kept.filters)}
+        total = 0
+        for part in self.parts:
+            rows = part.rows if horizon is None else int(np.count_nonzero(part.times_us >= horizon))
+            total += _bytes(part, rows, names & part.columns.keys())
         return total
 
 

@@ -52,19 +52,19 @@ def is_smaller_raw(group: GroupPlan, rows: Rows, cells: int, signed_slices: int 
         name = (measure.kind, measure.values, rows.filter_of(measure.filter))
         # of registers most are zero in small cells, and zeros travel compressed
         kept[name] = (1 << measure.precision) // 4 if measure.precision else _COLUMN_BYTES[measure.kind]
-    filters = set(_conditions(group)) if group.signed else {rows.filter_of(one) for one in _conditions(group)}
-    per_row = 5 + 8 * len(_values(group)) + len(filters) / 8
+    filters = set(conditions_of(group)) if group.signed else {rows.filter_of(one) for one in conditions_of(group)}
+    per_row = 5 + 8 * len(values_of(group)) + len(filters) / 8
     per_cell = 5 + sum(kept.values())
     told = signed_slices * _SLICE_BYTES + signatures * (_SLICE_BYTES / 3 + len(filters) / 6)
     return rows.count * per_row < cells * per_cell + told
 
 
-def _values(group: GroupPlan) -> list[Expression]:
+def values_of(group: GroupPlan) -> list[Expression]:
     """The distinct values of the group's measures, in the order in which they travel."""
     return list(dict.fromkeys(value for measure in group.kept for value in measure.values))
 
 
-def _conditions(group: GroupPlan) -> list[Expression | None]:
+def conditions_of(group: GroupPlan) -> list[Expression | None]:
     """The filters whose bits travel, in their order."""
     return list(group.filters.values()) if group.signed else [measure.filter for measure in group.kept]
 
@@ -74,7 +74,7 @@ def raw_rows(group: GroupPlan, rows: Rows, chosen: Ints, slices: Slices, slice_r
     places: dict[Hashable, int] = {}
     masks: list[Mask] = []
     filters = []
-    for condition in _conditions(group):
+    for condition in conditions_of(group):
         name = rows.filter_of(condition)
         if name not in places:
             passed = rows.passed(name)
@@ -82,7 +82,7 @@ def raw_rows(group: GroupPlan, rows: Rows, chosen: Ints, slices: Slices, slice_r
             if passed is not None:
                 masks.append(passed[chosen])
         filters.append(places[name])
-    values = [rows.values(value)[chosen] for value in _values(group)]
+    values = [rows.values(value)[chosen] for value in values_of(group)]
     return RawRows(slices, slice_rows[chosen], keys[chosen], values, masks, filters)
 
 
@@ -123,7 +123,7 @@ class _RawFacts:
         if not group.signed:  # else what is kept has no filter: signatures tell the rows apart
             self._masks = [mask[rows] for mask in raw.masks]
             self._filters = {measure.filter: raw.filters[i] for i, measure in enumerate(group.kept)}
-        self._values = {value: found[rows] for value, found in zip(_values(group), raw.values, strict=True)}
+        self._values = {value: found[rows] for value, found in zip(values_of(group), raw.values, strict=True)}
 
     def filter_of(self, condition: Expression | None) -> int:
         """See `Facts.filter_of`."""

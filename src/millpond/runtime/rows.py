@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,15 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.arrays import Ints
+from millpond.arrays import Ints, Mask
 from millpond.errors import OverflowedError, UserFunctionError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
+from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.types import WINDOW, element_of, is_array, is_known
 from millpond.model.windows import Counted, Session, Window
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.build import presence_filter
+from millpond.plan.modes import OP, REVISION
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.closing import Closing
 from millpond.runtime.columns import ARROW_TYPES, Values, arrow_type, from_arrow, to_arrow
@@ -41,7 +43,14 @@ ARROW_WINDOW = pa.struct([("start", ARROW_TYPES["timestamp"]), ("end", ARROW_TYP
 
 def output_schema(asked: AnyQuery) -> pa.Schema:
     """Arrow schema of the query's rows as they leave; a type that only passes through is `null`."""
-    return pa.schema([(item.name, _arrow_type(item.expression.type)) for item in asked.output])
+    own = [(item.name, _arrow_type(item.expression.type)) for item in asked.output]
+    return pa.schema([*own, *(change_columns(asked) if isinstance(asked, Query) else ())])
+
+
+def change_columns(query: Query) -> list[tuple[str, pa.DataType]]:
+    """The columns of ours that end the rows of a query whose rows may change."""
+    columns = [(OP, pa.string())] if query.changing else []
+    return [*columns, (REVISION, pa.int64())] if query.corrected_for_us else columns
 
 
 def _arrow_type(kind: str) -> pa.DataType:
@@ -148,13 +157,39 @@ def rows_of_sessions(
     return _rows(group, family, found, columns, keys, buckets)
 
 
+class Told(NamedTuple):
+    """Rows of one query, of which window (position) and slot (within the block) each is, how many HAVING withheld."""
+
+    rows: pa.RecordBatch
+    windows: Ints
+    slots: Ints
+    withheld: int
+
+
+def told_of_block(
+    group: GroupPlan, family: Family, block: Block, windows: Sequence[Closing], keys: BlockKeys, buckets: int,
+    wanted: Callable[[Ints, Ints], Mask],
+) -> Told | None:  # fmt: skip
+    """The rows of one query for the wanted pairs of window and slot; None: no events.
+
+    Raises:
+        OverflowedError: an exact sum, or an output expression, leaves its SQL type.
+    """
+    found = _Found.of(family, block, windows)
+    found = found.take(np.flatnonzero(wanted(found.windows, found.slots)))
+    if not len(found.slots):
+        return None
+    columns = _measured(family, block, windows, found)
+    inputs = _inputs(group, family.first, columns, found, keys) | _key_values(group, found.slots, keys)
+    kept, rows, withheld = _emitted(family.plans, inputs, found, keys, buckets)
+    return Told(rows, kept.windows, kept.slots, sum(withheld.values()))
+
+
 def _rows(
     group: GroupPlan, family: Family, found: _Found, columns: dict[str, Ints], keys: BlockKeys, buckets: int
 ) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:
-    plan, plans = family.first, family.plans
-    inputs = _inputs(group, plan, columns, found, keys)
-    inputs.update(_key_values(group, found.slots, keys))
-    return _emitted(plans, inputs, found, keys, buckets)
+    inputs = _inputs(group, family.first, columns, found, keys) | _key_values(group, found.slots, keys)
+    return _by_plan(family.plans, *_emitted(family.plans, inputs, found, keys, buckets))
 
 
 def rows_of_found(
@@ -170,32 +205,35 @@ def rows_of_found(
     none = np.zeros(len(slots), np.int64)
     found = _Found(none, none, slots, *bounds)
     inputs = inputs | _window_values(found) | _key_values(group, slots, keys)
-    return _emitted([plan], inputs, found, keys, buckets)
+    return _by_plan([plan], *_emitted([plan], inputs, found, keys, buckets))
 
 
-def _emitted(
-    plans: Sequence[QueryPlan], inputs: dict[str, Values], found: _Found, keys: BlockKeys, buckets: int
+def _by_plan(
+    plans: Sequence[QueryPlan], found: _Found, rows: pa.RecordBatch, withheld: dict[str, int]
 ) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:
-    """HAVING and output of rows whose inputs are known."""
-    plan = plans[0]
-    having, withheld = plan.query.having, {}
-    if having is not None:
-        held = Evaluator(inputs, len(found.slots))
-        true = checked(plan, held(having)).is_true()
-        true = np.broadcast_to(true, (len(found.slots),))
-        kept = np.flatnonzero(true)
-        withheld = _by_query(plans, np.bincount(found.queries[~true], minlength=len(plans)))
-        if not len(kept):
-            return {}, withheld
-        found = found.take(kept)
-        inputs = {name: _taken(values, kept) for name, values in inputs.items()}
-    rows = _outputs(plan, inputs, found, keys, buckets)
     bounds = np.searchsorted(found.queries, np.arange(len(plans) + 1)).tolist()
     return {
         plan.query.name: rows.slice(low, high - low)
         for plan, low, high in zip(plans, bounds, bounds[1:], strict=False)
         if low < high
     }, withheld
+
+
+def _emitted(
+    plans: Sequence[QueryPlan], inputs: dict[str, Values], found: _Found, keys: BlockKeys, buckets: int
+) -> tuple[_Found, pa.RecordBatch, dict[str, int]]:
+    """What HAVING leaves of results whose inputs are known, their rows, and how many it withheld by query."""
+    plan = plans[0]
+    having, withheld = plan.query.having, dict[str, int]()
+    if having is not None:
+        held = Evaluator(inputs, len(found.slots))
+        true = checked(plan, held(having)).is_true()
+        true = np.broadcast_to(true, (len(found.slots),))
+        kept = np.flatnonzero(true)
+        withheld = _by_query(plans, np.bincount(found.queries[~true], minlength=len(plans)))
+        found = found.take(kept)
+        inputs = {name: _taken(values, kept) for name, values in inputs.items()}
+    return found, _outputs(plan, inputs, found, keys, buckets), withheld
 
 
 def _by_query(plans: Sequence[QueryPlan], counts: Ints) -> dict[str, int]:

@@ -114,7 +114,8 @@ def sharing(plan: Plan, manifest: Manifest, folder: Path, instances: int) -> Sha
         mark = marks.get(group.stream, Watermark())
         for instance in range(instances):
             state = group_state(manifest, instance, group)
-            stored += sum(place.size for place in (*state.keys, *state.segments, *state.tiles, *state.events))
+            places = (*state.keys, *state.segments, *state.tiles, *state.events, *state.revisions)
+            stored += sum(place.size for place in places)
             cells = _needed_cells(group, state, files, mark)
             key_bytes = _bytes_per_key(state)
             framed = [query for query in group.queries if isinstance(query.query.window, Framed)]

@@ -102,13 +102,19 @@ class ChainedRows(msgspec.Struct, frozen=True):
 class GroupState(msgspec.Struct, frozen=True):
     """What an instance remembers of one group: live keys in the order of their numbers, segments in log order.
 
-    `tiles` are segments too, but only repeat what those of slices hold; `events` is the event log.
+    `tiles` are segments too, but only repeat what those of slices hold; so are `revisions`, which count how often a row
+    was corrected, by (window, key); `events` is the event log.
     """
 
     keys: tuple[SectionPlace, ...] = ()
     segments: tuple[SectionPlace, ...] = ()
     tiles: tuple[SectionPlace, ...] = ()
     events: tuple[SectionPlace, ...] = ()
+    revisions: tuple[SectionPlace, ...] = ()
+
+    def apart(self, place: SectionPlace) -> str:
+        """What the segments say of themselves that are kept apart from those of slices: `tiles`, `revisions`."""
+        return "tiles" if place in self.tiles else "revisions" if place in self.revisions else ""
 
     @property
     def generation(self) -> int:

@@ -28,7 +28,6 @@ from millpond.spark.windows import is_noted, recovered, recovered_session
 
 _STATEFUL = {
     "Deduplicate": "dropDuplicates or DISTINCT",
-    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
     "Distinct": "SELECT DISTINCT",
     "Window": "An OVER (…) window",
     "GlobalLimit": "LIMIT",
@@ -89,7 +88,8 @@ class Step(NamedTuple):
 class Below:
     """What feeds an aggregation: steps, the lowest first, and layers of aliases, the highest first.
 
-    `leaf` is a stream or a union; `watermarked`: a watermark was set above it.
+    `leaf` is a stream or a union; `watermarked`: a watermark was set above it; `repeats`: the columns in which events
+    are equal of which only the first is taken.
     """
 
     leaf: JavaObject
@@ -98,6 +98,7 @@ class Below:
     layers: list[list[JavaObject]] = field(default_factory=list)
     definitions: dict[int, JavaObject] = field(default_factory=dict)
     windows: dict[int, WindowColumn] = field(default_factory=dict)
+    repeats: tuple[JavaObject, ...] = ()
 
     def window_part(self, expression: JavaObject) -> WindowPart | None:
         """The window that a grouping key is, if it is one."""
@@ -133,6 +134,8 @@ def read_below(catalyst: Catalyst, node: JavaObject) -> Below:
     layers: list[list[JavaObject]] = []
     definitions: dict[int, JavaObject] = {}
     windows: dict[int, WindowColumn] = {}
+    repeats: tuple[JavaObject, ...] = ()
+    above: int | None = None
     while (kind := kind_of(node)) not in (*STREAMS, MAPPED) and not (kind == "Union" and node.isStreaming()):
         found: dict[int, WindowColumn] = {}
         if kind == "Project":
@@ -155,13 +158,20 @@ def read_below(catalyst: Catalyst, node: JavaObject) -> Below:
             steps.append(Step(None, len(layers), None, not node.outer(), _generated(node)))
         elif kind == "EventTimeWatermark":
             watermarked = True
+        elif kind == "DeduplicateWithinWatermark" and above is None:
+            repeats, above = tuple(items(node.keys())), len(steps)
         elif kind not in ("SubqueryAlias", "ResolvedHint"):
             raise _refused(node, kind)
         windows.update(found)
         node = node.child()
         if found and kind == "Project":
             node = _without_time_filter(node, found)
-    return Below(node, watermarked, steps[::-1], layers, definitions, windows)
+    if above is not None and (len(steps) > above or kind == "Union" or any(step.makes_rows for step in steps)):
+        raise UnsupportedQuery(
+            "dropDuplicatesWithinWatermark above a filter or a union, or below a join or explode, is not answered.",
+            "Drop duplicates first, of a stream as it is, and filter then.",
+        )
+    return Below(node, watermarked, steps[::-1], layers, definitions, windows, repeats)
 
 
 def _generated(node: JavaObject) -> JavaObject:

@@ -24,7 +24,7 @@ def show_rows(spark: SparkSession, upstream: AnyQuery) -> Stream:
     """Make the rows of a query readable by its name.
 
     Raises:
-        UnsupportedQuery: it has no windows.
+        UnsupportedQuery: it has no windows, or its rows may change.
     """
     stream = chained_stream(upstream)
     columns = ", ".join(f"{quoted(item.name)} {item.expression.type}" for item in upstream.output)

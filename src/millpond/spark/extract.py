@@ -21,11 +21,12 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression, Foreign, Literal, call, columns_of, may_raise, walk
 from millpond.model.functions import UserFunction
-from millpond.model.query import Named, Query
+from millpond.model.query import Named, Query, named_once
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Counted, Framed, Range, Session, Sliding, Window
+from millpond.plan.deduplication import deduplicated
 from millpond.spark.aggregates import aggregate_of
 from millpond.spark.below import Below, read_below
 from millpond.spark.branches import Derived
@@ -250,10 +251,22 @@ class Reader:
 
     def extraction(self, query: AnyQuery) -> Extraction:
         """The query, with the expressions of it that Spark projects here."""
+        if self._below.repeats:
+            within_us = query.delay_us if isinstance(query, Query) else 0
+            query = deduplicated(query, self._stream, [self._plain(key) for key in self._below.repeats], within_us)
         nodes = (node for expression in expressions_of(query) for node in walk(expression))
         used = {node.key for node in nodes if isinstance(node, Foreign)}
         foreigns = {key: self._foreigns[key] for key in sorted(used & self._foreigns.keys())}
         return Extraction(query, self._stream, foreigns, self._source.derived)
+
+    def _plain(self, column: JavaObject) -> str:
+        """The name of a column by which events are compared."""
+        meaning = self._column(column)
+        if isinstance(meaning, Column):
+            return meaning.name
+        raise UnsupportedQuery(
+            f"Duplicates are told by {column.name()}, which is computed.", "Name columns of the stream."
+        )
 
     def _passed(self, column: JavaObject) -> Expression:
         """The meaning of a column that leaves; values of types without an operator here pass through as they are."""
@@ -470,19 +483,6 @@ class Reader:
 def _raises_as(value: Expression) -> Expression:
     """TRUE, but for events for which `value` raises: those are dead."""
     return call("or", tuple(call(op, (value,), "boolean") for op in ("isnull", "isnotnull")), "boolean")
-
-
-def named_once(columns: list[Named]) -> tuple[Named, ...]:
-    """The columns, if each has a name of its own.
-
-    Raises:
-        QueryTypeError: two have the same.
-    """
-    names = [column.name for column in columns]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise QueryTypeError(f"Two columns of the query are called {twice[0]}.", "Give one another name with AS.")
-    return tuple(columns)
 
 
 def _leaves(kind: JavaObject) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 from pyspark.errors import PySparkException
@@ -29,6 +30,7 @@ from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
 from millpond.spark.joins import extract_any
 from millpond.spark.mapped import BatchFunction, batches_of
+from millpond.spark.properties import Mode, Repeats
 from millpond.spark.quiet import unlogged
 from millpond.spark.read import Reading, Wanted, Watermark, load, register
 from millpond.spark.refusals import placed, spark_refusal
@@ -36,6 +38,14 @@ from millpond.spark.selfcheck import self_check
 from millpond.spark.statements import blank, parse_file
 from millpond.spark.user_functions import UserFunctions, deadline_ms
 from millpond.spark.windows import tumbling_twin
+
+
+class Leaving(NamedTuple):
+    """Where late events of a query go, when its rows leave, and which of its events repeat others."""
+
+    late: Sink | None = None
+    mode: Mode = Mode()
+    repeats: Repeats = Repeats()
 
 
 class FrontEnd:
@@ -173,18 +183,20 @@ class FrontEnd:
         return (*self._streams, *self._views, *found.views), (*found.functions, *functions)
 
     def query_from_sql(
-        self, name: str, text: str, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None
-    ) -> AnyQuery:
-        """The query that a SELECT means; its late events go to `late`.
+        self, name: str, text: str, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None,
+        mode: Mode | None = None, repeats: Repeats | None = None,
+    ) -> AnyQuery:  # fmt: skip
+        """The query that a SELECT means; its late events go to `late`, its rows leave by `mode`.
 
         Raises:
             QuerySyntaxError, QueryRefused, QueryTypeError, UnsupportedQuery: see `errors`.
         """
         with _within(name):
-            return self._query(Terms(name, None, sink or Sink(), serve, text), text, late)
+            terms = Terms(name, None, sink or Sink(), serve, text)
+            return self._query(terms, text, _leaving(late, mode, repeats))
 
     @unlogged()
-    def _query(self, terms: Terms, text: str, late: Sink | None = None) -> AnyQuery:
+    def _query(self, terms: Terms, text: str, leaving: Leaving) -> AnyQuery:
         """The query of a text; `text` is it with blanks before, where it stands in a file."""
         check_size(terms.text)
         others, functions = self._registered()
@@ -204,7 +216,7 @@ class FrontEnd:
             found = extract_any(self._catalyst, frame, terms, self._all(), relation, self._functions)
             if upstream is not None:
                 check_chained(found, upstream)
-            return self._kept(found, late)
+            return self._kept(found, leaving)
         except PySparkException as error:
             raise spark_refusal(error, text) from error
         except QueryError as error:
@@ -212,8 +224,9 @@ class FrontEnd:
 
     @unlogged()
     def query_from_dataframe(
-        self, name: str, frame: DataFrame, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None
-    ) -> AnyQuery:
+        self, name: str, frame: DataFrame, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None,
+        mode: Mode | None = None, repeats: Repeats | None = None,
+    ) -> AnyQuery:  # fmt: skip
         """The query that a streaming DataFrame means; it is read, never started.
 
         Its stream is the declared one that equals it by format, options and columns, or is declared here.
@@ -230,7 +243,8 @@ class FrontEnd:
             raise QueryTypeError(f"The frame of {name} is no stream.", "Build it with spark.readStream.")
         with _within(name):
             terms = Terms(name, None, sink or Sink(), serve)
-            return self._kept(extract_any(self._catalyst, frame, terms, self._all(), None, self._functions), late)
+            found = extract_any(self._catalyst, frame, terms, self._all(), None, self._functions)
+            return self._kept(found, _leaving(late, mode, repeats))
 
     @unlogged()
     def load_file(self, text: str, opened: Callable[[Source], Source] = lambda source: source) -> list[AnyQuery]:
@@ -254,7 +268,8 @@ class FrontEnd:
         for statement in pond.queries:
             with _within(statement.name, statement.line):
                 terms = Terms(statement.name, None, statement.sink, statement.serve, statement.text)
-                queries.append(self._query(terms, blank(text[: statement.start]) + statement.text, statement.late))
+                leaving = Leaving(statement.late, statement.mode, statement.repeats)
+                queries.append(self._query(terms, blank(text[: statement.start]) + statement.text, leaving))
         return queries
 
     def wanted(self, queries: Iterable[AnyQuery]) -> tuple[Wanted, ...]:
@@ -333,9 +348,10 @@ class FrontEnd:
             self._chained[upstream.name] = show_rows(self._spark, upstream)
         return upstream
 
-    def _kept(self, found: Extraction, late: Sink | None) -> AnyQuery:
+    def _kept(self, found: Extraction, leaving: Leaving) -> AnyQuery:
         """Remember the streams and expressions of a query; what another query brought stays as it is."""
-        query = found.query
+        late = leaving.late
+        query = leaving.mode.of(self._catalyst, leaving.repeats.of(self._catalyst, found.query, found.stream))
         if late is not None:
             if isinstance(query, Selection):
                 raise UnsupportedQuery(
@@ -361,6 +377,10 @@ class FrontEnd:
 
     def _known(self, name: str) -> Stream | None:
         return next((stream for stream in self._all() if stream.name.lower() == name.lower()), None)
+
+
+def _leaving(late: Sink | None, mode: Mode | None, repeats: Repeats | None) -> Leaving:
+    return Leaving(late, mode or Mode(), repeats or Repeats())
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.expressions import Column, Expression
 from millpond.model.join import LEFT, RIGHT, Join, Side, Within
-from millpond.model.query import Named
+from millpond.model.query import Named, named_once
 from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Counted, Sliding
@@ -35,7 +35,7 @@ from millpond.spark.catalyst import (
     type_of,
 )
 from millpond.spark.expressions import Translator, conditions, conjunction
-from millpond.spark.extract import Extraction, Reader, Terms, extract_query, named_once
+from millpond.spark.extract import Extraction, Reader, Terms, extract_query
 from millpond.spark.join_times import Bound, bound_of
 from millpond.spark.sources import find_source
 from millpond.spark.user_functions import UserFunctions

@@ -1,17 +1,64 @@
-"""What the TBLPROPERTIES of a stream say of its event time: order, idle partitions, how far ahead."""
+"""What TBLPROPERTIES say: of a stream its event time (order, idle partitions, how far ahead), of a query when its rows
+leave.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from millpond.errors import QueryTypeError
+from millpond.model.selection import AnyQuery
 from millpond.model.stream import Order, Stream, check_order
+from millpond.plan.deduplication import deduplicated
+from millpond.plan.modes import FINAL, with_mode
 from millpond.spark.catalyst import Catalyst
 
 STREAM_PROPERTIES = ("order.partition", "order.offset", "order.partitions", "idle_after", "max_ahead")
 """Their names; the first two are column names, `order.partitions` is a list with commas, the others are durations."""
+
+
+class Mode(NamedTuple):
+    """When the rows of a query leave: `emit`, and how long after that they are corrected, in Spark's words."""
+
+    emit: str = FINAL
+    correct_for: str | None = None
+
+    def of(self, catalyst: Catalyst, query: AnyQuery) -> AnyQuery:
+        """The query with this mode.
+
+        Raises:
+            QueryTypeError, UnsupportedQuery: see `plan.modes.with_mode`; `correct_for` is no duration.
+        """
+        if self.correct_for is None:
+            return with_mode(query, self.emit, None)
+        return with_mode(query, self.emit, duration_us(catalyst, query.name, "correct.for", self.correct_for))
+
+
+class Repeats(NamedTuple):
+    """Which columns tell that an event repeats another, and within how much event time, in Spark's words."""
+
+    columns: tuple[str, ...] = ()
+    within: str | None = None
+
+    def of(self, catalyst: Catalyst, query: AnyQuery, stream: Stream) -> AnyQuery:
+        """The query over the stream without repeated events.
+
+        Raises:
+            QueryTypeError, UnsupportedQuery: see `plan.deduplication.deduplicated`; `within` is missing or no duration.
+        """
+        if not self.columns and self.within is None:
+            return query
+        if not self.columns or self.within is None:
+            raise QueryTypeError(
+                f"{query.name} has one of 'deduplicate' and 'deduplicate.within'.", "Write both, or neither."
+            )
+        within_us = duration_us(catalyst, query.name, "deduplicate.within", self.within)
+        return deduplicated(query, stream, self.columns, within_us)
+
 
 _ORDER = ("order.partition", "order.offset")
 
@@ -51,13 +98,19 @@ def with_times(catalyst: Catalyst, stream: Stream, properties: dict[str, str]) -
 
 
 def _duration_us(catalyst: Catalyst, stream: Stream, name: str, properties: dict[str, str]) -> int:
-    text = properties[name]
+    return duration_us(catalyst, f"the stream {stream.name}", name, properties[name])
+
+
+def duration_us(catalyst: Catalyst, whose: str, name: str, text: str) -> int:
+    """A duration in Spark's words.
+
+    Raises:
+        QueryTypeError: it is none, or counts months.
+    """
     try:
         months, micros = catalyst.interval_us(text)
     except (Py4JJavaError, PySparkException) as error:
-        raise QueryTypeError(f"'{name}' of the stream {stream.name} is {text!r}.", "Write '30 seconds'.") from error
+        raise QueryTypeError(f"'{name}' of {whose} is {text!r}.", "Write '30 seconds'.") from error
     if months:
-        raise QueryTypeError(
-            f"'{name}' of the stream {stream.name} counts months, which differ in length.", "Use days."
-        )
+        raise QueryTypeError(f"'{name}' of {whose} counts months, which differ in length.", "Use days.")
     return micros

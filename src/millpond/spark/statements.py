@@ -16,9 +16,10 @@ from pyspark.sql import SparkSession
 from millpond.errors import QueryError, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import SINKS, Sink, Source
 from millpond.model.stream import Field, Stream
+from millpond.plan.modes import FINAL
 from millpond.spark.catalyst import Catalyst, JavaObject, items, kind_of, optional, pairs
 from millpond.spark.gate import check_size, parse
-from millpond.spark.properties import STREAM_PROPERTIES, with_times
+from millpond.spark.properties import STREAM_PROPERTIES, Mode, Repeats, with_times
 
 _FILES = (
     "path maxFilesPerTrigger maxBytesPerTrigger latestFirst fileNameOnly maxFileAge cleanSource "
@@ -51,7 +52,7 @@ PROVIDERS = {
 _RATE = (Field("timestamp", "timestamp"), Field("value", "bigint"))
 _FOLDERS = ("parquet", "json", "csv")
 _FILE_SINKS = tuple(sink for sink in SINKS if sink != "memory")
-_PROPERTIES = ("path", "serve", "late.path", "late.format")
+_PROPERTIES = ("path", "serve", "late.path", "late.format", "emit", "correct.for", "deduplicate", "deduplicate.within")
 _TOKEN = re.compile(
     r"""--(?:\\\n|[^\r\n])*          # a comment to the end of the line
       | /\*                          # a bracketed one, which may nest
@@ -81,6 +82,8 @@ class QueryStatement(NamedTuple):
     line: int
     start: int
     late: Sink | None = None
+    mode: Mode = Mode()
+    repeats: Repeats = Repeats()
 
 
 class ViewStatement(NamedTuple):
@@ -293,7 +296,10 @@ def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
     late = _late(name, provider, properties)
     text = str(plan.originalText())
     start = statement.start + statement.text.rindex(text)
-    return QueryStatement(name, text, sink, serve == "true", statement.line, start, late)
+    mode = Mode(properties.get("emit", FINAL).lower(), properties.get("correct.for"))
+    columns = tuple(one.strip() for one in properties.get("deduplicate", "").split(",") if one.strip())
+    repeats = Repeats(columns, properties.get("deduplicate.within"))
+    return QueryStatement(name, text, sink, serve == "true", statement.line, start, late, mode, repeats)
 
 
 def _late(name: str, provider: str, properties: dict[str, str]) -> Sink | None:

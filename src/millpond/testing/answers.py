@@ -110,8 +110,9 @@ class Run:
 
     def answers(self) -> Answers:
         """What came out so far."""
+        others = ("rows", "late_rows", "withheld", "repeated")
         fates = {
-            query: {name: value for name, value in found.items() if name not in ("rows", "late_rows", "withheld")}
+            query: {name: value for name, value in found.items() if name not in others}
             for query, found in self.ledger.counts.items()
         }
         rows = {name: rows_of(sink.table()) for name, sink in self.sinks.items()}

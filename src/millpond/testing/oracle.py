@@ -123,7 +123,7 @@ def counts(query: Query, epochs: Sequence[Batch]) -> dict[str, int]:
 
 
 def watermarks(query: Query, epochs: Sequence[Batch]) -> list[int | None]:
-    """The watermark before the first epoch (none), and after each epoch."""
+    """The watermark that late events miss, before the first epoch (none), and after each epoch."""
     largest: int | None = None
     marks: list[int | None] = [None]
     for batch in epochs:
@@ -131,7 +131,7 @@ def watermarks(query: Query, epochs: Sequence[Batch]) -> list[int | None]:
             time = row[query.event_time]
             if _is_known(time) and (largest is None or time > largest):
                 largest = time
-        marks.append(None if largest is None else largest - query.delay_us)
+        marks.append(None if largest is None else largest - query.late_after_us)
     return marks
 
 

@@ -260,6 +260,12 @@ class Trial:
             AssertionError: two answers differ; it says how, and under which seed.
             QueryTypeError, UnsupportedQuery: as `feed`. OverflowedError: as `rows`.
         """
+        told = [name for name, query in self._queries.items() if isinstance(query, Query) and query.changing]
+        if told:
+            raise UnsupportedQuery(
+                f"{told[0]} tells a row as often as an epoch changes it, so that depends on the cut.",
+                "Try its final form: leave out 'emit' and 'correct.for'.",
+            )
         tables = {stream: self._table(stream, rows) for stream, rows in events.items()}
         with self._twin(1) as whole:
             whole._at_work().epoch({stream: [table] for stream, table in tables.items()})

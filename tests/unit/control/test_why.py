@@ -124,6 +124,20 @@ def test_everything_is_filtered(folder: Path) -> None:
     assert bench.facts().due is None
 
 
+def test_updates_wait_for_nothing_and_corrections_are_not_late(folder: Path, tmp_path: Path) -> None:
+    bench = Bench(folder, replace(query(), emit="update"))
+    bench.events([1])
+    assert bench.facts().due is None
+    assert bench.texts()["rows-are-out"].startswith("1 row is out")
+    assert "delay 5 seconds, emits updates" in draw(bench.why())
+    bench = Bench(tmp_path / "corrected", replace(query(), correct_us=50 * SECOND))
+    bench.events([1, 100])
+    bench.events([50, 60])
+    assert bench.facts().tail.counts.late == 0
+    bench.events([44, 45])
+    assert "late: 55 seconds (the delay, and as long as rows are corrected) or more behind" in str(bench.why().causes)
+
+
 def test_everything_since_a_record_is_late(folder: Path) -> None:
     bench = Bench(folder, query())
     bench.events([1, 100])

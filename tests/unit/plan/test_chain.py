@@ -53,6 +53,19 @@ def test_rows_without_a_window_are_no_stream() -> None:
         chained_stream(Selection("big", "tx", ()))
 
 
+@pytest.mark.parametrize(
+    ("upstream", "says"),
+    [
+        (replace(SPEND, emit="update"), "A row of spend changes with each epoch"),
+        (replace(SPEND, correct_us=5), "A row of spend is corrected after it has left"),
+    ],
+)
+def test_rows_that_may_change_are_no_stream(upstream: Query, says: str) -> None:
+    with pytest.raises(UnsupportedQuery, match=says) as refused:
+        chained_stream(upstream)
+    assert "a query like spend whose rows are final" in refused.value.cure
+
+
 def test_only_bounds_of_the_window_tell_the_time() -> None:
     assert bounds_of(SPEND) == {"w.start": "start", "w.end": "end", "w.time": "time", "t": "time"}
     of_sessions = bounds_of(replace(SPEND, window=Session(5)))

@@ -14,8 +14,10 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from millpond.errors import OverflowedError, QueryTypeError, UnsupportedQuery
+from millpond.plan.modes import with_mode
 from millpond.testing import Trial
 from millpond.testing.compiled_file import load_compiled
 
@@ -50,6 +52,27 @@ def test_a_window_closes_when_the_watermark_passes_its_end(spend: Trial) -> None
     ]
     assert spend.rows("spend") == []
     assert spend.table("spend").num_rows == 2
+
+
+def test_rows_that_may_change_are_tried_too() -> None:
+    spec = load_compiled(SHOP).spec
+    plain = next(query for query in spec.asked if query.name == "spend")
+    corrected = replace(with_mode(plain, "final", 3_600_000_000), name="corrected")
+    queries = [replace(with_mode(plain, "update", None), name="update"), corrected]
+    with Trial.of(spec.streams, queries) as trial:
+        trial.feed("tx", SPENT[:2])
+        trial.expect("update", [
+            {"customer": "a", "w": FIRST_HOUR, "total": 5, "_op": "upsert"},
+            {"customer": "b", "w": FIRST_HOUR, "total": 1.5, "_op": "upsert"},
+        ])  # fmt: skip
+        trial.advance("tx", to="2026-01-01 01:30:00")
+        assert {row["_revision"] for row in trial.rows("corrected")} == {0}
+        trial.feed("tx", SPENT[2:])
+        row = {"customer": "a", "w": FIRST_HOUR, "total": 7.5, "_op": "upsert", "_revision": 1}
+        trial.expect("corrected", [row])
+        assert trial.fates("corrected")["late"] == 0
+        with pytest.raises(UnsupportedQuery, match="depends on the cut"):
+            trial.assert_same_for_any_cut({"tx": SPENT})
 
 
 def test_time_moves_without_an_event(spend: Trial) -> None:

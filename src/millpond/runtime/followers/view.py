@@ -7,7 +7,8 @@ A row is kept in the table named like its query, in its bucket, under the text o
 `window` in microseconds since 1970 UTC; `row` holds the query's columns as the JSON sink writes them, with NULL
 as `null`. Every bucket moves at every record, also without rows: its number says as of which record it speaks.
 "Latest" relies on windows of a key being emitted in the order of their ends, as final results are: within a
-record the latest end wins, between records the later record.
+record the latest end wins, between records the later record. Rows that may change say so (`__deleted`): of these the
+latest end wins against what is stored, too, and a row that is deleted goes, if it is the one stored.
 
 The store's own numbers are the cursor. What the store has lost is replayed; what it has too much (the log was
 restored from an older copy) is cleared and rebuilt from the rows that are retained.
@@ -29,11 +30,12 @@ from millpond.errors import CorruptError, StoreError
 from millpond.faults import reached
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
+from millpond.plan.modes import OP
 from millpond.runtime.followers.rows import PRIVATE, RowsGone, RowsReader
 from millpond.runtime.followers.text import json_objects
 from millpond.state.store import NEVER, Apply, BucketStore, TableWrite, Verdict, Wanted
 
-KEY, BUCKET, END, START = "__key", "__bucket", "__end", "__start"
+KEY, BUCKET, END, START, DELETED = "__key", "__bucket", "__end", "__start", "__deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +120,41 @@ class ViewFollower:
         table = self._rows.batches(record, query)
         if table is None:
             return
-        for bucket, keys, documents in latest_documents(table, n, size_us):
+        changing = DELETED in table.column_names
+        found = self._newer_documents(query, table, n, size_us) if changing else latest_documents(table, n, size_us)
+        for bucket, keys, documents in found:
             if bucket not in self._buckets:
                 raise CorruptError(f"A row of query {query} in record {n} is in bucket {bucket}.", "Report this.")
             writes.setdefault(bucket, []).append(TableWrite(query, keys, documents))
+
+    def _newer_documents(
+        self, query: str, table: pa.Table, n: int, size_us: int
+    ) -> Iterator[tuple[int, list[bytes], list[bytes | None]]]:
+        """As `latest_documents`, for rows that may change: only what differs from what is stored."""
+        standing = table.filter(pc.invert(table[DELETED]))
+        newest = {
+            (bucket, key): document
+            for bucket, keys, documents in (latest_documents(standing, n, size_us) if len(standing) else ())
+            for key, document in zip(keys, documents, strict=True)
+        }
+        gone = table.filter(table[DELETED])
+        deleted = set(zip(gone[KEY].to_pylist(), gone[END].to_pylist(), strict=True))
+        touched: dict[int, list[bytes]] = {}
+        for bucket, key in sorted(set(zip(table[BUCKET].to_pylist(), table[KEY].to_pylist(), strict=True))):
+            touched.setdefault(bucket, []).append(key.encode())
+        stored = self._store.read_many([Wanted(bucket, query, keys) for bucket, keys in touched.items()])
+        for (bucket, keys), found in zip(touched.items(), stored, strict=True):
+            changes: list[tuple[bytes, bytes | None]] = []
+            for key, before in zip(keys, found.values, strict=True):
+                document, end_us = newest.get((bucket, key)), _end_of(before)
+                if end_us is not None and (key.decode(), end_us) in deleted:
+                    end_us = None
+                if document is not None and (end_us is None or _ends(document) >= end_us):
+                    changes.append((key, document))
+                elif before is not None and end_us is None:
+                    changes.append((key, None))
+            if changes:
+                yield bucket, [key for key, _ in changes], [document for _, document in changes]
 
     def _start_over(self, n: int) -> None:
         # Rows of n are pruned, so a row of before n might be outdated without a trace: an absent row is honest.
@@ -157,7 +190,8 @@ def latest_documents(table: pa.Table, n: int, size_us: int) -> Iterator[tuple[in
     latest = table.take(pa.array(last))
     ends = latest[END].combine_chunks()
     starts = latest[START].combine_chunks() if START in latest.column_names else pc.subtract(ends, size_us)
-    own = latest.select([name for name in latest.column_names if not name.startswith(PRIVATE)])
+    hidden = (OP,) if DELETED in latest.column_names else ()  # what is stored stands
+    own = latest.select([name for name in latest.column_names if not name.startswith(PRIVATE) and name not in hidden])
     documents = _wrapped(json_objects(own, omit_nulls=False), n, starts, ends)
     keys = pc.cast(latest[KEY], pa.binary()).to_pylist()
     texts = pc.cast(documents, pa.large_binary()).to_pylist()
@@ -165,6 +199,15 @@ def latest_documents(table: pa.Table, n: int, size_us: int) -> Iterator[tuple[in
     starts = np.flatnonzero(np.diff(buckets, prepend=-1))
     for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(buckets)], strict=True):
         yield int(buckets[start]), keys[start:end], texts[start:end]
+
+
+def _end_of(document: bytes | None) -> int | None:
+    return None if document is None else _ends(document)
+
+
+def _ends(document: bytes) -> int:
+    end: int = msgspec.json.decode(document)["window"][1]
+    return end
 
 
 def _last_rows(table: pa.Table) -> npt.NDArray[np.int64]:

@@ -1,0 +1,77 @@
+"""When rows leave, and whether they may change: `final`, `update`, or final and corrected for a while."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.model.join import Join
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, Selection
+from millpond.model.windows import Session, Sliding
+
+OP = "_op"
+"""Column of rows that may change: `upsert`, or `delete` of a row that HAVING takes no more."""
+
+REVISION = "_revision"
+"""Column of rows that are corrected: how often the row of its window and key was told before."""
+
+FINAL, UPDATE = "final", "update"
+EMITS = (FINAL, UPDATE)
+
+
+def with_mode(query: AnyQuery, emit: str, correct_us: int | None) -> AnyQuery:
+    """The query with its mode; one that is final and never corrected is left as it is.
+
+    Raises:
+        QueryTypeError: no such mode, a correction of updates, or for no time.
+        UnsupportedQuery: the query is of a kind that is answered only once, or needs the name of a column of ours.
+    """
+    if emit not in EMITS:
+        raise QueryTypeError(f"{query.name} emits {emit!r}.", f"Use one of {', '.join(EMITS)}.")
+    if correct_us is not None and correct_us <= 0:
+        raise QueryTypeError(f"{query.name} corrects rows for {correct_us} µs.", "Leave it out, or use a longer time.")
+    if emit == UPDATE and correct_us is not None:
+        raise QueryTypeError(
+            f"{query.name} emits updates, which are never corrected: every change is one already.",
+            "Leave 'correct.for' out; a longer watermark delay takes later events.",
+        )
+    if emit == FINAL and correct_us is None:
+        return query
+    what = "emits updates" if emit == UPDATE else "corrects its rows"
+    if isinstance(query, Selection):
+        raise UnsupportedQuery(
+            f"{query.name} {what}, but has no window: each event is a row, once.", "Leave the mode out, or aggregate."
+        )
+    if isinstance(query, Join):
+        raise UnsupportedQuery(
+            f"{query.name} {what}, but is a join, whose rows leave once: when both watermarks have passed them.",
+            "Leave the mode out.",
+        )
+    _check(query, what)
+    if emit == UPDATE:
+        return msgspec.structs.replace(query, emit=emit)
+    return msgspec.structs.replace(query, correct_us=correct_us or msgspec.UNSET)
+
+
+def _check(query: Query, what: str) -> None:
+    if not isinstance(query.window, Sliding):
+        kind = "session windows" if isinstance(query.window, Session) else "windows that are runs of events"
+        raise UnsupportedQuery(
+            f"{query.name} {what}, and has {kind}: that is planned, not answered yet.",
+            "Use a tumbling or sliding window, or leave the mode out.",
+        )
+    if query.deduplicated is not None:
+        raise UnsupportedQuery(
+            f"{query.name} {what}, and leaves repeated events out: these are known only when the watermark has passed.",
+            "Leave one of them out.",
+        )
+    logged = next((aggregate for aggregate in query.aggregates if aggregate.logged), None)
+    if logged is not None:
+        raise UnsupportedQuery(
+            f"{query.name} {what}, and {logged.function} needs single events: that is planned, not answered yet.",
+            "Leave the mode out, or ask for it in a query of its own.",
+        )
+    for item in query.output:
+        if item.name.lower() in (OP, REVISION):
+            raise UnsupportedQuery(f"{query.name} {what}, so {item.name} is a column of ours.", "Rename yours with AS.")

@@ -1,0 +1,289 @@
+"""Rows that may change: what an epoch's events do to rows of `update` queries, and to closed windows of corrected ones.
+
+Nothing is remembered of what was sent. An epoch knows the cells from before it and those that arrived: the windows and
+keys to answer are those with fresh cells, and a row was sent before iff the older cells alone make it. What cannot be
+known so is how often a row was corrected; this is counted in cells of its own, `<query>:n` by (window, key), which
+live in segments of their own and merge by adding, like any count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millpond.arrays import Ints, Mask
+from millpond.model.windows import Sliding
+from millpond.plan.modes import OP, REVISION
+from millpond.plan.plan import GroupPlan, Measure, QueryPlan, fingerprint
+from millpond.runtime.closing import Closing, batches, ends_over
+from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
+from millpond.runtime.rows import BlockKeys, Family, told_of_block
+from millpond.runtime.signed import signed_blocks
+from millpond.runtime.tasks import Watermark
+from millpond.runtime.tiles import Held
+from millpond.state.cells import Cells, Piece, Slices, merge
+from millpond.state.dictionary import KeyDictionary
+
+AT_ONCE = 64
+"""Windows that are answered together."""
+
+UPSERT, DELETE = "upsert", "delete"
+
+
+class _Pairs(NamedTuple):
+    """Rows of one query and the pair (window of a run, key) that each is of, as one number."""
+
+    rows: list[pa.RecordBatch]
+    pairs: Ints
+    withheld: int
+
+
+class Changes:
+    """What changes in one group of one instance in one epoch; `slots` count the keys of its dictionary."""
+
+    def __init__(
+        self, group: GroupPlan, keys: KeyDictionary, buckets: int, old: Held, now: Held, fresh: Cells,
+        revisions: Sequence[Cells],
+    ) -> None:  # fmt: skip
+        """`old`: state before the epoch; `now`: with what arrived, `fresh`; `revisions`: how often rows changed."""
+        self._group, self._keys, self._buckets = group, keys, buckets
+        self._old, self._now, self._fresh, self._revisions = old, now, fresh, revisions
+        self._corrected: dict[str, list[Piece]] = {}
+
+    def rows(
+        self, plan: QueryPlan, before: Watermark, after: Watermark
+    ) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:
+        """What a query has to say, by its name, and how many rows HAVING withheld, likewise.
+
+        Raises:
+            OverflowedError: an exact sum, or an output expression, leaves its SQL type.
+        """
+        query, told, withheld = plan.query, list[pa.RecordBatch](), 0
+        closed = before.at(query.delay_us)
+        if query.corrected_for_us:
+            for run in batches(self._closing(plan, closed, after.at(query.delay_us)), AT_ONCE):
+                found = self._answered(plan, self._now, run, None, None)
+                told += [_marked(rows, UPSERT, np.zeros(len(rows), np.int64)) for rows in found.rows]
+                withheld += found.withheld
+        if query.updating or closed is not None:
+            for run in batches(self._touched(plan, None if query.updating else closed), AT_ONCE):
+                rows, more = self._changed(plan, run)
+                told, withheld = told + rows, withheld + more
+        whole = _joined(told)
+        return {} if whole is None else {query.name: whole}, {query.name: withheld} if withheld else {}
+
+    def corrected(self, queries: Collection[str]) -> Cells:
+        """How often rows of these queries were corrected now, to be added to what was known."""
+        return merge([piece for name in queries for piece in self._corrected.get(name, ())], max(len(self._keys), 1))
+
+    def _closing(self, plan: QueryPlan, low_us: int | None, high_us: int | None) -> list[Closing]:
+        """The windows that close now."""
+        if high_us is None or not self._now.slices:
+            return []
+        starts = np.concatenate([cells.slices.start_us for cells in self._now.slices])
+        ends = np.concatenate([cells.slices.end_us for cells in self._now.slices])
+        return self._windows(plan, starts, ends, low_us, high_us)
+
+    def _touched(self, plan: QueryPlan, most_us: int | None) -> list[Closing]:
+        """The windows, those that end at or before `most_us` if given, that hold a fresh event of the query."""
+        taken = _present(self._group.measures[plan.presence], plan.delay, self._fresh)
+        touched = np.unique(taken.slices)
+        if not len(touched):
+            return []
+        starts, ends = self._fresh.slices.start_us[touched], self._fresh.slices.end_us[touched]
+        last = int(ends.max()) + _window_of(plan).size_us
+        return self._windows(plan, starts, ends, None, last if most_us is None else min(last, most_us))
+
+    def _windows(self, plan: QueryPlan, starts: Ints, ends: Ints, low: int | None, high: int) -> list[Closing]:
+        if low is not None and low >= high:
+            return []
+        window = _window_of(plan)
+        place = self._group.windows.index(window)
+        found = (
+            Closing(end, end - window.size_us, place, plan.delay) for end in ends_over(window, starts, ends, low, high)
+        )
+        return [closing for closing in found if closing.start_us >= plan.from_us]
+
+    def _changed(self, plan: QueryPlan, run: Sequence[Closing]) -> tuple[list[pa.RecordBatch], int]:
+        """Rows of the windows of a run that fresh events changed, and how many HAVING withheld."""
+        query, fresh = plan.query, self._fresh
+        taken = _present(self._group.measures[plan.presence], plan.delay, fresh)
+        starts, ends = fresh.slices.start_us[taken.slices], fresh.slices.end_us[taken.slices]
+        inside = [np.flatnonzero((starts >= one.start_us) & (ends <= one.end_us)) for one in run]
+        slots = np.unique(taken.slots[np.unique(np.concatenate(inside))])
+        places = np.searchsorted(slots, taken.slots)
+        pairs = np.unique(np.concatenate([i * len(slots) + places[rows] for i, rows in enumerate(inside)]))
+        now = self._answered(plan, self._now, run, slots, pairs)
+        was = _Pairs([], np.zeros(0, np.int64), 0)
+        if query.having is not None or query.corrected_for_us:
+            was = self._answered(plan, self._old, run, slots, pairs)
+        gone = ~np.isin(was.pairs, now.pairs)
+        upserts, deletes = _joined(now.rows), _joined(was.rows, gone)
+        told = [(upserts, UPSERT, now.pairs), (deletes, DELETE, was.pairs[gone])]
+        if not query.corrected_for_us:
+            return [_marked(rows, how, None) for rows, how, _ in told if rows is not None], now.withheld
+        every: Ints = np.concatenate([of for _, _, of in told])
+        earlier = self._earlier(plan, run, slots, every)
+        again = (earlier > 0) | np.isin(every, was.pairs)
+        self._note(plan, run, slots, every[again])
+        numbers = np.split(np.where(again, earlier + 1, 0), [len(now.pairs)])
+        return [
+            _marked(rows, how, number) for (rows, how, _), number in zip(told, numbers, strict=True) if rows is not None
+        ], now.withheld
+
+    def _answered(
+        self, plan: QueryPlan, held: Held, run: Sequence[Closing], slots: Ints | None, pairs: Ints | None
+    ) -> _Pairs:
+        """The rows that some state makes for windows: of all keys, or of pairs of a window and one of `slots`."""
+        group, edges, found, withheld = self._group, edges_of(run), list[pa.RecordBatch](), 0
+        places = dict.fromkeys([plan.presence, *(i for own in plan.measures for i in own)])
+        measures = [group.measures[i] for i in places]
+        chosen, parts = slices_between(held, edges, plan.delay), held.parts
+        count = len(self._keys) if slots is None else len(slots)
+        if slots is not None:
+            ids = {measure.base.id if group.signed else measure.id for measure in measures}
+            parts = [narrowed(cells, mask, slots, ids) for cells, mask in zip(parts, chosen, strict=True)]
+            parts = [cells for cells in parts if cells.rows]
+            chosen = [np.ones(len(cells.slices.start_us), bool) for cells in parts]
+        if not parts:
+            return _Pairs([], np.zeros(0, np.int64), 0)
+        made: Iterator[Block]
+        if group.signed:
+            made = signed_blocks(edges, parts, chosen, measures, count)
+        else:
+            made = blocks(edges, ranges_of(parts, edges, chosen), {measure.id for measure in measures}, count)
+        family, of = Family(group, [plan]), list[Ints]()
+        for block in made:
+            here = np.arange(block.first, block.first + block.size)
+            keys = BlockKeys(self._keys, here if slots is None else slots[here])
+            told = told_of_block(group, family, block, run, keys, self._buckets, _among(pairs, count, block.first))
+            if told is not None:
+                of.append(told.windows * count + told.slots + block.first)
+                found.append(told.rows)
+                withheld += told.withheld
+        return _Pairs(found, np.concatenate(of) if of else np.zeros(0, np.int64), withheld)
+
+    def _earlier(self, plan: QueryPlan, run: Sequence[Closing], slots: Ints, pairs: Ints) -> Ints:
+        """For each pair how often its row was corrected before."""
+        counts = np.zeros(len(pairs), np.int64)
+        order = np.argsort(pairs)
+        if not len(pairs):
+            return counts
+        windows = {(one.start_us, one.end_us): i for i, one in enumerate(run)}
+        for cells in self._revisions:
+            column = cells.columns.get(_revisions_of(plan))
+            bounds = zip(cells.slices.start_us.tolist(), cells.slices.end_us.tolist(), strict=True)
+            mine = np.array([windows.get(of, -1) for of in bounds], np.int64)
+            if column is None or not (mine >= 0).any():
+                continue
+            held = narrowed(cells, mine >= 0, slots, {_revisions_of(plan).partition(":")[0]})
+            own = np.repeat(mine[mine >= 0], np.diff(held.offsets)) * len(slots) + held.slots
+            at = np.minimum(np.searchsorted(pairs, own, sorter=order), len(pairs) - 1)
+            same = pairs[order[at]] == own
+            np.add.at(counts, order[at[same]], held.columns[_revisions_of(plan)][same])
+        return counts
+
+    def _note(self, plan: QueryPlan, run: Sequence[Closing], slots: Ints, pairs: Ints) -> None:
+        """Count a correction of each pair."""
+        if not len(pairs):
+            return
+        starts, ends = np.array([one.start_us for one in run]), np.array([one.end_us for one in run])
+        slices = Slices(starts, ends, np.zeros(len(run), np.int64))
+        once = {_revisions_of(plan): np.ones(len(pairs), np.int64)}
+        piece = Piece(slices, pairs // len(slots), slots[pairs % len(slots)], once)
+        self._corrected.setdefault(plan.query.name, []).append(piece)
+
+
+def _revisions_of(plan: QueryPlan) -> str:
+    """The column that counts corrections of a query's rows."""
+    return f"{fingerprint(('revisions', plan.query.name))}:n"
+
+
+def _window_of(plan: QueryPlan) -> Sliding:
+    window = plan.query.window
+    assert isinstance(window, Sliding)
+    return window
+
+
+class _Present(NamedTuple):
+    """Cells with events of a query: position of the slice, slot."""
+
+    slices: Ints
+    slots: npt.NDArray[np.integer]
+
+
+def _present(presence: Measure, delay: int, cells: Cells) -> _Present:
+    counted, passing = counted_in(presence, cells)
+    if counted is None:
+        return _Present(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    owners = np.repeat(np.arange(len(cells.slices.start_us)), np.diff(cells.offsets))
+    rows = np.flatnonzero((counted > 0) & (passing & (cells.slices.late_class <= delay))[owners])
+    return _Present(owners[rows], cells.slots[rows])
+
+
+def counted_in(measure: Measure, cells: Cells) -> tuple[npt.NDArray[np.integer] | None, Mask]:
+    """The column that counts a measure's events (None: there is none), and the slices in which it does so."""
+    signed = cells.slices.signed
+    if signed is None:
+        return cells.columns.get(f"{measure.id}:n"), np.ones(len(cells.slices.start_us), bool)
+    passing = signed.table.passing([measure.filter_id], signed.ids)[:, 0]
+    return cells.columns.get(f"{measure.base.id}:n"), passing
+
+
+def narrowed(cells: Cells, chosen: Mask, slots: Ints, measures: Collection[str]) -> Cells:
+    """Of the chosen slices the cells of some slots, ascending, by their positions; with the columns of some measures.
+
+    Slots are sorted within a slice, so that few slots are found without reading all of it.
+    """
+    picked = np.flatnonzero(chosen)
+    wanted = slots.astype(cells.slots.dtype)
+    rows, places = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for low, high in zip(cells.offsets[picked].tolist(), cells.offsets[picked + 1].tolist(), strict=True):
+        own = cells.slots[low:high]
+        few, many = (wanted, own) if len(wanted) < len(own) else (own, wanted)
+        at = np.minimum(np.searchsorted(many, few), len(many) - 1)
+        same = np.flatnonzero(many[at] == few)
+        rows.append(low + (at[same] if many is own else same))
+        places.append(same if many is own else at[same])
+    offsets = np.cumsum([0, *(len(part) for part in places[1:])])
+    every = np.concatenate(rows)
+    taken = {id(column): column for name, column in cells.columns.items() if name.partition(":")[0] in measures}
+    taken = {place: column[every] for place, column in taken.items()}  # columns that are one array stay one
+    columns = {name: taken[id(column)] for name, column in cells.columns.items() if id(column) in taken}
+    return Cells(cells.slices.take(picked), offsets, np.concatenate(places).astype(np.int32), columns)
+
+
+def _among(pairs: Ints | None, count: int, first: int) -> Callable[[Ints, Ints], Mask]:
+    """Whether the row of a window and a slot of a block that begins at `first` is one of the pairs; None: all are."""
+
+    def wanted(windows: Ints, slots: Ints) -> Mask:
+        if pairs is None:
+            return np.ones(len(slots), bool)
+        return np.isin(windows * count + slots + first, pairs)
+
+    return wanted
+
+
+def _joined(batches_: Sequence[pa.RecordBatch], kept: Mask | None = None) -> pa.RecordBatch | None:
+    """All rows as one batch, or those that are kept; None: there are none."""
+    if not batches_:
+        return None
+    table = pa.Table.from_batches(batches_)
+    if kept is not None:
+        table = table.filter(pa.array(kept))
+    table = table.combine_chunks()
+    return table.to_batches()[0] if len(table) else None
+
+
+def _marked(rows: pa.RecordBatch, how: str, revisions: Ints | None) -> pa.RecordBatch:
+    """The rows with what happens to them, and their revision if they have one; served ones tell it the view as well."""
+    names, arrays = [*rows.schema.names, OP], [*rows.columns, pa.array([how] * len(rows), pa.string())]
+    if revisions is not None:
+        names, arrays = [*names, REVISION], [*arrays, pa.array(revisions, pa.int64())]
+    if "__key" in names:
+        names, arrays = [*names, "__deleted"], [*arrays, pa.array(np.full(len(rows), how == DELETE))]
+    return pa.RecordBatch.from_arrays(arrays, names=names)

@@ -1,0 +1,67 @@
+"""Result rows of an epoch, collected by query until they are written; a query that raises is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from millpond.errors import OverflowedError, UserFunctionError
+from millpond.plan.plan import QueryPlan
+from millpond.runtime.outbox import rows_stream
+from millpond.runtime.rows import Family
+from millpond.runtime.tasks import FoldTask
+from millpond.state.delta import DeltaWriter
+
+Made: TypeAlias = tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]
+"""Rows by query, and how many HAVING withheld."""
+
+
+class Collected:
+    """What the queries of one group say in an epoch; `counts` and `reasons` are those of the receipt."""
+
+    def __init__(self, task: FoldTask, delta: DeltaWriter, counts: dict[str, int], reasons: dict[str, str]) -> None:
+        self._task, self._delta, self._counts, self._reasons = task, delta, counts, reasons
+        self._rows: dict[str, list[pa.RecordBatch]] = {}
+        self._unread: dict[str, int] = {}
+
+    def is_going(self, plan: QueryPlan) -> bool:
+        """Whether a query has not been given up, now or before."""
+        name = plan.query.name
+        return name not in self._task.quarantined and f"raised:{name}" not in self._counts
+
+    def take(self, family: Family, make: Callable[[], Made]) -> bool:
+        """Add the rows that are made of a family; False if one of its queries raised: a lone one is given up."""
+        try:
+            found, withheld = make()
+        except (OverflowedError, UserFunctionError) as error:
+            if len(family.plans) == 1:
+                self._give_up(family.first.query.name, error)
+            return False
+        for name, rows in withheld.items():
+            self._counts[f"withheld:{name}"] = self._counts.get(f"withheld:{name}", 0) + rows
+        followed = {plan.query.name for plan in family.plans if plan.query.serve or plan.query.sink.format != "noop"}
+        followed |= self._task.feeds
+        for name, batch in found.items():
+            if name in followed:
+                self._rows.setdefault(name, []).append(batch)
+            else:  # computed and counted: there is nobody to keep them for
+                self._unread[name] = self._unread.get(name, 0) + batch.num_rows
+        return True
+
+    def _give_up(self, name: str, error: OverflowedError | UserFunctionError) -> None:
+        self._counts[f"raised:{name}"] = 1
+        if isinstance(error, UserFunctionError):
+            self._reasons[name] = str(error)
+        self._rows.pop(name, None)
+        self._unread.pop(name, None)
+
+    def write(self) -> None:
+        """Add all rows to the delta, a section for each query, and count them."""
+        for query, found in self._rows.items():
+            rows = sum(batch.num_rows for batch in found)
+            self._counts[f"rows:{query}"] = rows
+            self._delta.add("rows", query, rows_stream(found), rows, {})
+        for query, rows in self._unread.items():
+            self._counts[f"rows:{query}"] = rows

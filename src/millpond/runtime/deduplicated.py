@@ -1,0 +1,124 @@
+"""Groups that leave repeated events out: events wait in the log until the watermark passes them, then become cells.
+
+Once the watermark has passed an event, no earlier one can come any more; so whether it repeats another is decided once,
+by all events in time, and not by which came first. Events that were decided stay in the log for as long as others may
+repeat them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints, Mask
+from millpond.model.expressions import Expression
+from millpond.model.query import Deduplication
+from millpond.plan.edges import slices_of
+from millpond.plan.plan import GroupPlan
+from millpond.runtime.columns import Array, from_arrow
+from millpond.runtime.event_log import GroupLog
+from millpond.runtime.holistic import ranks
+from millpond.runtime.logged import filter_name, value_name
+from millpond.runtime.raw import RawRows, conditions_of, piece_of_raw, values_of
+from millpond.runtime.tasks import Watermark
+from millpond.state.cells import Piece, Slices
+from millpond.state.event_log import OFFSET, PARTITION, Events
+
+_ALWAYS = np.iinfo(np.int64).min
+
+
+class Decided(NamedTuple):
+    """The events that the watermark passed: the cells of those that repeat none, and how many do, by filter."""
+
+    piece: Piece | None
+    repeated: dict[Expression | None, int]
+
+
+def decided(group: GroupPlan, log: GroupLog, before: Watermark, after: Watermark) -> Decided:
+    """What becomes of the events in time between two watermarks."""
+    found, delay = group.deduplicated, group.delays_us[0]
+    low, high = before.at(delay), after.at(delay)
+    if found is None or high is None or (low is not None and low >= high):
+        return Decided(None, {})
+    low = _ALWAYS if low is None else low
+    first = _ALWAYS if low < _ALWAYS + found.within_us else low - found.within_us
+    events = log.within(first, high + 1, 0)
+    passed = events.times_us > low
+    if not passed.any():
+        return Decided(None, {})
+    repeats = repeated(found, events, passed, group)
+    gone = events.take(passed & repeats)
+    masks = {one.filter: _mask(gone, one.filter) for one in group.measures}
+    counts = {condition: int(np.count_nonzero(mask)) for condition, mask in masks.items()}
+    kept = events.take(passed & ~repeats)
+    return Decided(_piece(group, kept) if kept.rows else None, counts)
+
+
+def repeated(found: Deduplication, events: Events, passed: Mask, group: GroupPlan) -> Mask:
+    """Which of the events that passed repeat one before them."""
+    codes = np.zeros(events.rows, np.int64)
+    for column in found.columns:
+        part = _dense(ranks(events.columns[value_name(column)], column.type))
+        codes = _dense(codes * (int(part.max()) + 1) + part)
+    # usually few are equal, and only these are put in order
+    several = (np.bincount(codes) > 1) & (np.bincount(codes, passed) > 0)
+    rows = np.flatnonzero(several[codes])
+    some, codes = events.take(rows), codes[rows]
+    order = np.lexsort((*_ties(some, group), some.times_us, codes))
+    times, codes = some.times_us[order], codes[order]
+    result = np.zeros(events.rows, bool)
+    result[rows[order[1:]]] = (codes[1:] == codes[:-1]) & (times[1:] - times[:-1] <= found.within_us)
+    return result
+
+
+def _dense(values: Ints) -> Ints:
+    """Integers from 0, equal where the values are."""
+    codes: Ints = np.unique(values, return_inverse=True)[1].reshape(-1)
+    return codes
+
+
+def _ties(events: Events, group: GroupPlan) -> list[Ints]:
+    """By what events of one time are in order: the major key last."""
+    if OFFSET in events.columns:
+        return [np.asarray(events.columns[OFFSET]), ranks(events.columns[PARTITION], "string")]
+    log = group.events
+    assert log is not None
+    values = [ranks(events.columns[value_name(value)], value.type) for value in log.values]
+    return [*(_mask(events, condition).astype(np.int64) for condition in log.filters), *values]
+
+
+def _mask(events: Events, condition: Expression | None) -> Mask:
+    if condition is None:
+        return np.ones(events.rows, bool)
+    passed: Mask = events.columns[filter_name(condition)].fill_null(False).to_numpy(zero_copy_only=False)
+    return passed
+
+
+def _piece(group: GroupPlan, events: Events) -> Piece:
+    """The cells of events, as a gather would have made them."""
+    starts, ends, slices = slices_of(group.sliding, events.times_us)
+    slots, keys = np.unique(events.slots, return_inverse=True)
+    masks: list[Mask] = []
+    places: dict[Expression | None, int] = {None: -1}
+    filters = []
+    for condition in conditions_of(group):
+        if condition not in places:
+            places[condition] = len(masks)
+            masks.append(_mask(events, condition))
+        filters.append(places[condition])
+    values = [_values(events.columns[value_name(value)], value.type) for value in values_of(group)]
+    every = Slices(starts, ends, np.zeros(len(starts), np.int64))
+    piece = piece_of_raw(group, RawRows(every, slices, keys.reshape(-1), values, masks, filters), len(slots))
+    return piece._replace(slots=slots[piece.slots])
+
+
+def _values(column: pa.Array, kind: str) -> Array:
+    """What stands under NULLs is 0, so that a sum grows no words for it."""
+    known = from_arrow(column, kind)
+    data: Array = known.data
+    if known.null.any():
+        data = data.copy()
+        data[known.null] = 0
+    return data

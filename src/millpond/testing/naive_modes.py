@@ -1,0 +1,59 @@
+"""The naive twin of rows that may change: what was sent is remembered, row by row, and compared with what holds now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from millpond.model.query import Query
+from millpond.plan.modes import OP, REVISION
+from millpond.testing import oracle
+from millpond.testing.oracle import Batch, Result, Value
+
+_Place = tuple[Value, ...]
+
+
+def told_by_epoch(query: Query, epochs: Sequence[Batch]) -> list[list[Result]]:
+    """The rows that each epoch tells, with `_op`, and `_revision` if the query corrects its rows.
+
+    Raises:
+        Raised: HAVING or an output expression raises.
+        OverflowedError: an integer sum left its type.
+    """
+    cells: dict[_Place, oracle._Cell] = {}
+    sent: dict[_Place, Result] = {}
+    revisions: dict[_Place, int] = {}
+    every = []
+    late = oracle.watermarks(query, epochs)
+    spoken = oracle.watermarks(replace(query, correct_us=UNSET), epochs)
+    for batch, missed, before, after in zip(epochs, late, spoken, spoken[1:], strict=False):
+        fresh: dict[_Place, oracle._Cell] = {}
+        for row in batch:
+            judged = oracle._judge(query, row, missed)
+            if judged.fate == "applied":
+                for held in (cells, fresh):
+                    oracle._place(query, row, judged, held)
+        due = set(fresh)
+        if not query.updating:
+            due = {place for place in fresh if before is not None and cells[place].window.end_us <= before}
+            due |= {
+                place for place, cell in cells.items()
+                if after is not None and cell.window.end_us <= after and (before is None or cell.window.end_us > before)
+            }  # fmt: skip
+        told = []
+        for place in due:
+            rows = list(oracle._emit(query, [cells[place]]))
+            if rows:
+                told.append((place, "upsert", rows[0]))
+                sent[place] = rows[0]
+            elif place in sent:
+                told.append((place, "delete", sent.pop(place)))
+        found = []
+        for place, how, result in told:
+            revisions[place] = revisions.get(place, -1) + 1
+            own = {OP: how} if query.updating else {OP: how, REVISION: revisions[place]}
+            found.append({**result, **own})
+        every.append(found)
+    return every

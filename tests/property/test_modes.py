@@ -1,0 +1,289 @@
+"""Rows that may change: told as the naive twin tells them; what they amount to is the answer over the events so far."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from millpond.errors import OverflowedError
+from millpond.log.manifest import load
+from millpond.log.records import EpochRecord, decode
+from millpond.model.expressions import Column, call, conjunction, literal
+from millpond.model.query import Named, Query
+from millpond.model.stream import Field, Order, Stream
+from millpond.model.windows import Sliding, length_us
+from millpond.plan.build import build_plan
+from millpond.runtime import fold
+from millpond.runtime.followers.rows import RowsReader
+from millpond.runtime.followers.view import ViewFollower, scan
+from millpond.state.backends.memory import MemoryStore
+from millpond.testing import oracle
+from millpond.testing.answers import Run, dealt, read_section
+from millpond.testing.cases import SECOND, STREAM, Case, Menu, aggregate_of, random_case
+from millpond.testing.compare import assert_same_rows, canonical, rows_of
+from millpond.testing.local_pond import LocalPond
+from millpond.testing.naive_modes import told_by_epoch
+from millpond.testing.rowwise import Raised
+from millpond.testing.strategies import cases_of
+
+PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
+MENU = Menu(events=False)
+CALM = Menu(events=False, raising=False, summed=("v", "amount", "f", "p"))
+CORRECTED_FOR = (1, 7 * SECOND, 40 * SECOND, 3600 * SECOND)
+
+
+ORDERED = Stream(
+    "tx", (Field("k", "string"), Field("v", "int"), Field("amount", "double"), Field("ts", "timestamp"),
+           Field("p", "int"), Field("o", "bigint")), order=Order("p", "o", ("0", "1")), max_ahead_us=None,
+)  # fmt: skip
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[Iterator[Path]]:
+    """A new folder at each turn; those before are removed."""
+
+    def fresh() -> Iterator[Path]:
+        for i in itertools.count():
+            shutil.rmtree(tmp_path / str(i - 1), ignore_errors=True)
+            yield tmp_path / str(i)
+
+    yield fresh()
+
+
+def changing(query: Query, seed: int) -> Query:
+    """The query with a mode, and columns that say of which window and key a row is."""
+    dice = random.Random(f"{query.name}{seed}")
+    having = query.having
+    if having is None and query.aggregates and dice.random() < 0.5:
+        counts = [i for i, one in enumerate(query.aggregates) if one.type == "bigint" and one.function == "count"]
+        # rows that come, and go again as there are more events
+        having = call("lt", (Column(f"agg:{counts[0]}", "bigint"), literal(3, "bigint")), "boolean") if counts else None
+    query = replace(query, output=(*query.output, *_places(query)), having=having)
+    if dice.random() < 0.1:
+        return query  # a neighbour whose rows are final
+    if dice.random() < 0.5:
+        return replace(query, emit="update")
+    return replace(query, correct_us=dice.choice(CORRECTED_FOR))
+
+
+def _places(query: Query) -> list[Named]:
+    bounds = [Named(f"at_{end}", Column(f"window.{end}", "timestamp")) for end in ("start", "end")]
+    return [*bounds, *(Named(f"by_{i}", Column(f"key:{i}", key.type)) for i, key in enumerate(query.keys))]
+
+
+def restless(seed: int, epochs: int, era: int = 0, longest: int = 200) -> Case:
+    """Few keys, much disorder, and a HAVING that rows meet at every third event: they come, go and come again.
+
+    `era`: after so many epochs half of the keys are other ones.
+    """
+    dice, batches = random.Random(seed), []
+    for now in range(epochs):
+        eras = ("", f"era-{now // era}-") if era else ("",)
+        batches.append([
+            {"k": f"{dice.choice(eras)}{dice.randint(0, 1)}", "v": dice.randint(-3, 9),
+             "amount": dice.randint(0, 999) / 100,
+             "ts": (6 * now - dice.choice((0, 1, 5, 20, 60, 100, 150))) * SECOND}
+            for _ in range(dice.randint(0, 8))
+        ])  # fmt: skip
+    key, count = Column("k", "string"), aggregate_of("count", None)
+    aggregates = (count, aggregate_of("sum", Column("amount", "double")), aggregate_of("max", Column("v", "int")))
+    third = call("remainder", (Column("agg:0", "bigint"), literal(3, "bigint")), "bigint")
+    havings = (None, call("eq", (third, literal(1, "bigint")), "boolean"))
+    windows = (Sliding(45 * SECOND, 15 * SECOND), Sliding(64 * SECOND, 2 * SECOND))
+    output = tuple(Named(f"a{i}", Column(f"agg:{i}", one.type)) for i, one in enumerate(aggregates))
+    queries = []
+    for i, (window, having) in enumerate(itertools.product(windows, havings)):
+        one = Query("", STREAM.name, "ts", 3 * SECOND, window, (key,), aggregates, output, None, having)
+        one = replace(one, output=(*output, *_places(one)))
+        queries.append(replace(one, name=f"final{i}"))
+        queries.append(replace(one, name=f"update{i}", delay_us=30 * SECOND, emit="update"))
+        queries += [replace(one, name=f"for{j}{i}", correct_us=j * SECOND) for j in (15, longest)]
+    return Case(batches, queries)
+
+
+def told(folder: Path, case: Case, instances: int, seed: int) -> tuple[dict[str, list[list[dict[str, Any]]]], Run]:
+    """By query and epoch the rows that a pond tells."""
+    run, deal = Run(folder, case.queries, instances, 16), dealt(seed)
+    found: dict[str, list[list[dict[str, Any]]]] = {query.name: [] for query in case.queries}
+    for batch in case.epochs:
+        before = {name: len(sink.table()) for name, sink in run.sinks.items()}
+        run.epoch(deal(batch))
+        for name, sink in run.sinks.items():
+            found[name].append(rows_of(sink.table())[before[name] :])
+    return found, run
+
+
+def check(folder: Path, case: Case, instances: int, seed: int) -> int:
+    """Hold each epoch against the naive twin, and what has been told so far against the oracle; how many rows."""
+    found, run = told(folder, case, instances, seed)
+    compared, counts = 0, run.answers().counts
+    for query in case.queries:
+        expected_counts = oracle.counts(query, case.epochs)
+        assert counts.get(query.name, {}) == (expected_counts if expected_counts["read"] else {}), query
+        twin = told_by_epoch if query.changing else oracle.answer_by_epoch
+        try:
+            expected = twin(query, case.epochs)
+        except (Raised, OverflowedError):
+            assert query.name in run.pond.manifest.quarantined, query
+            continue
+        assert query.name not in run.pond.manifest.quarantined, query
+        for mine, theirs in zip(expected, found[query.name], strict=True):
+            assert_same_rows(mine, theirs, about=str(query))
+            compared += len(mine)
+        if query.changing:
+            amounts(query, case, found[query.name])
+    return compared
+
+
+def amounts(query: Query, case: Case, epochs: Sequence[Sequence[dict[str, Any]]]) -> None:
+    """After each epoch the rows told so far are the answer over the events so far, no revision left out."""
+    standing: dict[Any, dict[str, Any]] = {}
+    revisions: dict[Any, int] = {}
+    plain = replace(query, emit=UNSET, correct_us=UNSET, delay_us=query.late_after_us)
+    marks = oracle.watermarks(replace(query, correct_us=UNSET), case.epochs)[1:]
+    for i, (rows, closed) in enumerate(zip(epochs, marks, strict=True)):
+        for row in rows:
+            own = dict(row)
+            place = tuple(canonical(own[name]) for name in own if name.startswith(("at_", "by_")))
+            how, revision = own.pop("_op"), own.pop("_revision", None)
+            if how == "delete":
+                assert canonical(standing.pop(place)) == canonical(own)
+            else:
+                standing[place] = own
+            if query.corrected_for_us:
+                revisions[place] = revisions.get(place, -1) + 1
+                assert revision == revisions[place]
+        expected = oracle.answer(plain, case.epochs[: i + 1], drained=True)
+        if query.corrected_for_us:
+            expected = [row for row in expected if closed is not None and row["at_end"] <= closed]
+        assert_same_rows(expected, list(standing.values()), about=str(query))
+
+
+@pytest.mark.parametrize("first", range(0, 12, 6))
+def test_seeded_cases_are_told_as_the_naive_twin_does(first: int, folders: Iterator[Path]) -> None:
+    compared = 0
+    for seed in range(first, first + 6):
+        case = random_case(seed, 60, 5, menu=MENU if seed % 2 else CALM)
+        case = case._replace(queries=[changing(query, seed) for query in case.queries])
+        compared += check(next(folders), case, 1 + seed % 3, seed)
+    assert compared > 300
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_rows_that_come_and_go_are_deleted_and_counted(seed: int, folders: Iterator[Path]) -> None:
+    case = restless(seed, 30)
+    assert check(next(folders), case, 1 + seed, seed) > 1000
+    twin = [told_by_epoch(query, case.epochs) for query in case.queries if query.changing]
+    every = [row for epochs in twin for rows in epochs for row in rows]
+    assert sum(row["_op"] == "delete" for row in every) > 100
+    assert max(row.get("_revision", 0) for row in every) > 5
+
+
+def test_revisions_are_counted_on_when_keys_end_and_segments_merge(
+    folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "FAN_IN", 2)
+    case, folder = restless(5, 60, era=3, longest=40), next(folders)
+    case = case._replace(queries=[query for query in case.queries if query.name.endswith(("0", "1"))])
+    assert check(folder, case, 1, 5) > 500
+    pond = LocalPond(folder, [STREAM], case.queries)
+    records = [decode(pond.log.read(n) or b"").record for n in range(pond.manifest.n)]
+    epochs = [record for record in records if isinstance(record, EpochRecord)]
+    written = [section for epoch in epochs for receipt in epoch.receipts for section in receipt.sections]
+    assert max(int(section.info["generation"]) for section in written if section.info.get("revisions")) > 0
+    assert max(int(section.info["level"]) for section in written if section.info.get("revisions")) > 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_view_holds_the_newest_row_that_stands(seed: int, tmp_path: Path) -> None:
+    case = restless(seed, 30)
+    queries = [replace(query, serve=True) for query in case.queries if query.name.endswith(("0", "1"))]
+    case, folder, store = case._replace(queries=queries), tmp_path / "pond", MemoryStore()
+    run = Run(folder, queries, 2, 16)
+    reader = RowsReader(lambda _n, receipt, section: read_section(folder, receipt, section))
+    sizes = {query.name: length_us(query.window) for query in queries}
+    run.pond.follow(ViewFollower(store, reader, 16, lambda: sizes, lambda: load(run.pond.log, run.pond.manifests)))
+    newest: dict[str, dict[str, dict[str, Any]]] = {query.name: {} for query in queries if query.changing}
+    twin = {query.name: told_by_epoch(query, case.epochs) for query in queries if query.changing}
+    for i, batch in enumerate(case.epochs):
+        run.epoch(dealt(seed)(batch))
+        for name, held in newest.items():
+            for row in sorted(twin[name][i], key=lambda row: (row["_op"] != "delete", row["at_end"])):
+                key, known = row["by_0"], held.get(row["by_0"])
+                if row["_op"] == "delete":
+                    if known is not None and known["at_end"] == row["at_end"]:
+                        del held[key]
+                elif known is None or row["at_end"] >= known["at_end"]:
+                    held[key] = row
+            found = {
+                msgspec.json.decode(key)[0]: msgspec.json.decode(document)
+                for bucket in scan(store, name, 16)
+                for key, document in zip(bucket.keys, bucket.documents, strict=True)
+            }
+            assert {key: one["window"] for key, one in found.items()} == {
+                key: [row["at_start"], row["at_end"]] for key, row in held.items()
+            }
+            for key, one in found.items():
+                assert one["row"]["a0"] == held[key]["a0"]
+                assert one["row"].get("_revision") == held[key].get("_revision")
+                assert "_op" not in one["row"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_cut_changes_what_stands_in_the_end(seed: int, tmp_path: Path) -> None:
+    dice, rows = random.Random(seed), [row for batch in restless(seed, 40).epochs for row in batch]
+    for o, row in enumerate(rows):
+        row.update(p=dice.randint(0, 1), o=o)
+    queries = [replace(query, stream="tx") for query in restless(seed, 1).queries if query.name.endswith(("0", "1"))]
+    found = []
+    for turn in range(3):
+        run, at = Run(tmp_path / str(turn), queries, 1 + turn, 16, stream=ORDERED), 0
+        while at < len(rows):
+            more = dice.randint(1, (5, 30, 200)[turn])
+            run.epoch([[row for row in rows[at : at + more] if row["p"] == p] for p in (0, 1)])
+            at += more
+        if turn:
+            run.pond.drain()
+        standing: dict[tuple[str, Any, Any], dict[str, Any]] = {}
+        for query in queries:
+            for row in rows_of(run.sinks[query.name].table()):
+                place = query.name, row["at_end"], row["by_0"]
+                standing.pop(place, None)
+                if row.pop("_op", "upsert") == "upsert":
+                    standing[place] = {name: value for name, value in row.items() if name != "_revision"}
+        found.append({place: row for place, row in standing.items() if turn or place[0].startswith("update")})
+    assert found[1] == found[2]
+    assert {place: row for place, row in found[1].items() if place in found[0]} == found[0] != {}
+
+
+@settings(PROPERTY, max_examples=40)
+@given(case=cases_of(max_events=30, max_queries=4, menu=MENU), instances=st.integers(1, 3), seed=st.integers(0, 9))
+def test_small_nasty_streams_are_told_as_the_naive_twin_does(
+    case: Case, instances: int, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("pond")
+    check(folder, case._replace(queries=[changing(query, seed) for query in case.queries]), instances, seed)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("seed", range(40, 43))
+def test_cells_split_by_signature_tell_the_same_changes(seed: int, folders: Iterator[Path]) -> None:
+    case = random_case(seed, 80, 2, menu=CALM)
+    queries = []
+    for i, query in enumerate(query for query in case.queries for _ in range(12)):
+        above = call("gt", (Column("amount", "double"), literal(i * 40.0, "double")), "boolean")
+        where = conjunction([part for part in (query.where, above) if part is not None])
+        queries.append(changing(replace(query, name=f"{query.name}_{i}", where=where), seed))
+    assert any(group.signed for group in build_plan(queries).groups)
+    assert check(next(folders), case._replace(queries=queries), 2, seed) > 100

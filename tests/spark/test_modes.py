@@ -1,0 +1,98 @@
+"""Updates and corrections are written as the naive twin tells them, over a restart; what is wrong is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import window
+
+from millpond import Pond
+from millpond.errors import QueryTypeError
+from millpond.testing import oracle
+from millpond.testing.compare import assert_same_rows, rows_of
+from millpond.testing.naive_modes import told_by_epoch
+from millpond.testing.naive_repeats import without_repeats
+
+SECOND = 1_000_000
+SELECT = """SELECT customer, window(ts, '1 minute', '30 seconds') AS w, count(*) AS n, sum(amount) AS total
+FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 10 SECONDS GROUP BY ALL HAVING count(*) % 2 = 1"""
+TEXT = f"""
+CREATE TABLE tx (customer STRING, amount DOUBLE, ts TIMESTAMP)
+USING json OPTIONS (path '{{base}}/in', maxFilesPerTrigger '1') TBLPROPERTIES ('max_ahead' = 'none');
+CREATE STREAMING TABLE updates USING parquet TBLPROPERTIES ('path' = '{{base}}/updates', 'emit' = 'update') AS {SELECT};
+CREATE STREAMING TABLE corrected USING parquet TBLPROPERTIES (
+  'path' = '{{base}}/corrected', 'emit' = 'final', 'correct.for' = '1 hour',
+  'late.path' = '{{base}}/late', 'serve' = 'true') AS {SELECT};
+CREATE STREAMING TABLE once USING parquet TBLPROPERTIES (
+  'path' = '{{base}}/once', 'deduplicate' = 'customer, amount', 'deduplicate.within' = '20 seconds') AS {SELECT};
+"""
+
+
+def make_files(folder: Path) -> list[list[dict[str, Any]]]:
+    """A file per epoch, and its rows with times in microseconds."""
+    dice, epochs = random.Random(7), []
+    folder.mkdir()
+    for i in range(4):
+        seconds = [1_700_000_000 + 60 * i + dice.randint(0, 59) - dice.choice((0, 100, 900, 5000)) for _ in range(60)]
+        rows = [{"customer": dice.choice("ab"), "amount": dice.randint(0, 9) / 2, "ts": s * SECOND} for s in seconds]
+        shown = [{**row, "ts": datetime.fromtimestamp(row["ts"] // SECOND, timezone.utc).isoformat()} for row in rows]
+        file = folder / f"{i}.json"
+        file.write_text("\n".join(map(json.dumps, shown)))
+        os.utime(file, (1_700_000_000 + i, 1_700_000_000 + i))
+        epochs.append(rows)
+    return epochs
+
+
+def written(folder: Path) -> Sequence[dict[str, Any]]:
+    return rows_of(pa.concat_tables([pq.read_table(part) for part in sorted(folder.glob("part-*"))]))
+
+
+def test_rows_that_may_change_are_written_once_each_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    epochs = make_files(tmp_path / "in")
+    kept = [(tmp_path / "in" / f"{i}.json").rename(tmp_path / f"{i}.json") for i in (2, 3)]
+    for turn in range(2):
+        with Pond(spark, tmp_path / "pond", instances=2) as pond:
+            queries = {query.name: query for query in pond.load(TEXT.format(base=tmp_path))}
+            pond.run()
+            served = [pond.lookup("corrected", key).document for key in "ab"]
+            for file in kept if not turn else ():
+                file.rename(tmp_path / "in" / file.name)
+    assert all(one is not None and "_op" not in one["row"] for one in served)
+    once, marked = without_repeats(queries.pop("once"), epochs)
+    assert_same_rows(oracle.answer(once, marked), written(tmp_path / "once"))
+    assert oracle.counts(once, marked)["filtered"] > 20
+    for name, query in queries.items():
+        expected = [row for rows in told_by_epoch(query, epochs) for row in rows]
+        found = written(tmp_path / name)
+        assert_same_rows(expected, found, about=name)
+        assert {row["_op"] for row in found} == {"upsert", "delete"}
+        assert ("_revision" in found[0]) == (name == "corrected")
+    assert max(row["_revision"] for row in written(tmp_path / "corrected")) > 0
+    assert len(written(tmp_path / "late")) > 5
+
+
+def test_a_frame_has_a_mode_too(spark: SparkSession, tmp_path: Path) -> None:
+    epochs = make_files(tmp_path / "in")
+    source = spark.readStream.schema("customer STRING, amount DOUBLE, ts TIMESTAMP").option("maxFilesPerTrigger", 1)
+    with Pond(spark, tmp_path / "pond", instances=1) as pond:
+        events = source.json(str(tmp_path / "in")).withWatermark("ts", "10 seconds")
+        from_frame = events.groupBy("customer", window("ts", "1 minute")).count()
+        query = pond.add("updates", from_frame, emit="update")
+        with pytest.raises(QueryTypeError, match="never corrected"):
+            pond.add("both", from_frame, emit="update", correct_for="1 hour")
+        with pytest.raises(QueryTypeError, match=r"'correct.for' of soon is 'soonish'"):
+            pond.add("soon", from_frame, correct_for="soonish")
+        pond.run()
+        assert pond.table("updates").column_names[-1] == "_op"
+        expected = [row for rows in told_by_epoch(query, epochs) for row in rows]
+        assert_same_rows(expected, pond.table("updates"))
