@@ -59,7 +59,7 @@ def regression(function: str, pairs: Pairs) -> Values:
     assert pairs.xx is not None
     steep, odd = ~pairs.odd_x & (pairs.xx == 0), pairs.odd_y | pairs.odd_x
     with np.errstate(invalid="ignore", over="ignore"):
-        slope = pairs.yx / np.where(steep, 1.0, pairs.xx)
+        slope = pairs.yx / np.where(pairs.xx == 0, 1.0, pairs.xx)  # 0 of odd x, too
         if function == "regr_slope":
             data = slope
         elif function == "regr_intercept":
