@@ -79,7 +79,9 @@ def subqueries(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[SubQuer
         if group.deduplicated is None:
             does.append("split into atoms" if group.gaps_us else "add up by key and slice")
         for one in group.queries:
-            first = _first(f"{one.query.name}.1", one.query, stream, asked, readers[group.stream], does)
+            # what repeats is known before WHERE is asked, and only where the key lives
+            reader = one.query if group.deduplicated is None else _Reader(one.query.name, None)
+            first = _first(f"{one.query.name}.1", reader, stream, asked, readers[group.stream], does)
             found[one.query.name] = first, _aggregate(one.query, group, places)
     for selection in plan.selections:
         stream = by_name.get(selection.stream, Stream(selection.stream, ()))
@@ -148,6 +150,7 @@ def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[in
     """What is remembered by key, and what becomes of it."""
     keys = ", ".join(map(render, query.keys)) or "nothing"
     operators = [] if query.deduplicated is None else ["leave repeated events out"]
+    operators += [] if query.deduplicated is None or query.where is None else [f"filter {render(query.where)}"]
     operators.append(f"aggregate by {keys}")
     operators += [] if query.having is None else ["filter by HAVING"]
     operators.append(f"map {', '.join(item.name for item in query.output)}")

@@ -14,6 +14,7 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.chain import chained_stream
+from millpond.plan.deduplication import deduplicated
 from millpond.plan.explain import explain
 from millpond.plan.subqueries import Shared, Travel, subqueries
 
@@ -41,6 +42,14 @@ def test_a_query_is_cut_where_it_remembers() -> None:
     assert [(travel.place, travel.route) for travel in second.inputs] == [
         ("spend.1", "by key"), ("spend.1", "broadcast")
     ]  # fmt: skip
+
+
+def test_repeated_events_are_left_out_where_the_key_lives_before_where_is_asked() -> None:
+    once = deduplicated(SPEND, TX, ["k", "v"], 10)
+    first, second = subqueries(build_plan([once]), STREAMS)["spend"]
+    assert first.operators == ("map to keys and events",)
+    assert second.operators == ("leave repeated events out", "filter (v > 0)", "aggregate by k", "map total, w")
+    assert second.inputs[0].how == "events; the instance that owns the key has its state"
 
 
 def test_what_is_shared_is_told_with_whom() -> None:

@@ -17,6 +17,7 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Session, Sliding
 from millpond.plan.build import build_plan
+from millpond.plan.deduplication import deduplicated
 from millpond.runtime.sharing import Sharing, StateSize, group_cells, sharing
 from millpond.testing.local_pond import LocalPond
 
@@ -67,6 +68,15 @@ def test_alone_a_query_has_its_own_slices_filter_and_horizon(tmp_path: Path) -> 
     # the watermark is 9 s: windows [0, 20) are open, and of 3 s only [9, 12)
     assert cells == {"fine": 20, "coarse": 2, "large": 2 * 4, "short": 2}
     assert found.shared.cells == 20
+
+
+def test_events_that_wait_are_state_of_each_query_that_leaves_repeats_out(tmp_path: Path) -> None:
+    once = deduplicated(replace(query("once", 3), delay_us=4 * SECOND), TX, ["c", "v"], 2 * SECOND)
+    found = measured(tmp_path, [once])
+    # the watermark is 5 s: the events of 3 … 9 s wait or hide others, and the last open window has cells of 3 … 5 s
+    assert found.shared.bytes >= found.alone["once"].bytes > 14 * 3 * 8
+    two = measured(tmp_path / "two", [once, replace(once, name="more", window=Sliding(6 * SECOND, 6 * SECOND))])
+    assert two.apart.bytes > two.shared.bytes
 
 
 def test_many_filters_share_cells_and_each_alone_keeps_its_own(tmp_path: Path) -> None:
