@@ -22,7 +22,7 @@ from millpond.log.records import EpochRecord, decode
 from millpond.model.expressions import Column, call, conjunction, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Order, Stream
-from millpond.model.windows import Sliding, length_us
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Sliding, length_us
 from millpond.plan.build import build_plan
 from millpond.runtime import fold
 from millpond.runtime.followers.rows import RowsReader
@@ -287,3 +287,28 @@ def test_cells_split_by_signature_tell_the_same_changes(seed: int, folders: Iter
         queries.append(changing(replace(query, name=f"{query.name}_{i}", where=where), seed))
     assert any(group.signed for group in build_plan(queries).groups)
     assert check(next(folders), case._replace(queries=queries), 2, seed) > 100
+
+
+def test_all_events_so_far_are_counted_after_a_drain_too_and_by_a_query_that_comes_later_from_then_on(
+    tmp_path: Path,
+) -> None:
+    counts = Query(
+        "so_far", STREAM.name, "ts", NEVER_LATE_US, RUNNING, (Column("k", "string"),), (aggregate_of("count", None),),
+        (Named("k", Column("key:0", "string")), Named("n", Column("agg:0", "bigint"))), emit="update",
+    )  # fmt: skip
+    closed = replace(counts, name="closed", window=Sliding(10 * SECOND, 10 * SECOND), delay_us=SECOND, emit=UNSET)
+    run = Run(tmp_path, [counts, closed], 2)
+    for start in range(5):
+        run.epoch([[{"k": "ab"[i % 2], "ts": (10 * start + i) * SECOND} for i in range(10)]])
+    run.pond.drain()
+    assert run.pond.manifest.watermark_floor == {STREAM.name: 50 * SECOND}
+    old = [{"k": "a", "ts": -3 * SECOND}]
+    run.epoch([old])
+    answers = run.answers()
+    assert answers.rows["so_far"][-1] == {"k": "a", "n": 26, "_op": "upsert"}
+    assert sum(row["n"] for row in answers.rows["closed"]) == 50
+    assert (answers.counts["so_far"]["late"], answers.counts["closed"]["late"]) == (0, 1)
+    later = Run(tmp_path, [counts, closed, replace(counts, name="later")], 2)
+    later.epoch([old])
+    found = later.answers().rows
+    assert found["so_far"][-1]["n"] == 27 and found["later"] == [{"k": "a", "n": 1, "_op": "upsert"}]

@@ -16,7 +16,7 @@ from millpond.errors import OverflowedError, UnsupportedQuery
 from millpond.model.expressions import columns_of
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
-from millpond.model.windows import Counted, Range, Sliding, Window
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Range, Sliding, Window
 from millpond.plan.build import build_plan
 from millpond.plan.deduplication import deduplicated
 from millpond.plan.modes import with_mode
@@ -31,7 +31,7 @@ from millpond.testing.rowwise import Raised
 FRAMES: tuple[Window, ...] = (
     Range(0), Range(4 * SECOND), Range(40 * SECOND), Counted(1, 1), Counted(3, 2), Counted(7, 3),
 )  # fmt: skip
-KINDS: tuple[tuple[Window, ...], ...] = (WINDOWS, WINDOWS, SESSIONS, FRAMES)
+KINDS: tuple[tuple[Window, ...], ...] = (WINDOWS, WINDOWS, SESSIONS, FRAMES, (RUNNING,))
 MODES = ("final", "update", "corrected", "deduplicated")
 TIMES = (1, 7 * SECOND, 40 * SECOND)
 
@@ -40,6 +40,9 @@ def moded(query: Query, mode: str, time_us: int) -> Query:
     """The query in a mode; as it is where that is refused."""
     names = [field.name for field in STREAM.columns if field.name != "ts"]
     compared = sorted({*names} & {name for key in query.keys for name in columns_of(key)} | {"k"})
+    if query.window == RUNNING:
+        told = tuple(item for item in query.output if not any(map(_of_window, columns_of(item.expression))))
+        query, mode = replace(query, delay_us=NEVER_LATE_US, output=told), "update"
     try:
         found: AnyQuery = query
         if mode == "deduplicated":
@@ -47,9 +50,13 @@ def moded(query: Query, mode: str, time_us: int) -> Query:
         elif mode != "final":
             found = with_mode(query, *(("update", None) if mode == "update" else ("final", time_us)))
     except UnsupportedQuery:
-        return query
+        return query if query.window != RUNNING else replace(query, window=WINDOWS[0], delay_us=SECOND)
     assert isinstance(found, Query)
     return found
+
+
+def _of_window(column: str) -> bool:
+    return column.partition(".")[0] == "window"
 
 
 def mixed_case(seed: int, events: int, queries: int, epochs: int) -> Case:
@@ -98,7 +105,8 @@ def check(folder: Path, case: Case, instances: int, seed: int) -> set[tuple[str,
         for mine, theirs in zip(expected, told[query.name], strict=True):
             assert_same_rows(mine, theirs, about=str(query))
             if mine:
-                seen.add((type(query.window).__name__, mode_of(query)))
+                kind = "running" if query.window == RUNNING else type(query.window).__name__
+                seen.add((kind, mode_of(query)))
         if query.changing:
             continue
         try:
@@ -129,7 +137,7 @@ def test_all_that_is_allowed_is_answered_together(tmp_path: Path) -> None:
         )
         seen |= check(tmp_path / str(seed), case, 1 + seed % 3, seed)
     finals = {(kind, "final") for kind in ("Sliding", "Session", "Range", "Counted")}
-    assert seen == finals | {(Sliding.__name__, mode) for mode in MODES}
+    assert seen == finals | {(Sliding.__name__, mode) for mode in MODES} | {("running", "update")}
     assert mixed  # rows per event and rows that change share a group
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import window
 
 from millpond import Pond
-from millpond.errors import QueryTypeError
+from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.testing import oracle
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.naive_modes import told_by_epoch
@@ -96,3 +96,35 @@ def test_a_frame_has_a_mode_too(spark: SparkSession, tmp_path: Path) -> None:
         assert pond.table("updates").column_names[-1] == "_op"
         expected = [row for rows in told_by_epoch(query, epochs) for row in rows]
         assert_same_rows(expected, pond.table("updates"))
+
+
+RUNNING = """SELECT customer, count(*) AS n, sum(amount) AS total, max(amount) AS most
+FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 10 SECONDS GROUP BY customer HAVING max(amount) > 1"""
+
+
+def test_without_a_window_the_rows_of_all_events_so_far_are_updates(spark: SparkSession, tmp_path: Path) -> None:
+    make_files(tmp_path / "in")
+    schema = "customer STRING, amount DOUBLE, ts TIMESTAMP"
+    events = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
+    table = f"CREATE TABLE tx ({schema}) USING json OPTIONS (path '{tmp_path}/in', maxFilesPerTrigger '1')"
+    with Pond(spark, tmp_path / "pond", instances=2) as pond:
+        pond.load(f"{table} TBLPROPERTIES ('max_ahead' = 'none');")
+        with pytest.raises(UnsupportedQuery, match="does not group by a window, so its answer would never be final"):
+            pond.add("by_customer", RUNNING)
+        with pytest.raises(UnsupportedQuery, match="would never be final"):
+            pond.add("by_customer", RUNNING, emit="final", correct_for="1 hour")
+        pond.add("by_customer", RUNNING, emit="update", serve=True)
+        with pytest.raises(UnsupportedQuery, match="nor has its stream a watermark"):
+            pond.add("everything", events.groupBy().count(), emit="update")
+        pond.add("everything", events.withWatermark("ts", "1 second").groupBy().count(), emit="update")
+        pond.run(once=True, drain=True)
+        told, everything = rows_of(pond.table("by_customer")), rows_of(pond.table("everything"))
+        served = {key: pond.lookup("by_customer", key).document for key in "ab"}
+    newest = {row["customer"]: {name: row[name] for name in ("n", "total", "most")} for row in told}
+    spark.read.schema(schema).json(str(tmp_path / "in")).createOrReplaceTempView("written")
+    batch = RUNNING.replace("STREAM tx WATERMARK ts DELAY OF INTERVAL 10 SECONDS", "written")
+    expected = {row["customer"]: row.asDict() for row in spark.sql(batch).collect()}
+    assert newest == {key: {name: row[name] for name in newest[key]} for key, row in expected.items()}
+    assert {row["_op"] for row in told} == {"upsert"} and len(told) > len(newest)
+    assert [row["count"] for row in everything] == [60, 120, 180, 240]
+    assert {key: one and one["row"]["n"] for key, one in served.items()} == {key: newest[key]["n"] for key in "ab"}

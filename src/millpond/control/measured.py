@@ -117,7 +117,7 @@ def price_of_state(price: Price, measured: Measured | None) -> list[str]:
         return [f"{now}cells are split by the filters that their events pass: it grows with events, not with filters"]
     if cells is not None and cells.cells:
         edges, needed = price.edges, price.kept_us
-        growth = float(edges[1] / edges[0]) * needed[1] / needed[0]
+        growth = float(edges[1] / edges[0]) * needed[1] / needed[0] if edges[0] else 1.0  # one cell, of all events
         before, after = cells.per_key(), cells.per_key(growth, more)
         lines.append(
             f"about {before:,.0f} → {after:,.0f} bytes per key, from {cells.cells / cells.keys:,.1f} cells of "

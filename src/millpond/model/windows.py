@@ -56,6 +56,13 @@ class Sliding(msgspec.Struct, frozen=True, tag_field="window", tag="sliding"):
         return [Interval(start, start + self.size_us) for start in range(first, last + 1, self.slide_us)]
 
 
+RUNNING = Sliding(1 << 62, 1 << 62, 1 << 61)
+"""One window for all of event time, as a query without a window has: it never closes, so its rows must be updates."""
+
+NEVER_LATE_US = 1 << 61
+"""The delay of such a query: no event is late for it."""
+
+
 class Session(msgspec.Struct, frozen=True, tag_field="window", tag="session"):
     """A window per key from its first event to `gap_us` after its last: it ends when so long no event comes.
 

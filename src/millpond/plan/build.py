@@ -22,7 +22,7 @@ from millpond.model.expressions import (
 from millpond.model.join import Join, Side
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
-from millpond.model.windows import Counted, Framed, Range, Session, Window
+from millpond.model.windows import RUNNING, Counted, Framed, Range, Session, Window
 from millpond.plan.deduplication import deduplication_log
 from millpond.plan.event_log import LogPlan, log_plan, logged_rows
 from millpond.plan.join import identity_of, plan_joins
@@ -50,7 +50,10 @@ def build_plan(queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None =
     _check_event_times([*windowed, *joins])
     groups: dict[tuple[object, ...], list[Query]] = {}
     for query in windowed:
-        groups.setdefault(_identity(query), []).append(query)
+        identity = _identity(query)
+        if query.window == RUNNING:  # what was counted before a query came may lack its measures
+            identity = (*identity, "running", (since_us or {}).get(query.name))
+        groups.setdefault(identity, []).append(query)
     made = (_group(fingerprint(identity), members, since_us or {}) for identity, members in groups.items())
     sides = (identity_of(side) for join in joins for side in join.sides.values())
     joined = plan_joins(joins, since_us or {}, {identity: fingerprint(identity) for identity in sides})
@@ -118,7 +121,7 @@ def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> 
                     for aggregate in query.aggregates
                 ),
                 delays.index(query.late_after_us),
-                since_us.get(query.name, msgspec.UNSET),
+                msgspec.UNSET if query.window == RUNNING else since_us.get(query.name, msgspec.UNSET),
             )
         )
     return GroupPlan(

@@ -54,7 +54,7 @@ def edges_between(windows: Sequence[Sliding], first_us: int, last_us: int) -> Ti
     for phase, step in _phases(windows):
         low = first_us - (first_us - phase) % step
         high = last_us - (last_us - phase) % step + step
-        parts.append(np.arange(low, high + 1, step, dtype=np.int64))
+        parts.append(low + step * np.arange((high - low) // step + 1, dtype=np.int64))  # exact, however long a step
     edges = np.unique(np.concatenate(parts))
     begin = int(np.searchsorted(edges, first_us, "right")) - 1
     end = int(np.searchsorted(edges, last_us, "right"))

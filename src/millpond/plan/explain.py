@@ -10,7 +10,7 @@ from millpond.model.aggregates import DISTINCT
 from millpond.model.expressions import Literal, columns_of, render
 from millpond.model.query import Query
 from millpond.model.stream import Stream
-from millpond.model.windows import Framed, Session, Sliding
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Session, Sliding
 from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.edges import edges_between
 from millpond.plan.explain_events import event_lines
@@ -89,8 +89,9 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
         least = duration(group.gaps_us[0])
         yield f"  atoms     split where a key has no event for more than {least}: a session is a run of them"
     elif group.sliding:
-        yield f"  edges     {edges_text(group.sliding)}"
-    yield f"  delays    {', '.join(map(duration, group.delays_us))}"
+        yield f"  edges     {'none' if group.windows == (RUNNING,) else edges_text(group.sliding)}"
+    delays = [duration(delay) if delay < NEVER_LATE_US else "none: nothing is late" for delay in group.delays_us]
+    yield f"  delays    {', '.join(delays)}"
     how = "cells are kept by signature" if group.signed else "each evaluated once per event"
     once = f"{count_of(len(filters), 'predicate')}, {how}"
     found = group.deduplicated
@@ -175,11 +176,12 @@ def _askers(group: GroupPlan) -> list[dict[str, int]]:
 
 def edges_per_hour(windows: Sequence[Sliding]) -> tuple[Fraction, bool]:
     """How many edges the windows cut into an hour of event time, and whether that is exact or an upper bound;
-    sessions cut none.
+    sessions cut none, nor does a window of all events.
 
     >>> edges_per_hour([Sliding(3_600_000_000, 900_000_000)])
     (Fraction(4, 1), True)
     """
+    windows = [window for window in windows if window != RUNNING]
     if not windows:
         return Fraction(0), True
     grids = {

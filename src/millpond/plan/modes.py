@@ -8,7 +8,7 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
-from millpond.model.windows import Session, Sliding
+from millpond.model.windows import RUNNING, Session, Sliding
 
 OP = "_op"
 """Column of rows that may change: `upsert`, or `delete` of a row that HAVING takes no more."""
@@ -36,6 +36,8 @@ def with_mode(query: AnyQuery, emit: str, correct_us: int | None) -> AnyQuery:
             f"{query.name} emits updates, which are never corrected: every change is one already.",
             "Leave 'correct.for' out; a longer watermark delay takes later events.",
         )
+    if emit == FINAL and isinstance(query, Query) and query.window == RUNNING:
+        raise never_final()
     if emit == FINAL and correct_us is None:
         return query
     what = "emits updates" if emit == UPDATE else "corrects its rows"
@@ -52,6 +54,14 @@ def with_mode(query: AnyQuery, emit: str, correct_us: int | None) -> AnyQuery:
     if emit == UPDATE:
         return msgspec.structs.replace(query, emit=emit)
     return msgspec.structs.replace(query, correct_us=correct_us or msgspec.UNSET)
+
+
+def never_final(also: str = "") -> UnsupportedQuery:
+    """The refusal of a query without a window that says nothing of its mode."""
+    return UnsupportedQuery(
+        f"The query does not group by a window{also and ', '}{also}, so its answer would never be final.",
+        "Add window(time, size), or session_window(time, gap), to GROUP BY, or 'emit' = 'update'.",
+    )
 
 
 def _check(query: Query, what: str) -> None:

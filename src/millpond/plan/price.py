@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from millpond.model.expressions import Expression, render
 from millpond.model.query import Query
-from millpond.model.windows import Framed, length_us
+from millpond.model.windows import RUNNING, Framed, length_us
 from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.explain import edges_per_hour, measure_text, rate_text
 from millpond.plan.explain_events import kept_text
@@ -131,7 +131,8 @@ def _lines(found: Price) -> Iterator[str]:
         mine = [plan for plan in group.queries if plan.query == query]
         yield f"  kept      {kept_text(mine)}"
         return
-    yield f"  kept      {_change(kept[0], kept[1], found.before)} of event time{what}"
+    lasting = f"{_change(kept[0], kept[1], found.before)} of event time{what}"
+    yield f"  kept      {'one cell for each key ever seen' if query.window == RUNNING else lasting}"
     late_after = query.late_after_us
     if found.before is not None and late_after not in found.before.delays_us:
         yield f"  delay     one more, {duration(late_after)}: what is late for only some delays has its own slices"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
-from millpond.model.windows import Counted, Range, Session, Window
+from millpond.model.windows import RUNNING, Counted, Range, Session, Window
 
 _HOUR_US = 3_600_000_000
 _UNITS = (
@@ -45,6 +45,8 @@ def window_text(window: Window) -> str:
         return f"the last {count_of(window.size, 'event')} every {count_of(window.every, 'event')}"
     if isinstance(window, Range):
         return f"{duration(window.preceding_us)} before each event"
+    if window == RUNNING:
+        return "all events so far"
     text = duration(window.size_us)
     if not window.tumbling:
         text += f" every {duration(window.slide_us)}"
@@ -53,7 +55,7 @@ def window_text(window: Window) -> str:
 
 def waiting_text(query: Query) -> str:
     """The delay of a query for people, and its mode if its rows may change."""
-    delay = f"delay {duration(query.delay_us)}"
+    delay = "nothing is late" if query.window == RUNNING else f"delay {duration(query.delay_us)}"
     if query.updating:
         return f"{delay}, emits updates"
     return f"{delay}, corrected for {duration(query.corrected_for_us)} more" if query.changing else delay

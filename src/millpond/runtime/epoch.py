@@ -12,6 +12,7 @@ from millpond.log.port import numbered_name
 from millpond.log.protocol import Run
 from millpond.log.records import EpochRecord, Fates, Offsets, Receipt
 from millpond.model.stream import Stream
+from millpond.model.windows import RUNNING
 from millpond.placement.slots import even_owners
 from millpond.plan.chain import feeds, halted, levels
 from millpond.plan.join import SideLog, last_final_us
@@ -183,11 +184,12 @@ def drain_floors(plan: Plan, manifest: Manifest, lines: Mapping[str, TimeLine] |
         newest = max(seen, default=None)
         if newest is None:
             continue
-        ends = [window.assign(newest)[-1].end_us for window in group.windows]
+        ends = [window.assign(newest)[-1].end_us for window in group.windows if window != RUNNING]
         if group.own_end is not None:
             live = (section for section in manifest.sections.values() if section.group == group.id)
             ends += [last for section in live if isinstance(last := section.info.get("last"), int)]
-        floors[group.stream] = max([*ends, floors.get(group.stream, ends[0])])
+        if ends:
+            floors[group.stream] = max([*ends, floors.get(group.stream, ends[0])])
     for join in (plan.join for plan in plan.joins.plans):
         times = [time for stream in join.streams for time in manifest.max_time.get(stream, {}).values()]
         if times:

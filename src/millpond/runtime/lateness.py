@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
 from millpond.model.types import FARTHEST_US
+from millpond.model.windows import NEVER_LATE_US
 from millpond.runtime.tasks import TimeLine, Watermark
 
 ANY_PARTITION = "*"
@@ -115,6 +116,8 @@ def late_classes(times_us: Ints, judged: Judged, floor_us: int | None, delays_us
 
 def limit_us(base_us: Ints, floor_us: int | None, delay_us: int) -> Ints:
     """The watermark that each event must be above for a delay; INT64_MIN where nothing is late."""
+    if delay_us >= NEVER_LATE_US:
+        return np.full_like(base_us, _LONG_AGO)
     judgeable = base_us > _LONG_AGO
     limit: Ints = np.where(judgeable, base_us - np.where(judgeable, delay_us, 0), _LONG_AGO)
     return limit if floor_us is None else np.maximum(limit, floor_us)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from millpond.model.windows import NEVER_LATE_US
 from millpond.plan.join import SideLog
 from millpond.plan.late import LateAsk
 from millpond.plan.plan import GroupPlan, Plan
@@ -22,7 +23,9 @@ class Watermark(msgspec.Struct, frozen=True):
     floor_us: int | None = None
 
     def at(self, delay_us: int) -> int | None:
-        """Events at or below this are late for `delay_us`; windows that end at or below it are closed."""
+        """Events at or below this are late for `delay_us`; windows that end at or below it are closed; None: none."""
+        if delay_us >= NEVER_LATE_US:
+            return None
         marks = [] if self.max_time_us is None else [self.max_time_us - delay_us]
         if self.floor_us is not None:
             marks.append(self.floor_us)

@@ -25,8 +25,9 @@ from millpond.model.query import Named, Query, named_once
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
-from millpond.model.windows import Counted, Framed, Range, Session, Sliding, Window
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Framed, Range, Session, Sliding, Window
 from millpond.plan.deduplication import deduplicated
+from millpond.plan.modes import never_final
 from millpond.spark.aggregates import aggregate_of
 from millpond.spark.below import Below, read_below
 from millpond.spark.branches import Derived
@@ -147,7 +148,7 @@ class Reader:
 
     def read(self, plan: JavaObject, above: list[JavaObject]) -> Extraction:
         groups, calls, results = self._catalyst.aggregation(plan)
-        time, window = self._window(groups)
+        time, window = self._window(groups, items(plan.child().output()))
         keys = self._keys(groups)
         aggregates = self._aggregates(calls)
         having, output = self._finish(results, above)
@@ -202,7 +203,7 @@ class Reader:
             name=terms.name,
             stream=self._stream.name,
             event_time=event_time.name,
-            delay_us=delay * 1000,
+            delay_us=NEVER_LATE_US if window == RUNNING else delay * 1000,
             window=window,
             keys=keys,
             aggregates=aggregates,
@@ -309,17 +310,18 @@ class Reader:
             parts.append(call("lt", (event_time, window.own_end), "boolean"))
         return conjunction(parts)
 
-    def _window(self, groups: list[JavaObject]) -> tuple[JavaObject, Window]:
+    def _window(self, groups: list[JavaObject], columns: list[JavaObject]) -> tuple[JavaObject, Window]:
+        """The window of a grouping and its event time: without a window the column that has a watermark."""
         for group in groups:
             found = self._below.window_part(group)
             if found is not None:
                 kind = found.window.kind
                 known = isinstance(kind, Sliding | Session | Framed)
                 return found.window.time, kind if known else Session(0, self._down(kind))
-        raise UnsupportedQuery(
-            "The query does not group by a window, so its answer would never be final.",
-            "Add window(time, size), or session_window(time, gap), to GROUP BY.",
-        )
+        time = next((column for column in columns if delay_ms(column) is not None), None)
+        if time is None:
+            raise never_final("nor has its stream a watermark, which would name its event time")
+        return time, RUNNING
 
     def _keys(self, groups: list[JavaObject]) -> tuple[Expression, ...]:
         keys: list[Expression] = []

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from millpond.control.measured import price_of_state
 from millpond.model.aggregates import DISTINCT, Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression, call, literal
@@ -16,9 +17,10 @@ from millpond.model.functions import UserFunction
 from millpond.model.join import Join, Side, Within
 from millpond.model.query import Named, Query
 from millpond.model.stream import Order, Stream
-from millpond.model.windows import Session, Sliding
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Session, Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.explain import edges_per_hour, explain
+from millpond.plan.price import price, price_text
 from millpond.plan.words import duration
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "plans"
@@ -167,3 +169,17 @@ def test_edges_without_a_short_common_period_are_bounded() -> None:
 )
 def test_duration(us: int, text: str) -> None:
     assert duration(us) == text
+
+
+def test_a_query_without_a_window_is_told_in_words() -> None:
+    told = [Named("n", Column("agg:0", "bigint"))]
+    count = Aggregate("count", None, None, "bigint")
+    query = Query("so_far", "tx", "ts", NEVER_LATE_US, RUNNING, (), (count,), tuple(told), emit="update")
+    text = explain(build_plan([query]))
+    for line in ("  windows   all events so far", "  edges     none", "  delays    none: nothing is late",
+                 "    so_far: all events so far, nothing is late, emits updates"):  # fmt: skip
+        assert f"{line}\n" in text
+    assert "no more edges" in text
+    found = price(build_plan([]), query)
+    text = price_text(found, price_of_state(found, None))
+    assert "  kept      one cell for each key ever seen\n" in text and ": 1 cells of 1 columns" in text
