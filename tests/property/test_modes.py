@@ -205,6 +205,18 @@ def test_revisions_are_counted_on_when_keys_end_and_segments_merge(
     assert max(int(section.info["level"]) for section in written if section.info.get("revisions")) > 0
 
 
+@pytest.mark.parametrize("instances", [1, 3])
+def test_rows_of_few_keys_change_with_those_of_many(instances: int, tmp_path: Path) -> None:
+    """What is stored of few keys is in narrow columns, which hold no slot of the keys that come later."""
+    case = restless(1, 0)
+    epochs = [
+        [{"k": f"key-{i}", "v": i, "amount": 1.0, "ts": now * SECOND} for i in range(many)]
+        for now, many in enumerate((3, 5, 100, 500, 3, 7))
+    ]  # fmt: skip
+    queries = [query for query in case.queries if query.name in ("update0", "for2001", "final0")]
+    assert check(tmp_path, Case(epochs, queries), instances, 1) > 1_000
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_a_view_holds_the_newest_row_that_stands(seed: int, tmp_path: Path) -> None:
     case = restless(seed, 30)

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from millpond.errors import OverflowedError, UnsupportedQuery
-from millpond.model.expressions import columns_of
+from millpond.model.expressions import Column, columns_of
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Range, Sliding, Window
 from millpond.plan.build import build_plan
 from millpond.plan.deduplication import deduplicated
 from millpond.plan.modes import with_mode
+from millpond.runtime import fold
 from millpond.testing import oracle
 from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import SECOND, SESSIONS, STREAM, WINDOWS, Case, random_case
@@ -59,13 +60,18 @@ def _of_window(column: str) -> bool:
     return column.partition(".")[0] == "window"
 
 
-def mixed_case(seed: int, events: int, queries: int, epochs: int) -> Case:
-    """Windows and modes at random; of the events many come again, and no others have one time."""
+def mixed_case(seed: int, events: int, queries: int, epochs: int, era: int = 0) -> Case:
+    """Windows and modes at random; of the events many come again, and no others have one time.
+
+    `era`: after so many epochs most keys are other ones, and keys that are texts are the column `k`.
+    """
     dice = random.Random(seed)
     case, batches, rows = random_case(seed, events, queries, epochs=epochs), [], list[dict[str, Any]]()
-    for batch in case.epochs:
+    for now, batch in enumerate(case.epochs):
         batches.append(list[dict[str, Any]]())
         for row in batch:
+            if era and row["k"] is not None and dice.random() < 0.7:
+                row["k"] = f"era-{now // era}-{row['k']}"
             if row["ts"] is not None:
                 row["ts"] += len(rows)
             rows.append(row)
@@ -76,6 +82,12 @@ def mixed_case(seed: int, events: int, queries: int, epochs: int) -> Case:
                     again["ts"] += dice.choice((0, 1, 5, 30)) * SECOND
                 batches[-1].append(again)
     made = [replace(query, window=dice.choice(dice.choice(KINDS))) for query in case.queries]
+    if era:
+        made = [
+            replace(query, keys=(Column("k", "string"), *query.keys[1:]))
+            if query.keys and query.keys[0].type == "string" else query
+            for query in made
+        ]  # fmt: skip
     return Case(batches, [moded(query, dice.choice(MODES), dice.choice(TIMES)) for query in made])
 
 
@@ -139,6 +151,14 @@ def test_all_that_is_allowed_is_answered_together(tmp_path: Path) -> None:
     finals = {(kind, "final") for kind in ("Sliding", "Session", "Range", "Counted")}
     assert seen == finals | {(Sliding.__name__, mode) for mode in MODES} | {("running", "update")}
     assert mixed  # rows per event and rows that change share a group
+
+
+@pytest.mark.parametrize("seed", range(7100, 7106))
+def test_keys_that_end_and_sections_that_merge_change_nothing(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "FAN_IN", 2)
+    assert check(tmp_path, mixed_case(seed, 200, 16, 24, era=3), 1 + seed % 2, seed)
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))

@@ -240,7 +240,8 @@ def narrowed(cells: Cells, chosen: Mask, slots: Ints, measures: Collection[str])
     Slots are sorted within a slice, so that few slots are found without reading all of it.
     """
     picked = np.flatnonzero(chosen)
-    wanted = slots.astype(cells.slots.dtype)
+    # those of stored cells are as narrow as they can be: slots that are too large for them are in none
+    wanted = slots[slots <= np.iinfo(cells.slots.dtype).max].astype(cells.slots.dtype)
     rows, places = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for low, high in zip(cells.offsets[picked].tolist(), cells.offsets[picked + 1].tolist(), strict=True):
         own = cells.slots[low:high]
