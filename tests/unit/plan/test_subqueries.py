@@ -50,7 +50,8 @@ def test_a_join_has_a_part_for_each_side() -> None:
     found = subqueries(build_plan([SPEND, join, replace(join, name="again")]), STREAMS)
     one, two, both = found["paid"]
     assert [part.name for part in (one, two, both)] == ["paid.1", "paid.2", "paid.3"]
-    assert one.operators == ("filter (v > 0)", "map to keys and events") and two.operators == ("map to keys and events",)
+    assert one.operators == ("filter (v > 0)", "map to keys and events")
+    assert two.operators == ("map to keys and events",)
     assert one.shared == (Shared("the read", ("spend", "again")), Shared("the filter", ("spend", "again")))
     assert both.operators[0].startswith("left join by k, a right event from 0 seconds after")
     assert [(travel.place, travel.route) for travel in both.inputs] == [
