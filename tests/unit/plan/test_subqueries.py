@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, call, literal
+from millpond.model.join import Join, Side, Within
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Derivation, Field, Order, Stream
@@ -50,6 +51,22 @@ def test_repeated_events_are_left_out_where_the_key_lives_before_where_is_asked(
     assert first.operators == ("map to keys and events",)
     assert second.operators == ("leave repeated events out", "filter (v > 0)", "aggregate by k", "map total, w")
     assert second.inputs[0].how == "events; the instance that owns the key has its state"
+
+
+def test_a_join_has_a_part_for_each_side() -> None:
+    left, right = Side("tx", "ts", 0, (K,), (V,), POSITIVE), Side("pay", "at", 0, (K,), (V,))
+    join = Join("paid", left, right, "left", Within(0, 10), (Named("v", Column("left:0", "bigint")),))
+    found = subqueries(build_plan([SPEND, join, replace(join, name="again")]), STREAMS)
+    one, two, both = found["paid"]
+    assert [part.name for part in (one, two, both)] == ["paid.1", "paid.2", "paid.3"]
+    assert one.operators == ("filter (v > 0)", "map to keys and events")
+    assert two.operators == ("map to keys and events",)
+    assert one.shared == (Shared("the read", ("spend", "again")), Shared("the filter", ("spend", "again")))
+    assert both.operators[0].startswith("left join by k, a right event from 0 seconds after")
+    assert [(travel.place, travel.route) for travel in both.inputs] == [
+        ("paid.1", "by key"), ("paid.2", "by key"), ("paid.1 and .2", "broadcast"),
+    ]  # fmt: skip
+    assert both.shared == (Shared("the left events", ("again",)), Shared("the right events", ("again",)))
 
 
 def test_what_is_shared_is_told_with_whom() -> None:
