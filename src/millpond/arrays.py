@@ -18,6 +18,26 @@ Wide: TypeAlias = npt.NDArray[np.void]
 """An array of dtype `WIDE`."""
 
 
+def ordered(codes: npt.NDArray[np.integer]) -> Ints:
+    """Positions in the order of the codes, those of equal codes as they stand: a stable argsort.
+
+    Code and position are sorted as one integer where both fit: processors sort plain integers ten times as fast.
+
+    >>> ordered(np.array([2, 0, 2, 1])).tolist()
+    [1, 3, 0, 2]
+    """
+    if not len(codes):
+        return np.zeros(0, np.int64)
+    low, bits = int(codes.min()), (len(codes) - 1).bit_length()
+    if (int(codes.max()) - low) >> (63 - bits):
+        return np.argsort(codes, kind="stable")
+    packed = (codes.astype(np.int64) - low) << bits
+    packed |= np.arange(len(codes))
+    packed.sort()
+    packed &= (1 << bits) - 1
+    return packed
+
+
 class TextBytes(NamedTuple):
     """UTF-8 bytes of a text column: row i is `data[starts[i] : starts[i] + lengths[i]]`; 8 bytes of padding follow."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints, Mask
+from millpond.arrays import Ints, Mask, ordered
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan
@@ -121,7 +121,7 @@ class GroupLog:
     def between(self, start_us: int, end_us: int, delay: int) -> Events:
         """All events in [start, end) that are in time for a delay (its position), in the order of their slots."""
         every = self.within(start_us, end_us, delay)
-        return every.take(np.argsort(every.slots, kind="stable"))
+        return every.take(ordered(every.slots))
 
     def within(self, start_us: int, end_us: int, delay: int) -> Events:
         """The same events in the order of their sections."""

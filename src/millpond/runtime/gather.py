@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints, Mask
+from millpond.arrays import Ints, Mask, ordered
 from millpond.clock import lap_us
 from millpond.model.expressions import Expression
 from millpond.placement.slots import buckets_of, slots_of
@@ -402,7 +402,7 @@ def _by_instance(
     """Renumber keys so that those of one instance follow each other; also where each instance's begin."""
     slots = slots_of(texts_of(keys, count))
     owners = np.array(task.owners)[buckets_of(slots, len(task.owners))]
-    order = np.argsort(owners, kind="stable")
+    order = ordered(owners)
     bounds = np.searchsorted(owners[order], np.arange(task.instances + 1))
     if bool((np.diff(order) > 0).all()):
         return codes, keys, bounds

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.arrays import Ints
+from millpond.arrays import Ints, ordered
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression
 from millpond.model.types import is_decimal, is_float
@@ -168,7 +168,7 @@ def _by_row(rows: Ints, codes: Ints, size: int) -> Ints:
         return rows
     low, high = int(codes.min()), int(codes.max())
     if (high - low + 1) * size < 1 << 62:
-        return np.argsort(rows * (high - low + 1) + (codes - low))
+        return ordered(rows * (high - low + 1) + (codes - low))
     order = np.argsort(codes)
     # rank below row in one integer: sorting plain integers is several times as fast as sorting by two keys
     ranked: Ints = order[np.sort(rows[order] * len(rows) + np.arange(len(rows))) % len(rows)]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from millpond.arrays import Ints, Mask
+from millpond.arrays import Ints, Mask, ordered
 
 PAIRS_AT_ONCE = 1 << 18
 
@@ -37,11 +37,11 @@ class Candidates:
         width = len(places) + 1
         # ranks of places keep code and place in one integer, whatever the unit of time
         at = codes * width + np.searchsorted(places, near_at)
-        order = np.argsort(at, kind="stable")
-        ordered, self._order = at[order], near[order]
+        order = ordered(at)
+        sorted_, self._order = at[order], near[order]
         base = asking.codes * width
-        self._first = np.searchsorted(ordered, base + np.searchsorted(places, low), "left")
-        last = np.searchsorted(ordered, base + np.searchsorted(places, high, "right"), "left")
+        self._first = np.searchsorted(sorted_, base + np.searchsorted(places, low), "left")
+        last = np.searchsorted(sorted_, base + np.searchsorted(places, high, "right"), "left")
         self._ends = np.cumsum(np.maximum(last - self._first, 0))
 
     @property

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from millpond.arrays import WIDE, Ints, Mask
+from millpond.arrays import WIDE, Ints, Mask, ordered
 from millpond.plan.plan import Measure
 from millpond.runtime.combine import Block, Extremes, block_of
 from millpond.state.cells import Cells, best_at, better, extreme_of, merge_rule, no_extreme, word_names, words_of
@@ -166,7 +166,7 @@ def _runs(targets: Ints) -> Iterator[Ints | None]:
     if int(np.bincount(targets).max()) <= _ADDED_AT_ONCE:
         yield None
         return
-    order = np.argsort(targets, kind="stable")
+    order = ordered(targets)
     sorted_ = targets[order]
     starts = np.flatnonzero(np.append(True, sorted_[1:] != sorted_[:-1]))
     run = (np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))) // _ADDED_AT_ONCE

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from millpond.arrays import WIDE, Ints, Mask
+from millpond.arrays import WIDE, Ints, Mask, ordered
 from millpond.state.cells import (
     Cells,
     Piece,
@@ -188,7 +188,7 @@ def sorted_by(owners: Ints, times_us: Ints) -> Ints:
     low, high = int(times_us.min()), int(times_us.max())
     span = high - low + 1
     if (int(owners.max()) + 1) * span <= _LARGEST:
-        return np.argsort(owners * span + (times_us - low), kind="stable")
+        return ordered(owners * span + (times_us - low))
     return np.lexsort((times_us, owners))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millpond.arrays import Ints, Mask
+from millpond.arrays import Ints, Mask, ordered
 from millpond.state.keys import Hashes, KeyColumns, equal_keys, hashes_of
 
 WAS = "was"
@@ -162,7 +162,7 @@ class KeyDictionary:
             return [column.take(pa.array(slots)) for column in self._chunks[0]]
         starts = np.cumsum([0, *(len(columns[0]) for columns in self._chunks if columns)])
         owners = np.searchsorted(starts, slots, "right") - 1
-        order = np.argsort(owners, kind="stable")
+        order = ordered(owners)
         bounds = np.searchsorted(owners[order], np.arange(len(starts)))
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints
+from millpond.arrays import Ints, ordered
 
 BATCH_ROWS = 1 << 16
 """Most events that a mergeable function's `update` is handed at once."""
@@ -65,7 +65,7 @@ def grouped(function: Callable[[pa.Table], Any], table: pa.Table, rows: int, ans
     if KEY not in found.column_names:
         return column
     keys = as_column(found.column(KEY), rows, pa.int64()).to_numpy(zero_copy_only=False)
-    order = np.argsort(keys, kind="stable")
+    order = ordered(keys)
     missing = np.flatnonzero(keys[order] != np.arange(rows))
     if len(missing):
         raise Wrong("gave a table without one row for each key", int(missing[0]))
@@ -101,7 +101,7 @@ def _merged(function: Any, state: pa.Table, cells: pa.ListArray) -> pa.Table:
         pairs = state.take(pa.array(left)), state.take(pa.array(left + 1))
         merged = _state(function.merge(*pairs), len(left), state.schema)
         both = pa.concat_tables([merged, state.take(pa.array(alone))])
-        state = both.take(pa.array(np.argsort(np.concatenate([left, alone]), kind="stable")))
+        state = both.take(pa.array(ordered(np.concatenate([left, alone]))))
         lengths = (lengths + 1) // 2
     return state
 
