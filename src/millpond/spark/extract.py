@@ -148,7 +148,7 @@ class Reader:
 
     def read(self, plan: JavaObject, above: list[JavaObject]) -> Extraction:
         groups, calls, results = self._catalyst.aggregation(plan)
-        time, window = self._window(groups, items(plan.child().output()))
+        time, window = self._window(groups, plan.child())
         keys = self._keys(groups)
         aggregates = self._aggregates(calls)
         having, output = self._finish(results, above)
@@ -310,7 +310,7 @@ class Reader:
             parts.append(call("lt", (event_time, window.own_end), "boolean"))
         return conjunction(parts)
 
-    def _window(self, groups: list[JavaObject], columns: list[JavaObject]) -> tuple[JavaObject, Window]:
+    def _window(self, groups: list[JavaObject], below: JavaObject) -> tuple[JavaObject, Window]:
         """The window of a grouping and its event time: without a window the column that has a watermark."""
         for group in groups:
             found = self._below.window_part(group)
@@ -318,7 +318,7 @@ class Reader:
                 kind = found.window.kind
                 known = isinstance(kind, Sliding | Session | Framed)
                 return found.window.time, kind if known else Session(0, self._down(kind))
-        time = next((column for column in columns if delay_ms(column) is not None), None)
+        time = next((column for column in items(below.output()) if delay_ms(column) is not None), None)
         if time is None:
             raise never_final("nor has its stream a watermark, which would name its event time")
         return time, RUNNING
