@@ -16,16 +16,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from millpond.errors import OverflowedError
+from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
 from millpond.plan.build import build_plan
+from millpond.runtime import fold
 from millpond.state import atoms
 from millpond.testing import duckdb_judge, oracle
 from millpond.testing.answers import Answers, Run, answers, dealt
-from millpond.testing.cases import DELAYS, SECOND, WITH_SESSIONS, Case, aggregate_of, random_case
+from millpond.testing.cases import DELAYS, SECOND, STREAM, WITH_SESSIONS, Case, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows, canonical
 from millpond.testing.duckdb_expressions import Unsupported
 from millpond.testing.rowwise import Raised
@@ -287,3 +289,23 @@ def test_sums_of_more_atoms_than_fit_at_once_are_exact() -> None:
     totals = [sum(int(found[f"m:w{k}"][i]) << (52 * k) for k in range(2)) for i in range(2)]
     assert totals == [17 * ((1 << 51) - 1), 4983 * ((1 << 51) - 1)]
     assert found["m:n"].tolist() == [17, 4983] and found["m:max"].tolist() == [16, 4999]
+
+
+def test_events_of_keys_that_are_gone_are_in_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One session stays open while others by keys that come once end within it, and generations of keys begin."""
+    monkeypatch.setattr(fold, "FAN_IN", 2)
+    listed = Aggregate("collect_set", Column("v", "int"), None, "array<int>")
+    output = (Named("k", Column("key:0", "string")), Named("all", Column("agg:0", listed.type)))
+    query = Query("q", STREAM.name, "ts", 0, Session(15 * SECOND), (Column("k", "string"),), (listed,), output)
+    empty = dict.fromkeys(field.name for field in STREAM.columns)
+    epochs = [
+        [empty | {"ts": 10 * now * SECOND, "k": k, "v": v} for k, v in (("a", 1), (f"b{now}", now))]
+        for now in range(20)
+    ]  # fmt: skip
+    run = Run(tmp_path, [query], 1, 16)
+    for batch in epochs:
+        run.epoch([batch])
+    generations = {section.info.get("generation", 0) for section in run.pond.manifest.sections.values()}
+    assert max(generations) > 2
+    run.pond.drain()
+    assert_same_rows(oracle.answer(query, epochs, drained=True), run.answers().rows["q"])

@@ -39,7 +39,8 @@ class GroupLog:
         return sum(place.rows for place in self.places) + sum(events.rows for events in self._fresh)
 
     def section(self, place: SectionPlace) -> Events:
-        """The events of a section, in slots of the newest generation, their classes those of now.
+        """The events of a section, without those of keys that are gone, in slots of the newest generation, their
+        classes those of now.
 
         Raises:
             CorruptError: the section does not read.
@@ -47,9 +48,10 @@ class GroupLog:
         if place.id not in self._read:
             events = decode_events(read_section(self._files, place))
             if place.generation != self._state.generation:
-                # a key that is gone has no event that some window still needs
-                slots = np.where(events.slots < len(self._now), events.slots, 0)
-                events = events._replace(slots=self._now[slots] if len(self._now) else slots)
+                # a key that is gone has no event that some window still needs; another has its slot now
+                events = events.take(events.slots < len(self._now))
+                slots = self._now[events.slots]
+                events = events._replace(slots=slots).take(slots >= 0)
             if place.delays_us not in ((), self._group.delays_us):
                 classes = np.searchsorted(np.array(self._group.delays_us), np.array(place.delays_us))
                 events = events._replace(late_class=classes[events.late_class])

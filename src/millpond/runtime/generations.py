@@ -56,11 +56,13 @@ def attached(
 
 
 def slots_now(keys: Sequence[pa.RecordBatch]) -> npt.NDArray[np.int32]:
-    """For each slot of the generation before, the slot of now; none: there is no generation before."""
+    """For each slot of the generation before, the slot of now, -1 where its key is gone; none: there is no generation
+    before.
+    """
     if not keys or WAS not in keys[0].schema.names:
         return np.zeros(0, np.int32)
     was = np.asarray(keys[0].column(WAS))
-    now = np.zeros(int(was[-1]) + 1 if len(was) else 0, np.int32)
+    now = np.full(int(was[-1]) + 1 if len(was) else 0, -1, np.int32)
     now[was] = np.arange(len(was), dtype=np.int32)
     return now
 

@@ -28,6 +28,9 @@ from millpond.runtime.partials import Partials
 from millpond.state.cells import order_codes
 from millpond.state.event_log import OFFSET, PARTITION, Events
 
+_LEAST = np.iinfo(np.int64).min
+"""The rank of NULL."""
+
 
 class Found(NamedTuple):
     """Result rows: the slot of each one's key and its window [start, end).
@@ -138,7 +141,9 @@ def ranks(column: pa.Array, kind: str) -> Ints:
     else:
         data = from_arrow(column, kind).data
         codes = order_codes(data) if is_float(kind) else data.astype(np.int64)
-    return np.where(null, np.iinfo(np.int64).min, codes)
+    if null.any() and bool((codes[~null] == _LEAST).any()):  # a bigint that is no NULL
+        codes = np.unique(codes, return_inverse=True)[1].reshape(-1)
+    return np.where(null, _LEAST, codes)
 
 
 def _by_row(rows: Ints, codes: Ints, size: int) -> Ints:

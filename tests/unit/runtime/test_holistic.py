@@ -126,3 +126,10 @@ def test_some_slots_are_told_by_their_positions() -> None:
     assert among(given, np.array([5, 8, 9])).slots.tolist() == [0, 0, 2]
     assert of_slots(given, 4, 3).slots.tolist() == [1, 1]
     assert among(given, np.zeros(0, np.int64)).rows == 0
+
+
+def test_the_least_integer_is_no_null() -> None:
+    least, most = -(1 << 63), (1 << 63) - 1
+    found = ranks(pa.array([0, None, least, most, least], pa.int64()), "bigint")
+    assert np.argsort(found, kind="stable").tolist() == [1, 2, 4, 0, 3]
+    assert found[2] == found[4] != found[1]
