@@ -27,9 +27,16 @@ from millpond.model.stream import Order, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
+from millpond.plan.event_log import LogPlan
+from millpond.plan.join import COLUMN, EVERY, ONE, ROW
 from millpond.runtime import fold, joins, matching
+from millpond.runtime.columns import from_arrow
+from millpond.runtime.evaluate import Evaluator
+from millpond.runtime.grid import dealt_events
+from millpond.runtime.logged import LoggedRows, value_name
+from millpond.runtime.partials import Rows
 from millpond.testing import Trial, naive_join
-from millpond.testing.answers import Run, dealt
+from millpond.testing.answers import Run, dealt, table_of
 from millpond.testing.cases import EVERYTHING, SECOND, STREAM, condition
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.rowwise import Raised
@@ -251,13 +258,92 @@ def test_a_join_whose_condition_raises_is_quarantined_alone(tmp_path: Path) -> N
 def test_a_join_without_keys_has_a_budget(tmp_path: Path) -> None:
     sides = {"left": side("events", keys=()), "right": side("paid", keys=())}
     few, many = (replace(near(**sides), name=name, most_pairs=most) for name, most in (("few", 99), ("many", 100)))
-    run = started(tmp_path, [few, many], 3)
+    run = started(tmp_path, [few, many], 1)
     rows = [event(f"k{i}", 0) for i in range(10)]
     run.epoch_of({"events": [rows], "paid": [rows]})
     run.pond.drain()
     assert "[MP-PAIRS] The join 'few' has no key and would try 100 pairs" in run.pond.manifest.quarantined["few"]
     assert len(rows_so_far(run, "many")) == 100
     assert "many" not in run.pond.manifest.quarantined
+
+
+def keyless(kind: str, **more: Any) -> Join:
+    return near(kind, left=side("events", keys=()), right=side("paid", keys=()), **more)
+
+
+@PROPERTY
+@given(
+    seed=st.integers(0, 10**6), events=st.integers(0, 12), instances=st.integers(1, 6), deal=st.integers(0, 10**6),
+    cut=st.integers(0, 10**6),
+)  # fmt: skip
+def test_joins_without_keys_on_any_grid(
+    tmp_path_factory: Any, seed: int, events: int, instances: int, deal: int, cut: int
+) -> None:  # fmt: skip
+    """Every pair meets on one instance, and an event without a partner leaves once, wherever input is cut."""
+    dice = random.Random(seed)
+    sides = {"left": dice.choice(("events", "paid")), "right": dice.choice(("events", "paid"))}
+    asked = []
+    for kind in KINDS:
+        join = random_join(dice, kind)
+        of_sides = {name: replace(join.sides[name], stream=stream, keys=()) for name, stream in sides.items()}
+        asked.append(replace(join, kind=kind, **of_sides))
+    epochs = random_epochs(dice, events)
+    run = started(tmp_path_factory.mktemp("pond"), asked, instances)
+    for i, batch in enumerate(epochs):
+        if random.Random(cut + i).randint(0, 3) == 0:
+            run.epoch_of({})
+        fed(run, batch, deal + i)
+    run.pond.drain()
+    for join in asked:
+        expected = naive_join.rows(join, naive_join.judged(join, epochs).taken)
+        assert_same_rows(expected, rows_so_far(run, join.name), about=f"{join} on {instances} instances")
+        counted = run.ledger.counts.get(join.name, {})
+        assert {fate: counted.get(fate, 0) for fate in naive_join.FATES} == naive_join.judged(join, epochs).counts
+
+
+def test_a_repeated_gather_deals_events_out_as_before() -> None:
+    """By their values: not by how they are cut into batches, nor by the order in which they come."""
+    rows = [event(f"k{i % 17}", i % 5, i) for i in range(300)]
+    kept = LogPlan((K, V), (), True)
+    found = []
+    for order in (rows, rows[::-1]):
+        columns = {v.name: from_arrow(table_of(order, STREAM).column(v.name).combine_chunks(), v.type) for v in (K, V)}
+        times = np.array([row["ts"] for row in order])
+        every = Rows(Evaluator(columns, len(order)), np.ones(len(order), bool))
+        logged = LoggedRows(kept, every, times, np.zeros(len(order), np.int64), (None, None))
+        for how in (ROW, COLUMN, ONE, EVERY):
+            held = dealt_events(kept, how, logged, 6)
+            found.append({i: sorted(some.columns[value_name(V)].to_pylist()) for i, some in held})
+    half = len(found) // 2
+    assert found[:half] == found[half:]
+    copies = [sum(map(len, some.values())) / len(rows) for some in found[:half]]
+    assert copies == [3, 2, 1, 6], "of a grid of two rows and three columns"
+
+
+@pytest.mark.parametrize(("kind", "share"), [("inner", 1 / 2), ("left", 5 / 8), ("right", 5 / 8), ("full", 1)])
+def test_four_instances_keep_less_each(tmp_path: Path, kind: str, share: float) -> None:
+    """The law of the grid: of n events a side an instance keeps n / rows + n / columns, and no pair is tried twice."""
+    rows = [event(f"k{i}", i / 100, i) for i in range(2_000)]
+    narrow = replace(keyless(kind, most_pairs=10**9), when=Within(0, SECOND // 50))
+    most = {}
+    for instances in (1, 4):
+        run = started(tmp_path / str(instances), [narrow], instances)
+        run.epoch_of({"events": [rows[:1000], rows[1000:]], "paid": [rows]})
+        size: dict[int, int] = {}
+        for section in run.pond.manifest.sections.values():
+            if section.kind == "events":
+                size[section.instance] = size.get(section.instance, 0) + section.size
+        most[instances] = max(size.values())
+    assert most[4] / most[1] == pytest.approx(share, rel=0.15)
+
+
+def test_the_budget_of_pairs_is_that_of_an_instance(tmp_path: Path) -> None:
+    rows = [event(f"k{i}", 0, i) for i in range(40)]
+    run = started(tmp_path, [replace(keyless("inner"), name="j", most_pairs=1_000)], 4)
+    run.epoch_of({"events": [rows], "paid": [rows]})
+    run.pond.drain()
+    assert len(rows_so_far(run, "j")) == 1_600
+    assert not run.pond.manifest.quarantined
 
 
 def test_a_join_that_is_added_answers_events_from_then_on(tmp_path: Path) -> None:

@@ -167,6 +167,18 @@ class Pond:
         """
         return self._front.map_batches(name, stream, function, schema, version)
 
+    def refresh(self, table: str | Frame, every: str) -> None:
+        """List the files of a table that streams are joined with again: when a run begins, then `every` so often.
+
+        `table` is a batch DataFrame of files, or the name of a view; `every` is a duration in Spark's words. Lists are
+        made between epochs, so each sees one; which one is not recorded: an epoch that is repeated after a crash may
+        see a newer one.
+
+        Raises:
+            QueryTypeError: there is no such view, it has no files or a pattern for its path, `every` is no duration.
+        """
+        self._front.refresh(table, every)
+
     def load(self, text: str) -> tuple[AnyQuery, ...]:
         """Declare the streams and add the queries of a pond file: Spark's own statements.
 
@@ -226,7 +238,7 @@ class Pond:
         wanted = self._front.wanted(self.queries)
         # with the tick, which cannot say where it will end, Spark takes a bounded input as one batch
         frame, layout = read(self._reading, wanted, tick=not once)
-        self._driver.lay_out(layout)
+        self._driver.lay_out(layout, self._front.lookups(wanted))
         finished = self._driver.run(frame, once=once)
         if finished and drain:
             self.drain()

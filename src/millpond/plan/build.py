@@ -55,7 +55,7 @@ def build_plan(queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None =
             identity = (*identity, "running", (since_us or {}).get(query.name))
         groups.setdefault(identity, []).append(query)
     made = (_group(fingerprint(identity), members, since_us or {}) for identity, members in groups.items())
-    sides = (identity_of(side) for join in joins for side in join.sides.values())
+    sides = (identity_of(join, side) for join in joins for side in join.sides)
     joined = plan_joins(joins, since_us or {}, {identity: fingerprint(identity) for identity in sides})
     return Plan(tuple(made), selections or msgspec.UNSET, joined if joins else msgspec.UNSET)
 

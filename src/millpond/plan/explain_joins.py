@@ -42,7 +42,15 @@ def join_lines(join: Join) -> Iterator[str]:
         yield f"            an event {alone} without a partner leaves when none can come any more"
     if not join.left.keys:
         most = f", which tries {join.most_pairs:,} pairs an epoch at most" if isinstance(join.most_pairs, int) else ""
-        yield f"  no key    all events go to one instance{most}"
+        yield f"  no key    {_WITHOUT_KEY[join.kind]}{most}"
+
+
+_WITHOUT_KEY = {
+    "inner": "the instances form a grid: a left event goes to one row, a right one to one column, a pair meets on one",
+    "left": "a left event goes to one instance, a right one to every one",
+    "right": "a right event goes to one instance, a left one to every one",
+    "full": "all events go to one instance",
+}
 
 
 def join_text(join: Join) -> str:

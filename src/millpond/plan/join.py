@@ -20,11 +20,14 @@ from millpond.plan.event_log import LogPlan
 
 _ALWAYS = -(1 << 63)
 
+ROW, COLUMN, ONE, EVERY = "row", "column", "one", "every"
+"""Instances that hold an event of a join without keys: a row or a column of their grid, one of them, or all."""
+
 
 class SideLog(msgspec.Struct, frozen=True):
     """Events of one stream, kept by key for every join that has this key on some side.
 
-    `kept` names the keys among its values.
+    `kept` names the keys among its values. `dealt`: which instances hold an event, where no key says it; see `dealt`.
     """
 
     id: str
@@ -33,6 +36,7 @@ class SideLog(msgspec.Struct, frozen=True):
     keys: tuple[Expression, ...]
     delays_us: tuple[int, ...]
     kept: LogPlan
+    dealt: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class JoinPlan(msgspec.Struct, frozen=True):
@@ -76,15 +80,15 @@ def plan_joins(joins: Sequence[Join], since_us: Mapping[str, int], name: Mapping
     """The shared logs of `joins`; `name` gives each `identity_of` a log's name."""
     sides: dict[object, list[tuple[Join, str]]] = {}
     for join in joins:
-        for side, of in join.sides.items():
-            sides.setdefault(identity_of(of), []).append((join, side))
+        for side in join.sides:
+            sides.setdefault(identity_of(join, side), []).append((join, side))
     logs = tuple(_log(name[identity], users) for identity, users in sides.items())
     places = {identity: place for place, identity in enumerate(sides)}
     return Joins(
         logs,
         tuple(
             JoinPlan(
-                join, places[identity_of(join.left)], places[identity_of(join.right)],
+                join, places[identity_of(join, LEFT)], places[identity_of(join, RIGHT)],
                 since_us.get(join.name, msgspec.UNSET),
             )
             for join in joins
@@ -92,9 +96,23 @@ def plan_joins(joins: Sequence[Join], since_us: Mapping[str, int], name: Mapping
     )  # fmt: skip
 
 
-def identity_of(side: Side) -> object:
+def identity_of(join: Join, side: str) -> object:
     """What sides that share a log have alike."""
-    return side.stream, side.event_time, side.keys, "joined"
+    of, how = join.sides[side], dealt(join, side)
+    alike = (of.stream, of.event_time, of.keys, "joined")
+    return alike if how is None else (*alike, how)
+
+
+def dealt(join: Join, side: str) -> str | None:
+    """Which instances hold an event of a join without keys; None: its key, or that there is none, says it.
+
+    Every pair meets on one instance; an event that may be a row without a partner is on one, with all its candidates.
+    """
+    if join.left.keys or join.kind == "full":
+        return None
+    if join.kind == "inner":
+        return ROW if side == LEFT else COLUMN
+    return ONE if join.preserves(side) else EVERY
 
 
 def _log(name: str, users: Iterable[tuple[Join, str]]) -> SideLog:
@@ -107,7 +125,8 @@ def _log(name: str, users: Iterable[tuple[Join, str]]) -> SideLog:
         filters[kept_rows(join, side)] = None
         delays.add(of.delay_us)
     kept = LogPlan(tuple(values), tuple(one for one in filters if one is not None), None in filters)
-    return SideLog(name, of.stream, of.event_time, of.keys, tuple(sorted(delays)), kept)
+    how = dealt(join, side)
+    return SideLog(name, of.stream, of.event_time, of.keys, tuple(sorted(delays)), kept, how or msgspec.UNSET)
 
 
 def presence_of(side: Side) -> Expression | None:

@@ -2,7 +2,7 @@
 
 A sub-query is what one task does to a row without waiting for others. Between two of them rows travel: point-to-point
 (to the one task that goes on with them), round-robin (dealt out, whatever is in them), by key (to the instance that
-owns it) or by broadcast (to every instance).
+owns it), by hash (dealt out by their values) or by broadcast (to every instance).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
 from millpond.plan.explain_joins import near_text
-from millpond.plan.join import JoinPlan, Joins
+from millpond.plan.join import COLUMN, EVERY, ONE, ROW, JoinPlan, Joins, dealt
 from millpond.plan.plan import GroupPlan, Plan, QueryPlan
 from millpond.plan.words import count_of
 
-Route: TypeAlias = Literal["point-to-point", "round-robin", "by key", "broadcast"]
+Route: TypeAlias = Literal["point-to-point", "round-robin", "by key", "by hash", "broadcast"]
 
 _NAMED = 4
 """So many queries are named that share something; of the others there is a number."""
@@ -117,6 +117,16 @@ def _first(
     return SubQuery(part, (*operators, *does), tuple(_inputs(stream, asked)), _some(shared))
 
 
+_TO_JOIN: dict[str, tuple[Route, str]] = {
+    "key": ("by key", "events; the instance that owns the key has its events"),
+    "": ("by key", "events; one instance has the only key"),
+    ROW: ("by hash", "events; the instances of one row of their grid have each"),
+    COLUMN: ("by hash", "events; the instances of one column of their grid have each"),
+    ONE: ("by hash", "events; one instance has each"),
+    EVERY: ("broadcast", "events; every instance has all"),
+}
+
+
 def _joined(plan: JoinPlan, joins: Joins) -> SubQuery:
     """What is remembered of both sides by key, and which pairs leave."""
     join = plan.join
@@ -124,8 +134,10 @@ def _joined(plan: JoinPlan, joins: Joins) -> SubQuery:
     operators = [f"{join.kind} join by {keys}, {near_text(join)}"]
     operators += [] if join.having is None else ["filter rows"]
     operators.append(f"map {', '.join(item.name for item in join.output)}")
-    where = "the instance that owns the key has its events" if join.left.keys else "one instance has the only key"
-    inputs = [Travel(f"{join.name}.{number}", "by key", f"events; {where}") for number in (1, 2)]
+    inputs = [
+        Travel(f"{join.name}.{number}", *_TO_JOIN[dealt(join, side) or ("key" if join.left.keys else "")])
+        for number, side in enumerate(join.sides, 1)
+    ]
     inputs.append(Travel(f"{join.name}.1 and .2", "broadcast", "the newest event times"))
     logs = {side: joins.logs[at] for side, at in plan.logs.items()}
     others = {side: {one.name for one, _ in joins.users_of(log)} - {join.name} for side, log in logs.items()}

@@ -24,6 +24,7 @@ from millpond.runtime.classify import Bundle, classify, split_slices
 from millpond.runtime.columns import to_arrow
 from millpond.runtime.counting import Counts, Passed, Sources, count_rows, count_side
 from millpond.runtime.evaluate import Evaluator
+from millpond.runtime.grid import dealt_events
 from millpond.runtime.late_rows import LateCatch
 from millpond.runtime.lateness import Judge, Judged, late_classes
 from millpond.runtime.layout import TICK, StreamLayout
@@ -353,6 +354,10 @@ def _gather_side(
     """Add to each instance's packet the events that joins keep."""
     if rows.count:
         logged = LoggedRows(log.kept, rows, times_us, late, order)
+        if isinstance(log.dealt, str):
+            for instance, events in dealt_events(log.kept, log.dealt, logged, task.instances):
+                parts[instance].append(GroupPart(log.id, [], 1, events))
+            return
         owned, codes, _ = _owned_keys(task, log, rows)
         _add_events(log, logged, owned, codes, parts)
 

@@ -30,6 +30,7 @@ from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.layout import ReadLayout
 from millpond.spark.checkpoint import check_continues, check_names, own_checkpoint, query_id, read_offsets, repair
 from millpond.spark.failures import explained
+from millpond.spark.lookups import Lookups
 from millpond.spark.session import jvm_failure
 from millpond.spark.tasks import deltas_of, packets_of
 
@@ -76,6 +77,7 @@ class Driver:
         self._checkpoint = Path()
         self._failure: MillpondError | None = None
         self._query: StreamingQuery | None = None
+        self._lookups = Lookups(())
         self._stopping = self._busy = False
         self._gate = threading.Lock()
         self._watch = IdleWatch(setting.streams, now_us())
@@ -100,9 +102,9 @@ class Driver:
         """
         repair(self._checkpoint, self._writer.manifest)
 
-    def lay_out(self, layout: ReadLayout) -> None:
-        """Say where the columns of the frame to be run stand."""
-        self._setting = self._setting._replace(layout=layout)
+    def lay_out(self, layout: ReadLayout, lookups: Lookups) -> None:
+        """Say where the columns of the frame to be run stand, and which tables it reads that are listed anew."""
+        self._setting, self._lookups = self._setting._replace(layout=layout), lookups
 
     def run(self, frame: DataFrame, *, once: bool) -> bool:
         """Run epochs until all input there is has been taken (`once`) or `stop` is called; tells whether it was not.
@@ -113,8 +115,9 @@ class Driver:
         self._failure = None
         try:
             check_continues(self._checkpoint, self._writer.manifest)
-        except OffsetGapError as error:
-            raise self._fenced_or(error) from error
+            self._lookups.renew()
+        except (OffsetGapError, Py4JError) as error:
+            raise self._explained(error) from error
         writer = frame.writeStream.foreachBatch(self._epoch).option(
             "checkpointLocation", str(self._checkpoint)
         )
@@ -173,6 +176,7 @@ class Driver:
             self._busy = True
         try:
             self._begin(frame, number)
+            self._lookups.renew()  # Spark plans a batch before it calls, so this is for the next one
         except (MillpondError, PySparkException, Py4JError, ConnectionError) as error:
             self._failure = self._explained(error)
             raise

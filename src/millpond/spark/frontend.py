@@ -22,18 +22,20 @@ from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream, check_order
 from millpond.plan.late import check_late, late_columns
 from millpond.runtime.functions.host import FunctionHost
-from millpond.spark.branches import Derived, read_by
-from millpond.spark.catalyst import Catalyst
+from millpond.spark.branches import Derived, Side, read_by
+from millpond.spark.catalyst import Catalyst, analysed
 from millpond.spark.chained import check_chained, show_rows
 from millpond.spark.extract import Extraction, Terms
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
 from millpond.spark.joins import extract_any
+from millpond.spark.lookups import Lookups, Places, Refreshed, lookups, refreshed
 from millpond.spark.mapped import BatchFunction, batches_of
-from millpond.spark.properties import Mode, Repeats
+from millpond.spark.properties import Mode, Repeats, duration_us
 from millpond.spark.quiet import unlogged
 from millpond.spark.read import Reading, Wanted, Watermark, load, register
 from millpond.spark.refusals import placed, spark_refusal
+from millpond.spark.relations import relation_text
 from millpond.spark.selfcheck import self_check
 from millpond.spark.statements import blank, parse_file
 from millpond.spark.user_functions import UserFunctions, deadline_ms
@@ -70,6 +72,7 @@ class FrontEnd:
         self._chained: dict[str, Stream] = {}
         self._foreigns: dict[str, Projected] = {}
         self._functions = UserFunctions(self._catalyst)
+        self._refreshed: dict[Places, Refreshed] = {}
 
     @property
     def streams(self) -> Mapping[str, Stream]:
@@ -114,14 +117,32 @@ class FrontEnd:
             raise UnsupportedQuery(f"The view {name} has a window.", "Window where the view is grouped.")
         self._show(name, lambda: self._spark.sql(text), text)
 
-    def table(self, name: str, source: Source, schema: str | None = None) -> None:
+    def table(self, name: str, source: Source, schema: str | None = None, refresh: str | None = None) -> None:
         """Make `name` stand for a batch table, which streams may be joined with, in the texts that follow.
 
         Raises:
-            QueryTypeError: Spark cannot read it, or its name is taken.
+            QueryTypeError: Spark cannot read it, its name is taken, or as `refresh`.
         """
         reader = self._spark.read.format(source.format).options(**dict(source.options))
         self._show(name, (reader if schema is None else reader.schema(schema)).load, "")
+        if refresh is not None:
+            self.refresh(name, refresh)
+
+    def refresh(self, table: str | DataFrame, every: str) -> None:
+        """List the files of a batch table, a frame or a view that is known here, again and again while a pond runs.
+
+        Raises:
+            QueryTypeError: there is no such view, it has no files or a pattern for its path, `every` is no duration.
+        """
+        name = table if isinstance(table, str) else relation_text(analysed(table))
+        every_us = duration_us(self._catalyst, name, "refresh", every)
+        if isinstance(table, str):
+            self._registered()
+            try:
+                table = self._spark.table(table)
+            except PySparkException as error:
+                raise QueryTypeError(f"There is no table {name}.", "Make a temporary view of it first.") from error
+        self._refreshed |= refreshed(self._spark, name, analysed(table), every_us)
 
     @unlogged()
     def function(
@@ -261,7 +282,8 @@ class FrontEnd:
         for view in pond.views:
             with _within(view.name, view.line):
                 if view.table is not None:
-                    self.table(view.name, opened(view.table) if view.schema else view.table, view.schema)
+                    source = opened(view.table) if view.schema else view.table
+                    self.table(view.name, source, view.schema, view.refresh)
                 else:
                     self.view(view.name, view.text or "")
         queries = []
@@ -305,6 +327,12 @@ class FrontEnd:
             foreigns = tuple(by_name[column] for column in rest)
             found.append(Wanted(stream, plain, foreigns, self._derived.get(name)))
         return tuple(found)
+
+    def lookups(self, wanted: Iterable[Wanted]) -> Lookups:
+        """The tables that are listed again while a pond reads this."""
+        branches = (branch for want in wanted if want.derived is not None for branch in want.derived.branches)
+        sides = (side for branch in branches for side in branch.sides)
+        return lookups(self._spark, self._refreshed, [side.plan for side in sides if isinstance(side, Side)])
 
     def readings(self, queries: Sequence[AnyQuery]) -> list[Reading]:
         """The sources that these queries read, with the columns that they need of each; also of those below a join.

@@ -49,6 +49,9 @@ PROVIDERS = {
 }
 """Sources that a file may declare, and their options."""
 
+_REFRESH = "refresh"
+"""The option of a batch table that is ours: how often its files are listed again."""
+
 _RATE = (Field("timestamp", "timestamp"), Field("value", "bigint"))
 _FOLDERS = ("parquet", "json", "csv")
 _FILE_SINKS = tuple(sink for sink in SINKS if sink != "memory")
@@ -87,13 +90,17 @@ class QueryStatement(NamedTuple):
 
 
 class ViewStatement(NamedTuple):
-    """A `CREATE TEMPORARY VIEW`: `text` is its SELECT, exactly as written, or `table` the batch table that it shows."""
+    """A `CREATE TEMPORARY VIEW`: `text` is its SELECT, exactly as written, or `table` the batch table that it shows.
+
+    `refresh`: how often the files of the table are listed again, in Spark's words.
+    """
 
     name: str
     text: str | None
     table: Source | None
     schema: str | None
     line: int
+    refresh: str | None = None
 
 
 class PondFile(NamedTuple):
@@ -273,9 +280,11 @@ def _table_view(plan: JavaObject, line: int) -> ViewStatement:
     known = {option.lower(): option for option in allowed.split()}
     options = dict(pairs(plan.options()))
     for option in options:
-        _known(option, known, f"an option of {provider}")
+        _known(option, known | {_REFRESH: _REFRESH}, f"an option of {provider}")
+    refresh = next((value for option, value in options.items() if option.lower() == _REFRESH), None)
+    source = _source(provider, {key: value for key, value in options.items() if key.lower() != _REFRESH}, known)
     schema = optional(plan.userSpecifiedSchema())
-    return ViewStatement(name, None, _source(provider, options, known), schema and str(schema.toDDL()), line)
+    return ViewStatement(name, None, source, schema and str(schema.toDDL()), line, refresh)
 
 
 def _query(plan: JavaObject, statement: Statement) -> QueryStatement:

@@ -82,6 +82,19 @@ def test_golden(name: str) -> None:
     assert text == path.read_text(encoding="utf-8")
 
 
+def test_where_events_of_a_join_without_keys_go() -> None:
+    """One kind of row needs all candidates of an event at one place, so the shape of the grid follows from the kind."""
+    said = {}
+    for kind in ("inner", "left", "right", "full"):
+        lines = explain(build_plan([replace(EVERY, kind=kind)])).splitlines()
+        [said[kind]] = [line for line in lines if "no key" in line]
+    assert "a left event goes to one row, a right one to one column" in said["inner"]
+    assert "a left event goes to one instance, a right one to every one" in said["left"]
+    assert "a right event goes to one instance, a left one to every one" in said["right"]
+    assert "all events go to one instance, which tries" in said["full"]
+    assert all("1,000,000 pairs an epoch at most" in text for text in said.values())
+
+
 def test_the_order_of_queries_changes_nothing() -> None:
     queries = PLANS["shared"]
     assert explain(build_plan(queries)) == explain(build_plan(queries[::-1]))

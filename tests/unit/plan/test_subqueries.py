@@ -69,6 +69,19 @@ def test_a_join_has_a_part_for_each_side() -> None:
     assert both.shared == (Shared("the left events", ("again",)), Shared("the right events", ("again",)))
 
 
+def test_events_of_a_join_without_keys_travel_to_a_grid() -> None:
+    left, right = Side("tx", "ts", 0, (), (V,)), Side("pay", "at", 0, (), (V,))
+    routes = {}
+    for kind in ("inner", "left", "right", "full"):
+        join = Join("paid", left, right, kind, Within(0, 10), (Named("v", Column("left:0", "bigint")),))
+        *_, both = subqueries(build_plan([join]), STREAMS)["paid"]
+        routes[kind] = [travel.route for travel in both.inputs[:2]]
+    assert routes == {
+        "inner": ["by hash", "by hash"], "left": ["by hash", "broadcast"], "right": ["broadcast", "by hash"],
+        "full": ["by key", "by key"],
+    }  # fmt: skip
+
+
 def test_what_is_shared_is_told_with_whom() -> None:
     found = subqueries(build_plan([SPEND, MORE, TOP, LARGE]), STREAMS)
     first, second = found["spend"]

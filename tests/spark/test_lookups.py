@@ -1,0 +1,156 @@
+"""Tables that streams are joined with: what an epoch sees of files that change, with a refresh and without."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from millpond import Pond
+from millpond.errors import QueryTypeError, SourceError
+
+TX = "CREATE TABLE tx (k BIGINT, ts TIMESTAMP) USING parquet OPTIONS (path '{folder}/tx', maxFilesPerTrigger 1);"
+KEYS = (1, 2)
+
+
+def write_epochs(folder: Path, count: int) -> None:
+    """One file, and so one epoch, a second."""
+    (folder / "tx").mkdir()
+    for second in range(1, count + 1):
+        times = pa.array([second * 10**6] * len(KEYS), pa.timestamp("us", "UTC"))
+        path = folder / "tx" / f"{second}.parquet"
+        pq.write_table(pa.table({"k": pa.array(KEYS, pa.int64()), "ts": times}), path)
+        os.utime(path, (second, second))
+
+
+def write_table(folder: Path, name: str, keys: Sequence[int], label: str) -> None:
+    folder.mkdir(exist_ok=True)
+    rows = pa.table({"k": pa.array(keys, pa.int64()), "label": [label] * len(keys)})
+    pq.write_table(rows, folder / f"{name}.parquet")
+
+
+def write_text(folder: Path, name: str, keys: Sequence[int], label: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.csv").write_text("".join(f"{key},{label}\n" for key in keys))
+
+
+class Steps:
+    """Does something when so many epochs are committed."""
+
+    def __init__(self, does: dict[int, Callable[[], None]]) -> None:
+        self._does, self._seen = does, 0
+
+    def __call__(self, _: object) -> None:
+        self._seen += 1
+        self._does.get(self._seen, lambda: None)()
+
+
+def labels(pond: Pond, query: str) -> dict[int, list[str | None]]:
+    """By second, and so by epoch: the labels of the keys in order; the join is a left one."""
+    found: dict[int, list[str | None]] = {}
+    for row in sorted(pond.table(query).to_pylist(), key=lambda row: (row["ts"], row["k"])):
+        found.setdefault(int(row["ts"].timestamp()), []).append(row["label"])
+    return found
+
+
+def select(table: str) -> str:
+    return f"SELECT tx.k, ts, label FROM STREAM tx LEFT JOIN {table} ON tx.k = {table}.k"
+
+
+def test_which_files_an_epoch_sees(spark: SparkSession, tmp_path: Path) -> None:
+    """Without a refresh the list is that of the query's making; with one, that of the last moment when it was time."""
+    write_epochs(tmp_path, 5)
+    names = ("fixed", "often", "seldom", "frame", "text")
+    tables = {name: tmp_path / name for name in names}
+    for name, folder in tables.items():
+        (write_text if name == "text" else write_table)(folder, "a", [1], "old")
+
+    def add() -> None:
+        for name, folder in tables.items():
+            (write_text if name == "text" else write_table)(folder, "b", [2], "new")
+
+    def replace() -> None:
+        for name in ("often", "frame", "text"):
+            for file in tables[name].iterdir():
+                file.unlink()
+            (write_text if name == "text" else write_table)(tables[name], "c", KEYS, "newest of all")
+
+    pond = Pond(spark, tmp_path / "pond", instances=2, store="memory", on_epoch=Steps({2: add, 4: replace}))
+    pond.load(
+        TX.format(folder=tmp_path)
+        + f"CREATE TEMPORARY VIEW fixed USING parquet OPTIONS (path '{tables['fixed']}');"
+        + f"CREATE TEMPORARY VIEW often USING parquet OPTIONS (path '{tables['often']}', refresh '1 microsecond');"
+        + f"CREATE TEMPORARY VIEW seldom USING parquet OPTIONS (path '{tables['seldom']}', refresh '1 hour');"
+        + "CREATE TEMPORARY VIEW text (k BIGINT, label STRING) USING csv "
+        + f"OPTIONS (path '{tables['text']}', refresh '1 microsecond');"
+    )
+    frame = spark.read.parquet(str(tables["frame"]))
+    frame.createOrReplaceTempView("frame")
+    pond.refresh(frame, "1 microsecond")
+    try:
+        for name in names:
+            pond.add(name, select(name))
+        pond.run(once=True)
+        old, new, newest = ["old", None], ["old", "new"], ["newest of all"] * 2
+        stays = dict.fromkeys(range(1, 6), old)
+        assert {name: labels(pond, name) for name in ("fixed", "seldom")} == {"fixed": stays, "seldom": stays}
+        for name in ("often", "frame", "text"):
+            assert labels(pond, name) == {1: old, 2: old, 3: new, 4: new, 5: newest}, name
+    finally:
+        pond.close()
+        spark.catalog.dropTempView("frame")
+
+
+def test_a_table_that_is_gone_ends_the_run_and_the_next_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark would list it as one without rows. What was committed stands; a run begins with a new list."""
+    write_epochs(tmp_path, 4)
+    table = tmp_path / "dim"
+    write_table(table, "a", [1], "old")
+
+    def pond(does: dict[int, Callable[[], None]]) -> Pond:
+        made = Pond(spark, tmp_path / "pond", instances=1, store="memory", on_epoch=Steps(does))
+        made.load(
+            TX.format(folder=tmp_path)
+            + f"CREATE TEMPORARY VIEW dim USING parquet OPTIONS (path '{table}', refresh '1 microsecond');"
+            + f"CREATE STREAMING TABLE out USING json TBLPROPERTIES ('path' = '{tmp_path}/out') AS {select('dim')};"
+        )
+        return made
+
+    with pond({2: lambda: shutil.rmtree(table)}) as first, pytest.raises(SourceError, match=r"The table dim is gone"):
+        first.run(once=True)
+    write_table(table, "b", [2], "new")
+    with pond({}) as second:
+        write_table(table, "c", [1], "late")
+        second.run(once=True)
+    rows = spark.read.json(f"{tmp_path}/out").selectExpr("k", "unix_seconds(to_timestamp(ts)) AS s", "label").collect()
+    found = sorted((row.s, row.k, row.label) for row in rows)
+    assert found == [
+        (1, 1, "old"), (1, 2, None), (2, 1, "old"), (2, 2, None),
+        (3, 1, "late"), (3, 2, "new"), (4, 1, "late"), (4, 2, "new"),
+    ]  # fmt: skip
+
+
+def test_what_cannot_be_listed_again_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write_table(tmp_path / "dim", "a", [1], "old")
+    view = "CREATE TEMPORARY VIEW dim USING parquet OPTIONS (path '{path}', refresh '{every}');"
+    for path, every, said in (
+        (tmp_path / "dim", "soon", "is 'soon'"),
+        (tmp_path / "dim", "0 seconds", "no time at all"),
+        (tmp_path / "dim", "1 month", "counts months"),
+        (tmp_path / "d*m", "1 minute", "is a pattern"),
+    ):
+        with Pond(spark, tmp_path / "pond") as pond, pytest.raises(QueryTypeError, match=said):
+            pond.load(view.format(path=path, every=every))
+    with Pond(spark, tmp_path / "pond") as pond:
+        with pytest.raises(QueryTypeError, match="There is no table nosuch"):
+            pond.refresh("nosuch", "1 minute")
+        with pytest.raises(QueryTypeError, match="no list of files"):
+            pond.refresh(spark.range(3), "1 minute")
+        with pytest.raises(QueryTypeError, match="is a pattern"):
+            pond.refresh(spark.read.parquet(f"{tmp_path}/d*m"), "1 minute")
