@@ -38,6 +38,7 @@ PAID = replace(STREAM, name="paid")
 K, TOTAL, V = Column("k", "string"), Column("total", "bigint"), Column("v", "int")
 SUM = Aggregate("sum", V, None, "bigint")
 TEN = Sliding(10 * SECOND, 10 * SECOND)
+SAME = Within(0, 0)
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def side(stream: str, event_time: str = "w.time", delay: int = 0, value: Column 
 
 
 def joined(
-    name: str, left: Side, right: Side, kind: str = "inner", when: Within | Sliding = Within(0, 0), **more: Any
+    name: str, left: Side, right: Side, kind: str = "inner", when: Within | Sliding = SAME, **more: Any
 ) -> Join:  # fmt: skip
     """A row shows both times, the earlier one that is there, and each window that a side has."""
     of = {(name, i): Column(f"{name}:{i}", value.type)
@@ -100,7 +101,7 @@ def random_graph(dice: random.Random) -> list[Query | Join]:
     times = {"a": dice.choice(["w.time", "w.end"]), "b": "w.time"}
     asked: list[Query | Join] = [first]
     bound = dice.randint(-15, 15) * SECOND
-    whens: list[Within | Sliding] = [Within(0, 0), Within(bound, bound + dice.randint(0, 20) * SECOND)]
+    whens: list[Within | Sliding] = [SAME, Within(bound, bound + dice.randint(0, 20) * SECOND)]
     shape = dice.choice(["two", "stream", "self"])
     left = side("a", times["a"])
     if shape == "two":

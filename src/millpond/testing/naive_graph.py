@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 from millpond.model.join import LEFT, Join, Within
@@ -28,7 +28,7 @@ def rows_by_epoch(asked: Asked, epochs: Epochs) -> dict[str, list[list[Result]]]
 
     def events(stream: str) -> list[list[Result]]:
         if stream not in by_name:
-            return [list(batch.get(stream, ())) for batch in epochs]
+            return [[dict(row) for row in batch.get(stream, ())] for batch in epochs]
         return [[], *(_events(by_name[stream], rows) for rows in answers[stream][:-1])]
 
     def reached(stream: str, time: str) -> list[int | None]:
@@ -75,7 +75,7 @@ def rows_in_the_end(asked: Asked, epochs: Epochs) -> dict[str, list[Result]]:
     def events(stream: str) -> list[list[Result]]:
         if stream in by_name:
             return [_events(by_name[stream], answers[stream])]
-        return [list(batch.get(stream, ())) for batch in epochs]
+        return [[dict(row) for row in batch.get(stream, ())] for batch in epochs]
 
     for query in asked:
         if isinstance(query, Query):
