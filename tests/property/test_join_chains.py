@@ -14,14 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.errors import QueryTypeError
 from millpond.log.local import LocalFolder
 from millpond.log.port import Log, Lost, Won
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Call, Column, Expression, call, literal
+from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.join import KINDS, LEFT, RIGHT, Join, Side, Within
 from millpond.model.query import Named, Query
-from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Field, Order
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
@@ -220,3 +219,110 @@ def test_in_the_end_every_level_has_answered(seed: int, instances: int, folders:
     run.pond.settle()
     run.pond.drain()
     assert not run.pond.pending or not run.pond.settle()  # it comes to rest
+
+
+def events(*rows: tuple[float, str, int]) -> list[dict[str, Any]]:
+    empty = dict.fromkeys(field.name for field in STREAM.columns)
+    return [empty | {"ts": round(at * SECOND), "k": k, "v": v} for at, k, v in rows]
+
+
+def chain(kind: str = "inner") -> list[Query | Join]:
+    """Sums of both streams, the two in one window beside each other, and the best of each minute."""
+    both = joined("both", side("spend"), side("back"), kind)
+    best = over(both, "best", "lw.time", Sliding(60 * SECOND, 60 * SECOND))
+    return [sums("spend", "events"), sums("back", "paid"), both, best]
+
+
+def shown(run: Run, name: str) -> list[Any]:
+    return [(row["k"], row["total"]) for row in rows_of(run.sinks[name].table())]
+
+
+def test_each_level_costs_one_epoch(tmp_path: Path) -> None:
+    run = started(tmp_path, chain(), 2)
+    run.epoch_of({"events": [events((1, "a", 5), (2, "b", 7), (61, "a", 1))],
+                  "paid": [events((3, "a", 1), (4, "c", 2), (65, "a", 1))]})  # fmt: skip
+    assert (len(shown(run, "spend")), len(shown(run, "back")), shown(run, "both")) == (2, 2, [])
+    assert run.pond.pending
+    run.epoch_of({})
+    assert (shown(run, "both"), shown(run, "best")) == ([("a", 5)], [])
+    run.epoch_of({})
+    assert [row["best"] for row in rows_of(run.sinks["best"].table())] == [["a"]]
+    run.pond.settle()
+    counts = run.answers().counts
+    assert [counts[name]["late"] for name in ("both", "best")] == [0, 0]
+    # what waits for the slower stream is kept, and no longer
+    run.epoch_of({"events": [events(*((at, "a", 1) for at in range(70, 200, 10)))]})
+    run.pond.settle()
+    assert shown(run, "both") == [("a", 5)]
+    run.epoch_of({"paid": [events((81, "a", 3))]})
+    run.pond.settle()
+    # [60, 70) has closed on both sides, [70, 80) has rows of one
+    assert shown(run, "both") == [("a", 5), ("a", 1)]
+    run.epoch_of({"paid": [events((1000, "a", 3))], "events": [events((1000, "a", 3))]})
+    run.pond.settle()
+    kept = [section for section in run.pond.manifest.sections.values() if section.kind == "events"]
+    assert sum(section.rows for section in kept) == 0
+
+
+def test_rows_of_a_join_that_only_others_read_go_when_they_were_read(tmp_path: Path) -> None:
+    asked = chain("full")
+    read = {name for query in asked for name in query.streams}
+    others = [PAID, *(chained_stream(one) for one in asked if one.name in read)]
+    run = Run(tmp_path, asked, others=others, keep_rows=False)
+    rows = events((1, "a", 5), (61, "b", 7))
+    run.epoch_of({"events": [rows], "paid": [rows]})
+    run.pond.settle()
+    assert run.ledger.counts["both"]["rows"] == 1
+    assert run.ledger.counts["best"]["rows"] == 1
+    assert "rows" not in run.ledger.live[-1]
+
+
+@pytest.mark.parametrize("raises", ["spend", "both"])
+def test_what_is_behind_a_query_that_raised_stands_still(tmp_path: Path, raises: str) -> None:
+    asked = chain()
+    place = [query.name for query in asked].index(raises)
+    zero = Column("agg:0", "bigint") if raises == "spend" else Column("left:1", "bigint")
+    over_zero = call("divide", (literal(1.0, "double"), call("cast", (zero,), "double")), "double")
+    asked[place] = replace(asked[place], output=(*asked[place].output, Named("raises", over_zero)))
+    run = started(tmp_path, asked, 2)
+    rows = events((1, "a", 5), (11, "a", 0), (12, "b", 4), (61, "b", 7), (200, "b", 7))
+    for row in rows:
+        run.epoch_of({"events": [[row]], "paid": [[row]]})
+    run.pond.settle()
+    run.pond.drain()
+    assert [*run.answers().quarantined] == [raises]
+    assert run.answers().rows["best"] == [], "a minute of which some rows are missing is never answered"
+
+
+def test_a_join_added_behind_others_answers_whole_windows(tmp_path: Path) -> None:
+    asked = chain("full")
+    run = started(tmp_path, asked[:1], 1)
+    run.epoch_of({"events": [events((1, "a", 5), (31, "b", 7))], "paid": [events((1, "a", 5), (35, "b", 7))]})
+    run = started(tmp_path, asked, 2)
+    rows = events((39, "a", 2), (70, "a", 2), (125, "a", 9), (181, "a", 1))
+    run.epoch_of({"events": [rows], "paid": [rows]})
+    run.pond.drain()
+    both, best = (rows_of(run.sinks[name].table()) for name in ("both", "best"))
+    assert [row["w"]["start"].timestamp() for row in best] == [60, 120, 180]
+    assert all(row["lt"] is not None and row["rt"] is not None for row in both if row["lt"] != 40 * SECOND - 1)
+
+
+def test_a_trial_follows_rows_through_joins() -> None:
+    asked = chain()
+    streams = [STREAM, PAID, *(chained_stream(one) for one in asked[:3])]
+    with Trial.of(streams, asked, only="best", instances=2) as trial:
+        trial.feed("events", [{"ts": 1, "k": "a", "v": 5}, {"ts": 61 * SECOND, "k": "b", "v": 1}])
+        trial.feed("paid", [{"ts": 5, "k": "a", "v": 5}])
+        assert trial.rows("both") == []
+        trial.advance("paid", to=200 * SECOND)
+        assert [row["best"] for row in trial.rows("best")] == [["a"]]
+        with pytest.raises(QueryTypeError, match="The events of both are the rows of a query"):
+            trial.feed("both", [])
+    ordered = [replace(one, columns=(*one.columns, Field("o", "bigint")), order=Order("g", "o", ("0",)))
+               for one in (STREAM, PAID)]  # fmt: skip
+    rows = [{"ts": i * SECOND, "k": "ab"[i % 2], "v": i, "g": 0, "o": i} for i in range(150)]
+    for kind in KINDS:
+        changed = chain(kind)
+        changed[2] = replace(changed[2], when=Within(-10 * SECOND, 20 * SECOND))
+        with Trial.of([*ordered, *streams[2:]], changed) as trial:
+            trial.assert_same_for_any_cut({"events": rows, "paid": rows[: 50 * len(kind) // 3]}, cuts=3)

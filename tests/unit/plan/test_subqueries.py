@@ -69,6 +69,19 @@ def test_a_join_has_a_part_for_each_side() -> None:
     assert both.shared == (Shared("the left events", ("again",)), Shared("the right events", ("again",)))
 
 
+def test_rows_of_a_join_come_from_where_it_pairs() -> None:
+    time = Column("w.time", "timestamp")
+    both = Join("both", Side("spend", "w.time", 0, (), (time,)), Side("tx", "ts", 0, (), (K,)), "left", Within(0, 0),
+                (Named("t", Column("left:0", "timestamp")),))  # fmt: skip
+    last = replace(TOP, name="last", stream="both", event_time="t", aggregates=(COUNT,))
+    plan, streams = build_plan([SPEND, both, last]), (*STREAMS, chained_stream(both))
+    found = subqueries(plan, streams)
+    assert [part.inputs[0].place for part in found["both"][:2]] == ["spend.2", "tx"]
+    assert found["last"][0].inputs[0].place == "both.3"
+    assert found["both"][2].operators[0] == "left join by nothing, a right event at the time of the left one"
+    assert "as far as that join's rows are final" in explain(plan, streams)
+
+
 def test_what_is_shared_is_told_with_whom() -> None:
     found = subqueries(build_plan([SPEND, MORE, TOP, LARGE]), STREAMS)
     first, second = found["spend"]
