@@ -130,6 +130,26 @@ def first_row_us(upstream: AnyQuery, event_time: str, since_us: int) -> int:
     return since_us + {"start": 0, "end": window.size_us, "time": window.size_us - 1}[part]
 
 
+def last_row_us(upstream: AnyQuery, event_time: str, newest_us: Mapping[str, int]) -> int | None:
+    """No row that events up to these times make is later, by stream; None: there is none, or none known."""
+    seen = [newest_us[stream] for stream in upstream.streams if stream in newest_us]
+    if not seen:
+        return None
+    if isinstance(upstream, Join):
+        told = join_times(upstream)[event_time]
+        window = upstream.when
+        first = window.assign(max(seen))[-1].start_us if isinstance(window, Sliding) and not told.sides else max(seen)
+        return first + told.after_us
+    last, part = _windowed(upstream).window, bounds_of(_windowed(upstream))[event_time]
+    if isinstance(last, Sliding):
+        start, end = last.assign(seen[0])[-1]
+    elif isinstance(last, Session) and last.own_end is None:
+        start, end = seen[0], seen[0] + last.gap_us
+    else:
+        return None
+    return {"start": start, "end": end, "time": end - 1}[part]
+
+
 def _windowed(upstream: AnyQuery) -> Query:
     assert isinstance(upstream, Query)  # `chained_stream` refuses others
     return upstream

@@ -97,7 +97,7 @@ def chained_lines(
     for stream in streams:
         if stream.upstream is not None:
             reaches = None
-            event_time = _event_time(plan, stream.name)
+            event_time = event_time_of(plan, stream.name)
             if event_time is not None and stream.upstream not in manifest.quarantined:
                 upstream = next(query for query in plan.asked if query.name == stream.upstream)
                 at = _mark(upstream, marks)
@@ -106,7 +106,7 @@ def chained_lines(
     return lines
 
 
-def _event_time(plan: Plan, stream: str) -> str | None:
+def event_time_of(plan: Plan, stream: str) -> str | None:
     """By which column those who read a stream tell its time; None: nobody does."""
     windowed = (group.event_time for group in plan.groups if group.stream == stream)
     return next(windowed, None) or next((log.event_time for log in plan.joins.logs_of(stream)), None)

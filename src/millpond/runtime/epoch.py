@@ -14,11 +14,11 @@ from millpond.log.records import EpochRecord, Fates, Offsets, Receipt
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING
 from millpond.placement.slots import even_owners
-from millpond.plan.chain import drained_at, feeds, halted, levels
+from millpond.plan.chain import drained_at, feeds, halted, last_row_us, levels
 from millpond.plan.join import SideLog, last_final_us
 from millpond.plan.late import late_asks
 from millpond.plan.plan import GroupPlan, Plan
-from millpond.runtime.chained import chained_lines, chained_rows, is_pending, with_chained
+from millpond.runtime.chained import chained_lines, chained_rows, event_time_of, is_pending, with_chained
 from millpond.runtime.horizon import events_needed_from, needed_from
 from millpond.runtime.joins import joins_need_from
 from millpond.runtime.lateness import ANY_PARTITION, advanced
@@ -118,7 +118,7 @@ def fold_task(
         at = levels(setting.streams, setting.plan.asked)
         halts = halted(setting.streams, setting.plan.asked, run.manifest.quarantined)
         ready = {query.name for query in setting.plan.asked if drained_at(query, at) == level}
-        every = drain_floors(setting.plan, run.manifest, lines, ready)
+        every = drain_floors(setting.plan, run.manifest, lines, ready, last_rows(setting, run.manifest, at))
         floors = {stream: floor for stream, floor in every.items() if stream not in halts}
     kept: list[GroupPlan | SideLog] = [*setting.plan.groups, *setting.plan.joins.logs]
     state = {
@@ -176,12 +176,14 @@ def _number(section: LiveSection, name: str) -> int:
 
 
 def drain_floors(
-    plan: Plan, manifest: Manifest, lines: Mapping[str, TimeLine] | None = None, ready: Collection[str] | None = None
+    plan: Plan, manifest: Manifest, lines: Mapping[str, TimeLine] | None = None,
+    ready: Collection[str] | None = None, last: Mapping[str, int] | None = None,
 ) -> dict[str, int]:  # fmt: skip
     """For each stream the end of the last window that holds an event seen so far, or a row that `lines` announce;
-    `ready`: only what these queries wait for.
+    `ready`: only what these queries wait for. `last`: see `last_rows`.
 
-    A join waits for both of its streams, one of which may have been drained before.
+    A join waits for both of its streams, one of which may have been drained before. For it rows count, not how far
+    `lines` have come, since it moves the stream on that its rows are made of: else each drain would go further.
     """
     floors: dict[str, int] = {}
 
@@ -201,13 +203,27 @@ def drain_floors(
         if ends:
             floors[group.stream] = max([*ends, floors.get(group.stream, ends[0])])
     for join in (plan.join for plan in plan.joins.plans if ready is None or plan.join.name in ready):
-        time = newest(join.streams)
+        rows = {stream: last[stream] if stream in (last or {}) else newest([stream]) for stream in join.streams}
+        time = max((row for row in rows.values() if row is not None), default=None)
         if time is not None:
             for stream in join.streams:  # one of them may have had no event yet
                 final = last_final_us(join, time)
                 floors[stream] = max(floors.get(stream, final), final)
     # one that a join of a higher level has set may be above what the queries of this level need
     return {stream: max(floor, manifest.watermark_floor.get(stream, floor)) for stream, floor in floors.items()}
+
+
+def last_rows(setting: Setting, manifest: Manifest, at: Mapping[str, int]) -> dict[str, int]:
+    """For the streams made of rows, by their levels `at`, the latest time that a row made of what was seen can have."""
+    times = {stream: max(seen.values()) for stream, seen in manifest.max_time.items() if seen}
+    asked = {query.name: query for query in setting.plan.asked}
+    found: dict[str, int] = {}
+    for stream in sorted(setting.streams, key=lambda stream: at[stream.name]):
+        event_time = event_time_of(setting.plan, stream.name)
+        if stream.upstream is not None and event_time is not None:
+            row = last_row_us(asked[stream.upstream], event_time, times | found)
+            found |= {} if row is None else {stream.name: row}
+    return found
 
 
 def assemble(
