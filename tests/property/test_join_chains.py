@@ -263,7 +263,8 @@ def test_each_level_costs_one_epoch(tmp_path: Path) -> None:
     assert shown(run, "both") == [("a", 5), ("a", 1)]
     run.epoch_of({"paid": [events((1000, "a", 3))], "events": [events((1000, "a", 3))]})
     run.pond.settle()
-    kept = [section for section in run.pond.manifest.sections.values() if section.kind == "events"]
+    logs = {log.id for log in run.pond.plan.joins.logs}
+    kept = [section for section in run.pond.manifest.sections.values() if section.group in logs]
     assert sum(section.rows for section in kept) == 0
 
 

@@ -177,10 +177,10 @@ def _number(section: LiveSection, name: str) -> int:
 
 def drain_floors(
     plan: Plan, manifest: Manifest, lines: Mapping[str, TimeLine] | None = None,
-    ready: Collection[str] | None = None, last: Mapping[str, int] | None = None,
+    ready: Collection[str] | None = None, latest: Mapping[str, int] | None = None,
 ) -> dict[str, int]:  # fmt: skip
     """For each stream the end of the last window that holds an event seen so far, or a row that `lines` announce;
-    `ready`: only what these queries wait for. `last`: see `last_rows`.
+    `ready`: only what these queries wait for. `latest`: see `last_rows`.
 
     A join waits for both of its streams, one of which may have been drained before. For it rows count, not how far
     `lines` have come, since it moves the stream on that its rows are made of: else each drain would go further.
@@ -203,8 +203,8 @@ def drain_floors(
         if ends:
             floors[group.stream] = max([*ends, floors.get(group.stream, ends[0])])
     for join in (plan.join for plan in plan.joins.plans if ready is None or plan.join.name in ready):
-        rows = {stream: last[stream] if stream in (last or {}) else newest([stream]) for stream in join.streams}
-        time = max((row for row in rows.values() if row is not None), default=None)
+        ends_at = [(latest or {}).get(stream, newest([stream])) for stream in join.streams]
+        time = max((one for one in ends_at if one is not None), default=None)
         if time is not None:
             for stream in join.streams:  # one of them may have had no event yet
                 final = last_final_us(join, time)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session
@@ -36,7 +35,7 @@ def chain_by_epoch(
     return answered
 
 
-def as_events(upstream: Query | Join, rows: Sequence[Result]) -> list[Result]:
+def as_events(upstream: Query, rows: Sequence[Result]) -> list[Result]:
     """Rows with each window as two columns."""
     windows = [item.name for item in upstream.output if item.expression.type == WINDOW]
     flat = []

@@ -11,7 +11,7 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.chain_joins import Told, join_times
 from millpond.testing import naive_join
-from millpond.testing.naive_chain import as_events, mark_of_rows
+from millpond.testing.naive_chain import mark_of_rows
 from millpond.testing.oracle import Result, answer_by_epoch
 
 Asked = Sequence[Query | Join]
@@ -108,9 +108,14 @@ def _later(old: int | None, new: int | None) -> int | None:
 def _events(upstream: Query | Join, rows: Sequence[Result]) -> list[Result]:
     """Rows with each window as columns of its own; it may be missing."""
     windows = [item.name for item in upstream.output if item.expression.type == WINDOW]
-    empty = {f"{name}.{part}": None for name in windows for part in ("start", "end", "time")}
-    return [empty | row if any(row[name] is None for name in windows) else as_events(upstream, [row])[0]
-            for row in rows]  # fmt: skip
+    flat = []
+    for row in rows:
+        plain = dict(row)
+        for name in windows:
+            start, end = (None, None) if row[name] is None else (row[name]["start"], row[name]["end"])
+            plain |= {f"{name}.start": start, f"{name}.end": end, f"{name}.time": None if end is None else end - 1}
+        flat.append(plain)
+    return flat
 
 
 def _behind(upstream: Query | Join, time: str, mark: int | None) -> int | None:
