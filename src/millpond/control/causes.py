@@ -72,12 +72,15 @@ def _causes(facts: Facts) -> Iterator[Cause]:
         out = "row is out" if counts.rows == 1 else "rows are out"
         yield Cause("rows-are-out", f"{counts.rows:,} {out}{_span(facts)}, the last by record {facts.tail.rows_n}.")
     if facts.behind:
-        nearest, *others = (name for name, _ in facts.behind)
-        through = f", and through it those of {', '.join(others)}" if others else ""
+        # a stream of rows is called as their query
+        nearest = [name for name, _ in facts.behind if name in facts.query.streams]
+        others = [name for name, _ in facts.behind if name not in nearest]
+        it, one = ("it", nearest[0]) if len(nearest) == 1 else ("them", "either")
+        through = f", and through {it} those of {', '.join(others)}" if others else ""
         yield Cause(
             "reads-rows",
-            f"It reads the rows of {nearest}{through}, each an epoch after it was committed: "
-            f"`millpond why` says why none comes out of {nearest}.",
+            f"It reads the rows of {' and '.join(nearest)}{through}, each an epoch after it was committed: "
+            f"`millpond why` says why none comes out of {one}.",
         )
 
 
@@ -98,7 +101,7 @@ def _nothing_read(facts: Facts) -> Cause:
         text = f"{_epochs(facts)}, but not one event of the stream {stream} was read{_span(facts)}."
     else:
         text = f"No event of the stream {stream} was read: no epoch has been committed."
-    if facts.behind:
+    if facts.stream.upstream is not None:
         return Cause("nothing-read", text)
     place = source_folder(facts.stream)
     if place is None:
@@ -236,10 +239,13 @@ def _both_awaited(facts: Facts, query: Join) -> Cause:
         what = f"the watermarks of {both} have both passed it; that of {facts.stream.name} is behind"
     else:
         what = f"the watermark of {facts.stream.name} has passed it; it is"
+    of_rows = facts.stream.upstream is not None
     if facts.newest_us is None:
-        return Cause("join-open", f"No event of {facts.stream.name} was seen, so no row of the join can be final.")
+        what = "row" if of_rows else "event"
+        return Cause("join-open", f"No {what} of {facts.stream.name} was seen, so no row of the join can be final.")
+    newest = "it has no more rows up to" if of_rows else "its newest event at"
     text = (
-        f"A row of the join leaves when {what} at {utc(facts.watermark_us)}, its newest event at "
+        f"A row of the join leaves when {what} at {utc(facts.watermark_us)}, {newest} "
         f"{utc(facts.newest_us)}. A pair is {near_text(query)}."
     )
     if facts.running is False:

@@ -132,6 +132,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         slower = min(query.streams, key=lambda name: (marks[name] is not None, marks[name] or 0))
         mark_us = marks[slower]
     stream = streams[slower]
+    behind = dict.fromkeys(one for name in query.streams for one in before(name, streams, asked))
     tail = _tail(truth.log, manifest.n, name)
     followed = {f"sink:{name}", ViewFollower.name} if query.serve else {f"sink:{name}"}
     return Facts(
@@ -147,7 +148,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         is_running(tail),
         sink_cursor(query, truth.folder / "cursors"),
         tuple(f"{one.name}: {one.error}" for one in followers if one.error and one.name in followed),
-        tuple((one, manifest.quarantined.get(one, "")) for one in before(stream.name, streams, asked)),
+        tuple((one, manifest.quarantined.get(one, "")) for one in behind),
     )
 
 

@@ -57,8 +57,8 @@ class Join(msgspec.Struct, frozen=True):
 
     A NULL in a key equals nothing. `condition`, `output` and `having` are over `left:i` and `right:i` (positions in the
     `values` of a side) and, of windows, over `left:window` (a struct), `left:window.start`, `left:window.end`, and
-    those of `right`; an output may be `window`, that of whichever side is there. `having` is asked of each row, those
-    without a partner included.
+    those of `right`; an output may be `window`, that of whichever side is there, or the call `window` of two times, a
+    window that the rows of another query had. `having` is asked of each row, those without a partner included.
     `most_pairs`: of a join without keys, how many pairs an instance may try in one epoch.
     """
 

@@ -92,7 +92,8 @@ def _check_event_times(queries: Iterable[Query | Join]) -> None:
         if first != side.event_time:
             raise UnsupportedQuery(
                 f"{query.name} tells the time of {side.stream} by {side.event_time}, not {first}.",
-                "Use one event-time column, or declare the stream a second time under another name.",
+                "Use one event-time column, or declare the stream (ask the query whose rows it is) a second time under "
+                "another name.",
             )
 
 

@@ -1,8 +1,8 @@
 """Queries over queries: the rows of one, its *upstream*, are the events of a stream that others read, an epoch later.
 
 An event time of such a stream is a bound of the upstream's windows, so the upstream's watermark says how far the
-stream has come: no row yet to come is of a window that has closed. Hence no row is ever late for a query over it,
-whatever its delay, unless a drain closed windows before their time. Pure.
+stream has come: no row yet to come is of a window that has closed (of a join see `plan.chain_joins`). Hence no row is
+ever late for a query over it, whatever its delay, unless a drain closed windows before their time. Pure.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.expressions import Column
+from millpond.model.join import Join
 from millpond.model.query import Query
-from millpond.model.selection import AnyQuery
+from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
+from millpond.plan.chain_joins import first_open_us, join_first_us, join_reached_us, join_times
 
 _BOUNDS = ("start", "end", "time")
 _TOLD: dict[type, tuple[str, ...]] = {Sliding: _BOUNDS, Session: ("end", "time")}
@@ -27,14 +29,14 @@ def chained_stream(upstream: AnyQuery) -> Stream:
     its last microsecond.
 
     Raises:
-        UnsupportedQuery: the query has no windows, or its rows may change.
+        UnsupportedQuery: the query is stateless, or its rows may change.
     """
-    if not isinstance(upstream, Query):
+    if isinstance(upstream, Selection):
         raise UnsupportedQuery(
             f"{upstream.name} has no window, so its rows are events as they come.",
             "Make its text a view (CREATE TEMPORARY VIEW), and read that.",
         )
-    if upstream.changing:
+    if isinstance(upstream, Query) and upstream.changing:
         how = "changes with each epoch" if upstream.updating else "is corrected after it has left"
         raise UnsupportedQuery(
             f"A row of {upstream.name} {how}, and what was made of it cannot be taken back.",
@@ -65,23 +67,41 @@ def bounds_of(upstream: Query) -> dict[str, str]:
     return found
 
 
-def check_event_time(upstream: Query, query: Query) -> None:
+def times_of(upstream: AnyQuery) -> tuple[str, ...]:
+    """The columns that may be the event time of its rows."""
+    return tuple(join_times(upstream) if isinstance(upstream, Join) else bounds_of(_windowed(upstream)))
+
+
+def after_us(upstream: AnyQuery, column: str, other: str) -> int | None:
+    """How long one time of its rows is after another one of the same row; None: rows differ in that."""
+    if isinstance(upstream, Join):
+        one, of = (join_times(upstream)[name] for name in (column, other))
+        return one.after_us - of.after_us if one.sides == of.sides else None
+    bounds, window = bounds_of(_windowed(upstream)), _windowed(upstream).window
+    size = window.size_us if isinstance(window, Sliding) else 0  # of sessions only the last two are known
+    after = {"start": 0, "end": size, "time": size - 1}
+    return after[bounds[column]] - after[bounds[other]]
+
+
+def check_event_time(upstream: AnyQuery, event_time: str) -> None:
     """Refuse an event time that says nothing of the rows yet to come.
 
     Raises:
-        UnsupportedQuery: the column is no bound of the upstream's window.
+        UnsupportedQuery: the column is no bound of the upstream's window, or no event time of a join.
     """
-    bounds = bounds_of(upstream)
-    if query.event_time not in bounds:
-        known = f"Use {' or '.join(bounds)}." if bounds else f"Let {upstream.name} show its window."
+    times = times_of(upstream)
+    if event_time not in times:
+        what = "the event times of its sides" if isinstance(upstream, Join) else "its window"
+        says = "it is no event time of its sides" if isinstance(upstream, Join) else "it bounds no window"
         raise UnsupportedQuery(
-            f"{query.event_time} does not tell when rows of {upstream.name} are complete: it bounds no window.",
-            known,
+            f"{event_time} does not tell when rows of {upstream.name} are complete: {says}.",
+            f"Use {' or '.join(times)}." if times else f"Let {upstream.name} show {what}.",
         )
 
 
-def reached_us(upstream: Query, event_time: str, watermark_us: int) -> int:
-    """When the upstream's windows have closed up to its watermark, every row yet to come is later than this.
+def reached_us(upstream: AnyQuery, event_time: str, watermark_us: int) -> int:
+    """When the upstream has come up to its watermark, of a join the lesser one, every row yet to come is later than
+    this.
 
     >>> from millpond.model.query import Named
     >>> from millpond.model.windows import Sliding
@@ -89,21 +109,55 @@ def reached_us(upstream: Query, event_time: str, watermark_us: int) -> int:
     >>> reached_us(hourly, "t", 60), reached_us(hourly, "t", 119)
     (118, 118)
     """
-    window, part = upstream.window, bounds_of(upstream)[event_time]
+    if isinstance(upstream, Join):
+        return join_reached_us(upstream, join_times(upstream)[event_time], watermark_us)
+    window, part = _windowed(upstream).window, bounds_of(_windowed(upstream))[event_time]
     if not isinstance(window, Sliding):
-        end, size = watermark_us + 1, 0
+        start, end = watermark_us, watermark_us + 1
     else:
-        size, slide = window.size_us, window.slide_us
-        end = watermark_us + slide - (watermark_us - window.offset_us - size) % slide
-    return {"start": end - size, "end": end, "time": end - 1}[part] - 1
+        start = first_open_us(window, watermark_us)
+        end = start + window.size_us
+    return {"start": start, "end": end, "time": end - 1}[part] - 1
 
 
-def first_row_us(upstream: Query, event_time: str, since_us: int) -> int:
-    """The earliest time of rows whose windows start at or after `since_us`; of sessions that time itself."""
-    if not isinstance(upstream.window, Sliding):
+def first_row_us(upstream: AnyQuery, event_time: str, since_us: int) -> int:
+    """The earliest time of rows that no event before `since_us` is missing from; of sessions that time itself."""
+    if isinstance(upstream, Join):
+        return join_first_us(upstream, join_times(upstream)[event_time], since_us)
+    window, part = _windowed(upstream).window, bounds_of(_windowed(upstream))[event_time]
+    if not isinstance(window, Sliding):
         return since_us
-    size = upstream.window.size_us
-    return since_us + {"start": 0, "end": size, "time": size - 1}[bounds_of(upstream)[event_time]]
+    return since_us + {"start": 0, "end": window.size_us, "time": window.size_us - 1}[part]
+
+
+def last_row_us(upstream: AnyQuery, event_time: str, newest_us: Mapping[str, int]) -> int | None:
+    """No row that events up to these times make is later, by stream; None: there is none, or none known."""
+    seen = [newest_us[stream] for stream in upstream.streams if stream in newest_us]
+    if not seen:
+        return None
+    if isinstance(upstream, Join):
+        told = join_times(upstream)[event_time]
+        window = upstream.when
+        first = window.assign(max(seen))[-1].start_us if isinstance(window, Sliding) and not told.sides else max(seen)
+        return first + told.after_us
+    last, part = _windowed(upstream).window, bounds_of(_windowed(upstream))[event_time]
+    if isinstance(last, Sliding):
+        start, end = last.assign(seen[0])[-1]
+    elif isinstance(last, Session) and last.own_end is None:
+        start, end = seen[0], seen[0] + last.gap_us
+    else:
+        return None
+    return {"start": start, "end": end, "time": end - 1}[part]
+
+
+def _windowed(upstream: AnyQuery) -> Query:
+    assert isinstance(upstream, Query)  # `chained_stream` refuses others
+    return upstream
+
+
+def drained_at(query: AnyQuery, at: Mapping[str, int]) -> int:
+    """The level at which a drain closes what a query still waits for: when the last of its streams is complete."""
+    return max(at.get(stream, 0) for stream in query.streams)
 
 
 def levels(streams: Sequence[Stream], queries: Iterable[AnyQuery]) -> dict[str, int]:

@@ -41,7 +41,9 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
         origin = known.derived
         if known.upstream is not None:
             lines.append(f"  {stream} are the rows of the query {known.upstream}, an epoch later: {columns}")
-            lines.append("    as far as that query's windows have closed: no row is late")
+            joined = any(one.join.name == known.upstream for one in plan.joins.plans)
+            come = "that join's rows are final" if joined else "that query's windows have closed"
+            lines.append(f"    as far as {come}: no row is late")
             continue
         if origin is None:
             lines.append(f"  {stream} is read once: {columns}")

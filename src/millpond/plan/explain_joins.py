@@ -64,6 +64,8 @@ def near_text(join: Join) -> str:
     """How near in event time the events of a pair are."""
     if not isinstance(join.when, Within):
         return f"in the same window of {window_text(join.when)}"
+    if join.when.lower_us == join.when.upper_us:
+        return f"a right event {_after(join.when.lower_us) if join.when.lower_us else 'at the time of'} the left one"
     return f"a right event from {_after(join.when.lower_us)} to {_after(join.when.upper_us)} the left one"
 
 

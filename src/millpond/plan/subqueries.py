@@ -148,7 +148,7 @@ def _joined(plan: JoinPlan, joins: Joins) -> SubQuery:
 def _inputs(stream: Stream, asked: Mapping[str, AnyQuery]) -> Iterator[Travel]:
     if stream.upstream is not None:
         before = asked.get(stream.upstream)
-        part = 1 if isinstance(before, Selection) else 2
+        part = 3 if isinstance(before, Join) else 2
         how = "a task for each instance that wrote rows, in the next epoch"
         yield Travel(f"{stream.upstream}.{part}", "point-to-point", how)
         return

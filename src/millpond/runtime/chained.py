@@ -18,12 +18,16 @@ import pyarrow.compute as pc
 from millpond.errors import CorruptError
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.port import numbered_name
+from millpond.model.join import Join
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.plan.build import needed_columns
 from millpond.plan.chain import feeds, reached_us
 from millpond.plan.late import late_asks
 from millpond.plan.plan import Plan
 from millpond.runtime.gather import gather
+from millpond.runtime.joins import lesser_mark
 from millpond.runtime.layout import ReadColumn, ReadLayout, StreamLayout
 from millpond.runtime.tasks import ChainedRows, GatherTask, SectionPlace, TimeLine, Watermark
 from millpond.state.delta import Files
@@ -93,13 +97,27 @@ def chained_lines(
     for stream in streams:
         if stream.upstream is not None:
             reaches = None
-            event_time = next((group.event_time for group in plan.groups if group.stream == stream.name), None)
+            event_time = event_time_of(plan, stream.name)
             if event_time is not None and stream.upstream not in manifest.quarantined:
-                group, upstream = plan.of_query(stream.upstream)
-                at = marks.get(group.stream, Watermark()).at(upstream.query.delay_us)
-                reaches = None if at is None else reached_us(upstream.query, event_time, at)
+                upstream = next(query for query in plan.asked if query.name == stream.upstream)
+                at = _mark(upstream, marks)
+                reaches = None if at is None else reached_us(upstream, event_time, at)
             lines[stream.name] = TimeLine(marks.get(stream.name, Watermark()), reaches_us=reaches)
     return lines
+
+
+def event_time_of(plan: Plan, stream: str) -> str | None:
+    """By which column those who read a stream tell its time; None: nobody does."""
+    windowed = (group.event_time for group in plan.groups if group.stream == stream)
+    return next(windowed, None) or next((log.event_time for log in plan.joins.logs_of(stream)), None)
+
+
+def _mark(upstream: AnyQuery, marks: Mapping[str, Watermark]) -> int | None:
+    """How far a query has come that others follow."""
+    if isinstance(upstream, Join):
+        return lesser_mark(upstream, marks)
+    assert isinstance(upstream, Query)  # `chained_stream` refuses others
+    return marks.get(upstream.stream, Watermark()).at(upstream.delay_us)
 
 
 def is_pending(manifest: Manifest, streams: Iterable[Stream], lines: Mapping[str, TimeLine]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -14,11 +14,11 @@ from millpond.log.records import EpochRecord, Fates, Offsets, Receipt
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING
 from millpond.placement.slots import even_owners
-from millpond.plan.chain import feeds, halted, levels
+from millpond.plan.chain import drained_at, feeds, halted, last_row_us, levels
 from millpond.plan.join import SideLog, last_final_us
 from millpond.plan.late import late_asks
 from millpond.plan.plan import GroupPlan, Plan
-from millpond.runtime.chained import chained_lines, chained_rows, is_pending, with_chained
+from millpond.runtime.chained import chained_lines, chained_rows, event_time_of, is_pending, with_chained
 from millpond.runtime.horizon import events_needed_from, needed_from
 from millpond.runtime.joins import joins_need_from
 from millpond.runtime.lateness import ANY_PARTITION, advanced
@@ -109,16 +109,17 @@ def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> Gather
 def fold_task(
     setting: Setting, run: Run, writer: str, drain: bool = False, idle: Idle | None = None, level: int = 0
 ) -> FoldTask:  # fmt: skip
-    """The fold of the epoch; `drain` closes every open window over the streams of one level (see `plan.chain`),
-    `idle` partitions are not waited for.
+    """The fold of the epoch; `drain` closes all that queries of one level wait for (see `plan.chain`), `idle`
+    partitions are not waited for.
     """
     lines = time_lines(setting, run.manifest, idle or {})
     floors: dict[str, int] = {}
     if drain:
-        ready = {stream for stream, at in levels(setting.streams, setting.plan.asked).items() if at == level}
-        ready -= halted(setting.streams, setting.plan.asked, run.manifest.quarantined)
-        every = drain_floors(setting.plan, run.manifest, lines)
-        floors = {stream: floor for stream, floor in every.items() if stream in ready}
+        at = levels(setting.streams, setting.plan.asked)
+        halts = halted(setting.streams, setting.plan.asked, run.manifest.quarantined)
+        ready = {query.name for query in setting.plan.asked if drained_at(query, at) == level}
+        every = drain_floors(setting.plan, run.manifest, lines, ready, last_rows(setting, run.manifest, at))
+        floors = {stream: floor for stream, floor in every.items() if stream not in halts}
     kept: list[GroupPlan | SideLog] = [*setting.plan.groups, *setting.plan.joins.logs]
     state = {
         instance: {group.id: group_state(run.manifest, instance, group) for group in kept}
@@ -174,28 +175,55 @@ def _number(section: LiveSection, name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def drain_floors(plan: Plan, manifest: Manifest, lines: Mapping[str, TimeLine] | None = None) -> dict[str, int]:
-    """For each stream the end of the last window that holds an event seen so far, or a row that `lines` announce."""
+def drain_floors(
+    plan: Plan, manifest: Manifest, lines: Mapping[str, TimeLine] | None = None,
+    ready: Collection[str] | None = None, latest: Mapping[str, int] | None = None,
+) -> dict[str, int]:  # fmt: skip
+    """For each stream the end of the last window that holds an event seen so far, or a row that `lines` announce;
+    `ready`: only what these queries wait for. `latest`: see `last_rows`.
+
+    A join waits for both of its streams, one of which may have been drained before. For it rows count, not how far
+    `lines` have come, since it moves the stream on that its rows are made of: else each drain would go further.
+    """
     floors: dict[str, int] = {}
+
+    def newest(streams: Iterable[str]) -> int | None:
+        seen = [time for stream in streams for time in manifest.max_time.get(stream, {}).values()]
+        reached = [line.reaches_us for stream in streams if (line := (lines or {}).get(stream)) is not None]
+        return max([*seen, *(time for time in reached if time is not None)], default=None)
+
     for group in plan.groups:
-        seen = [*manifest.max_time.get(group.stream, {}).values()]
-        line = (lines or {}).get(group.stream)
-        seen += [] if line is None or line.reaches_us is None else [line.reaches_us]
-        newest = max(seen, default=None)
-        if newest is None:
+        time = newest([group.stream])
+        if time is None or not (ready is None or any(one.query.name in ready for one in group.queries)):
             continue
-        ends = [window.assign(newest)[-1].end_us for window in group.windows if window != RUNNING]
+        ends = [window.assign(time)[-1].end_us for window in group.windows if window != RUNNING]
         if group.own_end is not None:
             live = (section for section in manifest.sections.values() if section.group == group.id)
             ends += [last for section in live if isinstance(last := section.info.get("last"), int)]
         if ends:
             floors[group.stream] = max([*ends, floors.get(group.stream, ends[0])])
-    for join in (plan.join for plan in plan.joins.plans):
-        times = [time for stream in join.streams for time in manifest.max_time.get(stream, {}).values()]
-        if times:
+    for join in (plan.join for plan in plan.joins.plans if ready is None or plan.join.name in ready):
+        ends_at = [(latest or {}).get(stream, newest([stream])) for stream in join.streams]
+        time = max((one for one in ends_at if one is not None), default=None)
+        if time is not None:
             for stream in join.streams:  # one of them may have had no event yet
-                floors[stream] = max(floors.get(stream, max(times)), last_final_us(join, max(times)))
-    return floors
+                final = last_final_us(join, time)
+                floors[stream] = max(floors.get(stream, final), final)
+    # one that a join of a higher level has set may be above what the queries of this level need
+    return {stream: max(floor, manifest.watermark_floor.get(stream, floor)) for stream, floor in floors.items()}
+
+
+def last_rows(setting: Setting, manifest: Manifest, at: Mapping[str, int]) -> dict[str, int]:
+    """For the streams made of rows, by their levels `at`, the latest time that a row made of what was seen can have."""
+    times = {stream: max(seen.values()) for stream, seen in manifest.max_time.items() if seen}
+    asked = {query.name: query for query in setting.plan.asked}
+    found: dict[str, int] = {}
+    for stream in sorted(setting.streams, key=lambda stream: at[stream.name]):
+        event_time = event_time_of(setting.plan, stream.name)
+        if stream.upstream is not None and event_time is not None:
+            row = last_row_us(asked[stream.upstream], event_time, times | found)
+            found |= {} if row is None else {stream.name: row}
+    return found
 
 
 def assemble(

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
 from millpond.errors import OverflowedError
-from millpond.model.expressions import Column, Expression
+from millpond.model.expressions import Call, Column, Expression
 from millpond.model.join import LEFT, RIGHT, Join
 from millpond.model.types import WINDOW
 from millpond.runtime.columns import NONE, Values, from_arrow, to_arrow
@@ -135,7 +135,10 @@ def _outputs(join: Join, rows: Joined) -> pa.RecordBatch:
     arrays = []
     for item in join.output:
         expression = item.expression
-        if expression.type == WINDOW and isinstance(expression, Column):
+        if expression.type == WINDOW and isinstance(expression, Call):
+            bounds = [_checked(join, evaluator(bound)) for bound in expression.args]
+            arrays.append(_made_windows([to_arrow(bound, "timestamp", rows.size) for bound in bounds]))
+        elif expression.type == WINDOW and isinstance(expression, Column):
             side, _, own = expression.name.partition(":")
             arrays.append(_windows(rows, rows.missing(side) if own else NONE))
         else:
@@ -148,6 +151,12 @@ def _windows(rows: Joined, missing: Mask) -> pa.Array:
     parts = [pa.array(bound).view(field.type) for bound, field in zip(rows.window, ARROW_WINDOW, strict=True)]
     absent = pa.array(missing) if missing.ndim else None
     return pa.StructArray.from_arrays(parts, fields=list(ARROW_WINDOW), mask=absent)
+
+
+def _made_windows(bounds: Sequence[pa.Array]) -> pa.Array:
+    """Windows that the rows of another query had; NULL where an event is missing."""
+    parts = [bound.view(pa.int64()).view(field.type) for bound, field in zip(bounds, ARROW_WINDOW, strict=True)]
+    return pa.StructArray.from_arrays(parts, fields=list(ARROW_WINDOW), mask=bounds[0].is_null())
 
 
 def _checked(join: Join, values: Values) -> Values:

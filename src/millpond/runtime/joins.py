@@ -81,9 +81,9 @@ def fold_joins(
     for plan in joins.plans:
         span = _span(plan.join, marks)
         if span is not None and plan.join.name not in task.quarantined:
-            _JoinFold(plan, {side: (joins.logs[at], logs[at]) for side, at in plan.logs.items()}, span).run(
-                delta, counts, reasons
-            )
+            sides = {side: (joins.logs[at], logs[at]) for side, at in plan.logs.items()}
+            read = plan.join.name in task.feeds or plan.join.sink.format != "noop"
+            _JoinFold(plan, sides, span).run(delta if read else None, counts, reasons)
     for side_log, log in zip(joins.logs, logs, strict=True):
         log.merge(delta, joins_need_from(joins, side_log, after), fan_in)
 
@@ -144,8 +144,8 @@ class _JoinFold:
             found.append(Placed(rows.events[held], rows.codes[held], starts[held]))
         return Placed(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
-    def run(self, delta: DeltaWriter, counts: dict[str, int], reasons: dict[str, str]) -> None:
-        """Write the rows that are due; a join that raises is given up."""
+    def run(self, delta: DeltaWriter | None, counts: dict[str, int], reasons: dict[str, str]) -> None:
+        """Write the rows that are due, or only count them; a join that raises is given up."""
         join = self._join
         try:
             made = [*self._pairs(), *(self._alone(side) for side in (LEFT, RIGHT) if join.preserves(side))]
@@ -160,7 +160,7 @@ class _JoinFold:
         if not rows:
             return
         counts[f"rows:{join.name}"] = rows
-        if join.sink.format != "noop":
+        if delta is not None:
             delta.add("rows", join.name, rows_stream(batches), rows, {})
 
     def _pairs(self) -> list[Joined]:

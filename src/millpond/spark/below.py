@@ -190,7 +190,7 @@ def _joined(node: JavaObject, depth: int) -> tuple[JavaObject, Step]:
     if left.isStreaming() and right.isStreaming():
         raise UnsupportedQuery(
             "A join of two streams is answered as the last step of a query only.",
-            "Write its rows with a query of its own, and read them with another.",
+            "Make the join a query of its own, say `lower`, and read its rows: FROM STREAM lower.",
         )
     stream, side = (left, right) if left.isStreaming() else (right, left)
     if not stream.isStreaming():

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.join import Join
-from millpond.model.query import Query
-from millpond.model.selection import AnyQuery
+from millpond.model.expressions import Foreign, walk
+from millpond.model.join import Join, Side
+from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream
 from millpond.model.types import WINDOW
 from millpond.plan.chain import chained_stream, check_event_time
 from millpond.spark.catalyst import WINDOW_MARK
 from millpond.spark.extract import Extraction
 from millpond.spark.read import quoted
-
-_NOWHERE = "/millpond/rows/*"
-"""A pattern that matches nothing: Spark wants a folder to be there, but not what a pattern finds."""
+from millpond.spark.sources import rows_path
 
 
 def show_rows(spark: SparkSession, upstream: AnyQuery) -> Stream:
     """Make the rows of a query readable by its name.
 
     Raises:
-        UnsupportedQuery: it has no windows, or its rows may change.
+        UnsupportedQuery: it is stateless, or its rows may change.
     """
     stream = chained_stream(upstream)
     columns = ", ".join(f"{quoted(item.name)} {item.expression.type}" for item in upstream.output)
@@ -33,27 +33,35 @@ def show_rows(spark: SparkSession, upstream: AnyQuery) -> Stream:
     for field, item in zip(schema.fields, upstream.output, strict=True):
         if item.expression.type == WINDOW:
             field.metadata = {WINDOW_MARK: True}  # so that window(w, …) means a window over its time, as in Spark
-    frame = spark.readStream.format("json").schema(schema).load(_NOWHERE)
+    frame = spark.readStream.format("json").schema(schema).load(rows_path(upstream.name))
     frame.createOrReplaceTempView(upstream.name)
     return stream
 
 
-def check_chained(found: Extraction, upstream: AnyQuery) -> None:
-    """Refuse what only Spark could do with the rows of a query, and an event time that they do not tell.
+def check_chained(found: Extraction, upstreams: Iterable[AnyQuery]) -> None:
+    """Refuse what only Spark could do with the rows of queries, and an event time that they do not tell.
 
     Raises:
         UnsupportedQuery: see above.
     """
-    name = upstream.name
-    if found.derived is not None or isinstance(found.query, Join):
-        raise UnsupportedQuery(
-            f"Rows of {name} cannot be joined, united or exploded: Spark does that, and does not see them.",
-            f"Do it below the aggregation of {name}.",
-        )
-    for projected in found.foreigns.values():
-        raise UnsupportedQuery(
-            f"`{projected.value.sql}` is evaluated by Spark, which does not see the rows of {name}.",
-            f"Let {name} show it as a column.",
-        )
-    if isinstance(found.query, Query) and isinstance(upstream, Query):
-        check_event_time(upstream, found.query)
+    query, by_name = found.query, {upstream.name: upstream for upstream in upstreams}
+    for _, derived in ((found.stream, found.derived), *found.also):
+        for name in () if derived is None else (branch.base.name for branch in derived.branches):
+            if name in by_name:
+                raise UnsupportedQuery(
+                    f"Rows of {name} cannot be united, exploded or joined with a table: Spark does that, and does not "
+                    "see them.",
+                    f"Do it below the aggregation of {name}, or ask it of another stream.",
+                )
+    for part in query.sides.values() if isinstance(query, Join) else (query,):
+        if part.stream not in by_name:
+            continue
+        expressions = part.expressions if isinstance(part, Side) else expressions_of(part)
+        foreign = [node for one in expressions for node in walk(one) if isinstance(node, Foreign)]
+        if foreign:
+            raise UnsupportedQuery(
+                f"`{foreign[0].sql}` is evaluated by Spark, which does not see the rows of {part.stream}.",
+                f"Let {part.stream} show it as a column.",
+            )
+        if not isinstance(part, Selection):
+            check_event_time(by_name[part.stream], part.event_time)

@@ -143,7 +143,7 @@ class Reader:
         self._defined: dict[int, JavaObject] = {}
         self._event: list[Expression] | None = None
         self._event_time: Expression | None = None
-        self._down = Translator(catalyst, self._column, self._projected, self._bound)
+        self._down = Translator(catalyst, self._column, self._projected, self.bound)
         self._up = Translator(catalyst, self._result, refused_above, self._field, rounding=True)
 
     def read(self, plan: JavaObject, above: list[JavaObject]) -> Extraction:
@@ -417,12 +417,12 @@ class Reader:
             return None
         return Column(f"window.{_FIELDS[node.ordinal()]}", "timestamp")
 
-    def _bound(self, node: JavaObject) -> Expression | None:
+    def bound(self, node: JavaObject) -> Expression | None:
         """A bound of a window among the rows of another query."""
         if self._stream.upstream is None:
             return None
         if kind_of(node) == "PreciseTimestampConversion":  # window_time: see `_field`
-            end = self._bound(children(children(node.child())[0])[0]) if children(node.child()) else None
+            end = self.bound(children(children(node.child())[0])[0]) if children(node.child()) else None
             named = isinstance(end, Column) and end.name.endswith(".end")
             return Column(f"{end.name[:-4]}.time", "timestamp") if isinstance(end, Column) and named else None
         if kind_of(node) != "GetStructField":

@@ -224,7 +224,7 @@ class FrontEnd:
         earlier = (name for name in self._queries if name.isidentifier() and name.isascii())
         allowed = (*others, *earlier), functions
         judged = judge(parse(self._catalyst, text), *allowed)
-        upstream = self._upstream(judged.relations, others)
+        upstreams = self._upstreams(judged.relations, others)
         try:
             plain = self._functions.without_filters(text, judged.calls)
             twin = tumbling_twin(self._catalyst, plain, judged.windows)
@@ -234,9 +234,10 @@ class FrontEnd:
             read = [stream for name in judged.relations if (stream := self._known(name))]
             relation = read[0].name if len(read) == 1 else None
             terms = terms._replace(window=twin.window)
-            found = extract_any(self._catalyst, frame, terms, self._all(), relation, self._functions)
-            if upstream is not None:
-                check_chained(found, upstream)
+            found = extract_any(
+                self._catalyst, frame, terms, self._all(), relation, self._functions, self._queries
+            )  # fmt: skip
+            check_chained(found, upstreams)
             return self._kept(found, leaving)
         except PySparkException as error:
             raise spark_refusal(error, text) from error
@@ -360,21 +361,16 @@ class FrontEnd:
                 found[stream.name] = Reading(stream, known.columns | columns, known.times | moments)
         return list(found.values())
 
-    def _upstream(self, relations: Collection[str], others: Sequence[str]) -> AnyQuery | None:
-        """The earlier query whose rows a text reads; `others`: streams and views, whose names come first."""
+    def _upstreams(self, relations: Collection[str], others: Sequence[str]) -> list[AnyQuery]:
+        """The earlier queries whose rows a text reads; `others`: streams and views, whose names come first."""
         known = {name.lower() for name in others}
-        rows = {name.lower(): query for name, query in self._queries.items() if name.lower() not in known}
-        named = [query for name, query in rows.items() if name in relations]
-        if not named:
-            return None
-        upstream = named[0]
-        if len(named) > 1 or known & {*relations}:
-            raise UnsupportedQuery(
-                f"Rows of {upstream.name} are read together with something else.", "Read one of them."
-            )
-        if upstream.name not in self._chained:
-            self._chained[upstream.name] = show_rows(self._spark, upstream)
-        return upstream
+        named = [
+            query for name, query in self._queries.items() if name.lower() in relations and name.lower() not in known
+        ]
+        for upstream in named:
+            if upstream.name not in self._chained:
+                self._chained[upstream.name] = show_rows(self._spark, upstream)
+        return named
 
     def _kept(self, found: Extraction, leaving: Leaving) -> AnyQuery:
         """Remember the streams and expressions of a query; what another query brought stays as it is."""

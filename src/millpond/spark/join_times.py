@@ -16,8 +16,9 @@ _FIXED_ZONE = re.compile(r"(Etc/)?(UTC|GMT|UT|Z)|(UTC|GMT|UT)?[+-]\d\d?(:?\d\d)?
 _UNITS = {"MICROSECOND": 1, "MILLISECOND": 1_000, "SECOND": 1_000_000, "MINUTE": 60_000_000, "HOUR": 3_600_000_000}
 _ORDER = ("GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual", "EqualTo")
 
-SideOfTime = Callable[[JavaObject], str | None]
-"""The side whose event time an attribute is; None: it is none."""
+SideOfTime = Callable[[JavaObject], tuple[str, int] | None]
+"""The side whose event time a column is, and by how many µs it is later than that; None: it is none."""
+_TIMES = ("AttributeReference", "GetStructField", "PreciseTimestampConversion")
 
 
 class _Linear(NamedTuple):
@@ -74,9 +75,9 @@ def bound_of(catalyst: Catalyst, condition: JavaObject, side_of: SideOfTime) -> 
 
 def _linear(catalyst: Catalyst, node: JavaObject, side_of: SideOfTime) -> _Linear | None:
     kind = kind_of(node)
-    if kind == "AttributeReference":
-        side = side_of(node)
-        return None if side is None else _Linear(int(side == LEFT), int(side == RIGHT))
+    if kind in _TIMES:
+        found = side_of(node)
+        return None if found is None else _Linear(int(found[0] == LEFT), int(found[0] == RIGHT), found[1])
     if kind in ("Cast", "Alias", "KnownNullable") and not node.foldable():
         inner = children(node)[0]
         same = {type_of(node), type_of(inner)} == {"timestamp"}
@@ -97,8 +98,8 @@ def _linear(catalyst: Catalyst, node: JavaObject, side_of: SideOfTime) -> _Linea
             return None
         return first.plus(second, -1).plus(_Linear(slack_us=_zone(catalyst)))
     if type_of(node).startswith("interval") and node.foldable():
-        found = _interval_us(catalyst, node)
-        return None if found is None else _Linear(us=found)
+        length = _interval_us(catalyst, node)
+        return None if length is None else _Linear(us=length)
     return None
 
 

@@ -6,18 +6,21 @@ event times are bounds, the equality of two windows is the window; the rest is a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 from pyspark.sql import DataFrame
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
-from millpond.model.expressions import Column, Expression
+from millpond.model.expressions import Call, Column, Expression, call
 from millpond.model.join import LEFT, RIGHT, Join, Side, Within
 from millpond.model.query import Named, named_once
+from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Counted, Sliding
+from millpond.plan.chain_joins import made_window
 from millpond.spark.below import WindowPart, read_below
 from millpond.spark.catalyst import (
     Catalyst,
@@ -36,6 +39,7 @@ from millpond.spark.catalyst import (
 )
 from millpond.spark.expressions import Translator, conditions, conjunction
 from millpond.spark.extract import Extraction, Reader, Terms, extract_query
+from millpond.spark.join_rows import RowsSide, same_window
 from millpond.spark.join_times import Bound, bound_of
 from millpond.spark.sources import find_source
 from millpond.spark.user_functions import UserFunctions
@@ -48,9 +52,11 @@ MOST_PAIRS = 10_000_000
 
 def extract_any(
     catalyst: Catalyst, frame: DataFrame, terms: Terms, streams: Sequence[Stream] = (), relation: str | None = None,
-    functions: UserFunctions | None = None,
+    functions: UserFunctions | None = None, earlier: Mapping[str, AnyQuery] = MappingProxyType({}),
 ) -> Extraction:  # fmt: skip
     """Read a streaming DataFrame that was not started, whatever it asks; see `extract_query`.
+
+    `earlier`: the queries whose rows `streams` may be.
 
     Raises:
         UnsupportedQuery, QueryTypeError: see `extract_query`.
@@ -62,7 +68,8 @@ def extract_any(
         above.append(node)
         node = node.child()
     if kind_of(node) == "Join" and node.left().isStreaming() and node.right().isStreaming():
-        return _JoinReader(catalyst, terms, node, streams, relation).read(items(plan.output()), above[::-1])
+        reader = _JoinReader(catalyst, terms, node, streams, relation, earlier)
+        return reader.read(items(plan.output()), above[::-1])
     return extract_query(catalyst, frame, terms, streams, relation, functions)
 
 
@@ -70,8 +77,9 @@ class _JoinReader:
     """Reads one plan; `above` is what stands over the join, the lowest first."""
 
     def __init__(
-        self, catalyst: Catalyst, terms: Terms, join: JavaObject, streams: Sequence[Stream], relation: str | None
-    ) -> None:
+        self, catalyst: Catalyst, terms: Terms, join: JavaObject, streams: Sequence[Stream], relation: str | None,
+        earlier: Mapping[str, AnyQuery],
+    ) -> None:  # fmt: skip
         self._catalyst, self._terms, self._join = catalyst, terms, join
         kind = kind_of(join.joinType())
         if kind not in _KINDS:
@@ -81,15 +89,21 @@ class _JoinReader:
             )
         self._kind = _KINDS[kind]
         self._sides: dict[str, Reader] = {}
+        self._rows: dict[str, RowsSide] = {}
         self._owned: dict[int, str] = {}
         for side, plan in ((LEFT, join.left()), (RIGHT, join.right())):
             below = read_below(catalyst, plan)
             found = find_source(catalyst, below, streams, relation)
             self._sides[side] = Reader(catalyst, terms, found, below, UserFunctions(catalyst))
-            self._owned |= {id_of(column): side for column in items(plan.output())}
+            outputs = items(plan.output())
+            upstream = earlier.get(found.stream.upstream or "")
+            if upstream is not None:
+                self._rows[side] = RowsSide(catalyst, self._sides[side], found.names, upstream, outputs)
+            self._owned |= {id_of(column): side for column in outputs}
         self._times: dict[str, JavaObject] = {}
         self._values: dict[str, list[Expression]] = {LEFT: [], RIGHT: []}
         self._where: dict[str, list[Expression]] = {LEFT: [], RIGHT: []}
+        self._starts: list[Expression] = []
         self._layers: list[list[JavaObject]] = []
         self._extended = False
         self._over = Translator(catalyst, self._resolved, self._computed, self._field, rounding=True)
@@ -112,7 +126,7 @@ class _JoinReader:
                 self._layers.append(aliases)
         when, keys, rest = self._told_apart(asked)
         self._when = when
-        condition = conjunction([self._over(part) for part in rest])
+        condition = conjunction([*self._starts, *(self._over(part) for part in rest)])
         self._extended = self._kind != "inner"
         having = conjunction([self._over(part) for part in later])
         output = named_once([Named(str(column.name()), self._output(self._lowered(column))) for column in outputs])
@@ -142,6 +156,10 @@ class _JoinReader:
         for part in asked:
             pair = self._equated(part)
             window = None if pair is None else self._same_window(*pair)
+            bound = None if pair is None else self._same_rows_window(part, *pair)
+            if bound is not None:
+                bounds.append(bound)
+                continue
             bound = bound_of(self._catalyst, part, self._side_of_time)
             if window is not None:
                 windows.append(window)
@@ -158,7 +176,7 @@ class _JoinReader:
             if isinstance(shared, Counted):
                 raise UnsupportedQuery("Windows of so many events join nothing.", "Join in windows of time.")
             return shared, keys, [*rest, *(part for part, _ in timed)]
-        bounds = [bound for _, bound in timed]
+        bounds += [bound for _, bound in timed]
         rest += [part for part, bound in timed if not bound.exact]
         return self._within(bounds), keys, rest
 
@@ -188,6 +206,8 @@ class _JoinReader:
 
     def _same_window(self, left: JavaObject, right: JavaObject) -> Sliding | None:
         """The window, if both are the whole window of their side, or the same bound of it."""
+        if len(self._rows) == 1:
+            return self._window_of_rows(left, right)
         parts = [self._sides[side].below.window_part(one) for side, one in ((LEFT, left), (RIGHT, right))]
         first, second = parts
         if first is None or second is None or first.field != second.field:
@@ -200,23 +220,65 @@ class _JoinReader:
         self._times = {LEFT: first.window.time, RIGHT: second.window.time}
         return kinds[0] if isinstance(kinds[0], Sliding) else None
 
-    def _side_of_time(self, attribute: JavaObject) -> str | None:
-        """The side whose event time an attribute is, or could be if it had a watermark."""
-        side = self._owned.get(id_of(attribute))
-        if side is None or type_of(attribute) != "timestamp" or delay_ms(attribute) is None:
+    def _window_of_rows(self, left: JavaObject, right: JavaObject) -> Sliding | None:
+        """The window, if one side is rows that show it whole, and the other one a stream with the same window."""
+        [(own, rows)] = self._rows.items()
+        mine, other = (left, right) if own == LEFT else (right, left)
+        reading = RIGHT if own == LEFT else LEFT
+        name, part = rows.window(mine), self._sides[reading].below.window_part(other)
+        if name is None or part is None or part.field is not None:
             return None
-        known = self._times.setdefault(side, attribute)
-        return side if id_of(known) == id_of(attribute) else None
+        kind = part.window.kind
+        if not isinstance(kind, Sliding) or kind != rows.sliding or not kind.tumbling:
+            raise UnsupportedQuery(
+                f"Rows of {self._sides[own].stream.name} are of other windows than the stream's, or these overlap.",
+                f"Ask for the events that lie in a window: time >= {name}.start AND time < {name}.end.",
+            )
+        self._times[reading] = part.window.time
+        rows.named_after_us(f"{name}.time")
+        return kind
+
+    def _same_rows_window(self, part: JavaObject, left: JavaObject, right: JavaObject) -> Bound | None:
+        """What it says of the event times that windows of the rows of both sides are equal."""
+        if len(self._rows) < 2 or kind_of(part) != "EqualTo":
+            return None
+        names = self._rows[LEFT].window(left), self._rows[RIGHT].window(right)
+        if names[0] is None or names[1] is None:
+            return None
+        grids = self._rows[LEFT].sliding, self._rows[RIGHT].sliding
+        if grids[0] and grids[1] and grids[0].size_us != grids[1].size_us:
+            raise UnsupportedQuery("The windows of both sides differ, so none are equal.", "Use the same window.")
+        bound = same_window(self._rows[LEFT], self._rows[RIGHT], (names[0], names[1]))
+        if bound is not None and not bound.exact:
+            starts = (self._value(side, Column(f"{name}.start", "timestamp"))
+                      for side, name in zip((LEFT, RIGHT), names, strict=True))  # fmt: skip
+            self._starts.append(call("eq", tuple(starts), "boolean"))
+        return bound
+
+    def _side_of_time(self, node: JavaObject) -> tuple[str, int] | None:
+        """The side whose event time a column tells, or could tell if it had a watermark."""
+        side = self._side_of(node)
+        if side in self._rows:
+            after = self._rows[side].after_us(node)
+            return None if after is None else (side, after)
+        if side is None or kind_of(node) != "AttributeReference" or type_of(node) != "timestamp":
+            return None
+        if delay_ms(node) is None:
+            return None
+        known = self._times.setdefault(side, node)
+        return (side, 0) if id_of(known) == id_of(node) else None
 
     def _within(self, bounds: Sequence[Bound]) -> Within:
         lower = max((bound.lower_us for bound in bounds if bound.lower_us is not None), default=None)
         upper = min((bound.upper_us for bound in bounds if bound.upper_us is not None), default=None)
         if lower is None or upper is None:
             what = "is bounded on one side only" if bounds else "has no bound"
+            times = ", ".join(dict.fromkeys(time for rows in self._rows.values() for time in rows.times))
+            told = f" Of rows of a query these tell the time: {times}." if times else ""
             raise UnsupportedQuery(
                 f"The distance of the two event times {what}, so events would be kept for ever.",
                 "Add b.at BETWEEN a.ts - INTERVAL 5 MINUTES AND a.ts + INTERVAL 10 MINUTES, both with a WATERMARK, "
-                "or join on equal windows.",
+                f"or join on equal windows.{told}",
             )
         if lower > upper:
             raise QueryTypeError("No two events are as far apart as the join asks.", "Exchange the bounds.")
@@ -231,7 +293,12 @@ class _JoinReader:
         return self._sides[side].meaning(key)
 
     def _side(self, side: str, keys: list[Expression]) -> Side:
-        reader, time = self._sides[side], self._times[side]
+        reader = self._sides[side]
+        if side in self._rows:
+            rows = self._rows[side]
+            assert rows.event_time is not None  # the bounds, or the window, are about it
+            return self._of_side(side, keys, rows.event_time, rows.delay_us)
+        time = self._times[side]
         delay = delay_ms(time)
         if delay is None:
             raise QueryTypeError(
@@ -244,10 +311,13 @@ class _JoinReader:
                 f"The event time {time.name()} is computed, which is planned, not answered yet.",
                 "Join by a column of the stream.",
             )
-        values = tuple(self._values[side])
+        return self._of_side(side, keys, event_time.name, delay * 1000)
+
+    def _of_side(self, side: str, keys: list[Expression], event_time: str, delay_us: int) -> Side:
+        reader, values = self._sides[side], tuple(self._values[side])
         own = reader.where()
         where = conjunction([*([] if own is None else conditions(own)), *self._where[side]])
-        return Side(reader.stream.name, event_time.name, delay * 1000, tuple(keys), values, where)
+        return Side(reader.stream.name, event_time, delay_us, tuple(keys), values, where)
 
     def _value(self, side: str, expression: Expression) -> Column:
         """A column of the rows: the value of an expression over the events of a side."""
@@ -272,8 +342,38 @@ class _JoinReader:
     def _field(self, node: JavaObject) -> Expression | None:
         """`w.start` and `w.end`."""
         side = self._side_of(node)
+        if side in self._rows:
+            return self._field_of_rows(side, node)
         part = None if side is None else self._sides[side].below.window_part(node)
         return None if side is None or part is None else self._window(side, part)
+
+    def _field_of_rows(self, side: str, node: JavaObject) -> Expression | None:
+        """The same of rows; in the window in which the join joins its own bounds, which tell more of rows to come."""
+        found = self._rows[side].bound(node)
+        if found is None:
+            return None
+        bound = found.name.rpartition(".")[2]
+        if isinstance(self._when, Sliding) and bound in _FIELDS:
+            return Column(f"{side}:window.{bound}", "timestamp")
+        return self._value(side, found)
+
+    def _whole_window(self, column: JavaObject) -> Expression | None:
+        """A window of rows of a query as a whole, or that of whichever side is there."""
+        node = column.child() if kind_of(column) == "Alias" else column
+        if kind_of(node) == "Coalesce":
+            parts = [self._whole_window(part) for part in children(node)]
+            made = [part for part in parts if isinstance(part, Call)]
+            if len(made) < len(parts):
+                return None
+            bounds = zip(*(part.args for part in made), strict=True)
+            return made_window(*(call("coalesce", tuple(some), "timestamp") for some in bounds))
+        side = self._side_of(node)
+        name = self._rows[side].window(node) if side in self._rows else None
+        if side is None or name is None:
+            return None
+        if isinstance(self._when, Sliding):
+            return Column(f"{side}:window", WINDOW)
+        return made_window(*(self._value(side, Column(f"{name}.{field}", "timestamp")) for field in _FIELDS))
 
     def _computed(self, node: JavaObject) -> Expression:
         """What the model has no word for is computed where the events of its side are read."""
@@ -296,7 +396,10 @@ class _JoinReader:
                 f"The column {column.name()} of a join is a {type_of(column)}, which is planned, not answered yet.",
                 "Cast it to string.",
             )
-        return Column("window", WINDOW) if self._is_common_window(column) else self._over(column)
+        if self._is_common_window(column):
+            return Column("window", WINDOW)
+        whole = self._whole_window(column) if type_of(column) == WINDOW else None
+        return self._over(column) if whole is None else whole
 
     def _is_common_window(self, column: JavaObject) -> bool:
         """Whether it is what FULL JOIN USING (w) makes of the windows of both sides."""
@@ -305,6 +408,11 @@ class _JoinReader:
             return False
         sides = [self._side_of(part) for part in children(whole)]
         return {*sides} == {LEFT, RIGHT} and all(
-            side is not None and self._sides[side].below.window_part(part) is not None
+            side is not None and self._is_whole_window(side, part)
             for side, part in zip(sides, children(whole), strict=True)
         )
+
+    def _is_whole_window(self, side: str, part: JavaObject) -> bool:
+        if side in self._rows:
+            return self._rows[side].window(part) is not None
+        return self._sides[side].below.window_part(part) is not None

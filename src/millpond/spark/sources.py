@@ -56,6 +56,7 @@ from millpond.spark.relations import relation_tree
 
 _PARTITION, _OFFSET = "order.partition", "order.offset"
 _NEVER_US = 1 << 62
+_ROWS = "/millpond/rows/"
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,18 @@ def _options(source: Source) -> dict[str, str]:
     return {key.lower(): value for key, value in source.options}
 
 
+def rows_path(query: str) -> str:
+    """Where Spark thinks the rows of a query are: a pattern that matches nothing, since it wants a folder to be there,
+    but not what a pattern finds.
+    """
+    return f"{_ROWS}{query}/*"
+
+
 def named_stream(stream: Stream, streams: Sequence[Stream]) -> Stream:
     """The one of `streams` that equals it by value, or itself under a name made of its digest."""
-    known = next((other for other in streams if same_source(other, stream)), None)
+    path = _options(stream.source).get("path", "") if stream.source else ""
+    known = next((other for other in streams if other.upstream is not None and path == rows_path(other.name)), None)
+    known = known or next((other for other in streams if same_source(other, stream)), None)
     if known is not None:
         return known
     digest = hashlib.sha256(msgspec.json.encode([stream.source, stream.columns])).hexdigest()[:8]

@@ -18,8 +18,8 @@ from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Run, Steps, Writer, perform
 from millpond.log.records import Offsets
-from millpond.model.query import Query
-from millpond.model.selection import AnyQuery
+from millpond.model.join import Join
+from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Stream
 from millpond.model.types import TIMES
@@ -212,8 +212,10 @@ def _since(manifest: Manifest, streams: Sequence[Stream], queries: Sequence[AnyQ
             line, before = lines.get(name), by_name.get(upstream[name] or "")
             seen += [] if line is None or line.reaches_us is None else [line.reaches_us]
             starts += [max(seen) + 1] if seen else []
-            if isinstance(before, Query) and isinstance(query, Query) and before.name in since:
-                starts.append(first_row_us(before, query.event_time, since[before.name]))
+            if before is not None and before.name in since and not isinstance(query, Selection):
+                parts = query.sides.values() if isinstance(query, Join) else [query]
+                times = {part.event_time for part in parts if part.stream == name}
+                starts += [first_row_us(before, time, since[before.name]) for time in times]
         if starts:
             since[query.name] = max(starts)
     return since

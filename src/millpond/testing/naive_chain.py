@@ -52,11 +52,14 @@ def as_events(upstream: Query, rows: Sequence[Result]) -> list[Result]:
 
 def _mark(upstream: Query, query: Query, mark: int | None) -> int | None:
     """The watermark of a query: its delay before the least time that a row of a window still open can have."""
-    if mark is None:
-        return None
+    return None if mark is None else mark_of_rows(upstream, query.event_time, mark) - query.delay_us
+
+
+def mark_of_rows(upstream: Query, event_time: str, mark: int) -> int:
+    """A microsecond before the least time that a row of a window still open can have."""
     if isinstance(upstream.window, Session):
         start, end = mark, mark + 1
     else:
         start, end = min(upstream.window.assign(mark), key=lambda bounds: bounds.end_us)
-    least = {"start": start, "end": end, "time": end - 1}[bounds_of(upstream)[query.event_time]]
-    return least - 1 - query.delay_us
+    least = {"start": start, "end": end, "time": end - 1}[bounds_of(upstream)[event_time]]
+    return least - 1

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from millpond.model.expressions import Call, Expression
 from millpond.model.join import LEFT, RIGHT, Join, Side, Within
 from millpond.model.windows import Interval, Sliding
+from millpond.plan.chain_joins import WINDOW_OF
 from millpond.testing.rowwise import Raised, Row, Value, evaluate, order
 
 Batch = Mapping[str, Sequence[Row]]
@@ -31,16 +33,19 @@ class Judged(NamedTuple):
     counts: dict[str, int]
 
 
-def judged(join: Join, epochs: Sequence[Batch]) -> Judged:
-    """What takes part; the streams have no order, so an event is late against the epochs before its own."""
+def judged(join: Join, epochs: Sequence[Batch], never_late: Collection[str] = ()) -> Judged:
+    """What takes part; the streams have no order, so an event is late against the epochs before its own, but for
+    those of `never_late`.
+    """
     taken: dict[str, list[Event]] = {LEFT: [], RIGHT: []}
     counts = dict.fromkeys(FATES, 0)
     for name, side in join.sides.items():
         newest: int | None = None
         for batch in epochs:
             rows = batch.get(side.stream, ())
+            mark = None if newest is None or side.stream in never_late else newest - side.delay_us
             for row in rows:
-                fate, event = _fate(side, row, None if newest is None else newest - side.delay_us)
+                fate, event = _fate(side, row, mark)
                 counts["read"] += 1
                 counts[fate] += 1
                 if event is not None:
@@ -86,7 +91,14 @@ def rows(join: Join, taken: Mapping[str, Sequence[Event]], until_us: float = mat
     final = [pair for pair in _pairs(join, taken) if _final_us(join, *pair) <= until_us]
     made = [_columns(join, left, right, window) for left, right, window in final]
     held = [row for row in made if join.having is None or evaluate(join.having, row) is True]
-    return [{item.name: evaluate(item.expression, row) for item in join.output} for row in held]
+    return [{item.name: _shown(item.expression, row) for item in join.output} for row in held]
+
+
+def _shown(expression: Expression, row: Row) -> Value:
+    if not (isinstance(expression, Call) and expression.op == WINDOW_OF):
+        return evaluate(expression, row)
+    start, end = (evaluate(bound, row) for bound in expression.args)
+    return None if start is None else {"start": start, "end": end}
 
 
 def _final_us(join: Join, left: Event | None, right: Event | None, window: Interval | None) -> int:

@@ -80,6 +80,17 @@ def test_events_of_a_join_without_keys_travel_to_a_grid() -> None:
         "inner": ["by hash", "by hash"], "left": ["by hash", "broadcast"], "right": ["broadcast", "by hash"],
         "full": ["by key", "by key"],
     }  # fmt: skip
+def test_rows_of_a_join_come_from_where_it_pairs() -> None:
+    time = Column("w.time", "timestamp")
+    both = Join("both", Side("spend", "w.time", 0, (), (time,)), Side("tx", "ts", 0, (), (K,)), "left", Within(0, 0),
+                (Named("t", Column("left:0", "timestamp")),))  # fmt: skip
+    last = replace(TOP, name="last", stream="both", event_time="t", aggregates=(COUNT,))
+    plan, streams = build_plan([SPEND, both, last]), (*STREAMS, chained_stream(both))
+    found = subqueries(plan, streams)
+    assert [part.inputs[0].place for part in found["both"][:2]] == ["spend.2", "tx"]
+    assert found["last"][0].inputs[0].place == "both.3"
+    assert found["both"][2].operators[0] == "left join by nothing, a right event at the time of the left one"
+    assert "as far as that join's rows are final" in explain(plan, streams)
 
 
 def test_what_is_shared_is_told_with_whom() -> None:

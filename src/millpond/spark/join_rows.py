@@ -1,0 +1,98 @@
+"""A side of a join that is rows of an earlier query: its windows, and which of its columns tell its time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from millpond.model.expressions import Column
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
+from millpond.model.types import WINDOW
+from millpond.model.windows import Sliding
+from millpond.plan.chain import after_us, times_of
+from millpond.spark.catalyst import Catalyst, JavaObject, delay_ms, id_of, kind_of, type_of
+from millpond.spark.extract import Reader
+from millpond.spark.join_times import Bound
+
+
+class RowsSide:
+    """Finds out the event time while the condition is read: of windows always the last microsecond, if they are shown
+    whole, so that joins over one query agree; else the first time that is named.
+
+    `names`: the columns of the stream by expression id; `outputs`: the columns of the side.
+    """
+
+    def __init__(
+        self, catalyst: Catalyst, reader: Reader, names: Mapping[int, str], upstream: AnyQuery,
+        outputs: Sequence[JavaObject],
+    ) -> None:  # fmt: skip
+        self._catalyst, self._reader, self._names, self._upstream = catalyst, reader, names, upstream
+        delays = (delay for column in outputs if (delay := delay_ms(column)) is not None)
+        self.delay_us = max(delays, default=0) * 1000  # nothing is late: longer ones only answer later
+        self.event_time: str | None = None
+
+    @property
+    def sliding(self) -> Sliding | None:
+        """The windows of the rows, if they are on a grid."""
+        window = self._upstream.window if isinstance(self._upstream, Query) else None
+        return window if isinstance(window, Sliding) else None
+
+    @property
+    def times(self) -> tuple[str, ...]:
+        """The columns that tell the time of the rows."""
+        return times_of(self._upstream)
+
+    def window(self, expression: JavaObject) -> str | None:
+        """The name of the window that an expression is as a whole."""
+        node = self._over_stream(expression)
+        if kind_of(node) != "AttributeReference" or type_of(node) != WINDOW:
+            return None
+        return self._names.get(id_of(node))
+
+    def bound(self, expression: JavaObject) -> Column | None:
+        """The column that a bound of a window is, or its last microsecond."""
+        node = self._over_stream(expression)
+        if kind_of(node) not in ("GetStructField", "PreciseTimestampConversion"):
+            return None
+        found = self._reader.bound(node)
+        return found if isinstance(found, Column) else None
+
+    def after_us(self, expression: JavaObject) -> int | None:
+        """How long after the event time an expression is; None: it does not tell the time."""
+        node = self._over_stream(expression)
+        found = self.bound(node)
+        if found is not None:
+            return self.named_after_us(found.name)
+        own = self._names.get(id_of(node)) if kind_of(node) == "AttributeReference" else None
+        return None if own is None else self.named_after_us(own)
+
+    def named_after_us(self, column: str) -> int | None:
+        """The same of a column of the stream."""
+        times = self.times
+        if column not in times:
+            return None
+        if self.event_time is None:
+            alike = (time for time in times if after_us(self._upstream, time, column) is not None)
+            self.event_time = next((time for time in alike if time.endswith(".time")), column)
+        return after_us(self._upstream, column, self.event_time)
+
+    def _over_stream(self, expression: JavaObject) -> JavaObject:
+        """The expression over the columns of the stream, without a name of its own."""
+        for layer in self._reader.below.layers:
+            expression = self._catalyst.substitute(expression, layer)
+        while kind_of(expression) in ("Alias", "KnownNotNull", "KnownNullable"):
+            expression = expression.child()
+        return expression
+
+
+def same_window(left: RowsSide, right: RowsSide, names: tuple[str, str]) -> Bound | None:
+    """What equal windows of rows say of the two event times: they end at one time; None: that is not known of them.
+
+    `exact`: windows that end at one time are equal.
+    """
+    after = left.named_after_us(f"{names[0]}.end"), right.named_after_us(f"{names[1]}.end")
+    if after[0] is None or after[1] is None:
+        return None
+    apart = after[0] - after[1]
+    alike = left.sliding is not None and right.sliding is not None and left.sliding.size_us == right.sliding.size_us
+    return Bound(apart, apart, alike)
