@@ -9,6 +9,7 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.windows import RUNNING, Session, Sliding
+from millpond.plan.tallies import keeps_tallies
 
 OP = "_op"
 """Column of rows that may change: `upsert`, or `delete` of a row that HAVING takes no more."""
@@ -77,7 +78,7 @@ def _check(query: Query, what: str) -> None:
             "Leave one of them out.",
         )
     logged = next((aggregate for aggregate in query.aggregates if aggregate.logged), None)
-    if logged is not None:
+    if logged is not None and not keeps_tallies(query):
         raise UnsupportedQuery(
             f"{query.name} {what}, and {logged.function} needs single events: that is planned, not answered yet.",
             "Leave the mode out, or ask for it in a query of its own.",
