@@ -156,3 +156,37 @@ def test_a_coarse_percentile_is_the_same_beside_a_fine_one(tmp_path: Path) -> No
     assert [tally.bits for tally in group.tallies] == [9]
     for i, some in enumerate((queries, queries[:1])):
         check(tmp_path / str(i), Case(case.epochs, list(some)), 2, 1)
+
+
+def test_a_finer_query_added_later_begins_with_its_first_window_and_changes_no_other(tmp_path: Path) -> None:
+    case = random_case(8300, 400, 1, epochs=10, menu=FEW)
+    batches = [[row for row in batch if row["ts"] is not None] for batch in case.epochs]
+    rows = sorted((row for batch in batches for row in batch), key=lambda row: row["ts"])
+    batches = [rows[start : start + 40] for start in range(0, len(rows), 40)]
+    column, half = Column("amount", "double"), (literal(0.5, "double"),)
+    output = (Named("start", Column("window.start", "timestamp")), Named("a", Column("agg:0", "double")))
+    kept, other = (
+        replace(
+            case.queries[0], name=name, where=None, keys=(), having=None, output=output, delay_us=SECOND, window=window,
+            aggregates=(Aggregate(PERCENTILE, column, None, "double", UNSET, half, accuracy=accuracy),),
+        )
+        for name, accuracy, window in (
+            ("kept", 20, Sliding(60 * SECOND, 20 * SECOND)), ("other", UNSET, Sliding(7 * SECOND, 7 * SECOND)),
+        )
+    )  # fmt: skip
+    first = Run(tmp_path, [kept])
+    for batch in batches[:4]:
+        first.epoch([batch])
+    second = Run(tmp_path, [kept, other])
+    for batch in batches[4:7]:
+        second.epoch([batch])
+    third = Run(tmp_path, [kept])  # the finer one goes, and what it kept is read as before
+    for batch in batches[7:]:
+        third.epoch([batch])
+    third.pond.drain()
+    assert_same_rows(oracle.answer(kept, batches, drained=True), third.answers().rows["kept"], about="kept")
+    since = max(row["ts"] for batch in batches[:4] for row in batch) + 1
+    whole = oracle.answer(other, batches[:7])
+    expected = [row for row in whole if row["start"] >= since]
+    assert 0 < len(expected) < len(whole)
+    assert_same_rows(expected, second.answers().rows["other"], about="other")

@@ -9,7 +9,7 @@ import msgspec
 from millpond.model.aggregates import ACCURACY, PERCENTILE, Aggregate
 from millpond.model.expressions import Expression, call
 from millpond.model.query import Query
-from millpond.model.types import digits_of, is_decimal
+from millpond.model.types import digits_of, is_decimal, is_number
 from millpond.model.windows import Sliding
 from millpond.plan.event_log import logged_rows
 
@@ -31,14 +31,15 @@ def keeps_tallies(query: Query) -> bool:
     """Whether the query is answered from tallies: its windows are cut into slices, and nothing needs its events."""
     asked = [aggregate for aggregate in query.aggregates if aggregate.logged]
     sliced = isinstance(query.window, Sliding) and query.deduplicated is None
-    return bool(asked) and sliced and all(map(_is_binned, asked))
+    return bool(asked) and sliced and all(map(binnable, asked))
 
 
-def _is_binned(aggregate: Aggregate) -> bool:
+def binnable(aggregate: Aggregate) -> bool:
+    """Whether the aggregate can be answered from tallies."""
     if aggregate.function != PERCENTILE or aggregate.argument is None:
         return False
     kind = aggregate.argument.type
-    return not is_decimal(kind) or digits_of(kind).precision <= _LONG_DIGITS
+    return digits_of(kind).precision <= _LONG_DIGITS if is_decimal(kind) else is_number(kind)
 
 
 def tallied(aggregate: Aggregate) -> Aggregate:

@@ -84,13 +84,13 @@ def test_bins_are_in_the_order_of_numbers_and_nest(numbers: list[float], bits: i
 @pytest.mark.parametrize("kind", ["tinyint", "smallint", "int", "bigint"])
 def test_integers_are_the_nearest_of_their_type_and_small_ones_exact(kind: str) -> None:
     low, high = integer_range(kind)
-    some = [low, low + 1, -1000, -127, -1, 0, 1, 2, 3, 99, 1000, high - 1, high]
+    some = [low, low + 1, -1023, -1000, -127, -1, 0, 1, 2, 3, 99, 1000, 1023, 1024, high - 1, high]
     given_ = [number for number in some if low <= number <= high]
     found = typed(midpoints(codes_of(given_, kind), FINEST_BITS), kind).tolist()
     for number, other in zip(given_, found, strict=True):
         assert low <= other <= high
         assert abs(other - number) <= error_of(FINEST_BITS) * 1.000001 * abs(number) + 0.5
-        assert other == number or abs(number) > 1 << FINEST_BITS
+        assert other == number or abs(number) >= 2 << FINEST_BITS
 
 
 def test_decimals_have_their_digits() -> None:
