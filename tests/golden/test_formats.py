@@ -32,6 +32,7 @@ from millpond.state.event_log import Events, decode_events, encode_events
 from millpond.state.keys import canonical, hashes_of
 from millpond.state.segments import decode_cells, encode_cells, from_bytes, to_bytes
 from millpond.state.signatures import numbered
+from millpond.state.tallies import as_stored
 
 FOLDER = Path(__file__).parent / "formats" / "v1"
 
@@ -243,3 +244,16 @@ def test_spec() -> None:
     stored = golden("spec", to_json(spec).encode())
     assert from_json(stored.decode()) == spec
     assert to_json(spec).encode() == stored
+
+
+def test_tallies() -> None:
+    columns = {
+        "v:5e6b10ee6ee4": pa.array([523_837, None, -1], pa.int32()),
+        "v:c26f7aea72e0": pa.array([None, 7, None], pa.int32()),
+        "f:5e6b10ee6ee4": pa.array([True, None, False]), "count": pa.array([1, 70_000, 2], pa.int64()),
+    }  # fmt: skip
+    tallies = Events(np.array([1, 0, 300]), np.array([-1, 0, 2**40]), np.array([0, 1, 0]), columns)
+    stored = golden("tallies", to_bytes(encode_events(as_stored(tallies))).to_pybytes())
+    found = decode_events(from_bytes(pa.py_buffer(stored)))
+    assert listed(found) == listed(tallies)
+    assert found.columns["count"].type == pa.int32()

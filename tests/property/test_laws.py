@@ -208,6 +208,26 @@ def test_sixteen_patterns_over_events_keep_them_once(tmp_path: Path) -> None:
     assert 0 < shared <= 1.3 * alone
 
 
+def test_percentiles_of_bins_take_room_by_bins_not_by_events(tmp_path: Path) -> None:
+    """Each event ten times: the same tallies, a few for each bin that occurs, in windows of any size."""
+    half = (literal(0.5, "double"),)
+    patterns = []
+    for size, slide, accuracy in ((60, 60, 10), (300, 60, 100), (600, 60, 100)):
+        asked = Aggregate("approx_percentile", AMOUNT, None, "double", parameters=half, accuracy=accuracy)
+        output = (Named("a", Column("agg:0", "double")),)
+        patterns.append(msgspec.structs.replace(query(f"q{size}", size, slide), aggregates=(asked,), output=output))
+    kept = {}
+    for times in (1, 10):
+        rows = [event for event in events(38_400, 1200, 1) for _ in range(times)]
+        made = run(tmp_path / str(times), patterns, rows, 24)
+        live = [one for one in made.pond.manifest.sections.values() if one.kind == "tallies"]
+        assert not [one for one in made.pond.manifest.sections.values() if one.kind == "events"]
+        kept[times] = sum(one.rows for one in live), sum(one.size for one in live)
+    # 11 slices are needed, of a key whose amounts lie in 14 powers of two; some sections are not merged yet
+    assert 0 < kept[1][0] == kept[10][0] <= 12 * 14 * 64
+    assert kept[10][1] <= 20 * kept[10][0] + 12 * 4096
+
+
 def log_bytes(made: Run) -> int:
     live = made.pond.manifest.sections.values()
     return state_bytes(made) + sum(section.size for section in live if section.kind == "events")

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millpond.errors import MillpondError, QueryError, QueryRefused, QueryTypeError, UnsupportedQuery
-from millpond.model.aggregates import DISTINCT, Aggregate
+from millpond.model.aggregates import DISTINCT, PERCENTILE, Aggregate
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column, Expression, Foreign, Literal, call, literal, render
 from millpond.model.query import Named, Query
@@ -244,6 +244,7 @@ PAIR = call("and", tuple(call("isnotnull", (c,), "boolean") for c in (AMOUNT, IN
 DOUBLES = call(
     "and", tuple(call("isnotnull", (c,), "boolean") for c in (AMOUNT, call("cast", (INT,), "double"))), "boolean"
 )
+HALF = literal(0.5, "double")
 AGGREGATES = [
     ("count(*)", COUNT),
     ("count(1)", COUNT),
@@ -287,6 +288,11 @@ AGGREGATES = [
     (
         "approx_count_distinct(if(kind = 'pos', i, NULL), 0.1)",
         Aggregate(DISTINCT, INT, POS, "bigint", literal(0.1, "double")),
+    ),
+    ("percentile_approx(amount, 0.5)", Aggregate(PERCENTILE, AMOUNT, None, "double", parameters=(HALF,))),
+    (
+        "approx_percentile(i, array(0.5, 0.5), 100)",
+        Aggregate(PERCENTILE, INT, None, "array<int>", parameters=(HALF, HALF), accuracy=100),
     ),
     ("regr_avgx(amount, i)", Aggregate("avg", INT, PAIR, "double")),
     ("regr_syy(amount, i)", Aggregate("regr_sxx", AMOUNT, DOUBLES, "double")),
@@ -549,6 +555,8 @@ REFUSED = [
     (f"SELECT stddev(DISTINCT amount) FROM tx GROUP BY {W}", UnsupportedQuery, "stddev DISTINCT"),
     (f"SELECT listagg(kind) FROM tx GROUP BY {W}", UnsupportedQuery, "listagg"),
     (f"SELECT mode() WITHIN GROUP (ORDER BY kind DESC) FROM tx GROUP BY {W}", UnsupportedQuery, "orders downwards"),
+    (f"SELECT histogram_numeric(amount, 5) FROM tx GROUP BY {W}", UnsupportedQuery, "histogram_numeric.*width_bucket"),
+    (f"SELECT percentile_approx(ts, 0.5) FROM tx GROUP BY {W}", UnsupportedQuery, "unix_micros"),
     (f"SELECT percentile(amount, 0.5, 2) FROM tx GROUP BY {W}", UnsupportedQuery, "frequency"),
     (f"SELECT approx_count_distinct(DISTINCT i) FROM tx GROUP BY {W}", UnsupportedQuery, "approx_count_distinct DIST"),
     (f"SELECT approx_count_distinct(kind, 0.001) FROM tx GROUP BY {W}", UnsupportedQuery, "16384 registers"),
@@ -610,6 +618,16 @@ def test_refusals(front: FrontEnd, text: str, error: type[MillpondError], what: 
     with pytest.raises(error, match=what) as caught:
         front.query_from_sql("q", text)
     assert caught.value.cure
+
+
+def test_percentiles_of_bins_of_dataframes_are_those_of_sql(
+    spark: SparkSession, front: FrontEnd, folder: Path
+) -> None:
+    text = f"SELECT percentile_approx(amount, array(0.5, 0.9), 100) AS p FROM tx GROUP BY {W}"
+    asked = front.query_from_sql("q", text)
+    grouped = frame(spark, folder).groupBy(F.window("ts", "1 hour"))
+    found = front.query_from_dataframe("q", grouped.agg(F.percentile_approx("amount", [0.5, 0.9], 100).alias("p")))
+    assert found.aggregates == asked.aggregates
 
 
 def test_what_is_planned_is_refused_by_name_and_place(front: FrontEnd) -> None:

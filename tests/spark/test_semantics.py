@@ -180,6 +180,12 @@ OWN = {
     "exact_sum": q("sum(x) AS t", "sums"),
     "exact_covariance": q("covar_pop(x, f) AS c", "sums"),
     "exact_variance": q("var_pop(x) AS v, avg(x) AS a", "k = 'sums' AND x < 1"),
+    "percentiles_of_bins": q(
+        "window.start AS a, percentile_approx(i * 1.37D - 20, array(0.0, 0.5, 0.9, 1.0)) AS x, "
+        "approx_percentile(cast(i * 1.37D AS decimal(10,2)), 0.5, 100) AS m, percentile_approx(i * 1000000007L, 0.3) "
+        "AS l, percentile_approx(cast(i AS float) / 7, 0.5, 50) AS f, percentile_approx(i, array(0.5, 0.9)) AS n, "
+        "percentile_approx(x, 0.5) AS e, percentile_approx(i, 0.5) FILTER (WHERE i > 30) AS o", "nights"
+    ),
 }
 """Queries that a pond answers otherwise, on purpose."""
 
@@ -319,6 +325,21 @@ def test_approximate_counts_are_sparks(answered: Answered) -> None:
 
 def test_percentiles_are_sparks_to_the_last_bit(answered: Answered) -> None:
     same(answered, "percentiles", "percentiles_of_nan")
+
+
+def test_percentiles_of_bins_are_within_the_stated_error(answered: Answered) -> None:
+    theirs, mine = answered.spark(OWN["percentiles_of_bins"]), answered.door.table("percentiles_of_bins")
+    kinds = [(f.name, str(f.type).replace(" not null", "")) for f in theirs.schema]
+    assert answered.schema["percentiles_of_bins"] == kinds
+    rows_of = {row["a"]: row for row in mine.to_pylist()}
+    assert len(rows_of) == theirs.num_rows > 3
+    for exact in theirs.to_pylist():
+        found = rows_of[exact["a"]]
+        assert (found["n"], found["o"], found["e"]) == (exact["n"], exact["o"], None)  # small integers are exact
+        assert found["x"] == pytest.approx(exact["x"], rel=0.001)
+        assert found["l"] == pytest.approx(exact["l"], rel=0.001)
+        assert float(found["m"]) == pytest.approx(float(exact["m"]), rel=0.01, abs=0.005)
+        assert found["f"] == pytest.approx(exact["f"], rel=0.02)
 
 
 def test_distinct_values_are_told_apart_as_spark_does(answered: Answered) -> None:

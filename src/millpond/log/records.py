@@ -29,7 +29,7 @@ _LENGTH = struct.Struct("<I")
 _HEADER_START = len(MAGIC) + _LENGTH.size
 _CHECKSUM_BYTES = 32
 
-SectionKind = Literal["segment", "keys", "events", "rows", "late", "dead"]
+SectionKind = Literal["segment", "keys", "events", "tallies", "rows", "late", "dead"]
 Offsets = dict[str, str]
 """Stream name -> the JSON text of its Spark offset."""
 

@@ -31,12 +31,19 @@ LOGGED = (
 `min_by(argument, other)`: `other` is what is compared. `parameters` are the fractions of a percentile.
 """
 
+PERCENTILE = "approx_percentile"
+"""Answered from tallies, within its `accuracy`, where no event need be kept for it (see `plan.tallies`)."""
+
+ACCURACY = 10_000
+"""Spark's accuracy of an approximate percentile that states none."""
+
 
 class Aggregate(msgspec.Struct, frozen=True):
     """`function(argument) FILTER (WHERE filter)`; `argument` None is `count(*)`; `type` is the result's SQL type.
 
     `other` is the second argument of a function that has one, `parameters` are constants that it has besides, `more`
     are arguments after the second. `preceding_us`: its own frame, if it is shorter than that of its `Range` window.
+    `accuracy`: of an approximate percentile, if it is not `ACCURACY`.
     """
 
     function: str
@@ -47,6 +54,7 @@ class Aggregate(msgspec.Struct, frozen=True):
     parameters: tuple[Literal, ...] | msgspec.UnsetType = msgspec.UNSET
     more: tuple[Expression, ...] | msgspec.UnsetType = msgspec.UNSET
     preceding_us: int | msgspec.UnsetType = msgspec.UNSET
+    accuracy: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def arguments(self) -> tuple[Expression, ...]:

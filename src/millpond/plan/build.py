@@ -28,6 +28,7 @@ from millpond.plan.event_log import LogPlan, log_plan, logged_rows
 from millpond.plan.join import identity_of, plan_joins
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
+from millpond.plan.tallies import keeps_tallies, tallies_of
 
 
 def build_plan(queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None = None) -> Plan:
@@ -136,6 +137,7 @@ def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> 
         tuple(plans),
         _log_of(queries, tuple(measures)) or msgspec.UNSET,
         queries[0].deduplicate,
+        tallies_of((query, presence_filter(query)) for query in queries) or msgspec.UNSET,
     )
 
 
@@ -150,7 +152,7 @@ def _log_of(queries: Sequence[Query], kept: Sequence[Measure]) -> LogPlan | None
 
 
 def reads_events(query: Query, aggregate: Aggregate) -> bool:
-    """Whether an aggregate is answered from the event log: it has no cells, or its window has none."""
+    """Whether an aggregate is answered from events or tallies of them: it has no cells, or its window has none."""
     return aggregate.logged or isinstance(query.window, Framed)
 
 
@@ -164,7 +166,8 @@ def logged_of(query: Query) -> Iterator[tuple[tuple[Expression, ...], Expression
         yield tuple(one for one in arguments if not isinstance(one, Literal)), presence
     for aggregate in query.aggregates:
         if aggregate.logged:
-            yield aggregate.arguments, logged_rows(aggregate, presence)
+            if not keeps_tallies(query):
+                yield aggregate.arguments, logged_rows(aggregate, presence)
         elif reads_events(query, aggregate):
             yield from ((one.values, one.filter) for one in measures_of(aggregate, presence))
 
@@ -231,6 +234,8 @@ def _expressions(plan: Plan, stream: str) -> Iterable[Expression]:
                 yield measure.filter
         if group.events is not None:
             yield from (*group.events.values, *group.events.filters)
+        for tally in group.tallies:
+            yield from (tally.value, *tally.filters)
     for selection in plan.selections_of(stream):
         yield from expressions_of(selection)
     for log in plan.joins.logs_of(stream):

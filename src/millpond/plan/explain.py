@@ -13,7 +13,7 @@ from millpond.model.stream import Stream
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Framed, Session, Sliding
 from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.edges import edges_between
-from millpond.plan.explain_events import event_lines
+from millpond.plan.explain_events import error_lines, event_lines, tally_lines
 from millpond.plan.explain_joins import join_lines, log_lines
 from millpond.plan.explain_stateless import stateless_lines
 from millpond.plan.measures import precision_of
@@ -111,6 +111,7 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
         names = ", ".join(name if times == 1 else f"{name} ({times} times)" for name, times in by.items())
         yield f"    {measure_text(measure)}  <- {names}"
     yield from event_lines(group)
+    yield from tally_lines(group)
     yield "  queries"
     for query in group.queries:
         yield from _query(plan, group, query)
@@ -131,6 +132,7 @@ def _query(plan: Plan, group: GroupPlan, query: QueryPlan) -> Iterator[str]:
             named = f"{aggregate.function}({', '.join(map(render, aggregate.arguments))})"
             error = 1.04 / math.sqrt(1 << precision_of(aggregate.other))
             yield f"      approximate  {', '.join(read) or 'HAVING'}: {named}, standard error {error:.2%}"
+    yield from error_lines(query.query)
     for made in query.query.user_functions.values():
         limits = f"{duration(made.deadline_ms * 1000)} a call, {made.memory_bytes >> 20} MB"
         yield f"      function  {made.label} ({made.kind}) of {made.module}: {limits}"

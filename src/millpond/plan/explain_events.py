@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from millpond.model.expressions import Expression, render
+from millpond.model.expressions import Expression, columns_of, render
+from millpond.model.query import Query
 from millpond.model.windows import Counted, Framed, Range
-from millpond.plan.build import build_plan, logged_of
+from millpond.plan.build import build_plan, logged_of, presence_filter
 from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
+from millpond.plan.tallies import bits_of, error_of, keeps_tallies, tallies_of
 from millpond.plan.words import count_of, duration, predicate_text
 
 _WORD_BYTES = 8
@@ -34,6 +36,33 @@ def event_lines(group: GroupPlan) -> Iterator[str]:
         yield f"    {render(value)}  <- {', '.join(askers[value])}"
     for condition in log.filters:
         yield f"    where {predicate_text(condition)}  <- {', '.join(askers[condition])}"
+
+
+def tally_lines(group: GroupPlan) -> Iterator[str]:
+    """The same for what is counted by bins; none without tallies."""
+    if not group.tallies:
+        return
+    askers: dict[object, dict[str, None]] = {}
+    for plan in group.queries:
+        for tally in tallies_of([(plan.query, presence_filter(plan.query))]):
+            askers.setdefault(tally.value, {})[plan.query.name] = None
+    filters = len({condition for tally in group.tallies for condition in tally.filters})
+    counted = f"{count_of(len(group.tallies), 'value')}, {count_of(filters, 'predicate')}"
+    yield f"  tallies   counted by bins, each once: {counted}"
+    for tally in group.tallies:
+        names = ", ".join(askers[tally.value])
+        yield f"    {render(tally.value)}, {1 << tally.bits} to each power of two  <- {names}"
+
+
+def error_lines(query: Query) -> Iterator[str]:
+    """How far percentiles of bins may be from the exact ones."""
+    for i, aggregate in enumerate(query.aggregates if keeps_tallies(query) else ()):
+        if not aggregate.logged:
+            continue
+        read = [one.name for one in query.output if f"agg:{i}" in columns_of(one.expression)]
+        named = f"{aggregate.function}({', '.join(map(render, aggregate.arguments))})"
+        error = f"relative error at most {100 * error_of(bits_of(aggregate)):.2g}%"
+        yield f"      approximate  {', '.join(read) or 'HAVING'}: {named}, {error}"
 
 
 def _asked(group: GroupPlan, plan: QueryPlan) -> Iterator[tuple[tuple[Expression, ...], Expression | None]]:

@@ -14,6 +14,7 @@ from millpond.model.selection import AnyQuery, Selection
 from millpond.model.windows import Counted, Framed, Session, Sliding, Window
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import Joins
+from millpond.plan.tallies import Tally
 
 
 class Measure(msgspec.Struct, frozen=True, dict=True):
@@ -107,6 +108,12 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
     queries: tuple[QueryPlan, ...]
     log: LogPlan | msgspec.UnsetType = msgspec.UNSET
     deduplicate: Deduplication | msgspec.UnsetType = msgspec.UNSET
+    tallied: tuple[Tally, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def tallies(self) -> tuple[Tally, ...]:
+        """What it counts by bins."""
+        return () if isinstance(self.tallied, msgspec.UnsetType) else self.tallied
 
     @property
     def deduplicated(self) -> Deduplication | None:

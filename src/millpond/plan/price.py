@@ -9,10 +9,11 @@ from typing import NamedTuple
 from millpond.model.expressions import Expression, render
 from millpond.model.query import Query
 from millpond.model.windows import RUNNING, Framed, length_us
-from millpond.plan.build import build_plan, needed_columns
+from millpond.plan.build import build_plan, needed_columns, presence_filter
 from millpond.plan.explain import edges_per_hour, measure_text, rate_text
 from millpond.plan.explain_events import kept_text
 from millpond.plan.plan import GroupPlan, Measure, Plan
+from millpond.plan.tallies import keeps_tallies, tallies_of
 from millpond.plan.words import duration, predicate_text
 
 _HOUR_US = 3_600_000_000
@@ -147,6 +148,12 @@ def _lines(found: Price) -> Iterator[str]:
 def _events(found: Price) -> Iterator[str]:
     """What the query needs of events as events; nothing if all of it adds up."""
     asked = dict.fromkeys(one for made in found.query.aggregates if made.logged for one in made.arguments)
+    if keeps_tallies(found.query):
+        bins = [] if found.before is None else [tally.value for tally in found.before.tallies]
+        mine = [tally.value for tally in tallies_of([(found.query, presence_filter(found.query))])]
+        more = [render(value) for value in mine if value not in bins]
+        yield f"  tallies   {_more(more)} counted by bins; {_shared([one for one in mine if one in bins])}"
+        return
     log = None if found.before is None else found.before.events
     known = () if log is None else log.values
     if asked:

@@ -169,6 +169,7 @@ def _aggregate(query: Query, group: GroupPlan, places: Mapping[str, frozenset[in
     first = f"{query.name}.1"
     form = "atoms" if group.gaps_us else "partial results or values, whichever are smaller"
     form = f"events, {form}" if group.events is not None else form
+    form = f"bins, {form}" if group.tallies else form
     form = "events" if query.deduplicated is not None else form
     where = "one instance has the only key" if not query.keys else "the instance that owns the key has its state"
     inputs = Travel(first, "by key", f"{form}; {where}"), Travel(first, "broadcast", "the newest event times")

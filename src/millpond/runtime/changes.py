@@ -23,6 +23,7 @@ from millpond.runtime.closing import Closing, batches, ends_over
 from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.rows import BlockKeys, Family, told_of_block
 from millpond.runtime.signed import signed_blocks
+from millpond.runtime.tallies import TallyLog, needs_tallies
 from millpond.runtime.tasks import Watermark
 from millpond.runtime.tiles import Held
 from millpond.state.cells import Cells, Piece, Slices, merge
@@ -47,11 +48,12 @@ class Changes:
 
     def __init__(
         self, group: GroupPlan, keys: KeyDictionary, buckets: int, old: Held, now: Held, fresh: Cells,
-        revisions: Sequence[Cells],
+        revisions: Sequence[Cells], tallies: TallyLog | None,
     ) -> None:  # fmt: skip
         """`old`: state before the epoch; `now`: with what arrived, `fresh`; `revisions`: how often rows changed."""
         self._group, self._keys, self._buckets = group, keys, buckets
         self._old, self._now, self._fresh, self._revisions = old, now, fresh, revisions
+        self._tallies = tallies
         self._corrected: dict[str, list[Piece]] = {}
 
     def rows(
@@ -156,10 +158,13 @@ class Changes:
             made = signed_blocks(edges, parts, chosen, measures, count)
         else:
             made = blocks(edges, ranges_of(parts, edges, chosen), {measure.id for measure in measures}, count)
+        tallies = None
+        if self._tallies is not None and needs_tallies(plan):
+            tallies = self._tallies.within(edges[0], edges[-1], plan.delay, fresh=held is self._now)
         family, of = Family(group, [plan]), list[Ints]()
         for block in made:
             here = np.arange(block.first, block.first + block.size)
-            keys = BlockKeys(self._keys, here if slots is None else slots[here])
+            keys = BlockKeys(self._keys, here if slots is None else slots[here], tallies=tallies)
             told = told_of_block(group, family, block, run, keys, self._buckets, _among(pairs, count, block.first))
             if told is not None:
                 of.append(told.windows * count + told.slots + block.first)

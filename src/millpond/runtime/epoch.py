@@ -23,6 +23,7 @@ from millpond.runtime.horizon import events_needed_from, needed_from
 from millpond.runtime.joins import joins_need_from
 from millpond.runtime.lateness import ANY_PARTITION, advanced
 from millpond.runtime.layout import ReadLayout
+from millpond.runtime.tallies import tallies_needed_from
 from millpond.runtime.tasks import FoldTask, GatherTask, GroupState, SectionPlace, TimeLine, Watermark
 
 Idle = Mapping[str, frozenset[str]]
@@ -153,6 +154,7 @@ def group_state(manifest: Manifest, instance: int, group: GroupPlan | SideLog) -
         tuple(_place(section) for section in segments if _number(section, "tiles")),
         tuple(_place(section) for section in manifest.live(instance, group.id, "events")),
         tuple(_place(section) for section in segments if _number(section, "revisions")),
+        tuple(_place(section) for section in manifest.live(instance, group.id, "tallies")),
     )
 
 
@@ -316,11 +318,12 @@ def retired(plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], foll
     marks = {group.id: (group, after.get(group.stream, Watermark())) for group in plan.groups}
     horizons = {("segment", name): needed_from(group.celled, mark) for name, (group, mark) in marks.items()}
     horizons |= {("events", name): events_needed_from(group, mark) for name, (group, mark) in marks.items()}
+    horizons |= {("tallies", name): tallies_needed_from(group, mark) for name, (group, mark) in marks.items()}
     horizons |= {("events", log.id): joins_need_from(plan.joins, log, after) for log in plan.joins.logs}
     served = {query.query.name for group in plan.groups for query in group.queries if query.query.serve}
     gone = []
     for section in manifest.sections.values():
-        if section.kind in ("segment", "events"):
+        if section.kind in ("segment", "events", "tallies"):
             horizon, last = horizons.get((section.kind, section.group)), section.info.get("last")
             past = horizon is not None and isinstance(last, int) and last <= horizon
             if past or not section.rows:  # one without atoms was written for what it supersedes

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from millpond.model.expressions import Call, Column, Expression, Foreign, Literal
 from millpond.model.types import is_decimal
 from millpond.runtime.arithmetic import ARITHMETIC, compare
+from millpond.runtime.bins import binned
 from millpond.runtime.columns import NONE, Array, Mask, Values
 from millpond.runtime.decimals import DECIMALS
 from millpond.runtime.hashing import hashed
@@ -68,6 +69,8 @@ class Evaluator:
             return _compared(expression, args)
         if expression.op == "xxhash64":
             return hashed(expression, args)
+        if expression.op == "bin":
+            return binned(expression, args)
         if expression.op in _TEXT:
             return _text(expression, args)
         if any(is_decimal(part.type) for part in (expression, *expression.args)):

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, ordered
+from millpond.log.records import SectionKind
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan
@@ -25,6 +26,8 @@ from millpond.state.segments import to_bytes
 
 class GroupLog:
     """The events that are live, with those of this epoch; sections are read when they are asked for."""
+
+    kind: SectionKind = "events"
 
     def __init__(
         self, files: Files, group: GroupPlan | SideLog, log: LogPlan, state: GroupState, keys: Sequence[pa.RecordBatch]
@@ -99,7 +102,7 @@ class GroupLog:
             "generation": self._state.generation,
             "delays": list(self._group.delays_us),
         }
-        delta.add("events", self._group.id, to_bytes(encode_events(events)), events.rows, info, supersedes)
+        delta.add(self.kind, self._group.id, to_bytes(encode_events(events)), events.rows, info, supersedes)
 
     def merge(self, delta: DeltaWriter, horizon_us: int | None, fan_in: int) -> None:
         """Replace `fan_in` sections of one level by one of the next, without events before the horizon."""
@@ -123,11 +126,11 @@ class GroupLog:
         every = self.within(start_us, end_us, delay)
         return every.take(ordered(every.slots))
 
-    def within(self, start_us: int, end_us: int, delay: int) -> Events:
-        """The same events in the order of their sections."""
+    def within(self, start_us: int, end_us: int, delay: int, *, fresh: bool = True) -> Events:
+        """The same events in the order of their sections; without those of this epoch unless `fresh`."""
         parts = []
         live = [self.section(place) for place in self.places if place.last_us is None or place.last_us > start_us]
-        for events in (*live, *self._fresh):
+        for events in (*live, *(self._fresh if fresh else ())):
             wanted = (events.times_us >= start_us) & (events.times_us < end_us) & (events.late_class <= delay)
             parts.append(events if wanted.all() else events.take(wanted))
         return self.together(parts)

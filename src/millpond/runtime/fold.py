@@ -42,6 +42,7 @@ from millpond.runtime.rows import BlockKeys, Family, families, rows_of_block, ro
 from millpond.runtime.selected_rows import write_selected_rows
 from millpond.runtime.sessions import AT_ONCE, Asked, Sessions, asked_of, closing, first_needed, needed_atoms
 from millpond.runtime.signed import signed_blocks
+from millpond.runtime.tallies import TallyLog, needs_tallies, tallies_needed_from
 from millpond.runtime.tasks import WHOLE_POND, FoldTask, SectionPlace, TimeLine, Watermark
 from millpond.runtime.tiles import Held, new_tiles
 from millpond.state.atoms import merge_atoms, some_atoms
@@ -50,6 +51,7 @@ from millpond.state.delta import DeltaWriter, Files
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.event_log import Events
 from millpond.state.segments import encode_cells, to_bytes
+from millpond.state.tallies import COUNT
 
 FAN_IN = 8
 """Segments of one level that a snapshot replaces by one of the next: each cell is rewritten O(log) times."""
@@ -140,6 +142,7 @@ class _GroupFold:
         sections = [read_section(files, place) for place in self._state.keys]
         self._keys = KeyDictionary(types, sections, cache)
         self._log = None if group.events is None else GroupLog(files, group, group.events, self._state, sections)
+        self._tallies = TallyLog(files, group, self._state, sections) if group.tallies else None
         self._old, self._old_tiles, self._old_revisions = (
             attached(files, self._state, places, sections, group.delays_us)
             for places in (self._state.segments, self._state.tiles, self._state.revisions)
@@ -174,6 +177,8 @@ class _GroupFold:
             return  # the snapshot waits for the next epoch: a segment is replaced once
         self._add_keys()
         self._merge_events(events_from)
+        if self._tallies is not None:
+            self._tallies.merge(self._delta, tallies_needed_from(self._group, after), FAN_IN)
         self._snapshot(horizon)
 
     def _decided(self, log: GroupLog, before: Watermark, after: Watermark) -> list[Piece]:
@@ -239,7 +244,7 @@ class _GroupFold:
 
     def _numbered(self, parts: Sequence[GroupPart]) -> list[Piece]:
         pieces = []
-        logged = []
+        logged, tallied = list[Events](), list[Events]()
         keys, slots = None, np.zeros(0, np.int64)
         for part in parts:
             if part.keys is not keys:  # a packet has the keys of a group's cells and events once
@@ -247,14 +252,15 @@ class _GroupFold:
             keys = part.keys
             body = part.body
             if isinstance(body, Events):
-                logged.append(body._replace(slots=slots[body.slots]))
+                (tallied if COUNT in body.columns else logged).append(body._replace(slots=slots[body.slots]))
                 continue
             piece = piece_of_raw(self._group, body, part.key_count) if isinstance(body, RawRows) else body
             pieces.append(Piece(piece.slices, piece.slice_rows, slots[piece.slots], piece.columns))
-        if logged and self._log is not None:
-            events = self._log.together(logged)
-            self._log.arrived(events)
-            self._log.write(self._delta, events, 0, ())
+        for log, some in ((self._log, logged), (self._tallies, tallied)):
+            if some and log is not None:
+                events = log.together(some)
+                log.arrived(events)
+                log.write(self._delta, events, 0, ())
         return pieces
 
     def _write_segment(
@@ -318,10 +324,10 @@ class _GroupFold:
                 replaced.append(place.id)  # it names keys that end here, so it ends with them
             elif place.generation != state.generation:
                 self._write_segment(cells, place.level, (place.id,), state.apart(place))
-        if self._log is not None:
-            for place in self._log.places:
-                if place.generation != state.generation:
-                    self._log.write(self._delta, self._log.section(place), place.level, (place.id,))
+        for log in (self._log, self._tallies):
+            for place in () if log is None else log.places:
+                if log is not None and place.generation != state.generation:
+                    log.write(self._delta, log.section(place), place.level, (place.id,))
         data = to_bytes(self._keys.opening(named))
         info = {"base": 0, "level": OPENING, "generation": state.generation + 1}
         self._delta.add("keys", self._group.id, data, len(named), info, tuple(replaced))
@@ -332,7 +338,8 @@ class _GroupFold:
             return
         table = np.unique(np.concatenate([np.stack(cells.slices[:2], axis=1) for cells in held.slices]), axis=0)
         closing = closing_windows(self._group, table[:, 0], table[:, 1], before, after)
-        read = 0 if self._log is None or self._group.deduplicated is not None else self._log.rows
+        logs = [] if self._group.deduplicated is not None else [self._log, self._tallies]
+        read = sum(log.rows for log in logs if log is not None)
         for run in batches(closing, at_once(read)):
             for some in together(self._group, run):
                 self._answer(some, held, some[0].delay)
@@ -344,7 +351,8 @@ class _GroupFold:
         if not plans:
             return
         old = Held([cells for cells in self._old if cells.rows], self._old_tiles)
-        changes = Changes(self._group, self._keys, self._task.buckets, old, held, fresh, self._old_revisions)
+        kept = self._old_revisions, self._tallies
+        changes = Changes(self._group, self._keys, self._task.buckets, old, held, fresh, *kept)
         for plan in plans:
             self._collected.take(Family(self._group, [plan]), partial(changes.rows, plan, before, after))
         corrected = changes.corrected([plan.query.name for plan in plans if self._collected.is_going(plan)])
@@ -413,10 +421,12 @@ class _GroupFold:
             ids = {measure.id for measure in measures}
             made = blocks(edges, ranges_of(parts, edges, chosen), ids, len(self._keys))
         going = families(group, asked)
-        events = self._events(asked, edges[0], edges[-1], delay)
+        events, tallies = self._events(asked, edges[0], edges[-1], delay), None
+        if self._tallies is not None and any(map(needs_tallies, asked)):
+            tallies = self._tallies.between(edges[0], edges[-1], delay)
         windows = {family.window: group.windows.index(family.window) for family in going}
         for block in made:
-            keys = BlockKeys.of(self._keys, block, events)
+            keys = BlockKeys.of(self._keys, block, events, tallies)
             for family in list(going):
                 mine = [
                     window

@@ -34,6 +34,7 @@ from millpond.runtime.partials import Partials, Rolled, Rows, compact, piece_of_
 from millpond.runtime.raw import is_smaller_raw, raw_rows
 from millpond.runtime.selected_rows import select_rows
 from millpond.runtime.stream_columns import StreamColumns
+from millpond.runtime.tallies import TalliedRows
 from millpond.runtime.tasks import WHOLE_POND, GatherTask, TimeLine
 from millpond.state.cells import Slices
 from millpond.state.keys import canonical, texts_of
@@ -211,6 +212,7 @@ def _gather_group(
         _add_events(group, logged, *_owned_keys(task, group, rows)[:2], parts)
         return None
     starts_us, ends_us, slices = slices_of(group.sliding, times)
+    tallied = TalliedRows(group.tallies, rows, starts_us[slices], late_rows) if group.tallies else None
     class_count = int(late_rows.max()) + 1
     if class_count > 1:
         slices = slices * class_count + late_rows
@@ -221,8 +223,9 @@ def _gather_group(
         np.repeat(ends_us, class_count),
         np.tile(np.arange(class_count), len(starts_us)),
     )
-    if logged is not None:
-        _add_events(group, logged, owned, codes, parts)
+    for kept in (logged, tallied):
+        if kept is not None:
+            _add_events(group, kept, owned, codes, parts)
     if not group.signed:
         _add(group, rows, owned, codes, slices, every, parts)
         return None
@@ -363,8 +366,9 @@ def _gather_side(
 
 
 def _add_events(
-    group: GroupPlan | SideLog, logged: LoggedRows, owned: Sequence[_Owned], codes: Ints, parts: list[list[GroupPart]]
-) -> None:
+    group: GroupPlan | SideLog, logged: LoggedRows | TalliedRows, owned: Sequence[_Owned], codes: Ints,
+    parts: list[list[GroupPart]],
+) -> None:  # fmt: skip
     some, found = _only_used(owned, codes[logged.index])
     for own in some:
         mine = (found >= own.first) & (found < own.end)

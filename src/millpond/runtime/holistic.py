@@ -21,6 +21,7 @@ from millpond.model.windows import Framed
 from millpond.plan.event_log import logged_rows
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import QueryPlan
+from millpond.plan.tallies import keeps_tallies
 from millpond.runtime.columns import Values, arrow_type, from_arrow, list_of
 from millpond.runtime.decimals import to_doubles
 from millpond.runtime.finish import finish
@@ -368,4 +369,5 @@ _FUNCTIONS: dict[str, Callable[[Taken], Values]] = {
 def needs_events(plan: QueryPlan) -> bool:
     """Whether something of the query is answered from the event log."""
     query = plan.query
-    return isinstance(query.window, Framed) or any(aggregate.logged for aggregate in query.aggregates)
+    logged = any(aggregate.logged for aggregate in query.aggregates) and not keeps_tallies(query)
+    return isinstance(query.window, Framed) or logged

@@ -22,6 +22,7 @@ from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.build import presence_filter
 from millpond.plan.modes import OP, REVISION
 from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.plan.tallies import tallied
 from millpond.runtime.closing import Closing
 from millpond.runtime.columns import ARROW_TYPES, Values, arrow_type, from_arrow, to_arrow
 from millpond.runtime.combine import Block
@@ -31,6 +32,7 @@ from millpond.runtime.finish import finish
 from millpond.runtime.functions.answers import answered
 from millpond.runtime.holistic import Found, Taken, needs_events, taken_by, value_of
 from millpond.runtime.sessions import Sessions
+from millpond.runtime.tallies import needs_tallies, percentiles
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.event_log import Events
 from millpond.state.keys import texts_of
@@ -102,7 +104,7 @@ def families(group: GroupPlan, plans: Sequence[QueryPlan]) -> list[Family]:
 def _shape_of(plan: QueryPlan) -> Hashable:
     query = plan.query
     aggregates = tuple(msgspec.structs.replace(aggregate, filter=None) for aggregate in query.aggregates)
-    if needs_events(plan):  # whose events are told by the filters of one query
+    if needs_events(plan) or needs_tallies(plan):  # whose events are told by the filters of one query
         return query.name
     return query.window, plan.delay, plan.from_us, aggregates, query.having, query.output, query.serve
 
@@ -110,18 +112,24 @@ def _shape_of(plan: QueryPlan) -> Hashable:
 class BlockKeys:
     """The keys of some slots, those of a block say, read from the dictionary once for all queries.
 
-    `events`: theirs, where some query needs them, with slots counted likewise.
+    `events`: theirs, where some query needs them, with slots counted likewise; so are `tallies`.
     """
 
-    def __init__(self, keys: KeyDictionary, slots: Ints, events: Events | None = None) -> None:
+    def __init__(
+        self, keys: KeyDictionary, slots: Ints, events: Events | None = None, tallies: Events | None = None
+    ) -> None:
         self._columns = keys.take(slots)
         self.events = None if events is None else among(events, slots)
+        self.tallies = None if tallies is None else among(tallies, slots)
 
     @classmethod
-    def of(cls, keys: KeyDictionary, block: Block, events: Events | None = None) -> BlockKeys:
-        """Those of a block."""
+    def of(
+        cls, keys: KeyDictionary, block: Block, events: Events | None = None, tallies: Events | None = None
+    ) -> BlockKeys:
+        """Those of a block; `events` and `tallies` are in the order of their slots."""
         found = cls(keys, np.arange(block.first, block.first + block.size))
         found.events = None if events is None else of_slots(events, block.first, block.size)
+        found.tallies = None if tallies is None else of_slots(tallies, block.first, block.size)
         return found
 
     def take(self, slots: Ints) -> list[pa.Array]:
@@ -289,9 +297,13 @@ def _inputs(
     ends, inputs = found.ends_us, _window_values(found)
     for i, (aggregate, places) in enumerate(zip(plan.query.aggregates, plan.measures, strict=True)):
         if aggregate.logged:
-            events = keys.events
+            rows, tallies, events = Found(found.slots, found.starts_us, ends), keys.tallies, keys.events
+            if needs_tallies(plan):
+                assert tallies is not None
+                taken = taken_by(tallied(aggregate), presence_filter(plan.query), tallies, rows)
+                inputs[f"agg:{i}"] = percentiles(aggregate, taken)
+                continue
             assert events is not None
-            rows = Found(found.slots, found.starts_us, ends)
             inputs[f"agg:{i}"] = checked(plan, _of_log(plan, aggregate, events, rows, keys))
             continue
         measures = [group.measures[place] for place in places]

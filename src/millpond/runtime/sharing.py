@@ -27,6 +27,7 @@ from millpond.runtime.generations import attached, read_section
 from millpond.runtime.horizon import needed_from
 from millpond.runtime.logged_size import LoggedSize
 from millpond.runtime.sessions import needed_atoms, open_ones, sessions_of
+from millpond.runtime.tallied_size import TalliedSize
 from millpond.runtime.tasks import GroupState, Watermark
 from millpond.state.atoms import merge_atoms, some_atoms
 from millpond.state.cells import Cells, merge, piece_of
@@ -114,7 +115,7 @@ def sharing(plan: Plan, manifest: Manifest, folder: Path, instances: int) -> Sha
         mark = marks.get(group.stream, Watermark())
         for instance in range(instances):
             state = group_state(manifest, instance, group)
-            places = (*state.keys, *state.segments, *state.tiles, *state.events, *state.revisions)
+            places = (*state.keys, *state.segments, *state.tiles, *state.events, *state.revisions, *state.tallies)
             stored += sum(place.size for place in places)
             cells = _needed_cells(group, state, files, mark)
             key_bytes = _bytes_per_key(state)
@@ -127,9 +128,11 @@ def sharing(plan: Plan, manifest: Manifest, folder: Path, instances: int) -> Sha
                 continue
             shared = shared.plus(_size(cells.rows, cells.slots, _columns(cells, None), key_bytes))
             logged = LoggedSize.of(group, state, files)
-            shared = shared.plus(StateSize(bytes=0 if framed else logged.bytes))
+            tallied = TalliedSize.of(group, state, files)
+            shared = shared.plus(StateSize(bytes=(0 if framed else logged.bytes) + tallied.bytes))
             for query in group.celled:
-                found = _alone(group, query, cells, mark, key_bytes).plus(StateSize(bytes=logged.alone(query, mark)))
+                more = logged.alone(query, mark) + tallied.alone(query, mark)
+                found = _alone(group, query, cells, mark, key_bytes).plus(StateSize(bytes=more))
                 alone[query.query.name] = alone[query.query.name].plus(found)
     return Sharing(manifest.n, stored, shared, alone)
 

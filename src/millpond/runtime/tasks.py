@@ -106,7 +106,7 @@ class GroupState(msgspec.Struct, frozen=True):
     """What an instance remembers of one group: live keys in the order of their numbers, segments in log order.
 
     `tiles` are segments too, but only repeat what those of slices hold; so are `revisions`, which count how often a row
-    was corrected, by (window, key); `events` is the event log.
+    was corrected, by (window, key); `events` is the event log, `tallies` are what is counted by bins.
     """
 
     keys: tuple[SectionPlace, ...] = ()
@@ -114,6 +114,7 @@ class GroupState(msgspec.Struct, frozen=True):
     tiles: tuple[SectionPlace, ...] = ()
     events: tuple[SectionPlace, ...] = ()
     revisions: tuple[SectionPlace, ...] = ()
+    tallies: tuple[SectionPlace, ...] = ()
 
     def apart(self, place: SectionPlace) -> str:
         """What the segments say of themselves that are kept apart from those of slices: `tiles`, `revisions`."""

@@ -46,6 +46,10 @@ _ANSWERED = (
     "collect_list, collect_set, the functions regr_…, and DISTINCT counts, sums and averages"
 )
 
+_CURES = {
+    "HistogramNumeric": "Count in GROUP BY width_bucket(x, least, most, n), or ask for percentile_approx(x, array(…)).",
+}
+
 
 def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) -> Aggregate:
     """The aggregate that an `AggregateExpression` asks for.
@@ -66,7 +70,7 @@ def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) ->
         asked = str(function.prettyName()) + (" DISTINCT" if node.isDistinct() else "")
         raise UnsupportedQuery(
             f"`{text_of(node)}` asks for {asked}, which is planned, not answered yet.",
-            f"This version answers {_ANSWERED}.",
+            _CURES.get(kind_of(function), f"This version answers {_ANSWERED}."),
         )
     if name == "count":
         return _count(catalyst, function, filters, translate)

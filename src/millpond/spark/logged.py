@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import UNSET
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.aggregates import Aggregate
+from millpond.model.aggregates import ACCURACY, PERCENTILE, Aggregate
 from millpond.model.expressions import Expression, call, literal
 from millpond.model.types import is_decimal, is_known, is_number
 from millpond.spark.catalyst import Catalyst, JavaObject, children, kind_of, text_of, type_of
@@ -30,6 +31,7 @@ _DISTINCT = {
     "Count": "count_distinct", "Sum": "sum_distinct", "Average": "avg_distinct", "CollectList": "collect_set",
     "CollectSet": "collect_set",
 }  # fmt: skip
+_NUMBERS = "Use numbers: of a time unix_micros(…), of a date datediff(…, DATE '1970-01-01')."
 _MOST = 10_000
 """Largest k of `min_by(x, y, k)`."""
 
@@ -57,7 +59,7 @@ def logged_of(
         if not is_known(argument.type):
             raise _refused(node, f"is of {argument.type} values", "Use numbers, strings, booleans, times or decimals.")
     if "percentile" in name and not (is_number(arguments[0].type) or is_decimal(arguments[0].type)):
-        raise _refused(node, f"is of {arguments[0].type} values", "Use numbers.")
+        raise _refused(node, f"is of {arguments[0].type} values", _NUMBERS)
     given = tuple(literal(number, "double") for number in _parameters(catalyst, node, function, name))
     if name == "by":
         name = "max_by" if text_of(node).startswith("max_by") else "min_by"
@@ -65,7 +67,10 @@ def logged_of(
     if name in ("first", "last") and function.ignoreNulls():
         rows.append(call("isnotnull", (arguments[0],), "boolean"))
     other = arguments[1] if len(arguments) > 1 else UNSET
-    return Aggregate(name, arguments[0], conjunction(rows), type_of(function), other, given or UNSET)
+    made = Aggregate(name, arguments[0], conjunction(rows), type_of(function), other, given or UNSET)
+    if name == PERCENTILE and (accuracy := int(str(catalyst.constant(function.accuracyExpression())))) != ACCURACY:
+        made = msgspec.structs.replace(made, accuracy=accuracy)
+    return made
 
 
 def _check_form(node: JavaObject, function: JavaObject, name: str) -> None:

@@ -39,7 +39,7 @@ AGGREGATES = _words(
     """count sum avg mean min max min_by max_by first first_value last last_value any_value count_if
     bool_and bool_or every some any bit_and bit_or bit_xor stddev std stddev_pop stddev_samp variance
     var_pop var_samp skewness kurtosis corr covar_pop covar_samp approx_count_distinct percentile
-    percentile_cont percentile_disc percentile_approx approx_percentile median mode collect_set
+    percentile_cont percentile_disc percentile_approx approx_percentile histogram_numeric median mode collect_set
     collect_list array_agg listagg string_agg try_sum try_avg product regr_slope regr_intercept regr_r2
     regr_count regr_avgx regr_avgy regr_sxx regr_sxy regr_syy"""
 )

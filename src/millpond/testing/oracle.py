@@ -19,6 +19,8 @@ from millpond.model.aggregates import DISTINCT, PAIRED, Aggregate, result_type
 from millpond.model.query import Query
 from millpond.model.types import FARTHEST_US, Digits, digits_of, integer_range, is_decimal, is_integer
 from millpond.model.windows import Framed, Interval, Session
+from millpond.plan.tallies import keeps_tallies
+from millpond.testing.naive_bins import percentile_of_bins
 from millpond.testing.naive_distinct import approximate_count
 from millpond.testing.naive_events import of_events
 from millpond.testing.naive_frames import Event, frames_by_epoch
@@ -240,6 +242,9 @@ def _emit(query: Query, cells: list[_Cell]) -> Iterator[Result]:
         row.update({f"key:{i}": value for i, value in enumerate(cell.keys)})
         row.update({f"event:{i}": value for i, value in enumerate(cell.of_event)})
         for i, (wanted, values) in enumerate(zip(query.aggregates, cell.arguments, strict=True)):
+            if wanted.logged and keeps_tallies(query):
+                row[f"agg:{i}"] = percentile_of_bins(wanted, [value for _, value in values])
+                continue
             row[f"agg:{i}"] = aggregate(wanted, values)
         if query.having is None or evaluate(query.having, row) is True:
             yield {column.name: evaluate(column.expression, row) for column in query.output}

@@ -7,10 +7,11 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from millpond.control.measured import price_of_state
-from millpond.model.aggregates import DISTINCT, Aggregate
+from millpond.model.aggregates import DISTINCT, PERCENTILE, Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.functions import UserFunction
@@ -104,6 +105,27 @@ def test_a_twin_is_free() -> None:
     lines = explain(build_plan([SPEND, TWIN])).splitlines()
     costs = [line.strip() for line in lines if "if added last" in line]
     assert costs == ["if added last  no more measures, no more edges"] * 2
+
+
+def test_a_percentile_of_bins_says_how_far_it_may_be() -> None:
+    half, column = (literal(0.5, "double"),), Column("amount", "double")
+    fine, coarse = (
+        replace(
+            query(f"q{i}", Sliding(HOUR, MINUTE)),
+            aggregates=(Aggregate(PERCENTILE, column, None, "double", UNSET, half, accuracy=accuracy),),
+            output=(Named("a0", Column("agg:0", "double")),),
+        )
+        for i, accuracy in enumerate((UNSET, 100))
+    )  # fmt: skip
+    lines = [line.strip() for line in explain(build_plan([fine, coarse])).splitlines()]
+    assert [line for line in lines if line.startswith(("approximate  ", "tallies", "bin("))] == [
+        "tallies   counted by bins, each once: 1 value, 1 predicate",
+        "bin(amount), 512 to each power of two  <- q0, q1",
+        "approximate  a0: approx_percentile(amount), relative error at most 0.098%",
+        "approximate  a0: approx_percentile(amount), relative error at most 0.78%",
+    ]
+    text = price_text(price(build_plan([fine]), coarse), [])
+    assert "tallies   none more counted by bins; 1 shared" in text
 
 
 def test_what_is_approximate_says_so_and_how_far() -> None:

@@ -80,6 +80,8 @@ def test_events_of_a_join_without_keys_travel_to_a_grid() -> None:
         "inner": ["by hash", "by hash"], "left": ["by hash", "broadcast"], "right": ["broadcast", "by hash"],
         "full": ["by key", "by key"],
     }  # fmt: skip
+
+
 def test_rows_of_a_join_come_from_where_it_pairs() -> None:
     time = Column("w.time", "timestamp")
     both = Join("both", Side("spend", "w.time", 0, (), (time,)), Side("tx", "ts", 0, (), (K,)), "left", Within(0, 0),

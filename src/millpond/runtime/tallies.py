@@ -1,0 +1,120 @@
+"""Tallies on their way: counted in the gather, added up and kept by the fold, read by percentiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints, Mask
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Expression
+from millpond.plan.event_log import LogPlan
+from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.plan.tallies import Tally, bits_of, keeps_tallies
+from millpond.runtime.bins import coarser, midpoints, typed
+from millpond.runtime.columns import Values, to_arrow
+from millpond.runtime.event_log import GroupLog
+from millpond.runtime.holistic import Taken
+from millpond.runtime.horizon import needed_from
+from millpond.runtime.logged import column_types, filter_name, value_name
+from millpond.runtime.partials import Rows
+from millpond.runtime.tasks import GroupState, SectionPlace, Watermark
+from millpond.state.delta import DeltaWriter, Files
+from millpond.state.event_log import Events, joined
+from millpond.state.tallies import COUNT, added_up, as_stored
+
+
+def needs_tallies(plan: QueryPlan) -> bool:
+    """Whether something of the query is answered from tallies."""
+    return keeps_tallies(plan.query)
+
+
+def tallies_needed_from(group: GroupPlan, mark: Watermark) -> int | None:
+    """Tallies of slices that end at or before this time are in no open window; None: all are needed."""
+    return needed_from([plan for plan in group.queries if needs_tallies(plan)], mark)
+
+
+def _types(tallies: Sequence[Tally]) -> dict[str, pa.DataType]:
+    filters = dict.fromkeys(condition for tally in tallies for condition in tally.filters)
+    log = LogPlan(tuple(tally.value for tally in tallies), tuple(filters), False)
+    return column_types(log, ordered=False) | {COUNT: pa.int64()}
+
+
+class TalliedRows:
+    """The rows of a chunk that some tally counts, before it is told whose they are."""
+
+    def __init__(self, tallies: Sequence[Tally], rows: Rows, starts_us: Ints, late: Ints) -> None:
+        """`starts_us` (of the slice) and `late` are of the group's rows."""
+        self._tallies, self._rows, self._starts, self._late = tallies, rows, starts_us, late
+        self._masks = {condition: self._passed(condition) for tally in tallies for condition in tally.filters}
+        self.index = np.flatnonzero(np.logical_or.reduce(list(self._masks.values())))
+
+    def _passed(self, condition: Expression) -> Mask:
+        passed = self._rows.passed(self._rows.filter_of(condition))
+        return np.ones(self._rows.count, bool) if passed is None else np.broadcast_to(passed, (self._rows.count,))
+
+    def events(self, chosen: Ints, keys: Ints) -> Events:
+        """The tallies of those at `chosen` (positions among the group's rows); `keys` are their codes."""
+        parts = []
+        for tally in self._tallies:
+            masks = {condition: self._masks[condition][chosen] for condition in tally.filters}
+            counted = np.flatnonzero(np.logical_or.reduce(list(masks.values())))
+            mine = chosen[counted]
+            whole = mine if self._rows.index is None else self._rows.index[mine]
+            evaluator = self._rows.evaluator
+            codes = np.broadcast_to(evaluator(tally.value).data, (evaluator.rows,))[whole]
+            columns = {value_name(tally.value): pa.array(coarser(codes, tally.bits).astype(np.int32))}
+            columns |= {filter_name(condition): pa.array(mask[counted]) for condition, mask in masks.items()}
+            columns[COUNT] = pa.array(np.ones(len(mine), np.int64))
+            parts.append(Events(keys[counted], self._starts[mine], self._late[mine], columns))
+        return added_up(joined(parts, _types(self._tallies)))
+
+
+class TallyLog(GroupLog):
+    """The tallies of a group on one instance: those that are live, with those of this epoch."""
+
+    def __init__(self, files: Files, group: GroupPlan, state: GroupState, keys: Sequence[pa.RecordBatch]) -> None:
+        super().__init__(files, group, LogPlan((), (), False), state, keys)
+        self._types = _types(group.tallies)
+
+    kind = "tallies"
+
+    @property
+    def places(self) -> tuple[SectionPlace, ...]:
+        """The live sections."""
+        return self._state.tallies
+
+    def together(self, parts: Sequence[Events]) -> Events:
+        """Parts of the log as one, equal tallies as one."""
+        return added_up(joined(parts, self._types))
+
+    def write(self, delta: DeltaWriter, events: Events, level: int, supersedes: tuple[str, ...]) -> None:
+        """Add tallies to the delta as a section."""
+        super().write(delta, as_stored(events), level, supersedes)
+
+
+def percentiles(aggregate: Aggregate, taken: Taken) -> Values:
+    """The number that the bin stands for which holds the first value that at least the fraction of all is not above.
+
+    `taken`: the tallies of the aggregate's bins, each with its result row.
+    """
+    assert aggregate.argument is not None
+    codes, kind = np.asarray(taken.column())[taken.index], aggregate.argument.type
+    order, bounds = taken.sorted([codes])
+    running = np.concatenate([[0], np.cumsum(np.asarray(taken.events.columns[COUNT])[taken.index][order])])
+    before = running[bounds[:-1]]
+    counts = running[bounds[1:]] - before
+    found = []
+    for fraction in taken.fractions:
+        rank = np.clip(np.ceil(counts * fraction).astype(np.int64) - 1, 0, np.maximum(counts - 1, 0))
+        at = np.searchsorted(running, before + rank, "right") - 1
+        picked = codes[order[np.minimum(at, len(order) - 1)]] if len(order) else np.zeros(taken.size, np.int64)
+        found.append(typed(midpoints(picked.astype(np.int64), bits_of(aggregate)), kind))
+    if not aggregate.type.startswith("array<"):
+        return Values(found[0], counts == 0)
+    held = np.flatnonzero(counts > 0)
+    items = to_arrow(Values(np.stack([one[held] for one in found], axis=1).reshape(-1)), kind, len(held) * len(found))
+    sizes = np.where(counts > 0, len(found), 0)
+    return taken.lists(items, np.concatenate([[0], np.cumsum(sizes)]), counts == 0)

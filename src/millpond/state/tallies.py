@@ -1,0 +1,40 @@
+"""Tallies: how many events of a key fell into each bin of a value, in a slice and with filters that they pass.
+
+They are kept as events of the log are (see `state.event_log`), with one column more, `count`. `time` is the start of
+the slice; of the values a tally has one alone, as the first of the finest bins (`runtime.bins`) in the bin that is
+counted. Equal ones are added up wherever they meet, so they take room by bins that occur, not by events.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.state.event_log import CLASS, SLOT, TIME, Events
+from millpond.state.segments import narrow
+
+COUNT = "count"
+
+
+def added_up(events: Events) -> Events:
+    """The tallies with equal ones as one, in the order in which they first occur."""
+    if not events.rows:
+        return events
+    leading = {SLOT: events.slots, TIME: events.times_us, CLASS: events.late_class}
+    keys = {name: pa.array(column) for name, column in leading.items()}
+    keys |= {name: column for name, column in events.columns.items() if name != COUNT}
+    table = pa.table({**keys, COUNT: events.columns[COUNT]})
+    summed = table.group_by(list(keys), use_threads=False).aggregate([(COUNT, "sum")]).combine_chunks()
+    columns = {name: _one(summed.column(name)) for name in keys if name not in leading}
+    slots, times, classes = (np.asarray(_one(summed.column(name))) for name in leading)
+    counts = _one(summed.column(f"{COUNT}_sum")).cast(pa.int64())
+    return Events(slots, times, classes, {name: columns.get(name, counts) for name in events.columns})
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def as_stored(events: Events) -> Events:
+    """The tallies with numbers as narrow as they can be."""
+    return events._replace(columns=events.columns | {COUNT: pa.array(narrow(np.asarray(events.columns[COUNT])))})
