@@ -110,6 +110,7 @@ ONE: list[tuple[str, str, str]] = [
     *(("cast", source, target) for source in (*DECIMALS, *NUMBERS[:4]) for target in DECIMALS),
     *(("cast", source, DOUBLE) for source in DECIMALS),
     *(("xxhash64", kind, BIGINT) for kind in ORDERED),
+    *(("bin", kind, INT) for kind in (*NUMBERS, *DECIMALS)),
     ("not", BOOLEAN, BOOLEAN), ("length", STRING, INT), ("upper", STRING, STRING), ("lower", STRING, STRING),
 ]  # fmt: skip
 OTHERS = ("round", "startswith", "endswith", "contains")

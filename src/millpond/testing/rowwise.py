@@ -316,7 +316,23 @@ _STRICT: dict[str, Callable[..., Value]] = {
     "endswith": lambda _node, value, part: value.endswith(part),
     "contains": lambda _node, value, part: part in value,
     "xxhash64": lambda node, value: hash64(value, node.args[0].type),
+    "bin": lambda _node, value: _bin(float(value)),
 }
+
+
+def _bin(number: float) -> int:
+    """Powers of two, from the least normal number on, cut into 512 parts each; those of negative numbers count down."""
+    if math.isnan(number):
+        return (2047 << 9) + 256
+    size = abs(number)
+    if math.isinf(number):
+        code = 2047 << 9
+    elif size < 2.0**-1022:
+        code = int(size * 2.0**1022 * 512)
+    else:
+        fraction, power = math.frexp(size)
+        code = ((power + 1022) << 9) + int((2 * fraction - 1) * 512)
+    return -1 - code if number < 0 else code
 
 
 # --- casts -------------------------------------------------------------------------------------------------
