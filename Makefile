@@ -13,8 +13,8 @@ help:  ## Print this list
 demo: $(READY)  ## Run the demo: real flights, many queries, one stream
 	@$(BIN)/millpond demo
 
-test: lint  ## Lint, check types, run every test
-	$(BIN)/pytest
+test: lint  ## Lint, check types, run every test, two files at a time
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 exhaustive: $(READY)  ## Every fault at every occurrence, for long
 	$(BIN)/pytest -m exhaustive
