@@ -9,7 +9,6 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.windows import RUNNING, Session, Sliding
-from millpond.plan.tallies import binnable
 
 OP = "_op"
 """Column of rows that may change: `upsert`, or `delete` of a row that HAVING takes no more."""
@@ -76,12 +75,6 @@ def _check(query: Query, what: str) -> None:
         raise UnsupportedQuery(
             f"{query.name} {what}, and leaves repeated events out: these are known only when the watermark has passed.",
             "Leave one of them out.",
-        )
-    logged = next((one for one in query.aggregates if one.logged and not binnable(one)), None)
-    if logged is not None:
-        raise UnsupportedQuery(
-            f"{query.name} {what}, and {logged.function} needs single events: that is planned, not answered yet.",
-            "Leave the mode out, or ask for it in a query of its own.",
         )
     for item in query.output:
         if item.name.lower() in (OP, REVISION):

@@ -1,9 +1,9 @@
 """Rows that may change: what an epoch's events do to rows of `update` queries, and to closed windows of corrected ones.
 
-Nothing is remembered of what was sent. An epoch knows the cells from before it and those that arrived: the windows and
-keys to answer are those with fresh cells, and a row was sent before iff the older cells alone make it. What cannot be
-known so is how often a row was corrected; this is counted in cells of its own, `<query>:n` by (window, key), which
-live in segments of their own and merge by adding, like any count.
+Nothing is remembered of what was sent. An epoch knows the cells, and events, from before it and those that arrived: the
+windows and keys to answer are those with fresh cells, and a row was sent before iff the older ones alone make it. What
+cannot be known so is how often a row was corrected; this is counted in cells of its own, `<query>:n` by (window, key),
+which live in segments of their own and merge by adding, like any count.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -19,8 +20,10 @@ from millpond.arrays import Ints, Mask
 from millpond.model.windows import Sliding
 from millpond.plan.modes import OP, REVISION
 from millpond.plan.plan import GroupPlan, Measure, QueryPlan, fingerprint
-from millpond.runtime.closing import Closing, batches, ends_over
+from millpond.runtime.closing import Closing, at_once, batches, ends_over
 from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
+from millpond.runtime.event_log import GroupLog
+from millpond.runtime.holistic import needs_events
 from millpond.runtime.rows import BlockKeys, Family, told_of_block
 from millpond.runtime.signed import signed_blocks
 from millpond.runtime.tallies import TallyLog, needs_tallies
@@ -48,12 +51,12 @@ class Changes:
 
     def __init__(
         self, group: GroupPlan, keys: KeyDictionary, buckets: int, old: Held, now: Held, fresh: Cells,
-        revisions: Sequence[Cells], tallies: TallyLog | None,
+        revisions: Sequence[Cells], log: GroupLog | None, tallies: TallyLog | None,
     ) -> None:  # fmt: skip
         """`old`: state before the epoch; `now`: with what arrived, `fresh`; `revisions`: how often rows changed."""
         self._group, self._keys, self._buckets = group, keys, buckets
         self._old, self._now, self._fresh, self._revisions = old, now, fresh, revisions
-        self._tallies = tallies
+        self._log, self._tallies = log, tallies
         self._corrected: dict[str, list[Piece]] = {}
 
     def rows(
@@ -65,14 +68,16 @@ class Changes:
             OverflowedError: an exact sum, or an output expression, leaves its SQL type.
         """
         query, told, withheld = plan.query, list[pa.RecordBatch](), 0
-        closed = before.at(query.delay_us)
+        closed, most = before.at(query.delay_us), AT_ONCE
+        if self._log is not None and needs_events(plan):
+            most = at_once(self._log.rows)
         if query.corrected_for_us:
-            for run in batches(self._closing(plan, closed, after.at(query.delay_us)), AT_ONCE):
+            for run in batches(self._closing(plan, closed, after.at(query.delay_us)), most):
                 found = self._answered(plan, self._now, run, None, None)
                 told += [_marked(rows, UPSERT, np.zeros(len(rows), np.int64)) for rows in found.rows]
                 withheld += found.withheld
         if query.updating or closed is not None:
-            for run in batches(self._touched(plan, None if query.updating else closed), AT_ONCE):
+            for run in batches(self._touched(plan, None if query.updating else closed), most):
                 rows, more = self._changed(plan, run)
                 told, withheld = told + rows, withheld + more
         whole = _joined(told)
@@ -121,8 +126,10 @@ class Changes:
         pairs = np.unique(np.concatenate([i * len(slots) + places[rows] for i, rows in enumerate(inside)]))
         now = self._answered(plan, self._now, run, slots, pairs)
         was = _Pairs([], np.zeros(0, np.int64), 0)
-        if query.having is not None or query.corrected_for_us:
+        if query.having is not None:
             was = self._answered(plan, self._old, run, slots, pairs)
+        elif query.corrected_for_us:
+            was = self._answered(_bare(plan), self._old, run, slots, pairs)._replace(rows=[])
         gone = ~np.isin(was.pairs, now.pairs)
         upserts, deletes = _joined(now.rows), _joined(was.rows, gone)
         told = [(upserts, UPSERT, now.pairs), (deletes, DELETE, was.pairs[gone])]
@@ -158,13 +165,15 @@ class Changes:
             made = signed_blocks(edges, parts, chosen, measures, count)
         else:
             made = blocks(edges, ranges_of(parts, edges, chosen), {measure.id for measure in measures}, count)
-        tallies = None
+        events, tallies = None, None
+        if self._log is not None and needs_events(plan):
+            events = self._log.within(edges[0], edges[-1], plan.delay, fresh=held is self._now)
         if self._tallies is not None and needs_tallies(plan):
             tallies = self._tallies.within(edges[0], edges[-1], plan.delay, fresh=held is self._now)
         family, of = Family(group, [plan]), list[Ints]()
         for block in made:
             here = np.arange(block.first, block.first + block.size)
-            keys = BlockKeys(self._keys, here if slots is None else slots[here], tallies=tallies)
+            keys = BlockKeys(self._keys, here if slots is None else slots[here], events, tallies)
             told = told_of_block(group, family, block, run, keys, self._buckets, _among(pairs, count, block.first))
             if told is not None:
                 of.append(told.windows * count + told.slots + block.first)
@@ -206,6 +215,12 @@ class Changes:
 def _revisions_of(plan: QueryPlan) -> str:
     """The column that counts corrections of a query's rows."""
     return f"{fingerprint(('revisions', plan.query.name))}:n"
+
+
+def _bare(plan: QueryPlan) -> QueryPlan:
+    """The query without what it tells: which rows it has."""
+    query = msgspec.structs.replace(plan.query, aggregates=(), output=(), serve=False)
+    return msgspec.structs.replace(plan, query=query, measures=())
 
 
 def _window_of(plan: QueryPlan) -> Sliding:

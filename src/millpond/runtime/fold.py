@@ -351,7 +351,7 @@ class _GroupFold:
         if not plans:
             return
         old = Held([cells for cells in self._old if cells.rows], self._old_tiles)
-        kept = self._old_revisions, self._tallies
+        kept = self._old_revisions, self._log, self._tallies
         changes = Changes(self._group, self._keys, self._task.buckets, old, held, fresh, *kept)
         for plan in plans:
             self._collected.take(Family(self._group, [plan]), partial(changes.rows, plan, before, after))

@@ -44,8 +44,6 @@ def test_a_query_without_a_mode_is_stored_as_before() -> None:
         (PLAIN, "update", HOUR, QueryTypeError, "never corrected"),
         (replace(PLAIN, window=Session(MINUTE)), "update", None, UnsupportedQuery, "updates, and has session"),
         (replace(PLAIN, window=Session(MINUTE)), "final", HOUR, UnsupportedQuery, "rows, and has session"),
-        (replace(PLAIN, aggregates=(Aggregate("first", Column("v", "int"), None, "int"),)), "update", None,
-         UnsupportedQuery, "first needs single events"),
         (replace(PLAIN, window=Session(0, Column("until", "timestamp"))), "update", None, UnsupportedQuery, "session"),
         (replace(PLAIN, window=Range(HOUR)), "update", None, UnsupportedQuery, "updates, and has windows that"),
         (replace(PLAIN, window=Counted(10, 5)), "final", HOUR, UnsupportedQuery, "rows, and has windows that"),
