@@ -8,7 +8,7 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
-from millpond.model.windows import RUNNING, Session, Sliding
+from millpond.model.windows import RUNNING, Framed
 
 OP = "_op"
 """Column of rows that may change: `upsert`, or `delete` of a row that HAVING takes no more."""
@@ -65,11 +65,10 @@ def never_final(also: str = "") -> UnsupportedQuery:
 
 
 def _check(query: Query, what: str) -> None:
-    if not isinstance(query.window, Sliding):
-        kind = "session windows" if isinstance(query.window, Session) else "windows that are runs of events"
+    if isinstance(query.window, Framed):
         raise UnsupportedQuery(
-            f"{query.name} {what}, and has {kind}: that is planned, not answered yet.",
-            "Use a tumbling or sliding window, or leave the mode out.",
+            f"{query.name} {what}, and has windows that are runs of events: one that comes changes those after it.",
+            "Use a tumbling, sliding or session window, or leave the mode out.",
         )
     if query.deduplicated is not None:
         raise UnsupportedQuery(

@@ -74,13 +74,13 @@ class Changes:
         if query.corrected_for_us:
             for run in batches(self._closing(plan, closed, after.at(query.delay_us)), most):
                 found = self._answered(plan, self._now, run, None, None)
-                told += [_marked(rows, UPSERT, np.zeros(len(rows), np.int64)) for rows in found.rows]
+                told += [marked(rows, UPSERT, np.zeros(len(rows), np.int64)) for rows in found.rows]
                 withheld += found.withheld
         if query.updating or closed is not None:
             for run in batches(self._touched(plan, None if query.updating else closed), most):
                 rows, more = self._changed(plan, run)
                 told, withheld = told + rows, withheld + more
-        whole = _joined(told)
+        whole = joined_rows(told)
         return {} if whole is None else {query.name: whole}, {query.name: withheld} if withheld else {}
 
     def corrected(self, queries: Collection[str]) -> Cells:
@@ -131,17 +131,17 @@ class Changes:
         elif query.corrected_for_us:
             was = self._answered(_bare(plan), self._old, run, slots, pairs)._replace(rows=[])
         gone = ~np.isin(was.pairs, now.pairs)
-        upserts, deletes = _joined(now.rows), _joined(was.rows, gone)
+        upserts, deletes = joined_rows(now.rows), joined_rows(was.rows, gone)
         told = [(upserts, UPSERT, now.pairs), (deletes, DELETE, was.pairs[gone])]
         if not query.corrected_for_us:
-            return [_marked(rows, how, None) for rows, how, _ in told if rows is not None], now.withheld
+            return [marked(rows, how, None) for rows, how, _ in told if rows is not None], now.withheld
         every: Ints = np.concatenate([of for _, _, of in told])
         earlier = self._earlier(plan, run, slots, every)
         again = (earlier > 0) | np.isin(every, was.pairs)
         self._note(plan, run, slots, every[again])
         numbers = np.split(np.where(again, earlier + 1, 0), [len(now.pairs)])
         return [
-            _marked(rows, how, number) for (rows, how, _), number in zip(told, numbers, strict=True) if rows is not None
+            marked(rows, how, number) for (rows, how, _), number in zip(told, numbers, strict=True) if rows is not None
         ], now.withheld
 
     def _answered(
@@ -189,16 +189,16 @@ class Changes:
             return counts
         windows = {(one.start_us, one.end_us): i for i, one in enumerate(run)}
         for cells in self._revisions:
-            column = cells.columns.get(_revisions_of(plan))
+            column = cells.columns.get(revisions_of(plan))
             bounds = zip(cells.slices.start_us.tolist(), cells.slices.end_us.tolist(), strict=True)
             mine = np.array([windows.get(of, -1) for of in bounds], np.int64)
             if column is None or not (mine >= 0).any():
                 continue
-            held = narrowed(cells, mine >= 0, slots, {_revisions_of(plan).partition(":")[0]})
+            held = narrowed(cells, mine >= 0, slots, {revisions_of(plan).partition(":")[0]})
             own = np.repeat(mine[mine >= 0], np.diff(held.offsets)) * len(slots) + held.slots
             at = np.minimum(np.searchsorted(pairs, own, sorter=order), len(pairs) - 1)
             same = pairs[order[at]] == own
-            np.add.at(counts, order[at[same]], held.columns[_revisions_of(plan)][same])
+            np.add.at(counts, order[at[same]], held.columns[revisions_of(plan)][same])
         return counts
 
     def _note(self, plan: QueryPlan, run: Sequence[Closing], slots: Ints, pairs: Ints) -> None:
@@ -207,12 +207,12 @@ class Changes:
             return
         starts, ends = np.array([one.start_us for one in run]), np.array([one.end_us for one in run])
         slices = Slices(starts, ends, np.zeros(len(run), np.int64))
-        once = {_revisions_of(plan): np.ones(len(pairs), np.int64)}
+        once = {revisions_of(plan): np.ones(len(pairs), np.int64)}
         piece = Piece(slices, pairs // len(slots), slots[pairs % len(slots)], once)
         self._corrected.setdefault(plan.query.name, []).append(piece)
 
 
-def _revisions_of(plan: QueryPlan) -> str:
+def revisions_of(plan: QueryPlan) -> str:
     """The column that counts corrections of a query's rows."""
     return f"{fingerprint(('revisions', plan.query.name))}:n"
 
@@ -289,7 +289,7 @@ def _among(pairs: Ints | None, count: int, first: int) -> Callable[[Ints, Ints],
     return wanted
 
 
-def _joined(batches_: Sequence[pa.RecordBatch], kept: Mask | None = None) -> pa.RecordBatch | None:
+def joined_rows(batches_: Sequence[pa.RecordBatch], kept: Mask | None = None) -> pa.RecordBatch | None:
     """All rows as one batch, or those that are kept; None: there are none."""
     if not batches_:
         return None
@@ -300,7 +300,7 @@ def _joined(batches_: Sequence[pa.RecordBatch], kept: Mask | None = None) -> pa.
     return table.to_batches()[0] if len(table) else None
 
 
-def _marked(rows: pa.RecordBatch, how: str, revisions: Ints | None) -> pa.RecordBatch:
+def marked(rows: pa.RecordBatch, how: str, revisions: Ints | None) -> pa.RecordBatch:
     """The rows with what happens to them, and their revision if they have one; served ones tell it the view as well."""
     names, arrays = [*rows.schema.names, OP], [*rows.columns, pa.array([how] * len(rows), pa.string())]
     if revisions is not None:
