@@ -207,22 +207,35 @@ def test_rows_that_come_and_go_are_deleted_and_counted(
     assert max(row.get("_revision", 0) for row in every) > (5 if windows == SLIDES else 1)
 
 
-def test_sessions_that_are_prolonged_or_merged_are_deleted_as_they_were(tmp_path: Path) -> None:
-    """Told in time, prolonged, bridged by a late event, and closed for good."""
+def counted_sessions(**rest: Any) -> Query:
     count, ends = aggregate_of("count", None), ("start", "end")
     bounds = (Named(end, Column(f"window.{end}", "timestamp")) for end in ends)
     output = (*bounds, Named("n", Column("agg:0", "bigint")))
-    one = Query("update", STREAM.name, "ts", 105 * SECOND, Session(10 * SECOND), (), (count,), output, emit="update")
-    two = replace(one, name="corrected", delay_us=5 * SECOND, emit=UNSET, correct_us=100 * SECOND)
-    run = Run(tmp_path, [one, two])
-    told: dict[str, list[list[tuple[Any, ...]]]] = {"update": [], "corrected": []}
-    for seconds in ([0, 30], [8], [60], [20, 35], [13], [200], [95, 96]):
+    return Query(stream=STREAM.name, event_time="ts", window=Session(10 * SECOND), keys=(), aggregates=(count,),
+                 output=output, **rest)  # fmt: skip
+
+
+UPDATED = counted_sessions(name="update", delay_us=105 * SECOND, emit="update")
+CORRECTED = counted_sessions(name="corrected", delay_us=5 * SECOND, correct_us=100 * SECOND)
+
+
+def told_in_seconds(run: Run, epochs: Sequence[Sequence[int]]) -> dict[str, list[list[tuple[Any, ...]]]]:
+    """By query and epoch, what a run tells of events at some seconds."""
+    told: dict[str, list[list[tuple[Any, ...]]]] = {name: [] for name in run.sinks}
+    for seconds in epochs:
         before = {name: len(sink.table()) for name, sink in run.sinks.items()}
         run.epoch([[{"k": "a", "ts": second * SECOND} for second in seconds]])
         for name, rows in told.items():
             found = rows_of(run.sinks[name].table())[before[name] :]
             own = [(row["start"] // SECOND, row["end"] // SECOND, *[*row.values()][2:]) for row in found]
             rows.append(sorted(own))
+    return told
+
+
+def test_sessions_that_are_prolonged_or_merged_are_deleted_as_they_were(tmp_path: Path) -> None:
+    """Told in time, prolonged, bridged by a late event, and closed for good."""
+    run = Run(tmp_path, [UPDATED, CORRECTED])
+    told = told_in_seconds(run, ([0, 30], [8], [60], [20, 35], [13], [200], [95, 96]))
     assert told["update"] == [
         [(0, 10, 1, "upsert"), (30, 40, 1, "upsert")],
         [(0, 10, 1, "delete"), (0, 18, 2, "upsert")],
@@ -241,6 +254,33 @@ def test_sessions_that_are_prolonged_or_merged_are_deleted_as_they_were(tmp_path
         [(60, 70, 1, "upsert", 0)],
         [(96, 106, 1, "upsert", 0)],
     ]
+
+
+def test_counts_of_corrections_go_with_their_sessions(tmp_path: Path) -> None:
+    run, live = Run(tmp_path, [CORRECTED]), []
+    told = []
+    for seconds in ([0, 4], [30], [2], [3], [300]):
+        told += told_in_seconds(run, [seconds])["corrected"]
+        live.append(sum(bool(section.info.get("revisions")) for section in run.pond.manifest.sections.values()))
+    rows = [[(0, 14, 2 + i, "upsert", i)] for i in range(3)]
+    assert told == [[], *rows, [(30, 40, 1, "upsert", 0)]]
+    assert live == [0, 0, 1, 2, 0]
+
+
+def test_sessions_that_began_before_their_query_came_are_not_told(tmp_path: Path) -> None:
+    other = counted_sessions(name="other", delay_us=105 * SECOND)
+    told_in_seconds(Run(tmp_path, [other]), [[0, 40]])
+    told = told_in_seconds(Run(tmp_path, [other, UPDATED, CORRECTED]), [[45, 70], [61], [90], [52], [200]])
+    assert told["update"] == [
+        [(70, 80, 1, "upsert")],
+        [(61, 80, 2, "upsert"), (70, 80, 1, "delete")],
+        [(90, 100, 1, "upsert")],
+        [(61, 80, 2, "delete")],  # it is one of 40 to 80 now
+        [(200, 210, 1, "upsert")],
+    ]
+    assert told["corrected"] == [
+        [], [], [(61, 80, 2, "upsert", 0)], [(61, 80, 2, "delete", 1)], [(90, 100, 1, "upsert", 0)],
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("windows", [SLIDES, GAPS])

@@ -127,7 +127,7 @@ def _lines(found: Price) -> Iterator[str]:
     if not any(plan.query.corrected_for_us for plan in group.queries):
         what = ": its longest window and delay"
     if group.gaps_us:
-        what = " after the last event of a session: its longest gap and delay"
+        what = f" after the last event of a session{what.replace('window', 'gap')}"
     if isinstance(query.window, Framed):
         mine = [plan for plan in group.queries if plan.query == query]
         yield f"  kept      {kept_text(mine)}"
