@@ -11,7 +11,8 @@ from millpond.model.selection import AnyQuery, Selection
 from millpond.model.windows import RUNNING, Framed
 
 OP = "_op"
-"""Column of rows that may change: `upsert`, or `delete` of a row that HAVING takes no more."""
+"""Column of rows that may change: `upsert`, or `delete` of a row that HAVING takes no more or whose session is another
+now."""
 
 REVISION = "_revision"
 """Column of rows that are corrected: how often the row of its window and key was told before."""
