@@ -143,6 +143,20 @@ def test_answers_are_those_of_a_recomputation(tmp_path: Path, seed: int) -> None
                     assert found_in(found.rows[f"{kind}_{i}_{heavy}"]) == right, (kind, window, heavy)
 
 
+def test_rows_that_may_change_are_recomputed(tmp_path: Path) -> None:
+    called = [function("joined", "holistic"), function("Joined", "mergeable"), function("joined_all", "grouped")]
+    rows, window = events(8), WINDOWS[1]
+    modes = (("emit", {"emit": "update"}), ("correct", {"delay_us": 0, "correct_us": 3600 * SECOND}))
+    asked = [replace(query(f"{made.kind}_{how}", made, window), **mode) for made in called for how, mode in modes]
+    found = answers(tmp_path / "p", asked, [rows[:50], rows[50:80], rows[80:]], 2, drained=False)
+    right = expected(rows, window, False, joined)
+    closed = {at: text for at, text in right.items() if at[0] + window.size_us <= max(row["ts"] for row in rows)}
+    assert 0 < len(closed) < len(right)
+    for made in called:
+        assert found_in(found.rows[f"{made.kind}_emit"]) == right
+        assert found_in(found.rows[f"{made.kind}_correct"]) == closed
+
+
 def test_no_call_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However the rows of a result are cut into calls."""
     made, window, rows = function("joined_all", "grouped"), WINDOWS[1], events(7, 40)

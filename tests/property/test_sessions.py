@@ -30,6 +30,7 @@ from millpond.testing.answers import Answers, Run, answers, dealt
 from millpond.testing.cases import DELAYS, SECOND, STREAM, WITH_SESSIONS, Case, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows, canonical
 from millpond.testing.duckdb_expressions import Unsupported
+from millpond.testing.naive_modes import told_by_epoch
 from millpond.testing.rowwise import Raised
 from millpond.testing.strategies import cases_of
 
@@ -250,10 +251,15 @@ def test_events_bring_their_own_gaps(
         for batch in epochs
     ]
     queries = [own_gaps(f"q{i}", delay, bool(i % 2)) for i, delay in enumerate(delays)]
+    moded = [replace(query, name=f"u{query.name}", emit="update") for query in queries]
+    moded += [replace(query, name=f"c{query.name}", correct_us=9) for query in queries]
     folder = tmp_path_factory.mktemp("pond")
-    run = Run(folder, queries, instances, stream=OWN)
+    run = Run(folder, [*queries, *moded], instances, stream=OWN)
     for number, batch in enumerate(rows):
         run.epoch(dealt(number)(batch))
+    for query in moded:
+        told = [row for found in told_by_epoch(query, rows) for row in found]
+        assert_same_rows(told, run.answers().rows[query.name], about=str(query))
     if drained:
         run.pond.drain()
     check(Case(rows, queries), run.answers(), drained)

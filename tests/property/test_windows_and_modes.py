@@ -16,7 +16,7 @@ from millpond.errors import OverflowedError, UnsupportedQuery
 from millpond.model.expressions import Column, columns_of
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
-from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Range, Sliding, Window
+from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Range, Window
 from millpond.plan.build import build_plan
 from millpond.plan.deduplication import deduplicated
 from millpond.plan.modes import with_mode
@@ -149,7 +149,8 @@ def test_all_that_is_allowed_is_answered_together(tmp_path: Path) -> None:
         )
         seen |= check(tmp_path / str(seed), case, 1 + seed % 3, seed)
     finals = {(kind, "final") for kind in ("Sliding", "Session", "Range", "Counted")}
-    assert seen == finals | {(Sliding.__name__, mode) for mode in MODES} | {("running", "update")}
+    sessions = {("Session", mode) for mode in ("update", "corrected")}
+    assert seen == finals | sessions | {("Sliding", mode) for mode in MODES} | {("running", "update")}
     assert mixed  # rows per event and rows that change share a group
 
 

@@ -8,11 +8,11 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
-from millpond.model.windows import RUNNING, Session, Sliding
-from millpond.plan.tallies import binnable
+from millpond.model.windows import RUNNING, Framed
 
 OP = "_op"
-"""Column of rows that may change: `upsert`, or `delete` of a row that HAVING takes no more."""
+"""Column of rows that may change: `upsert`, or `delete` of a row that HAVING takes no more or whose session is another
+now."""
 
 REVISION = "_revision"
 """Column of rows that are corrected: how often the row of its window and key was told before."""
@@ -66,22 +66,15 @@ def never_final(also: str = "") -> UnsupportedQuery:
 
 
 def _check(query: Query, what: str) -> None:
-    if not isinstance(query.window, Sliding):
-        kind = "session windows" if isinstance(query.window, Session) else "windows that are runs of events"
+    if isinstance(query.window, Framed):
         raise UnsupportedQuery(
-            f"{query.name} {what}, and has {kind}: that is planned, not answered yet.",
-            "Use a tumbling or sliding window, or leave the mode out.",
+            f"{query.name} {what}, and has windows that are runs of events: one that comes changes those after it.",
+            "Use a tumbling, sliding or session window, or leave the mode out.",
         )
     if query.deduplicated is not None:
         raise UnsupportedQuery(
             f"{query.name} {what}, and leaves repeated events out: these are known only when the watermark has passed.",
             "Leave one of them out.",
-        )
-    logged = next((one for one in query.aggregates if one.logged and not binnable(one)), None)
-    if logged is not None:
-        raise UnsupportedQuery(
-            f"{query.name} {what}, and {logged.function} needs single events: that is planned, not answered yet.",
-            "Leave the mode out, or ask for it in a query of its own.",
         )
     for item in query.output:
         if item.name.lower() in (OP, REVISION):

@@ -127,13 +127,16 @@ def _lines(found: Price) -> Iterator[str]:
     if not any(plan.query.corrected_for_us for plan in group.queries):
         what = ": its longest window and delay"
     if group.gaps_us:
-        what = " after the last event of a session: its longest gap and delay"
+        what = f" after the last event of a session{what.replace('window', 'gap')}"
     if isinstance(query.window, Framed):
         mine = [plan for plan in group.queries if plan.query == query]
         yield f"  kept      {kept_text(mine)}"
         return
     lasting = f"{_change(kept[0], kept[1], found.before)} of event time{what}"
-    yield f"  kept      {'one cell for each key ever seen' if query.window == RUNNING else lasting}"
+    if query.window == RUNNING:
+        logged = any(made.logged for made in query.aggregates) and not keeps_tallies(query)
+        lasting = f"one cell for each key ever seen{', and every event that it takes' if logged else ''}"
+    yield f"  kept      {lasting}"
     late_after = query.late_after_us
     if found.before is not None and late_after not in found.before.delays_us:
         yield f"  delay     one more, {duration(late_after)}: what is late for only some delays has its own slices"

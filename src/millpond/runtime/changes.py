@@ -1,9 +1,9 @@
 """Rows that may change: what an epoch's events do to rows of `update` queries, and to closed windows of corrected ones.
 
-Nothing is remembered of what was sent. An epoch knows the cells from before it and those that arrived: the windows and
-keys to answer are those with fresh cells, and a row was sent before iff the older cells alone make it. What cannot be
-known so is how often a row was corrected; this is counted in cells of its own, `<query>:n` by (window, key), which
-live in segments of their own and merge by adding, like any count.
+Nothing is remembered of what was sent. An epoch knows the cells, and events, from before it and those that arrived: the
+windows and keys to answer are those with fresh cells, and a row was sent before iff the older ones alone make it. What
+cannot be known so is how often a row was corrected; this is counted in cells of its own, `<query>:n` by (window, key),
+which live in segments of their own and merge by adding, like any count.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -19,8 +20,10 @@ from millpond.arrays import Ints, Mask
 from millpond.model.windows import Sliding
 from millpond.plan.modes import OP, REVISION
 from millpond.plan.plan import GroupPlan, Measure, QueryPlan, fingerprint
-from millpond.runtime.closing import Closing, batches, ends_over
+from millpond.runtime.closing import Closing, at_once, batches, ends_over
 from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
+from millpond.runtime.event_log import GroupLog
+from millpond.runtime.holistic import needs_events
 from millpond.runtime.rows import BlockKeys, Family, told_of_block
 from millpond.runtime.signed import signed_blocks
 from millpond.runtime.tallies import TallyLog, needs_tallies
@@ -48,12 +51,12 @@ class Changes:
 
     def __init__(
         self, group: GroupPlan, keys: KeyDictionary, buckets: int, old: Held, now: Held, fresh: Cells,
-        revisions: Sequence[Cells], tallies: TallyLog | None,
+        revisions: Sequence[Cells], log: GroupLog | None, tallies: TallyLog | None,
     ) -> None:  # fmt: skip
         """`old`: state before the epoch; `now`: with what arrived, `fresh`; `revisions`: how often rows changed."""
         self._group, self._keys, self._buckets = group, keys, buckets
         self._old, self._now, self._fresh, self._revisions = old, now, fresh, revisions
-        self._tallies = tallies
+        self._log, self._tallies = log, tallies
         self._corrected: dict[str, list[Piece]] = {}
 
     def rows(
@@ -65,17 +68,19 @@ class Changes:
             OverflowedError: an exact sum, or an output expression, leaves its SQL type.
         """
         query, told, withheld = plan.query, list[pa.RecordBatch](), 0
-        closed = before.at(query.delay_us)
+        closed, most = before.at(query.delay_us), AT_ONCE
+        if self._log is not None and needs_events(plan):
+            most = at_once(self._log.rows)
         if query.corrected_for_us:
-            for run in batches(self._closing(plan, closed, after.at(query.delay_us)), AT_ONCE):
+            for run in batches(self._closing(plan, closed, after.at(query.delay_us)), most):
                 found = self._answered(plan, self._now, run, None, None)
-                told += [_marked(rows, UPSERT, np.zeros(len(rows), np.int64)) for rows in found.rows]
+                told += [marked(rows, UPSERT, np.zeros(len(rows), np.int64)) for rows in found.rows]
                 withheld += found.withheld
         if query.updating or closed is not None:
-            for run in batches(self._touched(plan, None if query.updating else closed), AT_ONCE):
+            for run in batches(self._touched(plan, None if query.updating else closed), most):
                 rows, more = self._changed(plan, run)
                 told, withheld = told + rows, withheld + more
-        whole = _joined(told)
+        whole = joined_rows(told)
         return {} if whole is None else {query.name: whole}, {query.name: withheld} if withheld else {}
 
     def corrected(self, queries: Collection[str]) -> Cells:
@@ -121,20 +126,22 @@ class Changes:
         pairs = np.unique(np.concatenate([i * len(slots) + places[rows] for i, rows in enumerate(inside)]))
         now = self._answered(plan, self._now, run, slots, pairs)
         was = _Pairs([], np.zeros(0, np.int64), 0)
-        if query.having is not None or query.corrected_for_us:
+        if query.having is not None:
             was = self._answered(plan, self._old, run, slots, pairs)
+        elif query.corrected_for_us:
+            was = self._answered(_bare(plan), self._old, run, slots, pairs)._replace(rows=[])
         gone = ~np.isin(was.pairs, now.pairs)
-        upserts, deletes = _joined(now.rows), _joined(was.rows, gone)
+        upserts, deletes = joined_rows(now.rows), joined_rows(was.rows, gone)
         told = [(upserts, UPSERT, now.pairs), (deletes, DELETE, was.pairs[gone])]
         if not query.corrected_for_us:
-            return [_marked(rows, how, None) for rows, how, _ in told if rows is not None], now.withheld
+            return [marked(rows, how, None) for rows, how, _ in told if rows is not None], now.withheld
         every: Ints = np.concatenate([of for _, _, of in told])
         earlier = self._earlier(plan, run, slots, every)
         again = (earlier > 0) | np.isin(every, was.pairs)
         self._note(plan, run, slots, every[again])
         numbers = np.split(np.where(again, earlier + 1, 0), [len(now.pairs)])
         return [
-            _marked(rows, how, number) for (rows, how, _), number in zip(told, numbers, strict=True) if rows is not None
+            marked(rows, how, number) for (rows, how, _), number in zip(told, numbers, strict=True) if rows is not None
         ], now.withheld
 
     def _answered(
@@ -158,13 +165,15 @@ class Changes:
             made = signed_blocks(edges, parts, chosen, measures, count)
         else:
             made = blocks(edges, ranges_of(parts, edges, chosen), {measure.id for measure in measures}, count)
-        tallies = None
+        events, tallies = None, None
+        if self._log is not None and needs_events(plan):
+            events = self._log.within(edges[0], edges[-1], plan.delay, fresh=held is self._now)
         if self._tallies is not None and needs_tallies(plan):
             tallies = self._tallies.within(edges[0], edges[-1], plan.delay, fresh=held is self._now)
         family, of = Family(group, [plan]), list[Ints]()
         for block in made:
             here = np.arange(block.first, block.first + block.size)
-            keys = BlockKeys(self._keys, here if slots is None else slots[here], tallies=tallies)
+            keys = BlockKeys(self._keys, here if slots is None else slots[here], events, tallies)
             told = told_of_block(group, family, block, run, keys, self._buckets, _among(pairs, count, block.first))
             if told is not None:
                 of.append(told.windows * count + told.slots + block.first)
@@ -180,16 +189,16 @@ class Changes:
             return counts
         windows = {(one.start_us, one.end_us): i for i, one in enumerate(run)}
         for cells in self._revisions:
-            column = cells.columns.get(_revisions_of(plan))
+            column = cells.columns.get(revisions_of(plan))
             bounds = zip(cells.slices.start_us.tolist(), cells.slices.end_us.tolist(), strict=True)
             mine = np.array([windows.get(of, -1) for of in bounds], np.int64)
             if column is None or not (mine >= 0).any():
                 continue
-            held = narrowed(cells, mine >= 0, slots, {_revisions_of(plan).partition(":")[0]})
+            held = narrowed(cells, mine >= 0, slots, {revisions_of(plan).partition(":")[0]})
             own = np.repeat(mine[mine >= 0], np.diff(held.offsets)) * len(slots) + held.slots
             at = np.minimum(np.searchsorted(pairs, own, sorter=order), len(pairs) - 1)
             same = pairs[order[at]] == own
-            np.add.at(counts, order[at[same]], held.columns[_revisions_of(plan)][same])
+            np.add.at(counts, order[at[same]], held.columns[revisions_of(plan)][same])
         return counts
 
     def _note(self, plan: QueryPlan, run: Sequence[Closing], slots: Ints, pairs: Ints) -> None:
@@ -198,14 +207,20 @@ class Changes:
             return
         starts, ends = np.array([one.start_us for one in run]), np.array([one.end_us for one in run])
         slices = Slices(starts, ends, np.zeros(len(run), np.int64))
-        once = {_revisions_of(plan): np.ones(len(pairs), np.int64)}
+        once = {revisions_of(plan): np.ones(len(pairs), np.int64)}
         piece = Piece(slices, pairs // len(slots), slots[pairs % len(slots)], once)
         self._corrected.setdefault(plan.query.name, []).append(piece)
 
 
-def _revisions_of(plan: QueryPlan) -> str:
+def revisions_of(plan: QueryPlan) -> str:
     """The column that counts corrections of a query's rows."""
     return f"{fingerprint(('revisions', plan.query.name))}:n"
+
+
+def _bare(plan: QueryPlan) -> QueryPlan:
+    """The query without what it tells: which rows it has."""
+    query = msgspec.structs.replace(plan.query, aggregates=(), output=(), serve=False)
+    return msgspec.structs.replace(plan, query=query, measures=())
 
 
 def _window_of(plan: QueryPlan) -> Sliding:
@@ -274,7 +289,7 @@ def _among(pairs: Ints | None, count: int, first: int) -> Callable[[Ints, Ints],
     return wanted
 
 
-def _joined(batches_: Sequence[pa.RecordBatch], kept: Mask | None = None) -> pa.RecordBatch | None:
+def joined_rows(batches_: Sequence[pa.RecordBatch], kept: Mask | None = None) -> pa.RecordBatch | None:
     """All rows as one batch, or those that are kept; None: there are none."""
     if not batches_:
         return None
@@ -285,7 +300,7 @@ def _joined(batches_: Sequence[pa.RecordBatch], kept: Mask | None = None) -> pa.
     return table.to_batches()[0] if len(table) else None
 
 
-def _marked(rows: pa.RecordBatch, how: str, revisions: Ints | None) -> pa.RecordBatch:
+def marked(rows: pa.RecordBatch, how: str, revisions: Ints | None) -> pa.RecordBatch:
     """The rows with what happens to them, and their revision if they have one; served ones tell it the view as well."""
     names, arrays = [*rows.schema.names, OP], [*rows.columns, pa.array([how] * len(rows), pa.string())]
     if revisions is not None:

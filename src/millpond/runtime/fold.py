@@ -6,7 +6,7 @@ that is run again, anywhere, on packets in any order of arrival, gives the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from millpond.arrays import Ints
 from millpond.clock import lap_us
 from millpond.faults import reached
 from millpond.log.records import Fates, Receipt
@@ -40,12 +41,13 @@ from millpond.runtime.ranges import rows_due
 from millpond.runtime.raw import RawRows, piece_of_raw
 from millpond.runtime.rows import BlockKeys, Family, families, rows_of_block, rows_of_sessions
 from millpond.runtime.selected_rows import write_selected_rows
+from millpond.runtime.session_changes import SessionChanges, added_up, corrected_until
 from millpond.runtime.sessions import AT_ONCE, Asked, Sessions, asked_of, closing, first_needed, needed_atoms
 from millpond.runtime.signed import signed_blocks
 from millpond.runtime.tallies import TallyLog, needs_tallies, tallies_needed_from
 from millpond.runtime.tasks import WHOLE_POND, FoldTask, SectionPlace, TimeLine, Watermark
 from millpond.runtime.tiles import Held, new_tiles
-from millpond.state.atoms import merge_atoms, some_atoms
+from millpond.state.atoms import LAST, merge_atoms, some_atoms
 from millpond.state.cells import Cells, Piece, merge, piece_of
 from millpond.state.delta import DeltaWriter, Files
 from millpond.state.dictionary import KeyDictionary
@@ -195,15 +197,17 @@ class _GroupFold:
         gap_us = self._group.gaps_us[0]
         every = [*self._old, merge_atoms(pieces, gap_us).cells]
         atoms, targets = merge_atoms([piece_of(cells) for cells in every], gap_us)
-        self._close_sessions(atoms, before, after)
+        self._close_sessions(atoms, targets[-1], before, after)
         self._collected.write()
         needed = needed_atoms(self._group, atoms, after)
         *live, fresh = [some_atoms(cells, needed[rows]) for cells, rows in zip(every, targets, strict=True)]
-        expired = [not cells.rows for cells in live]
-        rolled = self._roll([fresh], expired)
+        expired, until = [not cells.rows for cells in live], corrected_until(self._group, after)
+        ended = [int(cells.columns[LAST].max()) <= until for cells in self._old_revisions]
+        rolled = self._roll([fresh], [*expired, *ended])
         places = [place for place, gone in zip(self._state.segments, expired, strict=True) if not gone]
         sealed = [place.id for place, gone in zip(self._state.segments, expired, strict=True) if gone and place.rows]
         horizon = first_needed(atoms, needed)
+        sealed += [place.id for place, gone in zip(self._state.revisions, ended, strict=True) if gone]
         if self._log is not None:
             sealed += self._log.before(horizon)
         if fresh.rows or sealed:
@@ -217,7 +221,18 @@ class _GroupFold:
             chosen = [i for i, place in enumerate(places) if place.level == level]
             merged = merge_atoms([piece_of(kept[i]) for i in chosen], gap_us).cells
             self._write_segment(merged, level + 1, tuple(places[i].id for i in chosen))
+        self._merge_corrections(ended, until)
         self._merge_events(horizon)
+
+    def _merge_corrections(self, ended: Sequence[bool], until: int) -> None:
+        """Replace FAN_IN segments of how often sessions were corrected by one; `ended`: which of them end here."""
+        pairs = zip(self._state.revisions, self._old_revisions, ended, strict=True)
+        going = [(place, cells) for place, cells, gone in pairs if not gone]
+        level = _full_level([place for place, _ in going])
+        if level is not None:
+            chosen = [(place, cells) for place, cells in going if place.level == level]
+            merged = added_up([piece_of(cells) for _, cells in chosen], until)
+            self._write_segment(merged, level + 1, tuple(place.id for place, _ in chosen), "revisions")
 
     def _run_counted(self, parts: Sequence[GroupPart], before: Watermark, after: Watermark) -> None:
         """The same for windows of so many events: counts are cells, and of the log each key's last events stay."""
@@ -343,16 +358,19 @@ class _GroupFold:
         for run in batches(closing, at_once(read)):
             for some in together(self._group, run):
                 self._answer(some, held, some[0].delay)
-        self._tell_changes(held, fresh, before, after)
+        old = Held([cells for cells in self._old if cells.rows], self._old_tiles)
+        kept = self._old_revisions, self._log, self._tallies
+        make = partial(Changes, self._group, self._keys, self._task.buckets, old, held, fresh, *kept)
+        self._tell_changes(make, before, after)
 
-    def _tell_changes(self, held: Held, fresh: Cells, before: Watermark, after: Watermark) -> None:
+    def _tell_changes(
+        self, make: Callable[[], Changes | SessionChanges], before: Watermark, after: Watermark
+    ) -> None:
         """Rows of queries whose rows may change, and how often they did."""
         plans = [plan for plan in self._group.queries if plan.query.changing and self._collected.is_going(plan)]
         if not plans:
             return
-        old = Held([cells for cells in self._old if cells.rows], self._old_tiles)
-        kept = self._old_revisions, self._tallies
-        changes = Changes(self._group, self._keys, self._task.buckets, old, held, fresh, *kept)
+        changes = make()
         for plan in plans:
             self._collected.take(Family(self._group, [plan]), partial(changes.rows, plan, before, after))
         corrected = changes.corrected([plan.query.name for plan in plans if self._collected.is_going(plan)])
@@ -373,14 +391,18 @@ class _GroupFold:
             if not self._collected.take(family, make):
                 break
 
-    def _close_sessions(self, atoms: Cells, before: Watermark, after: Watermark) -> None:
+    def _close_sessions(self, atoms: Cells, fresh: Ints, before: Watermark, after: Watermark) -> None:
+        """Rows of sessions; `fresh`: which atoms hold an event of this epoch."""
+        kept = self._old_revisions, self._log
+        make = partial(SessionChanges, self._group, self._keys, self._task.buckets, self._old, atoms, fresh, *kept)
+        self._tell_changes(make, before, after)
         for asked in asked_of(self._group):
             for some in closing(self._group, asked, atoms, before, after).runs(AT_ONCE):
                 self._answer_sessions(asked, atoms, some)
 
     def _answer_sessions(self, asked: Asked, atoms: Cells, found: Sessions) -> None:
         """Rows of the queries that have these closing sessions."""
-        plans = [plan for plan in asked.plans if self._collected.is_going(plan)]
+        plans = [plan for plan in asked.plans if not plan.query.changing and self._collected.is_going(plan)]
         if not plans:
             return
         columns = found.columns(atoms, {self._group.measures[i].id for i in measures_read(plans)})

@@ -193,6 +193,21 @@ def told_of_block(
     return Told(rows, kept.windows, kept.slots, sum(withheld.values()))
 
 
+def told_of_sessions(
+    group: GroupPlan, plan: QueryPlan, sessions: Sessions, columns: dict[str, Ints], keys: BlockKeys, buckets: int
+) -> Told:
+    """The rows of one query for sessions, whose slots count among `keys`; `columns` are of its measures.
+
+    Raises:
+        OverflowedError: an exact sum, or an output expression, leaves its SQL type.
+    """
+    places = np.arange(len(sessions.slots))
+    found = _Found(np.zeros_like(places), places, sessions.slots, sessions.starts_us, sessions.ends_us)
+    inputs = _inputs(group, plan, columns, found, keys) | _key_values(group, found.slots, keys)
+    kept, rows, withheld = _emitted([plan], inputs, found, keys, buckets)
+    return Told(rows, kept.windows, kept.slots, sum(withheld.values()))
+
+
 def _rows(
     group: GroupPlan, family: Family, found: _Found, columns: dict[str, Ints], keys: BlockKeys, buckets: int
 ) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:

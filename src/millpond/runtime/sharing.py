@@ -160,7 +160,7 @@ def _alone(
     window = query.query.window
     if isinstance(window, Session):
         found = sessions_of(cells, window.gap_us, query.delay)
-        own = found.slots[open_ones(found, mark.at(query.query.delay_us))]
+        own = found.slots[open_ones(found, mark.at(query.query.late_after_us))]
         return _size(len(own), own, _columns(cells, {*wanted, "first", "last"}), key_bytes)
     assert isinstance(window, Sliding)
     starts = np.repeat(cells.slices.start_us, np.diff(cells.offsets))

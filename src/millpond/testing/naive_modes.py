@@ -11,6 +11,7 @@ from millpond.model.query import Query
 from millpond.plan.modes import OP, REVISION
 from millpond.testing import oracle
 from millpond.testing.oracle import Batch, Result, Value
+from millpond.testing.rowwise import order
 
 _Place = tuple[Value, ...]
 
@@ -29,12 +30,17 @@ def told_by_epoch(query: Query, epochs: Sequence[Batch]) -> list[list[Result]]:
     late = oracle.watermarks(query, epochs)
     spoken = oracle.watermarks(replace(query, correct_us=UNSET), epochs)
     for batch, missed, before, after in zip(epochs, late, spoken, spoken[1:], strict=False):
-        fresh: dict[_Place, oracle._Cell] = {}
+        times: dict[_Place, list[int]] = {}
         for row in batch:
             judged = oracle._judge(query, row, missed)
             if judged.fate == "applied":
-                for held in (cells, fresh):
-                    oracle._place(query, row, judged, held)
+                oracle._place(query, row, judged, cells)
+                identity = tuple(None if value is None else order(value) for value in judged.keys)
+                times.setdefault(identity, []).append(row[query.event_time])
+        fresh = {
+            place for place, cell in cells.items()
+            if any(cell.window.start_us <= time < cell.window.end_us for time in times.get(place[1:], ()))
+        }  # fmt: skip
         due = set(fresh)
         if not query.updating:
             due = {place for place in fresh if before is not None and cells[place].window.end_us <= before}
@@ -42,7 +48,8 @@ def told_by_epoch(query: Query, epochs: Sequence[Batch]) -> list[list[Result]]:
                 place for place, cell in cells.items()
                 if after is not None and cell.window.end_us <= after and (before is None or cell.window.end_us > before)
             }  # fmt: skip
-        told = []
+        # sessions that others were merged with, or that were prolonged, are no windows any more
+        told = [(place, "delete", sent.pop(place)) for place in [*sent] if place not in cells]
         for place in due:
             rows = list(oracle._emit(query, [cells[place]]))
             if rows:

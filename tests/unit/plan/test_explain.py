@@ -218,3 +218,6 @@ def test_a_query_without_a_window_is_told_in_words() -> None:
     found = price(build_plan([]), query)
     text = price_text(found, price_of_state(found, None))
     assert "  kept      one cell for each key ever seen\n" in text and ": 1 cells of 1 columns" in text
+    listed = Aggregate("collect_list", Column("v", "int"), None, "array<int>")
+    text = price_text(price(build_plan([]), replace(query, aggregates=(listed,))), [])
+    assert "  kept      one cell for each key ever seen, and every event that it takes\n" in text

@@ -12,7 +12,7 @@ from millpond.model.expressions import Column
 from millpond.model.join import Join, Side, Within
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
-from millpond.model.windows import Counted, Range, Session, Sliding
+from millpond.model.windows import Counted, Range, Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.explain import explain
 from millpond.plan.modes import with_mode
@@ -42,11 +42,6 @@ def test_a_query_without_a_mode_is_stored_as_before() -> None:
         (PLAIN, "each", None, QueryTypeError, "q emits 'each'"),
         (PLAIN, "final", 0, QueryTypeError, "q corrects rows for 0"),
         (PLAIN, "update", HOUR, QueryTypeError, "never corrected"),
-        (replace(PLAIN, window=Session(MINUTE)), "update", None, UnsupportedQuery, "updates, and has session"),
-        (replace(PLAIN, window=Session(MINUTE)), "final", HOUR, UnsupportedQuery, "rows, and has session"),
-        (replace(PLAIN, aggregates=(Aggregate("first", Column("v", "int"), None, "int"),)), "update", None,
-         UnsupportedQuery, "first needs single events"),
-        (replace(PLAIN, window=Session(0, Column("until", "timestamp"))), "update", None, UnsupportedQuery, "session"),
         (replace(PLAIN, window=Range(HOUR)), "update", None, UnsupportedQuery, "updates, and has windows that"),
         (replace(PLAIN, window=Counted(10, 5)), "final", HOUR, UnsupportedQuery, "rows, and has windows that"),
         (Join("j", SIDE, SIDE, "inner", Within(0, HOUR), ()), "update", None, UnsupportedQuery, "j emits .* is a join"),

@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from millpond.errors import OverflowedError, QueryTypeError, UnsupportedQuery
+from millpond.model.windows import Session
 from millpond.plan.modes import with_mode
 from millpond.testing import Trial
 from millpond.testing.compiled_file import load_compiled
@@ -73,6 +74,21 @@ def test_rows_that_may_change_are_tried_too() -> None:
         assert trial.fates("corrected")["late"] == 0
         with pytest.raises(UnsupportedQuery, match="depends on the cut"):
             trial.assert_same_for_any_cut({"tx": SPENT})
+
+
+def test_sessions_that_may_change_are_tried_too() -> None:
+    spec = load_compiled(SHOP).spec
+    plain = next(query for query in spec.asked if query.name == "spend")
+    query = with_mode(replace(plain, window=Session(1_800_000_000)), "update", None)
+    first, longer = ({"start": "2026-01-01 00:00:01", "end": f"2026-01-01 00:{end}"} for end in ("30:01", "50:00"))
+    with Trial.of(spec.streams, [query]) as trial:
+        trial.feed("tx", SPENT[:1])
+        trial.expect("spend", [{"customer": "a", "w": first, "total": 5, "_op": "upsert"}])
+        trial.feed("tx", [{"customer": "a", "amount": 1, "ts": "2026-01-01 00:20:00"}])
+        trial.expect("spend", [
+            {"customer": "a", "w": first, "total": 5, "_op": "delete"},
+            {"customer": "a", "w": longer, "total": 6, "_op": "upsert"},
+        ])  # fmt: skip
 
 
 def test_time_moves_without_an_event(spend: Trial) -> None:

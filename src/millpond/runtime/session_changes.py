@@ -1,0 +1,224 @@
+"""Sessions that may change: what an epoch's events do to sessions of `update` queries, and to closed ones of corrected.
+
+Nothing is remembered of what was sent, as in `changes`: the atoms from before the epoch make the sessions that were
+there, those of now the sessions that are. Of keys with fresh events the two are compared. A session only ever grows, so
+each from before lies in one of now; one that no longer has its bounds is deleted, and the one that holds it is another
+window, first told as revision 0. Corrections are counted in rows of their own, (slot, start, end) as an atom's slot,
+first and last, in segments apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints, Mask
+from millpond.model.windows import Session
+from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
+from millpond.runtime.changes import DELETE, UPSERT, joined_rows, marked, revisions_of
+from millpond.runtime.event_log import GroupLog
+from millpond.runtime.holistic import needs_events
+from millpond.runtime.rows import BlockKeys, told_of_sessions
+from millpond.runtime.sessions import AT_ONCE, Sessions, open_ones, sessions_of
+from millpond.runtime.tasks import Watermark
+from millpond.state.atoms import FIRST, LAST, joined, merge_atoms, reduced, some_atoms, taken
+from millpond.state.cells import LARGEST, SMALLEST, Cells, Piece, Slices, piece_of
+from millpond.state.dictionary import KeyDictionary
+
+
+class _Compared(NamedTuple):
+    """Sessions of one gap and delay: those of now, which of them hold a fresh event; those from before in these."""
+
+    now: Sessions
+    touched: Mask
+    was: Sessions
+
+
+class _Told(NamedTuple):
+    """Rows of one query, which of the sessions that were asked each is of, and how many HAVING withheld."""
+
+    rows: list[pa.RecordBatch]
+    places: Ints
+    withheld: int
+
+
+class SessionChanges:
+    """What changes in one group of session windows of one instance in one epoch."""
+
+    def __init__(
+        self, group: GroupPlan, keys: KeyDictionary, buckets: int, old: Sequence[Cells], atoms: Cells, fresh: Ints,
+        revisions: Sequence[Cells], log: GroupLog | None,
+    ) -> None:  # fmt: skip
+        """`old`: atoms from before the epoch; `atoms`: all of now, merged; `fresh`: those of them with fresh events;
+        `revisions`: how often sessions were corrected.
+        """
+        self._group, self._keys, self._buckets = group, keys, buckets
+        self._atoms, self._revisions, self._log = atoms, revisions, log
+        self._fresh = np.zeros(atoms.rows, bool)
+        self._fresh[fresh] = True
+        met = np.zeros(len(keys), bool)
+        met[atoms.slots[fresh]] = True
+        before = [some_atoms(cells, met[cells.slots]) for cells in old if cells.rows]
+        self._before = merge_atoms([piece_of(cells) for cells in before], group.gaps_us[0]).cells
+        self._compared: dict[tuple[int, int], _Compared] = {}
+        self._corrected: dict[str, list[Piece]] = {}
+
+    def rows(
+        self, plan: QueryPlan, before: Watermark, after: Watermark
+    ) -> tuple[dict[str, pa.RecordBatch], dict[str, int]]:
+        """What a query has to say, by its name, and how many rows HAVING withheld, likewise.
+
+        Raises:
+            OverflowedError: an exact sum, or an output expression, leaves its SQL type.
+        """
+        query, (now, was, places) = plan.query, self._asked(plan, before, after)
+        size, having = len(now.slots), plan.query.having is not None
+        upserts = self._answered(plan, now, self._atoms, fresh=True)
+        asked = np.ones(len(places), bool) if having else places >= size  # without HAVING those that stand are replaced
+        held = self._answered(plan, was.take(asked), self._before, fresh=False)
+        told_before = places[asked][held.places]
+        gone = ~np.isin(told_before, upserts.places)
+        deletes = joined_rows(held.rows, gone)
+        told = [(joined_rows(upserts.rows), UPSERT, upserts.places), (deletes, DELETE, told_before[gone])]
+        numbers: list[Ints | None] = [None, None]
+        if query.corrected_for_us:
+            every = np.concatenate([of for _, _, of in told])
+            bounds = (np.concatenate(pair)[every] for pair in zip(now[:3], was[:3], strict=True))
+            earlier = self._earlier(plan, *bounds)
+            again = (earlier > 0) | np.isin(every, told_before if having else places)
+            self._note(plan, now, every[again & (every < size)], after)
+            numbers = list(np.split(np.where(again, earlier + 1, 0), [len(upserts.places)]))
+        whole = joined_rows(
+            [marked(rows, how, of) for (rows, how, _), of in zip(told, numbers, strict=True) if rows is not None]
+        )
+        withheld = {query.name: upserts.withheld} if upserts.withheld else {}
+        return {} if whole is None else {query.name: whole}, withheld
+
+    def corrected(self, queries: Collection[str]) -> Cells:
+        """How often sessions of these queries were corrected now, to be added to what was known."""
+        return added_up([piece for name in queries for piece in self._corrected.get(name, ())])
+
+    def _asked(self, plan: QueryPlan, before: Watermark, after: Watermark) -> tuple[Sessions, Sessions, Ints]:
+        """The sessions to tell, those told before that these or longer ones hold, and a number for each of the latter:
+        the place of the one of now with its bounds or, without such, one behind all of these.
+        """
+        query, (now, touched, was) = plan.query, self._sessions(plan)
+        mine, told = touched & (now.starts_us >= plan.from_us), was.starts_us >= plan.from_us
+        if not query.updating:
+            was_closed, closed = (~open_ones(now, mark.at(query.delay_us)) for mark in (before, after))
+            mine = closed & (~was_closed | touched) & (now.starts_us >= plan.from_us)
+            told &= ~open_ones(was, before.at(query.delay_us))
+        now, was = now.take(mine), was.take(told)
+        size = len(now.slots)
+        places = np.arange(size, size + len(was.slots))
+        if size:
+            at = _holding(now, was)
+            pairs = ((ours[at], theirs) for ours, theirs in zip(now[:3], was[:3], strict=True))
+            places = np.where(np.logical_and.reduce([left == right for left, right in pairs]), at, places)
+        return now, was, places
+
+    def _sessions(self, plan: QueryPlan) -> _Compared:
+        assert isinstance(plan.query.window, Session)
+        asked = plan.query.window.gap_us, plan.delay
+        if asked not in self._compared:
+            now, was = sessions_of(self._atoms, *asked), sessions_of(self._before, *asked)
+            touched = np.zeros(len(now.slots), bool)
+            touched[(np.cumsum(now.new) - 1)[self._fresh[now.rows]]] = True
+            if len(was.slots):
+                was = was.take(touched[_holding(now, was)])
+            self._compared[asked] = _Compared(now, touched, was)
+        return self._compared[asked]
+
+    def _answered(self, plan: QueryPlan, sessions: Sessions, atoms: Cells, *, fresh: bool) -> _Told:
+        """The rows that atoms, and events, make for sessions."""
+        ids, first = {self._group.measures[i].id for i in measures_read([plan])}, 0
+        rows, places, withheld = list[pa.RecordBatch](), [np.zeros(0, np.int64)], 0
+        for some in sessions.runs(AT_ONCE):
+            slots, own = np.unique(some.slots, return_inverse=True)
+            events = None
+            if self._log is not None and needs_events(plan):
+                span = int(some.starts_us.min()), int(some.ends_us.max())
+                events = self._log.within(*span, plan.delay, fresh=fresh)
+            keys, columns = BlockKeys(self._keys, slots, events), some.columns(atoms, ids)
+            told = told_of_sessions(self._group, plan, some._replace(slots=own), columns, keys, self._buckets)
+            rows.append(told.rows)
+            places.append(told.windows + first)
+            first, withheld = first + len(some.slots), withheld + told.withheld
+        return _Told(rows, np.concatenate(places), withheld)
+
+    def _earlier(self, plan: QueryPlan, slots: Ints, starts_us: Ints, ends_us: Ints) -> Ints:
+        """For each session how often its row was corrected before."""
+        name, known = revisions_of(plan), [[slots, starts_us, ends_us]]
+        counts = [np.zeros(len(slots), np.int64)]
+        for cells in self._revisions:
+            if name in cells.columns:
+                rows = np.flatnonzero(np.isin(cells.slots, slots))
+                held = (cells.slots, cells.columns[FIRST], cells.columns[LAST])
+                known.append([column[rows].astype(np.int64) for column in held])
+                counts.append(cells.columns[name][rows].astype(np.int64))
+        order, new = _alike(*(np.concatenate(column) for column in zip(*known, strict=True)))
+        owners = np.empty(len(order), np.int64)
+        owners[order] = np.cumsum(new) - 1
+        total = np.zeros(int(np.count_nonzero(new)), np.int64)
+        np.add.at(total, owners, np.concatenate(counts))
+        return total[owners[: len(slots)]]
+
+    def _note(self, plan: QueryPlan, sessions: Sessions, places: Ints, after: Watermark) -> None:
+        """Count a correction of each of the sessions, if it may be corrected again."""
+        final = after.at(plan.query.late_after_us)
+        places = places if final is None else places[sessions.ends_us[places] > final]
+        if not len(places):
+            return
+        starts, ends = sessions.starts_us[places], sessions.ends_us[places]
+        once = {FIRST: starts, LAST: ends, revisions_of(plan): np.ones(len(places), np.int64)}
+        piece = Piece(_spanned(starts, ends), np.zeros(len(places), np.int64), sessions.slots[places], once)
+        self._corrected.setdefault(plan.query.name, []).append(piece)
+
+
+def added_up(pieces: Sequence[Piece], until_us: int | None = None) -> Cells:
+    """Counts of corrections as one, those of a session added up; without sessions that end at or before a time."""
+    pieces = [piece for piece in pieces if len(piece.slots)]
+    none = np.zeros(0, np.int64)
+    columns = joined(pieces) if pieces else {FIRST: none, LAST: none}
+    slots: Ints = np.concatenate([none, *(piece.slots.astype(np.int64) for piece in pieces)])
+    rows = np.flatnonzero(columns[LAST] > until_us) if until_us is not None else np.arange(len(slots))
+    order, new = _alike(slots[rows], columns[FIRST][rows], columns[LAST][rows])
+    order = rows[order]
+    merged = reduced(taken(columns, order), new) if len(order) else {FIRST: none, LAST: none}
+    held = slots[order][new]
+    spanned = _spanned(merged[FIRST], merged[LAST])
+    return Cells(spanned, np.array([0, len(held)][: len(spanned.start_us) + 1]), held.astype(np.int32), merged)
+
+
+def corrected_until(group: GroupPlan, mark: Watermark) -> int:
+    """Sessions that end at or before this time are corrected no more."""
+    times = [mark.at(plan.query.late_after_us) for plan in group.queries if plan.query.corrected_for_us]
+    return min((int(SMALLEST) if time is None else time for time in times), default=int(LARGEST))
+
+
+def _holding(now: Sessions, some: Sessions) -> Ints:
+    """For each of some sessions the place of the last of now, of its slot, that begins no later: if one holds it, this
+    is it. `now` are not empty.
+    """
+    times = np.unique(np.concatenate([now.starts_us, some.starts_us]))
+    known, asked = (each.slots * len(times) + np.searchsorted(times, each.starts_us) for each in (now, some))
+    return np.maximum(np.searchsorted(known, asked, "right") - 1, 0)
+
+
+def _alike(slots: Ints, starts_us: Ints, ends_us: Ints) -> tuple[Ints, Mask]:
+    """An order in which equal sessions follow each other, and where in it another begins."""
+    order = np.lexsort((ends_us, starts_us, slots))
+    new = np.ones(len(order), bool)
+    pairs = [column[order] for column in (slots, starts_us, ends_us)]
+    new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in pairs])
+    return order, new
+
+
+def _spanned(starts_us: Ints, ends_us: Ints) -> Slices:
+    """One slice over all sessions; none without any."""
+    if not len(starts_us):
+        return Slices(starts_us, ends_us, starts_us)
+    return Slices(np.array([starts_us.min()]), np.array([ends_us.max()]), np.zeros(1, np.int64))
