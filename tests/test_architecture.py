@@ -32,7 +32,7 @@ HOMES = {
     "pyspark": ("spark/",),
     "py4j": ("spark/",),
     "lmdb": ("state/backends/lmdb.py",),
-    "redis": ("state/backends/redis.py",),
+    "redis": ("state/backends/redis", "testing/redis_servers.py"),
     "obstore": ("log/object_store.py",),
     "typer": ("cli.py", "control/"),
     "rich": ("cli.py", "control/"),
