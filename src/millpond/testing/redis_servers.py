@@ -44,16 +44,22 @@ def free_ports(count: int) -> list[int]:
 
 
 class RedisServer:
-    """One server that saves nothing, with `options` on its command line; a context manager that ends it."""
+    """One server that saves nothing, with `options` on its command line; a context manager that ends it.
 
-    def __init__(self, folder: Path, *options: str, port: int | None = None) -> None:
+    `configuration` is a file, and words after it, that come before them, as a Sentinel needs.
+    """
+
+    def __init__(
+        self, folder: Path, *options: str, port: int | None = None, configuration: Sequence[str] = ()
+    ) -> None:
         binary = redis_binary()
         if binary is None:
             raise FileNotFoundError("no redis-server is installed")
         self.port = free_ports(1)[0] if port is None else port
         folder.mkdir(parents=True, exist_ok=True)
-        fixed = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-        self._command = [binary, *fixed, *options]
+        fixed = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder)]
+        saving = [] if configuration else ["--save", "", "--repl-diskless-sync-delay", "0"]
+        self._command = [binary, *configuration, *fixed, *saving, *options]
         self._shell: subprocess.Popen[bytes] | None = None
         self.pid = 0
 

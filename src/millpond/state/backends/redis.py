@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from redis.crc import key_slot
 
 from millpond.errors import ForeignPondError, StoreError
-from millpond.state.backends.redis_nodes import Address, Command, Nodes, Script
+from millpond.state.backends.redis_nodes import Address, Command, Nodes, Script, packed
 from millpond.state.store import (
     NEVER,
     Apply,
@@ -92,11 +92,11 @@ for first = 1, #ARGV, 4000 do
   for i = 1, #some do found[first + i] = some[i] end
 end
 return found
-""")
+""", reading=True)
 
 _SCAN = Script("""#!lua flags=no-writes
 return {redis.call('HGET', KEYS[1], 'applied'), redis.call('HGETALL', KEYS[2])}
-""")
+""", reading=True)
 
 # All keys of a bucket have its tag, so those of its tables may be made here.
 _CLEAR = Script("""#!lua flags=allow-oom
@@ -120,7 +120,9 @@ for _, table in ipairs(redis.call('SMEMBERS', KEYS[1])) do
   bytes = bytes + (redis.call('MEMORY', 'USAGE', ARGV[1] .. table) or 0)
 end
 return {rows, bytes}
-""")
+""", reading=True)
+
+_SCRIPTS = (_APPLY, _READ, _SCAN, _CLEAR, _DROP, _SIZE)
 
 
 class RedisStore(BucketStore):
@@ -137,7 +139,7 @@ class RedisStore(BucketStore):
         self._read_only = read_only
         self._places = [f"{prefix}:{{{tag}}}:".encode() for tag in tags]
         self._slots = [key_slot(place) for place in self._places]
-        self._nodes = Nodes(address)
+        self._nodes = Nodes(address, _SCRIPTS)
         try:
             if not read_only:
                 for primary in self._nodes.primaries:
@@ -237,12 +239,12 @@ class RedisStore(BucketStore):
 
     def _call(self, script: Script, bucket: int, keys: Sequence[bytes], arguments: Sequence[bytes] = ()) -> Command:
         place = self._place(bucket)
-        return Command(self._slots[bucket], script.call([place + key for key in keys], arguments), script)
+        return Command(self._slots[bucket], script.call([place + key for key in keys], arguments))
 
     def _plain(self, buckets: Iterable[int], command: bytes, key: bytes, *more: bytes) -> list[Any]:
         return self._run(
             [
-                Command.plain(self._slots[bucket], [command, self._place(bucket) + key, *more])
+                Command(self._slots[bucket], packed([command, self._place(bucket) + key, *more]))
                 for bucket in buckets
             ]
         )

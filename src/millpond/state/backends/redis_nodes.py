@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
@@ -40,28 +40,23 @@ Address: TypeAlias = tuple[str, int]
 
 
 class Script:
-    """A Lua script, called by the digest of its text."""
+    """A Lua script, called by the digest of its text; a `reading` one may be run by who may only read."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, reading: bool = False) -> None:
         self.text = text.encode()
+        self._verb = b"EVALSHA_RO" if reading else b"EVALSHA"
         self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
 
     def call(self, keys: Sequence[bytes], arguments: Sequence[bytes] = ()) -> bytes:
         """The command that runs it."""
-        return packed([b"EVALSHA", self.sha, b"%d" % len(keys), *keys, *arguments])
+        return packed([self._verb, self.sha, b"%d" % len(keys), *keys, *arguments])
 
 
 class Command(NamedTuple):
-    """A command for the owner of `slot`, as it is sent; `script` is what it calls."""
+    """A command for the owner of `slot`, as it is sent."""
 
     slot: int
     data: bytes
-    script: Script | None = None
-
-    @classmethod
-    def plain(cls, slot: int, words: Sequence[bytes]) -> Command:
-        """One of Redis's own commands."""
-        return cls(slot, packed(words))
 
 
 def packed(words: Sequence[bytes]) -> bytes:
@@ -74,7 +69,7 @@ def packed(words: Sequence[bytes]) -> bytes:
 
 
 class Nodes:
-    """The primaries behind one address; several threads may use it.
+    """The primaries behind one address; several threads may use it. `scripts` are those that commands may call.
 
     The address is `redis://` or `rediss://` with `[[user]:password@]host[:port][/db][?option=value]`, its options those
     of redis-py; `redis+sentinel://…@host:port,host:port/service[/db]` names Sentinels.
@@ -83,7 +78,8 @@ class Nodes:
         StoreError: the address is none, or nobody answers.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, scripts: Sequence[Script] = ()) -> None:
+        self._loads = [packed([b"SCRIPT", b"LOAD", script.text]) for script in scripts]
         self.name, self._seeds, self._service, kwargs = _parsed(address)
         self._make, self._kwargs = kwargs.pop("connection_class"), kwargs
         self._lock = threading.Lock()
@@ -154,20 +150,18 @@ class Nodes:
         asking: dict[int, Address] = {}
         left: Sequence[int] = range(len(commands))
         deadline, pause, cut = time.monotonic() + PATIENCE_SECONDS, 0.01, False
-        unknown: dict[Address, set[Script]] = defaultdict(set)
+        forgetful: set[Address] = set()
         while left:
             places: dict[Address, list[int]] = defaultdict(list)
             for i in left:
                 places[asking.get(i) or self._owners[commands[i].slot]].append(i)
-            found = self._round(commands, places, asking, unknown)
-            unknown.clear()
+            found = self._round(commands, places, asking, forgetful)
+            forgetful.clear()
             asking, again = {}, []
             moved: refused.RedisError | None = None
             for address, i, answer in found:
                 if isinstance(answer, refused.NoScriptError):
-                    script = commands[i].script
-                    assert script is not None
-                    unknown[address].add(script)
+                    forgetful.add(address)
                 elif isinstance(answer, _CHANGING):
                     moved = answer
                     if isinstance(answer, refused.AskError):
@@ -193,13 +187,13 @@ class Nodes:
 
     def _round(
         self, commands: Sequence[Command], places: Mapping[Address, Sequence[int]], asking: Mapping[int, Address],
-        unknown: Mapping[Address, Iterable[Script]],
+        forgetful: Container[Address],
     ) -> list[tuple[Address, int, Any]]:  # fmt: skip
         """Send each node its commands; its answers with their numbers. Errors are answers."""
         words: dict[Address, list[bytes]] = {}
         first: dict[Address, int] = {}
         for address, numbers in places.items():
-            sent = [packed([b"SCRIPT", b"LOAD", script.text]) for script in unknown.get(address, ())]
+            sent = [*self._loads] if address in forgetful else []
             words[address], first[address] = sent, len(sent)
             for i in numbers:
                 if i in asking:
@@ -313,8 +307,6 @@ def _read(line: Any) -> Any:
         return line.read_response(disable_decoding=True)
     except refused.ResponseError as error:
         return error
-    except (refused.MovedError, refused.AskError, refused.ClusterDownError, refused.MasterDownError) as error:
-        return error
 
 
 def _timing() -> dict[str, Any]:
@@ -343,6 +335,7 @@ def _parsed(address: str) -> tuple[str, list[Address], str, dict[str, Any]]:
         at = f"{login}@" if login else ""
         plain = urlunsplit(("rediss" if parts.scheme == "rediss" else "redis", f"{at}host", path, parts.query, ""))
         pool = redis.ConnectionPool.from_url(plain, **_timing())
+        pool.make_connection()  # knows its options, and does not connect yet
     except (ValueError, TypeError) as error:
         raise StoreError(f"The store's address is none: {error}.", cure) from None
     kwargs = {name: value for name, value in pool.connection_kwargs.items() if name not in ("host", "port")}
