@@ -47,8 +47,8 @@ MAX_FUNCTION_LINES = 60
 UNSAFE_MODULES = {"pickle", "cloudpickle", "marshal", "dill", "shelve"}
 UNSAFE_CALLS = {"eval", "exec", "__import__"}
 
-LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset()
-"""(path, module) pairs that may be imported inside a function: only what a worker must load late."""
+LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset({("control/wiring.py", "millpond.state.backends.redis")})
+"""(path, module) pairs that may be imported inside a function: only what a worker must load late, or may be missing."""
 
 
 class Import(NamedTuple):

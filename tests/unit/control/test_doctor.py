@@ -192,7 +192,7 @@ def test_a_slow_disk() -> None:
 def test_a_pond_and_its_store(tmp_pond: Path) -> None:
     LocalPond(tmp_pond, [Stream("tx", ())], [])
     (tmp_pond / IDENTITY).write_text("local")
-    open_store("lmdb", open_truth(tmp_pond)).close()
+    open_store("lmdb", open_truth(tmp_pond), 1024).close()
     before = sorted(path.relative_to(tmp_pond) for path in tmp_pond.rglob("*"))
     checks = found(Asked(tmp_pond))
     assert checks["pond"].what == f"{tmp_pond}: 0 queries, records up to 0"

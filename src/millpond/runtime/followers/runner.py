@@ -10,6 +10,7 @@ Records are read, decoded and folded once for all followers that are near each o
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ _US = 1_000_000
 class FollowerStatus:
     """Where a follower is: its cursor (-1 before its first turn), and what went wrong since it succeeded.
 
-    `retry_at_us` is by the runner's clock; None unless it is waiting to try again.
+    `retry_at_us` is by the runner's clock; None unless it is waiting to try again. `note`: what it has mended itself.
     """
 
     name: str
@@ -45,6 +46,7 @@ class FollowerStatus:
     failures: int = 0
     error: str | None = None
     retry_at_us: int | None = None
+    note: str | None = None
 
 
 @dataclass(slots=True)
@@ -161,6 +163,7 @@ class Runner:
                     driven.failures,
                     None if driven.error is None else str(driven.error),
                     driven.retry_at_us,
+                    getattr(driven.follower, "note", None),
                 )
                 for name, driven in self._driven.items()
             )
@@ -249,6 +252,42 @@ class Runner:
 
     def _lowest(self) -> int:
         return min(map(_sure_cursor, self._driven.values()), default=self._head)
+
+
+class Runners:
+    """Several runners as one: a follower that waits for others' work, such as Spark's, has a thread of its own."""
+
+    def __init__(self, *runners: Runner) -> None:
+        self._runners = runners
+
+    def start(self) -> None:
+        """Start every thread."""
+        for runner in self._runners:
+            runner.start()
+
+    def stop(self, timeout: float) -> bool:
+        """End every thread; False when one still runs after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        ended = [runner.stop(max(0.0, deadline - time.monotonic())) for runner in self._runners]
+        return all(ended)
+
+    def notify(self, n: int) -> None:
+        """See `Runner.notify`."""
+        for runner in self._runners:
+            runner.notify(n)
+
+    def wait(self, n: int, timeout: float) -> bool:
+        """See `Runner.wait`."""
+        deadline = time.monotonic() + timeout
+        return all(runner.wait(n, max(0.0, deadline - time.monotonic())) for runner in self._runners)
+
+    def cursors(self) -> dict[str, int]:
+        """See `Runner.cursors`."""
+        return {name: cursor for runner in self._runners for name, cursor in runner.cursors().items()}
+
+    def status(self) -> tuple[FollowerStatus, ...]:
+        """See `Runner.status`."""
+        return tuple(status for runner in self._runners for status in runner.status())
 
 
 def _sure_cursor(driven: _Driven) -> int:

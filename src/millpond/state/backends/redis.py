@@ -129,11 +129,16 @@ class RedisStore(BucketStore):
     """A store at `address` (see `Nodes`; its option `prefix` begins every key), bucket b under the hash tag `tags[b]`.
 
     `owner` is kept with each bucket and compared; "" accepts any. With `read_only` the server's settings are not looked
-    at, so a user who may only read is enough. ForeignPondError: another pond has these keys. StoreError: the server
-    cannot be reached or is not fit.
+    at, so a user who may only read is enough; without `check` nothing is, because somebody did.
+
+    Raises:
+        ForeignPondError: another pond has these keys.
+        StoreError: a server cannot be reached, or is not fit.
     """
 
-    def __init__(self, address: str, tags: Sequence[str], *, owner: str = "", read_only: bool = False) -> None:
+    def __init__(
+        self, address: str, tags: Sequence[str], *, owner: str = "", read_only: bool = False, check: bool = True
+    ) -> None:
         address, prefix = _without_prefix(address)
         self._owner = owner.encode()
         self._read_only = read_only
@@ -141,10 +146,11 @@ class RedisStore(BucketStore):
         self._slots = [key_slot(place) for place in self._places]
         self._nodes = Nodes(address, _SCRIPTS)
         try:
-            if not read_only:
+            if check and not read_only:
                 for primary in self._nodes.primaries:
                     self._check_fit(primary)
-            self._check_identity()
+            if check:
+                self._check_identity()
         except BaseException:
             self.close()
             raise
