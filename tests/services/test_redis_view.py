@@ -28,7 +28,7 @@ from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import Menu, random_case
 from millpond.testing.compare import difference
 from millpond.testing.oracle import answer
-from millpond.testing.redis_servers import RedisCluster, RedisServer
+from millpond.testing.redis_servers import RedisCluster, RedisServer, until
 
 BUCKETS = 48
 INSTANCES = 3
@@ -56,7 +56,9 @@ class Bench:
         self.stores = [RedisStore(self.url, hash_tags(BUCKETS), owner="p", check=False) for _ in range(INSTANCES)]
         self.store = RedisStore(self.url, hash_tags(BUCKETS), owner="p")
         self.shared = SharedView(self.store, Share(str(folder), BUCKETS, INSTANCES, self.sizes, -1), self.settle)
-        self.runner = Runner(log, manifests, [self.shared], first_delay=0.05, longest_delay=0.2)
+        self.runner = Runner(
+            log, manifests, [self.shared], first_delay=0.05, longest_delay=0.2, look_every=0.3
+        )
 
     def settle(self, share: Share) -> Sequence[Caught]:
         with ThreadPoolExecutor(INSTANCES) as threads:
@@ -174,7 +176,42 @@ def test_a_server_that_fails_for_a_while(
         made.epochs(2)
         made.drain()
         made.check()
-        assert (made.runner.status()[0].error, made.runner.status()[0].failures) == (None, 0)
+        status = made.runner.status()[0]
+        assert (status.error, status.failures) == (None, 0)
+        assert (status.note is not None) == (said == "failed"), "only a server that was started anew has lost anything"
+
+
+def test_what_is_lost_while_the_pond_is_silent_comes_back(redis_server: RedisServer, tmp_path: Path) -> None:
+    with bench(tmp_path, redis_server) as made:
+        made.epochs(8)
+        made.drain()
+        made.check()
+        redis_server.flush()
+        until(lambda: made.runner.status()[0].note is not None, "the view is looked at")
+        made.check()
+        n = made.run.pond.manifest.n
+        assert made.shared.note == f"{BUCKETS} buckets that the store had lost were replayed, by record {n}"
+
+
+def test_a_fail_over_that_loses_what_was_acknowledged(redis_installed: None, tmp_path: Path) -> None:
+    with (
+        RedisCluster(tmp_path / "servers", primaries=3, replicas=1) as cluster,
+        bench(tmp_path, cluster) as made,
+    ):
+        made.epochs(2)
+        assert made.caught_up()
+        with cluster.servers[3].client() as replica, cluster.servers[0].client() as primary:
+            replica.config_set("masterauth", "wrong")
+            primary.execute_command("CLIENT", "KILL", "TYPE", "replica")
+            until(lambda: replica.info("replication")["master_link_status"] == "down", "the replica is cut off")
+        made.epochs(2)
+        assert made.caught_up()
+        cluster.servers[0].kill()
+        made.epochs(4)
+        made.drain()
+        made.check()
+        assert made.store.primary(0) == f"127.0.0.1:{cluster.servers[3].port}"
+        assert made.shared.note is not None and made.shared.note.startswith(f"{BUCKETS // 3} buckets that")
 
 
 def test_a_view_of_another_log_is_built_anew(redis_server: RedisServer, tmp_path: Path) -> None:

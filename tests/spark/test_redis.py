@@ -1,4 +1,4 @@
-"""A pond that serves from Redis: the instances write there themselves, look-ups equal LMDB's, what is lost comes back."""
+"""A pond that serves from Redis: the instances write there themselves, look-ups equal LMDB's, losses are mended."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from millpond.errors import ForeignPondError
 from millpond.runtime.followers.view import Served
 from millpond.state.backends.redis import RedisStore
 from millpond.testing.redis_servers import RedisCluster
+
+pytestmark = pytest.mark.slow
 
 TEXT = """
 CREATE TABLE tx (customer STRING, amount DOUBLE, ts TIMESTAMP)

@@ -36,6 +36,9 @@ IDENTITY = "pond.id"
 
 GRACE_SECONDS = 3600.0
 
+LOOK_SECONDS = 10.0
+"""How often a view on the network is looked at while the pond is silent."""
+
 STORES = "Use `lmdb`, `lmdb:PATH`, `redis://HOST:PORT` (or `rediss://`, `redis+sentinel://`) or `memory`."
 _NETWORK = ("redis", "rediss", "redis+sentinel")
 
@@ -191,7 +194,7 @@ def follow(
             share = Share(str(truth.folder), spec.buckets, spec.instances, served, -1)
             open_there = partial(instance_store, store, truth.pond, spec.buckets)
             view = SharedView(opened, share, lambda asked: settled(spark, asked, open_there))
-            runners = Runners(runner, Runner(truth.log, truth.manifests, [view]))
+            runners = Runners(runner, Runner(truth.log, truth.manifests, [view], look_every=LOOK_SECONDS))
         else:
             head = partial(load, truth.log, truth.manifests)
             runner.add(ViewFollower(opened, rows, spec.buckets, lambda: served, head))

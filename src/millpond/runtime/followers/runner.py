@@ -64,7 +64,8 @@ class Runner:
     """Drives followers over one log; `start` it once, `notify` it at each commit, `stop` it at the end.
 
     Delays are in seconds: a failing follower waits `first_delay`, then twice as long each time, at most
-    `longest_delay`.
+    `longest_delay`. When nothing came for `look_every`, followers are asked for their cursors anew, for a store may
+    lose what it held while the pond is silent; None: never.
     """
 
     def __init__(
@@ -76,11 +77,13 @@ class Runner:
         clock: Clock = now_us,
         first_delay: float = 0.1,
         longest_delay: float = 30.0,
+        look_every: float | None = None,
     ) -> None:
         self._records = _Records(log, manifests)
         self._clock = clock
         self._first_delay = first_delay
         self._longest_delay = longest_delay
+        self._look_every = look_every
         self._changed = threading.Condition()
         self._driven: dict[str, _Driven] = {}
         self._head = NOTHING_APPLIED
@@ -197,8 +200,14 @@ class Runner:
     def _run(self) -> None:
         while not self._stopping:
             seconds = self.turn()
+            silent = seconds is None
             with self._changed:
-                self._changed.wait_for(lambda: self._news or self._stopping, seconds)
+                woken = self._changed.wait_for(
+                    lambda: self._news or self._stopping, self._look_every if silent else seconds
+                )
+                if silent and not woken:
+                    for driven in self._driven.values():
+                        driven.manifest = None
 
     def _advance(self, driven: _Driven, head: int) -> None:
         manifest = driven.manifest

@@ -105,7 +105,15 @@ class SharedView:
 
     def cursor(self) -> int:
         """See `Follower.cursor`; brings every bucket to the head first, whatever the store has lost or has too much."""
-        return self._go(NOTHING_APPLIED)
+        before = self._settled
+        if before == NOTHING_APPLIED:
+            return self._go(NOTHING_APPLIED)
+        numbers = self._store.applied_many(range(self._share.buckets))
+        if set(numbers) == {before}:
+            return before
+        settled = self._go(NOTHING_APPLIED)
+        self._tell(sum(number < before for number in numbers))
+        return settled
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         """See `Follower.apply`; goes on beyond `n` where the log does.
@@ -124,9 +132,11 @@ class SharedView:
             what, _, cure = failed.rpartition(" => ")
             raise StoreError(what, cure)
         settled = min(one.n for one in found)
-        lost = sum(one.lost for one in found)
-        if lost:
-            self.note = f"{lost} buckets that the store had lost were replayed, by record {settled}"
         self._settled = settled
+        self._tell(sum(one.lost for one in found))
         self._known = drop_unserved(self._store, frozenset(self._share.served), self._known)
         return settled
+
+    def _tell(self, lost: int) -> None:
+        if lost:
+            self.note = f"{lost} buckets that the store had lost were replayed, by record {self._settled}"
