@@ -116,6 +116,48 @@ def test_large_steps_and_reads(server: RedisServer) -> None:
     store.close()
 
 
+def test_large_scans_come_in_pieces_and_whole(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RedisStore(server.url, TAGS)
+    keys = [b"%d" % i for i in range(25_000)]
+    store.apply(3, 0, NEVER, [TableWrite("t", keys, [b"0"] * len(keys))])
+    with server.client() as client:
+        client.config_resetstat()
+    rows = store.scan(3, "t")
+    assert (rows.applied, set(rows.values), sorted(rows.keys)) == (0, {b"0"}, sorted(keys))
+    assert server.calls()["hscan"] >= 2 and "hgetall" not in server.calls()
+    plain, n = RedisStore._in_pieces, [0]
+
+    def disturbed(self: RedisStore, bucket: int, table: str) -> dict[bytes, bytes]:
+        """A step comes between two pieces, as often as told."""
+        found = plain(self, bucket, table)
+        if n[0] < moves:
+            n[0] += 1
+            store.apply(3, n[0], n[0] - 1, [TableWrite("t", keys, [b"%d" % n[0]] * len(keys))])
+        return found
+
+    monkeypatch.setattr(RedisStore, "_in_pieces", disturbed)
+    for moves in (1, 4):
+        rows = store.scan(3, "t")
+        assert (rows.applied, set(rows.values), len(rows.keys)) == (moves, {b"%d" % moves}, len(keys))
+    assert server.calls()["hgetall"] == 1, "after three moves all is read at once"
+    store.close()
+
+
+def test_keys_are_those_documented(server: RedisServer) -> None:
+    store = RedisStore(server.url, hash_tags(1024), owner="a-pond")
+    write = TableWrite("spend", [b'["c-17"]', b'["gone"]'], [b"{}", b"{}"])
+    store.apply_many([Apply(1, 0, NEVER, [write]), Apply(1, 2, 0, [TableWrite("spend", [b'["gone"]'], [None])])])
+    with server.client() as client:
+        kept = {key: client.hgetall(key) for key in client.scan_iter() if client.type(key) == b"hash"}
+        assert kept == {
+            b"mp:{4883}:meta": {b"applied": b"2", b"pond": b"a-pond", b"layout": b"1"},
+            b"mp:{4883}:rows:spend": {b'["c-17"]': b"{}"},
+        }
+        assert client.smembers("mp:{4883}:tables") == {b"spend"}
+        assert [client.ttl(key) for key in client.scan_iter()] == [-1] * 3
+    store.close()
+
+
 def test_a_server_that_evicts_is_refused(server: RedisServer) -> None:
     with server.client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
@@ -182,26 +224,26 @@ def test_addresses_that_do_not_work(server: RedisServer, address: str, said: str
     assert "secret" not in str(found.value)
 
 
-WRITER = """~mp:* +hget +hmget +hset +hdel +hlen +hgetall +sadd +srem +smembers +unlink +memory|usage
-            +evalsha +evalsha_ro +script|load +cluster|slots +asking +info"""
-READER = "%R~mp:* +hget +hmget +hlen +hgetall +smembers +evalsha_ro +script|load +cluster|slots +asking"
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "stores.md"
 
 
 def test_users_that_may_do_no_more_than_they_need(server: RedisServer) -> None:
+    rules = [line.split() for line in PAGE.read_text().splitlines() if line.startswith("ACL SETUSER")]
+    assert [rule[2] for rule in rules] == ["pond", "pond", "reader", "reader"]
     with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "pond", "reset", "on", ">pw", *WRITER.split())
-        client.execute_command("ACL", "SETUSER", "guest", "reset", "on", ">pw", *READER.split())
+        for rule in rules:
+            client.execute_command(*[word.replace("PASSWORD", "pw") for word in rule])
     try:
         store = RedisStore(server.url.replace("//", "//pond:pw@"), TAGS, owner="p")
         store.apply_many(steps(0))
         assert (store.tables(), store.statistics().keys) == ({"spend"}, BUCKETS * len(KEYS))
-        guest = RedisStore(server.url.replace("//", "//guest:pw@"), TAGS, owner="p", read_only=True)
+        guest = RedisStore(server.url.replace("//", "//reader:pw@"), TAGS, owner="p", read_only=True)
         assert guest.read(1, "spend", KEYS[:1]) == Found(0, [b"0"])
         assert len(guest.scan(1, "spend").keys) == len(KEYS)
         with pytest.raises(StoreError, match="opened to read"):
             guest.clear(1)
         with pytest.raises(StoreError, match="refuses this user"):
-            RedisStore(server.url.replace("//", "//guest:pw@"), TAGS, owner="p")
+            RedisStore(server.url.replace("//", "//reader:pw@"), TAGS, owner="p")
         with pytest.raises(StoreError, match="refuses this user"):
             RedisStore(server.url.replace("//", "//pond:pw@") + "?prefix=other", TAGS)
         store.clear(1)
@@ -211,7 +253,7 @@ def test_users_that_may_do_no_more_than_they_need(server: RedisServer) -> None:
         guest.close()
     finally:
         with server.client() as client:
-            client.execute_command("ACL", "DELUSER", "pond", "guest")
+            client.execute_command("ACL", "DELUSER", "pond", "reader")
 
 
 def test_a_restarted_server_is_found_empty(own_server: RedisServer) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from millpond import Pond
 from millpond.control.reader import look_up
 from millpond.errors import ForeignPondError
+from millpond.placement.slots import buckets_of, hash_tags, slots_of
 from millpond.runtime.followers.view import Served
 from millpond.state.backends.redis import RedisStore
 from millpond.testing.redis_servers import RedisCluster
@@ -80,6 +83,13 @@ def test_look_ups_equal_those_of_lmdb_and_lost_rows_come_back(
             client.flushall()
         run(3)
         assert served(pond) == served(plain)
+        bucket = int(buckets_of(slots_of(pa.array(["c3"])), 1024)[0])
+        place = f"mp:{{{hash_tags(1024)[bucket]}}}:rows:spend"
+        shown = subprocess.run(
+            ["redis-cli", "-c", "-p", str(redis_cluster.servers[0].port), "hget", place, '["c3"]'],
+            capture_output=True, check=True,
+        )  # fmt: skip
+        assert json.loads(shown.stdout) == pond.lookup("spend", "c3").document
         status = next(one for one in pond.status() if one.name == "view")
         assert status.note is not None and "buckets that the store had lost were replayed" in status.note
         assert (status.behind, status.error) == (0, None)

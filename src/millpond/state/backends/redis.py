@@ -44,6 +44,12 @@ PREFIX = "mp"
 MAX_ARGUMENTS = 1_000_000
 """Redis takes a few more in one command."""
 
+SCANNED_AT_ONCE = 10_000
+"""Rows that a scan reads in one command."""
+
+_SCANS = 3
+"""How often a scan in pieces is tried before the server is held up for all rows at once."""
+
 _VERDICTS = (Verdict.APPLIED, Verdict.ALREADY, Verdict.BEHIND)
 _FOREIGN = "MPFOREIGN "
 
@@ -95,7 +101,9 @@ return found
 """, reading=True)
 
 _SCAN = Script("""#!lua flags=no-writes
-return {redis.call('HGET', KEYS[1], 'applied'), redis.call('HGETALL', KEYS[2])}
+local applied = redis.call('HGET', KEYS[1], 'applied')
+if redis.call('HLEN', KEYS[2]) > tonumber(ARGV[1]) then return {applied, false} end
+return {applied, redis.call('HGETALL', KEYS[2])}
 """, reading=True)
 
 # All keys of a bucket have its tag, so those of its tables may be made here.
@@ -182,8 +190,18 @@ class RedisStore(BucketStore):
         return [Found(_number(answer[0]), answer[1:]) for answer in found]
 
     def scan(self, bucket: int, table: str) -> Rows:
-        """See `BucketStore.scan`; never torn, so the server is busy for as long as the bucket is large."""
-        applied, flat = self._run([self._call(_SCAN, bucket, [b"meta", _rows(table)])])[0]
+        """See `BucketStore.scan`; never torn, but a bucket that is lost and replayed meanwhile may lack rows.
+
+        Many rows are read in pieces, so that the server has time for others, and anew when the number has moved.
+        """
+        for _ in range(_SCANS):
+            applied, flat = self._whole(bucket, table, SCANNED_AT_ONCE)
+            if flat is not None:
+                return Rows(_number(applied), flat[::2], flat[1::2])
+            rows = self._in_pieces(bucket, table)
+            if self.applied(bucket) == _number(applied):
+                return Rows(_number(applied), list(rows), list(rows.values()))
+        applied, flat = self._whole(bucket, table, 1 << 62)
         return Rows(_number(applied), flat[::2], flat[1::2])
 
     def clear_many(self, buckets: Iterable[int]) -> None:
@@ -246,6 +264,18 @@ class RedisStore(BucketStore):
     def _call(self, script: Script, bucket: int, keys: Sequence[bytes], arguments: Sequence[bytes] = ()) -> Command:
         place = self._place(bucket)
         return Command(self._slots[bucket], script.call([place + key for key in keys], arguments))
+
+    def _whole(self, bucket: int, table: str, most: int) -> Any:
+        return self._run([self._call(_SCAN, bucket, [b"meta", _rows(table)], [b"%d" % most])])[0]
+
+    def _in_pieces(self, bucket: int, table: str) -> dict[bytes, bytes]:
+        rows: dict[bytes, bytes] = {}
+        cursor = b"0"
+        while True:
+            cursor, flat = self._plain([bucket], b"HSCAN", _rows(table), cursor, b"COUNT", b"%d" % SCANNED_AT_ONCE)[0]
+            rows.update(zip(flat[::2], flat[1::2], strict=True))
+            if cursor == b"0":
+                return rows
 
     def _plain(self, buckets: Iterable[int], command: bytes, key: bytes, *more: bytes) -> list[Any]:
         return self._run(
