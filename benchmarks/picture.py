@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 _WIDTH, _HEIGHT, _MARGIN, _LEGEND = 320, 200, 56, 20
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933")
 
 
 class Panel(NamedTuple):
