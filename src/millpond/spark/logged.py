@@ -86,8 +86,6 @@ def _listagg(
     asked = [(order, translate(order.child())) for order in items(function.orderExpressions())]
     by = [(order, value) for order, value in asked if not isinstance(value, Literal)]  # a constant orders nothing
     _check_types(node, [text, *(value for _, value in by)])
-    if text.type != "string":
-        raise _refused(node, f"joins {text.type} values", "Join strings.")
     parameters = [literal("" if delimiter is None else str(delimiter), "string")]
     for order, _ in by:
         direction, nulls = str(order.direction().sql()).lower(), str(order.nullOrdering().sql()).lower()
