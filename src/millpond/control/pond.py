@@ -14,6 +14,7 @@ import pyarrow as pa
 from millpond.control.causes import Why, explain_why
 from millpond.control.compiling import compiled_of, write_compiled
 from millpond.control.inputs import empty_inputs
+from millpond.control.latest import LatestRows
 from millpond.control.reader import read_truth
 from millpond.control.schemas import check_files
 from millpond.control.tally import QueryCounts, Tally
@@ -85,7 +86,7 @@ class Pond:
         self._cache = Path(cache) if cache is not None else _host_local_folder()
         self._on_epoch = on_epoch or (lambda _epoch: None)
         self._tally = Tally()
-        self._front = FrontEnd(self.spark)
+        self._front = FrontEnd(self.spark, LatestRows)
         self._queries: dict[str, AnyQuery] = {}
         self._truth: Truth | None = None
         self._driver: Driver | None = None

@@ -133,14 +133,21 @@ def open_store(address: str, truth: Truth, *, read_only: bool = False) -> Bucket
     Raises:
         StoreError: no such store is known, or it cannot be opened.
     """
-    kind, _, place = address.partition(":")
-    if kind == "memory":
+    if address == "memory":
         return MemoryStore()
-    if kind == "lmdb":
-        path = Path(place) if place else truth.folder / "view" / "rows.lmdb"
+    path = store_file(address, truth)
+    if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         return LmdbStore(path, owner=truth.pond, read_only=read_only)
     raise StoreError(f"There is no store {address!r}.", "Use `lmdb`, `lmdb:PATH` or `memory`.")
+
+
+def store_file(address: str, truth: Truth) -> Path | None:
+    """The file of the store at `address`, if it is one that is a file."""
+    kind, _, place = address.partition(":")
+    if kind != "lmdb":
+        return None
+    return Path(place) if place else truth.folder / "view" / "rows.lmdb"
 
 
 def follow(

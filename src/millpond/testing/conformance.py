@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from threading import Thread
 
 from millpond.errors import StoreError
-from millpond.state.store import NEVER, Apply, BucketStore, Found, Outcome, TableWrite, Verdict, Wanted
+from millpond.state.store import NEVER, Apply, BucketStore, Found, Outcome, Rows, TableWrite, Verdict, Wanted
 
 
 def check_bucket_store(make_store: Callable[[], BucketStore]) -> None:
@@ -108,6 +108,8 @@ def _tables_and_buckets_are_apart(store: BucketStore) -> None:
         for name in names:
             rows = store.scan(bucket, name)
             assert (rows.applied, rows.keys, rows.values) == (0, [b"k"], [f"{name}@{bucket}".encode()])
+            assert store.scan_many([bucket, 7], name) == [rows, Rows(NEVER)]
+    assert store.scan_many([], "t") == []
     assert store.tables() == frozenset(names)
     assert store.statistics().keys == 25
 

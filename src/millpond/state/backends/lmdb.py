@@ -107,6 +107,11 @@ class LmdbStore(BucketStore):
         """See `BucketStore.scan`; never torn."""
         return self._read(lambda draft: draft.scan(bucket, table))
 
+    def scan_many(self, buckets: Iterable[int], table: str) -> list[Rows]:
+        """See `BucketStore.scan_many`; all as of one moment."""
+        wanted = list(buckets)
+        return self._read(lambda draft: [draft.scan(bucket, table) for bucket in wanted])
+
     def clear_many(self, buckets: Iterable[int]) -> None:
         """See `BucketStore.clear_many`."""
         cleared = list(buckets)
