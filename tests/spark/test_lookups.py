@@ -107,6 +107,35 @@ def test_which_files_an_epoch_sees(spark: SparkSession, tmp_path: Path) -> None:
         spark.catalog.dropTempView("frame")
 
 
+def test_a_table_of_a_database_is_read_anew_in_every_epoch(spark: SparkSession, tmp_path: Path) -> None:
+    """Apache Derby, which comes with Spark."""
+    write_epochs(tmp_path, 3)
+    jvm, url = spark._jvm, f"jdbc:derby:{tmp_path}/db"
+    assert jvm is not None
+    jvm.System.setProperty("derby.stream.error.file", f"{tmp_path}/derby.log")
+
+    def write(label: str, keys: Sequence[int]) -> None:
+        rows = spark.createDataFrame([(key, label) for key in keys], "k bigint, label string")
+        rows.write.mode("overwrite").option("truncate", "true").jdbc(f"{url};create=true", "dim")
+
+    write("old", [1])
+    pond = Pond(
+        spark, tmp_path / "pond", instances=2, store="memory", on_epoch=Steps({2: lambda: write("new", [1, 2])})
+    )
+    with pond:
+        pond.load(
+            TX.format(folder=tmp_path)
+            + f"CREATE TEMPORARY VIEW dim USING jdbc OPTIONS (url '{url}', dbtable 'dim');"
+            + "CREATE TEMPORARY VIEW asked USING jdbc "
+            + f"OPTIONS (url '{url}', query 'SELECT \"k\", \"label\" FROM dim WHERE \"k\" > 1');"
+        )
+        for name in ("dim", "asked"):
+            pond.add(name, select(name))
+        pond.run(once=True)
+        assert labels(pond, "dim") == {1: ["old", None], 2: ["old", None], 3: ["new", "new"]}
+        assert labels(pond, "asked") == {1: [None, None], 2: [None, None], 3: [None, "new"]}
+
+
 def test_a_table_that_is_gone_ends_the_run_and_the_next_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     """Spark would list it as one without rows. What was committed stands; a run begins with a new list."""
     write_epochs(tmp_path, 4)
