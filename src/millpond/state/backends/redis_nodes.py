@@ -36,6 +36,12 @@ _CHANGING = (
 )  # fmt: skip
 """Refusals that pass once the map is read again, or in a moment."""
 
+_CLUSTERS: Mapping[str, type[refused.ResponseError]] = {
+    "MOVED": refused.MovedError, "ASK": refused.AskError, "TRYAGAIN": refused.TryAgainError,
+    "CLUSTERDOWN": refused.ClusterDownError, "MASTERDOWN": refused.MasterDownError,
+}  # fmt: skip
+"""Redis-py 5 knows these on connections of its cluster client only."""
+
 Address: TypeAlias = tuple[str, int]
 
 
@@ -306,7 +312,8 @@ def _read(line: Any) -> Any:
     try:
         return line.read_response(disable_decoding=True)
     except refused.ResponseError as error:
-        return error
+        word, _, rest = str(error).partition(" ")
+        return _CLUSTERS[word](rest) if word in _CLUSTERS else error
 
 
 def _timing() -> dict[str, Any]:
