@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from millpond.errors import StoreError
+from millpond.errors import CorruptError, StoreError
 from millpond.log.manifest import load
 from millpond.model.query import Query
 from millpond.model.windows import length_us
@@ -23,7 +27,7 @@ from millpond.runtime.followers.shared_view import Caught, Share, SharedView, ca
 from millpond.runtime.followers.view import ViewFollower, scan
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.backends.redis import RedisStore
-from millpond.state.store import BucketStore
+from millpond.state.store import BucketStore, TableWrite
 from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import Menu, random_case
 from millpond.testing.compare import difference
@@ -254,6 +258,45 @@ def test_an_instance_reads_and_writes_once_per_record(
         assert calls == ["apply_many"] * INSTANCES
 
 
+ZOMBIE = """
+import sys, msgspec
+from millpond.placement.slots import hash_tags
+from millpond.runtime.followers.shared_view import Share, catch_up
+from millpond.state.backends.redis import RedisStore
+share = msgspec.json.decode(sys.argv[1], type=Share)
+store = RedisStore(sys.argv[2], hash_tags(share.buckets), owner="p", check=False)
+print(msgspec.json.encode(catch_up(share, 0, store)).decode())
+"""
+
+
+def test_an_instance_that_wakes_up_late_changes_nothing(redis_server: RedisServer, tmp_path: Path) -> None:
+    faults = tmp_path / "faults"
+    faults.mkdir()
+    with bench(tmp_path, redis_server) as made:
+        made.epochs(3)
+        assert made.caught_up()
+        n = made.run.pond.manifest.n
+        share = Share(str(made.folder), BUCKETS, INSTANCES, made.sizes, n - 1)  # as of an older epoch
+        zombie = subprocess.Popen(
+            [sys.executable, "-c", ZOMBIE, msgspec.json.encode(share).decode(), made.url],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MILLPOND_FAULT_DIR": str(faults),
+                 "MILLPOND_FAULT": "view.before_apply:1:stop"},
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            until((faults / "view.before_apply.1.stop").exists, "the instance stands before its step")
+            made.epochs(5)
+            made.drain()
+            assert made.caught_up()
+            os.kill(zombie.pid, signal.SIGCONT)
+            said, _ = zombie.communicate(timeout=SECONDS)
+        finally:
+            zombie.kill()
+        assert msgspec.json.decode(said, type=Caught) == Caught(made.run.pond.manifest.n)
+        made.check()
+        assert made.shared.note is None
+
+
 def test_a_share_of_the_buckets_is_all_that_an_instance_touches(tmp_path: Path) -> None:
     store = MemoryStore()
     case = random_case(random.Random(5).randint(0, 9), 60, 2, menu=Menu(raising=False))
@@ -262,6 +305,13 @@ def test_a_share_of_the_buckets_is_all_that_an_instance_touches(tmp_path: Path) 
     assert catch_up(share, 2, store) == Caught(run.pond.manifest.n)
     owned = [bucket for bucket in range(BUCKETS) if store.applied(bucket) >= 0]
     assert owned == [bucket for bucket in range(BUCKETS) if bucket * 5 // BUCKETS == 2]
+    run.epoch(dealt(1)(case.epochs[0]))
+    with pytest.raises(CorruptError, match="is of 1 instances, not of 5"):
+        catch_up(share, 2, store)
+    late = SharedView(store, Share(share.folder, BUCKETS, 1, {}, -1), made_settle(store))
+    store.apply(0, 0, -1, [TableWrite("old", [b"k"], [b"v"])])
+    late.cursor()
+    assert store.tables() == frozenset(), "a table that is not served is dropped by whoever brings news"
 
 
 def test_a_store_that_is_gone_is_an_answer_not_a_failure(tmp_path: Path) -> None:

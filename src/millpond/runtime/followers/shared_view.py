@@ -14,12 +14,12 @@ from typing import TypeAlias
 
 import msgspec
 
-from millpond.errors import StoreError
+from millpond.errors import CorruptError, StoreError
 from millpond.log.follower import NOTHING_APPLIED
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
-from millpond.log.records import Entry, decode
+from millpond.log.records import Entry, EpochRecord, decode
 from millpond.placement.slots import even_owners
 from millpond.runtime.followers.rows import RowsReader, section_reader
 from millpond.runtime.followers.view import BucketsBehind, ViewFollower, drop_unserved
@@ -41,11 +41,12 @@ class Share(msgspec.Struct, frozen=True):
 class Caught(msgspec.Struct, frozen=True):
     """What became of one instance's buckets: they all stand at `n`; `lost` of them had stood lower than they should.
 
-    `error`: the store refused, and why; -1 is then the number.
+    `news`: somebody else had not brought them there before. `error`: the store refused, and why; `n` is then -1.
     """
 
     n: int
     lost: int = 0
+    news: bool = False
     error: str = ""
 
 
@@ -70,12 +71,16 @@ def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
     log, manifests = Log(LocalFolder(folder / "log")), Manifests(LocalFolder(folder / "manifest"))
     rows = RowsReader(section_reader(folder), instance=instance)
     view = ViewFollower(store, rows, mine, lambda: share.served, lambda: load(log, manifests))
-    lost = 0
+    lost, news = 0, False
     try:
         n = view.cursor() if share.since == NOTHING_APPLIED else share.since
         while (data := log.read(n + 1)) is not None:
+            entry = decode(data)
+            if isinstance(entry.record, EpochRecord) and len(entry.record.receipts) != share.instances:
+                made = len(entry.record.receipts)
+                raise CorruptError(f"Record {n + 1} is of {made} instances, not of {share.instances}.", "Report this.")
             try:
-                view.show(n + 1, decode(data))
+                news |= view.show(n + 1, entry)
                 n += 1
             except BucketsBehind:
                 if lost:
@@ -84,7 +89,7 @@ def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
                 n = view.cursor()
     except StoreError as error:
         return Caught(NOTHING_APPLIED, error=f"{error.what} => {error.cure}")
-    return Caught(n, lost)
+    return Caught(n, lost, news)
 
 
 class SharedView:
@@ -134,7 +139,9 @@ class SharedView:
         settled = min(one.n for one in found)
         self._settled = settled
         self._tell(sum(one.lost for one in found))
-        self._known = drop_unserved(self._store, frozenset(self._share.served), self._known)
+        if any(one.news for one in found):
+            # a driver that was overtaken has none, and must not drop what its successor serves
+            self._known = drop_unserved(self._store, frozenset(self._share.served), self._known)
         return settled
 
     def _tell(self, lost: int) -> None:

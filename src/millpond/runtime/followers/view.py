@@ -63,9 +63,9 @@ class BucketsBehind(StoreError):
 class ViewFollower:
     """Keeps a store, or some of its buckets (`buckets` is then a range of them), at the head of the log.
 
-    `served` returns, for each query that is served now, the size of its window in microseconds; whoever keeps all
-    buckets drops, at the next record, the table of a query that is no longer in it. `head` reads the manifest at the
-    head of the log; it must really look, for a driver that was overtaken would clear what its successor has applied.
+    `served` returns, for each query that is served now, the size of its window in microseconds; the table of
+    a query that is no longer in it is dropped at the next record. `head` reads the manifest at the head of the
+    log; it must really look, for a driver that was overtaken would clear what its successor has applied.
     """
 
     name = "view"
@@ -81,7 +81,6 @@ class ViewFollower:
         self._store = store
         self._rows = rows
         self._buckets = range(buckets) if isinstance(buckets, int) else buckets
-        self._whole = isinstance(buckets, int)
         self._served = served
         self._head = head
         self._known: frozenset[str] | None = None
@@ -105,17 +104,22 @@ class ViewFollower:
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         """See `Follower.apply`; BucketsBehind when a bucket has fallen behind: ask for the cursor and replay."""
-        self.show(n, record)
+        news = self.show(n, record)
+        if news:
+            self._known = drop_unserved(self._store, frozenset(self._served()), self._known)
 
-    def show(self, n: int, record: Entry) -> None:
-        """`apply`, which needs no manifest: at most one call to read from the store, and one to write."""
+    def show(self, n: int, record: Entry) -> bool:
+        """Bring the buckets from record `n` - 1 to `n`: at most one call to read from the store, and one to write.
+
+        Tells whether it was news to any bucket. BucketsBehind: see `apply`.
+        """
         served = self._served()
         try:
             queries = [query for query in self._rows.queries(record) if query in served]
             found = {query: self._rows.batches(record, query) for query in queries}
         except RowsGone:
             self._start_over(n)
-            return
+            return False
         tables = {query: table for query, table in found.items() if table is not None}
         writes: dict[int, list[TableWrite]] = {}
         stored = self._stored(tables)
@@ -132,8 +136,7 @@ class ViewFollower:
         reached("view.before_apply")
         news = self._expect_applied(steps)
         reached("view.after_apply")
-        if news and self._whole:
-            self._known = drop_unserved(self._store, frozenset(served), self._known)
+        return news
 
     def _stored(self, tables: Mapping[str, pa.Table]) -> dict[str, dict[tuple[int, str], bytes | None]]:
         """For each query whose rows may change, what is stored for the keys of its rows, read at once."""
