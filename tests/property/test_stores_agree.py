@@ -116,7 +116,7 @@ def _plain(rows: Rows) -> tuple[int, list[tuple[bytes, bytes]]]:
 
 def run_machine(openers: Sequence[Callable[[Path], BucketStore]]) -> None:
     machine = type("Machine", (StoresAgree,), {"openers": openers})
-    run_state_machine_as_test(machine, settings=settings(max_examples=30, stateful_step_count=20, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=25, deadline=None))
 
 
 def open_lmdb(folder: Path) -> BucketStore:
