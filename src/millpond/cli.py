@@ -47,7 +47,10 @@ Checkpoint = Annotated[
 ]
 Master = Annotated[str, typer.Option("--master", metavar="URL", help="Where Spark runs: local[*], local[4], ….")]
 Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Heap of the driver's JVM.")]
-StoreAddress = Annotated[str, typer.Option("--store", metavar="STORE", help="lmdb, lmdb:PATH or memory.")]
+StoreAddress = Annotated[
+    str,
+    typer.Option("--store", metavar="STORE", envvar="MILLPOND_STORE", help="lmdb, lmdb:PATH, redis://HOST or memory."),
+]
 Instances = Annotated[
     Optional[int],  # noqa: UP045
     typer.Option("--instances", metavar="N", min=1, help="Parallel folds [default: Spark's parallelism]."),

@@ -1,18 +1,22 @@
-"""The memory and the LMDB store agree after any sequence of steps, replays, clears, drops and reopenings."""
+"""Every store agrees with that in memory after any sequence of steps, replays, clears, drops and reopenings."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from millpond.placement.slots import hash_tags
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
-from millpond.state.store import NEVER, Apply, Rows, TableWrite, Wanted
+from millpond.state.backends.redis import RedisStore
+from millpond.state.store import NEVER, Apply, BucketStore, Rows, TableWrite, Wanted
+from millpond.testing.redis_servers import RedisCluster, RedisServer
 
 BUCKETS = range(3)
 TABLES = ("a", "b", "é")
@@ -29,18 +33,28 @@ writes = st.lists(
 
 
 class StoresAgree(RuleBasedStateMachine):
-    """Drives both stores with the same calls and compares everything a caller can see."""
+    """Drives all stores with the same calls and compares everything a caller can see."""
+
+    openers: ClassVar[Sequence[Callable[[Path], BucketStore]]] = ()
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.path = Path(self.folder.name) / "view.lmdb"
         self.memory = MemoryStore()
-        self.lmdb = LmdbStore(self.path, map_bytes=1 << 16)
+        self.others = self.open()
+        for store in self.others:
+            store.clear_many(BUCKETS)
+            for table in store.tables():
+                store.drop_table(table)
         self.history: dict[int, list[Apply]] = {bucket: [] for bucket in BUCKETS}
 
-    def both(self, steps: Sequence[Apply]) -> None:
-        assert self.memory.apply_many(steps) == self.lmdb.apply_many(steps)
+    def open(self) -> list[BucketStore]:
+        return [opener(Path(self.folder.name)) for opener in self.openers]
+
+    def all(self, steps: Sequence[Apply]) -> None:
+        expected = self.memory.apply_many(steps)
+        for store in self.others:
+            assert store.apply_many(steps) == expected
 
     @rule(batch=st.lists(st.tuples(st.sampled_from(BUCKETS), st.integers(1, 3), writes), max_size=4))
     def next_numbers(self, batch: list[tuple[int, int, list[TableWrite]]]) -> None:
@@ -50,50 +64,70 @@ class StoresAgree(RuleBasedStateMachine):
             steps.append(Apply(bucket, standing[bucket] + stride, standing[bucket], some))
             standing[bucket] += stride
             self.history[bucket].append(steps[-1])
-        self.both(steps)
+        self.all(steps)
 
     @rule(bucket=st.sampled_from(BUCKETS), n=st.integers(0, 12), back=st.integers(1, 3), some=writes)
     def any_numbers(self, bucket: int, n: int, back: int, some: list[TableWrite]) -> None:
-        self.both([Apply(bucket, n, max(NEVER, n - back), some)])
+        self.all([Apply(bucket, n, max(NEVER, n - back), some)])
 
     @rule(bucket=st.sampled_from(BUCKETS))
     def replay(self, bucket: int) -> None:
-        self.both(self.history[bucket][-3:])
+        self.all(self.history[bucket][-3:])
 
     @rule(buckets=st.lists(st.sampled_from(BUCKETS), max_size=2))
     def clear(self, buckets: list[int]) -> None:
-        self.memory.clear_many(buckets)
-        self.lmdb.clear_many(buckets)
+        for store in (self.memory, *self.others):
+            store.clear_many(buckets)
 
     @rule(table=st.sampled_from(TABLES))
     def drop(self, table: str) -> None:
-        self.memory.drop_table(table)
-        self.lmdb.drop_table(table)
+        for store in (self.memory, *self.others):
+            store.drop_table(table)
 
     @rule()
     def reopen(self) -> None:
-        self.lmdb.close()
-        self.lmdb = LmdbStore(self.path, map_bytes=1 << 16)
+        self.close()
+        self.others = self.open()
 
     @invariant()
     def same_to_every_caller(self) -> None:
-        assert self.memory.applied_many(BUCKETS) == self.lmdb.applied_many(BUCKETS)
-        assert self.memory.tables() == self.lmdb.tables()
-        assert self.memory.statistics().keys == self.lmdb.statistics().keys
-        wanted = [Wanted(bucket, table, KEYS) for bucket in BUCKETS for table in TABLES]
-        assert self.memory.read_many(wanted) == self.lmdb.read_many(wanted)
-        for bucket in BUCKETS:
-            for table in TABLES:
-                assert _plain(self.memory.scan(bucket, table)) == _plain(self.lmdb.scan(bucket, table))
+        expected = _seen(self.memory)
+        for store in self.others:
+            assert _seen(store) == expected
+
+    def close(self) -> None:
+        for store in self.others:
+            store.close()
 
     def teardown(self) -> None:
-        self.lmdb.close()
+        self.close()
         self.folder.cleanup()
+
+
+def _seen(store: BucketStore) -> tuple[object, ...]:
+    wanted = [Wanted(bucket, table, KEYS) for bucket in BUCKETS for table in TABLES]
+    scanned = [_plain(store.scan(bucket, table)) for bucket in BUCKETS for table in TABLES]
+    return store.applied_many(BUCKETS), store.tables(), store.statistics().keys, store.read_many(wanted), scanned
 
 
 def _plain(rows: Rows) -> tuple[int, list[tuple[bytes, bytes]]]:
     return rows.applied, sorted(zip(rows.keys, rows.values, strict=True))
 
 
-TestStoresAgree = StoresAgree.TestCase
-TestStoresAgree.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+def run_machine(openers: Sequence[Callable[[Path], BucketStore]]) -> None:
+    machine = type("Machine", (StoresAgree,), {"openers": openers})
+    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=25, deadline=None))
+
+
+def open_lmdb(folder: Path) -> BucketStore:
+    return LmdbStore(folder / "view.lmdb", map_bytes=1 << 16)
+
+
+def test_lmdb_agrees() -> None:
+    run_machine([open_lmdb])
+
+
+def test_all_stores_agree(redis_server: RedisServer, redis_cluster: RedisCluster) -> None:
+    tags = hash_tags(len(BUCKETS))
+    addresses = [f"{servers.url}?prefix=agree" for servers in (redis_server, redis_cluster)]
+    run_machine([open_lmdb, *(lambda _folder, url=url: RedisStore(url, tags) for url in addresses)])

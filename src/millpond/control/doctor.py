@@ -21,11 +21,12 @@ from rich.console import Console
 
 from millpond.clock import Clock, now_us
 from millpond.control.reader import read_truth
-from millpond.control.wiring import IDENTITY, holds_something, open_store
+from millpond.control.wiring import IDENTITY, STORES, holds_something, network_store, on_network, open_store, shown
 from millpond.errors import MillpondError, PlaceError
 from millpond.ids import writer_token
 from millpond.log.local import LocalFolder
 from millpond.log.race import check_create_if_absent
+from millpond.model.spec import BUCKETS
 from millpond.spark.java import find_java
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.store import Apply, TableWrite, Verdict, Wanted
@@ -324,18 +325,26 @@ def check_store(address: str, folder: Path, probe: Path) -> Check:
     try:
         existing = Path(named) if named else folder / "view" / "rows.lmdb"
         if kind == "lmdb" and existing.exists() and (folder / IDENTITY).is_file():
-            opened = open_store(address, read_truth(folder)[0], read_only=True)
+            truth, spec = read_truth(folder)
+            opened = open_store(address, truth, spec.buckets, read_only=True)
             rows = opened.statistics().keys
             opened.close()
             return Check("store", "ok", f"{address} opens, with {rows:,} rows")
         if kind == "lmdb":
             _write_and_read(LmdbStore(probe / "rows.lmdb", owner="doctor"))
             return Check("store", "ok", f"{address} can be made, written and read")
+        if on_network(address):
+            known = read_truth(folder) if (folder / IDENTITY).is_file() else None
+            pond, buckets = ("", BUCKETS) if known is None else (known[0].pond, known[1].buckets)
+            opened = network_store(address, pond, buckets)
+            rows = opened.statistics().keys
+            opened.close()
+            return Check("store", "ok", f"{shown(address)} answers, with {rows:,} rows, and evicts none")
     except MillpondError as error:
         return Check("store", "problem", error.what, error.cure)
     if address == "memory":
         return Check("store", "ok", "memory: rows are seen by the driver's process only")
-    return Check("store", "problem", f"There is no store {address!r}.", "Use `lmdb`, `lmdb:PATH` or `memory`.")
+    return Check("store", "problem", f"There is no store {shown(address)!r}.", STORES)
 
 
 def _write_and_read(store: LmdbStore) -> None:

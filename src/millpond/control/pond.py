@@ -62,7 +62,7 @@ class Pond:
     `path` is the pond's folder, made if it is new; a later pond on the same folder with the same queries goes
     on where the last one stopped. `spark` is a classic session of yours, or None to start one. `instances` is
     the number of parallel folds (default: Spark's parallelism). `store` is where rows of served queries are
-    kept: `lmdb`, `lmdb:PATH` or `memory`. `on_epoch` is told of every committed epoch.
+    kept: `lmdb`, `lmdb:PATH`, `redis://HOST:PORT` or `memory`. `on_epoch` is told of every committed epoch.
 
     Raises:
         SetupError: this Spark session cannot be used.
@@ -274,7 +274,7 @@ class Pond:
         truth = open_truth(self.path)
         spec = self._agreed_spec(truth.manifest)
         check_one_host(self.spark, self.path)
-        followers = follow(truth, self.queries, spec.buckets, self._store)
+        followers = follow(truth, self.queries, spec, self._store, self._reading)
         setting = Setting(
             truth.pond, str(self.path), str(self._cache), spec.streams, self.plan, None, spec.instances, spec.buckets
         )

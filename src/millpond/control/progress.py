@@ -95,15 +95,17 @@ class Progress:
             return {name: utc(self._marks[name].at(delay)) for name, delay in self._delays.items()}
 
     def lag(self) -> str:
-        """How many records the sinks and the view are behind, and what keeps them."""
+        """How many records the sinks and the view are behind, what keeps them, and what they have mended."""
+        status = self._status()
+        notes = "".join(f"; {one.name}: {one.note}" for one in status if one.note)
         # one record behind is the record that was just committed
         behind = [
-            one for one in self._status() if one.name != PruneFollower.name and (one.behind > 1 or one.error)
+            one for one in status if one.name != PruneFollower.name and (one.behind > 1 or one.error)
         ]
         if not behind:
-            return "no lag"
+            return f"no lag{notes}"
         worst = max(behind, key=lambda one: (one.error is not None, one.behind))
-        return f"{worst.name} {worst.behind} behind" + (f": {worst.error}" if worst.error else "")
+        return f"{worst.name} {worst.behind} behind" + (f": {worst.error}" if worst.error else "") + notes
 
     def __enter__(self) -> Progress:
         if self._console.is_terminal:

@@ -51,8 +51,8 @@ def look_up(folder: Path, query: str, key: Sequence[str], store: str = "lmdb") -
     asked = served_query(spec, query)
     columns = _key_columns(asked, key)
     if store == "memory":
-        raise StoreError("The store `memory` is not seen from another process.", "Run the pond with `lmdb`.")
-    opened = open_store(store, truth, read_only=True)
+        raise StoreError("The store `memory` is not seen from another process.", "Run the pond with `lmdb` or Redis.")
+    opened = open_store(store, truth, spec.buckets, read_only=True)
     try:
         text, bucket = served_key(columns, 1, spec.buckets)
         return lookup(opened, query, text[0].as_py(), bucket[0].as_py())

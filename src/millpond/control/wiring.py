@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
-import mmap
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
-
-from millpond.errors import CorruptError, ForeignPondError, PlaceError, StoreError
+from millpond.errors import ForeignPondError, PlaceError, StoreError
 from millpond.ids import writer_token
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.protocol import Writer
 from millpond.log.race import check_create_if_absent
-from millpond.log.records import Receipt, Section
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
+from millpond.model.spec import PondSpec
 from millpond.model.windows import length_us
+from millpond.placement.slots import hash_tags
 from millpond.runtime.followers.prune import PruneFollower
-from millpond.runtime.followers.rows import RowsReader
-from millpond.runtime.followers.runner import Runner
+from millpond.runtime.followers.rows import RowsReader, section_reader
+from millpond.runtime.followers.runner import Runner, Runners
+from millpond.runtime.followers.shared_view import Share, SharedView
 from millpond.runtime.followers.sinks import MemoryTables, sink_follower
 from millpond.runtime.followers.view import ViewFollower
+from millpond.spark.session import Session
+from millpond.spark.settle import settled
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.store import BucketStore
@@ -36,7 +36,11 @@ IDENTITY = "pond.id"
 
 GRACE_SECONDS = 3600.0
 
-_REMEMBERED_FILES = 1024
+LOOK_SECONDS = 10.0
+"""How often a view on the network is looked at while the pond is silent."""
+
+STORES = "Use `lmdb`, `lmdb:PATH`, `redis://HOST:PORT` (or `rediss://`, `redis+sentinel://`) or `memory`."
+_NETWORK = ("redis", "rediss", "redis+sentinel")
 
 
 class Truth(NamedTuple):
@@ -52,7 +56,7 @@ class Truth(NamedTuple):
 class Followers(NamedTuple):
     """Everything that follows the log in this process."""
 
-    runner: Runner
+    runner: Runners
     tables: MemoryTables
     late_tables: MemoryTables
     store: BucketStore | None
@@ -108,29 +112,11 @@ def new_writer(truth: Truth) -> Writer:
     return Writer(writer_token(), truth.manifest)
 
 
-def section_reader(folder: Path) -> Callable[[int, Receipt, Section], pa.Buffer]:
-    """Reads sections of delta files, for followers; a file is compared with its digest when it is first read."""
-    checked: OrderedDict[str, None] = OrderedDict()
-
-    def read(_n: int, receipt: Receipt, section: Section) -> pa.Buffer:
-        path = folder / str(receipt.file)
-        with open(path, "rb") as file:
-            mapped = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        if path.name not in checked:
-            if hashlib.sha256(mapped).hexdigest() != receipt.digest:
-                raise CorruptError(f"{path} fails its digest.", "Restore the file from a copy.")
-            checked[path.name] = None
-            if len(checked) > _REMEMBERED_FILES:
-                checked.popitem(last=False)
-        return mapped.slice(section.offset, section.size)
-
-    return read
-
-
-def open_store(address: str, truth: Truth, *, read_only: bool = False) -> BucketStore:
-    """The key-value store at `address`: `memory`, `lmdb` (in the pond's folder) or `lmdb:PATH`.
+def open_store(address: str, truth: Truth, buckets: int, *, read_only: bool = False) -> BucketStore:
+    """The key-value store at `address`: `memory`, `lmdb` (in the pond's folder), `lmdb:PATH`, or a Redis's URL.
 
     Raises:
+        ForeignPondError: it holds another pond's rows.
         StoreError: no such store is known, or it cannot be opened.
     """
     if address == "memory":
@@ -139,7 +125,44 @@ def open_store(address: str, truth: Truth, *, read_only: bool = False) -> Bucket
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         return LmdbStore(path, owner=truth.pond, read_only=read_only)
-    raise StoreError(f"There is no store {address!r}.", "Use `lmdb`, `lmdb:PATH` or `memory`.")
+    if on_network(address):
+        return network_store(address, truth.pond, buckets, read_only=read_only)
+    raise StoreError(f"There is no store {shown(address)!r}.", STORES)
+
+
+def on_network(address: str) -> bool:
+    """Whether every instance can reach the store by itself, so that rows need not pass through the driver."""
+    return address.partition(":")[0] in _NETWORK
+
+
+def network_store(address: str, pond: str, buckets: int, *, read_only: bool = False, check: bool = True) -> BucketStore:
+    """The store behind a Redis's URL; `pond` "" looks at anybody's.
+
+    Raises:
+        ForeignPondError, StoreError: as `open_store`.
+    """
+    try:
+        from millpond.state.backends.redis import RedisStore
+    except ImportError as error:
+        cure = "Run `pip install 'millpond[redis]'`."
+        raise StoreError(f"The library for Redis is missing: {error}.", cure) from error
+    return RedisStore(address, hash_tags(buckets), owner=pond, read_only=read_only, check=check)
+
+
+def shown(address: str) -> str:
+    """A store's address without user and password.
+
+    >>> shown("redis://ann:secret@host:6379/0?prefix=p"), shown("lmdb:x@y")
+    ('redis://host:6379/0', 'lmdb:x@y')
+    """
+    scheme, divided, rest = address.partition("://")
+    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if divided else address
+
+
+@cache
+def instance_store(address: str, pond: str, buckets: int) -> BucketStore:
+    """The store as an instance writes to it: opened once per worker process; the driver has looked at its settings."""
+    return network_store(address, pond, buckets, check=False)
 
 
 def store_file(address: str, truth: Truth) -> Path | None:
@@ -151,8 +174,9 @@ def store_file(address: str, truth: Truth) -> Path | None:
 
 
 def follow(
-    truth: Truth, queries: Sequence[AnyQuery], buckets: int, store: str, grace_seconds: float = GRACE_SECONDS
-) -> Followers:
+    truth: Truth, queries: Sequence[AnyQuery], spec: PondSpec, store: str, spark: Session,
+    grace_seconds: float = GRACE_SECONDS,
+) -> Followers:  # fmt: skip
     """Sinks, view and pruning, not yet started.
 
     Raises:
@@ -163,6 +187,7 @@ def follow(
     late_rows, late_tables = RowsReader(read, "late"), MemoryTables()
     cursors = truth.folder / "cursors"
     runner = Runner(truth.log, truth.manifests)
+    runners = Runners(runner)
     for query in queries:
         if query.sink.format != "noop":
             runner.add(sink_follower(query, truth.pond, rows, cursors, memory=tables))
@@ -171,17 +196,22 @@ def follow(
     served = {query.name: length_us(query.window) for query in queries if isinstance(query, Query) and query.serve}
     opened = None
     if served:
-        opened = open_store(store, truth)
-        runner.add(
-            ViewFollower(opened, rows, buckets, lambda: served, lambda: load(truth.log, truth.manifests))
-        )
+        opened = open_store(store, truth, spec.buckets)
+        if on_network(store):
+            share = Share(str(truth.folder), spec.buckets, spec.instances, served, -1)
+            open_there = partial(instance_store, store, truth.pond, spec.buckets)
+            view = SharedView(opened, share, lambda asked: settled(spark, asked, open_there))
+            runners = Runners(runner, Runner(truth.log, truth.manifests, [view], look_every=LOOK_SECONDS))
+        else:
+            head = partial(load, truth.log, truth.manifests)
+            runner.add(ViewFollower(opened, rows, spec.buckets, lambda: served, head))
     prune = PruneFollower(
-        truth.folder, lambda: _lowest(runner), grace_seconds, start=truth.manifest.n
+        truth.folder, lambda: _lowest(runners), grace_seconds, start=truth.manifest.n
     )
     runner.add(prune)
-    return Followers(runner, tables, late_tables, opened, prune)
+    return Followers(runners, tables, late_tables, opened, prune)
 
 
-def _lowest(runner: Runner) -> int:
+def _lowest(runner: Runners) -> int:
     cursors = [cursor for name, cursor in runner.cursors().items() if name != PruneFollower.name]
     return min(cursors, default=1 << 62)

@@ -12,6 +12,9 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
 
+BUCKETS = 1024
+"""How many buckets a pond has unless told."""
+
 
 class PondSpec(msgspec.Struct, frozen=True):
     """Streams, queries, instances and buckets: what a claim record carries, so that a restart can compare.
@@ -24,14 +27,14 @@ class PondSpec(msgspec.Struct, frozen=True):
     streams: tuple[Stream, ...]
     queries: tuple[Query, ...]
     instances: int
-    buckets: int = 1024
+    buckets: int = BUCKETS
     stateless: tuple[Selection, ...] | msgspec.UnsetType = msgspec.UNSET
     since_us: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     joins: tuple[Join, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def of(
-        cls, streams: tuple[Stream, ...], asked: Iterable[AnyQuery], instances: int, buckets: int = 1024
+        cls, streams: tuple[Stream, ...], asked: Iterable[AnyQuery], instances: int, buckets: int = BUCKETS
     ) -> PondSpec:  # fmt: skip
         """The spec of queries of all kinds, in the order of their names."""
         ordered = sorted(asked, key=lambda query: query.name)

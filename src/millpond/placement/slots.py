@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
@@ -58,3 +59,23 @@ def even_owners(buckets: int, instances: int) -> tuple[int, ...]:
     (0, 0, 0, 1, 1, 1, 2, 2)
     """
     return tuple(bucket * instances // buckets for bucket in range(buckets))
+
+
+def hash_tags(buckets: int) -> tuple[str, ...]:
+    """For each bucket the hash tag of its keys on a server: it lies in the first hash slot of the bucket's range.
+
+    A tag is the smallest number whose decimal digits have that slot, so a bucket is where the slots of its keys are.
+
+    >>> hash_tags(4), slots_of(pa.array(hash_tags(4))).tolist()
+    (('3560', '4129', '8209', '356'), [0, 4096, 8192, 12288])
+    """
+    first = [min(-(-bucket * SLOTS // buckets), SLOTS - 1) for bucket in range(buckets)]
+    return tuple(map(str, _smallest_numbers()[first].tolist()))
+
+
+@cache
+def _smallest_numbers() -> Codes:
+    # 109757 is the last that is needed
+    slots = slots_of(pa.array(range(1 << 17)).cast(pa.string()))
+    found: Codes = np.unique(slots, return_index=True)[1]
+    return found

@@ -30,7 +30,7 @@ class _Gather:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reached("gather.start")
-        with _explained():
+        with with_code():
             for instance, packet in gather(self._task, batches, _context().partitionId()):
                 columns = [pa.array([instance], pa.int32()), pa.array([packet], pa.binary())]
                 reached("gather.packet")
@@ -44,7 +44,7 @@ class _GatherChained:
         self._task = task
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with _explained():
+        with with_code():
             for part in (part for batch in batches for part in batch.column(0).to_pylist()):
                 for instance, packet in gather_chained(self._task, part):
                     columns = [pa.array([instance], pa.int32()), pa.array([packet], pa.binary())]
@@ -59,7 +59,7 @@ class _Fold:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reached("fold.start")
-        with _explained():
+        with with_code():
             packets = [packet.as_buffer() for batch in batches for packet in batch.column(1)]
             context = _context()
             # the application-wide id: a batch that is run again by the same driver counts its attempts anew
@@ -71,7 +71,7 @@ class _Fold:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def with_code() -> Iterator[None]:
     """Say with a code that this machine has no room or no memory: only the text of an error reaches the driver."""
     try:
         yield

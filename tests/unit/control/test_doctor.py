@@ -35,6 +35,7 @@ from millpond.control.wiring import IDENTITY, open_store, open_truth
 from millpond.log.local import LocalFolder
 from millpond.model.stream import Stream
 from millpond.testing.local_pond import LocalPond
+from millpond.testing.redis_servers import RedisServer
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
@@ -192,7 +193,7 @@ def test_a_slow_disk() -> None:
 def test_a_pond_and_its_store(tmp_pond: Path) -> None:
     LocalPond(tmp_pond, [Stream("tx", ())], [])
     (tmp_pond / IDENTITY).write_text("local")
-    open_store("lmdb", open_truth(tmp_pond)).close()
+    open_store("lmdb", open_truth(tmp_pond), 1024).close()
     before = sorted(path.relative_to(tmp_pond) for path in tmp_pond.rglob("*"))
     checks = found(Asked(tmp_pond))
     assert checks["pond"].what == f"{tmp_pond}: 0 queries, records up to 0"
@@ -210,3 +211,16 @@ def test_a_pond_and_its_store(tmp_pond: Path) -> None:
 def test_stores() -> None:
     verdicts = {store: found(Asked(store=store))["store"].verdict for store in ("memory", "lmdb", "tape")}
     assert verdicts == {"memory": "ok", "lmdb": "ok", "tape": "problem"}
+    nobody = found(Asked(store="redis://ann:secret@127.0.0.1:1"))["store"]
+    assert nobody.verdict == "problem" and "redis://127.0.0.1:1 failed" in nobody.what and "secret" not in nobody.what
+
+
+def test_a_redis(redis_server: RedisServer) -> None:
+    redis_server.flush()
+    check = found(Asked(store=redis_server.url))["store"]
+    assert (check.verdict, check.what) == ("ok", f"{redis_server.url} answers, with 0 rows, and evicts none")
+    with redis_server.client() as client:
+        client.config_set("maxmemory-policy", "volatile-ttl")
+        check = found(Asked(store=redis_server.url))["store"]
+        client.config_set("maxmemory-policy", "noeviction")
+    assert (check.verdict, "noeviction" in check.cure) == ("problem", True)

@@ -77,6 +77,8 @@ def test_lag_names_the_worst_follower() -> None:
     assert bench.progress.lag() == "view 5 behind"
     bench.statuses = [FollowerStatus("a", 1, 2, 1, "disk full"), FollowerStatus("view", 3, 5)]
     assert bench.progress.lag() == "a 2 behind: disk full"
+    bench.statuses = [FollowerStatus("a", 5, 0), FollowerStatus("view", 5, 0, note="7 buckets were replayed")]
+    assert bench.progress.lag() == "no lag; view: 7 buckets were replayed"
 
 
 def test_a_terminal_shows_a_table() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.placement.slots import SLOTS, buckets_of, even_owners, slots_of
+from millpond.placement.slots import SLOTS, buckets_of, even_owners, hash_tags, slots_of
 
 
 @pytest.mark.parametrize("text, slot", [
@@ -48,3 +48,17 @@ def test_owners_are_contiguous_and_even(buckets: int, instances: int) -> None:
     if buckets >= instances:
         assert sorted(sizes) == list(range(instances))
         assert max(sizes.values()) - min(sizes.values()) <= 1
+
+
+@pytest.mark.parametrize("buckets", [1, 7, 1024, 16384])
+def test_a_tag_lies_in_the_first_slot_of_its_bucket(buckets: int) -> None:
+    slots = slots_of(pa.array(hash_tags(buckets)))
+    owners = buckets_of(np.arange(SLOTS), buckets)
+    assert slots.tolist() == np.unique(owners, return_index=True)[1].tolist()
+
+
+def test_a_tag_is_the_smallest_number_with_its_slot() -> None:
+    found: dict[int, int] = {}
+    for number in range(110_000):
+        found.setdefault(binascii.crc_hqx(str(number).encode(), 0) % SLOTS, number)
+    assert hash_tags(SLOTS) == tuple(str(found[slot]) for slot in range(SLOTS))

@@ -1,4 +1,4 @@
-"""The memory and LMDB stores pass the conformance suite, and LMDB its own promises."""
+"""Every store passes the conformance suite, and LMDB keeps its own promises."""
 
 from __future__ import annotations
 
@@ -14,17 +14,25 @@ import lmdb
 import pytest
 
 from millpond.errors import ForeignPondError, StoreError
+from millpond.placement.slots import hash_tags
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
+from millpond.state.backends.redis import RedisStore
 from millpond.state.store import NEVER, Apply, BucketStore, Found, TableWrite, Verdict
 from millpond.testing.conformance import CHECKS, check_bucket_store
 
+TAGS = hash_tags(1024)
 
-@pytest.fixture(params=["memory", "lmdb", "lmdb with a tiny map"])
+
+@pytest.fixture(params=["memory", "lmdb", "lmdb with a tiny map", "redis_server", "redis_cluster"])
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], BucketStore]]:
     numbers = count()
+    servers = request.getfixturevalue(request.param) if request.param.startswith("redis") else None
 
     def make() -> BucketStore:
+        if servers is not None:
+            servers.flush()
+            return RedisStore(servers.url, TAGS)
         if request.param == "memory":
             return MemoryStore()
         size = 1 << 16 if "tiny" in request.param else 1 << 28
@@ -44,6 +52,13 @@ def test_conforms(check: Callable[[BucketStore], None], make_store: Callable[[],
 
 def test_whole_suite_closes_what_it_opens(make_store: Callable[[], BucketStore]) -> None:
     check_bucket_store(make_store)
+
+
+def test_the_highest_bucket(tmp_path: Path) -> None:
+    for store in (MemoryStore(), LmdbStore(tmp_path / "v.lmdb")):
+        store.apply(65535, 0, NEVER, [TableWrite("t", [b"k"], [b"v"])])
+        assert (store.read(65535, "t", [b"k"]).values, store.applied(65534)) == ([b"v"], NEVER)
+        store.close()
 
 
 def test_steps_and_writes_are_checked() -> None:

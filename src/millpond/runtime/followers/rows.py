@@ -5,9 +5,12 @@ Result rows and late rows are the sections of two kinds, read by a reader each.
 
 from __future__ import annotations
 
+import hashlib
+import mmap
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -22,6 +25,7 @@ PRIVATE = "__"
 """Columns whose names begin so are for the view only, and leave through no sink."""
 
 _REMEMBERED_RECORDS = 8
+_REMEMBERED_FILES = 1024
 
 _Index: TypeAlias = dict[str, list[tuple[Receipt, Section]]]
 
@@ -33,12 +37,14 @@ class RowsGone(CorruptError):
 class RowsReader:
     """Finds and reads the sections of one kind, `rows` or `late`; share one among all followers of a pond.
 
-    A record is indexed by query once, so that a thousand sinks do not each search a thousand sections.
+    A record is indexed by query once, so that a thousand sinks do not each search a thousand sections. With `instance`
+    only what that instance wrote is found.
     """
 
-    def __init__(self, read_section: ReadSection, kind: SectionKind = "rows") -> None:
+    def __init__(self, read_section: ReadSection, kind: SectionKind = "rows", instance: int | None = None) -> None:
         self._read_section = read_section
         self._kind = kind
+        self._instance = instance
         self._lock = threading.Lock()
         self._indexes: OrderedDict[str, _Index] = OrderedDict()
 
@@ -74,7 +80,7 @@ class RowsReader:
         with self._lock:
             index = self._indexes.get(entry.digest)
             if index is None:
-                index = self._indexes[entry.digest] = _index_of(entry, self._kind)
+                index = self._indexes[entry.digest] = _index_of(entry, self._kind, self._instance)
                 if len(self._indexes) > _REMEMBERED_RECORDS:
                     self._indexes.popitem(last=False)
             return index
@@ -102,12 +108,33 @@ class RowsReader:
         return pa.py_buffer(entry.inline(receipt)[section.offset : section.offset + section.size])
 
 
-def _index_of(entry: Entry, kind: SectionKind) -> _Index:
+def section_reader(folder: Path) -> ReadSection:
+    """Reads sections of delta files in a pond's folder; a file is compared with its digest when it is first read."""
+    checked: OrderedDict[str, None] = OrderedDict()
+
+    def read(_n: int, receipt: Receipt, section: Section) -> pa.Buffer:
+        path = folder / str(receipt.file)
+        with open(path, "rb") as file:
+            mapped = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        if path.name not in checked:
+            if hashlib.sha256(mapped).hexdigest() != receipt.digest:
+                raise CorruptError(f"{path} fails its digest.", "Restore the file from a copy.")
+            checked[path.name] = None
+            if len(checked) > _REMEMBERED_FILES:
+                checked.popitem(last=False)
+        return mapped.slice(section.offset, section.size)
+
+    return read
+
+
+def _index_of(entry: Entry, kind: SectionKind, instance: int | None) -> _Index:
     record = entry.record
     index: _Index = {}
     # An empty reason in `quarantined` ends a quarantine, so rows beside it count.
     if isinstance(record, EpochRecord):
         for receipt in sorted(record.receipts, key=lambda receipt: receipt.instance):
+            if instance not in (None, receipt.instance):
+                continue
             for section in receipt.sections:
                 # late events are late whether or not a result raised
                 left_out = kind == "rows" and record.quarantined.get(section.group)

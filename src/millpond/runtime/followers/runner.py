@@ -10,6 +10,7 @@ Records are read, decoded and folded once for all followers that are near each o
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ _US = 1_000_000
 class FollowerStatus:
     """Where a follower is: its cursor (-1 before its first turn), and what went wrong since it succeeded.
 
-    `retry_at_us` is by the runner's clock; None unless it is waiting to try again.
+    `retry_at_us` is by the runner's clock; None unless it is waiting to try again. `note`: what it has mended itself.
     """
 
     name: str
@@ -45,6 +46,7 @@ class FollowerStatus:
     failures: int = 0
     error: str | None = None
     retry_at_us: int | None = None
+    note: str | None = None
 
 
 @dataclass(slots=True)
@@ -62,7 +64,8 @@ class Runner:
     """Drives followers over one log; `start` it once, `notify` it at each commit, `stop` it at the end.
 
     Delays are in seconds: a failing follower waits `first_delay`, then twice as long each time, at most
-    `longest_delay`.
+    `longest_delay`. When nothing came for `look_every`, followers are asked for their cursors anew, for a store may
+    lose what it held while the pond is silent; None: never.
     """
 
     def __init__(
@@ -74,11 +77,13 @@ class Runner:
         clock: Clock = now_us,
         first_delay: float = 0.1,
         longest_delay: float = 30.0,
+        look_every: float | None = None,
     ) -> None:
         self._records = _Records(log, manifests)
         self._clock = clock
         self._first_delay = first_delay
         self._longest_delay = longest_delay
+        self._look_every = look_every
         self._changed = threading.Condition()
         self._driven: dict[str, _Driven] = {}
         self._head = NOTHING_APPLIED
@@ -161,6 +166,7 @@ class Runner:
                     driven.failures,
                     None if driven.error is None else str(driven.error),
                     driven.retry_at_us,
+                    getattr(driven.follower, "note", None),
                 )
                 for name, driven in self._driven.items()
             )
@@ -194,8 +200,14 @@ class Runner:
     def _run(self) -> None:
         while not self._stopping:
             seconds = self.turn()
+            silent = seconds is None
             with self._changed:
-                self._changed.wait_for(lambda: self._news or self._stopping, seconds)
+                woken = self._changed.wait_for(
+                    lambda: self._news or self._stopping, self._look_every if silent else seconds
+                )
+                if silent and not woken:
+                    for driven in self._driven.values():
+                        driven.manifest = None
 
     def _advance(self, driven: _Driven, head: int) -> None:
         manifest = driven.manifest
@@ -249,6 +261,42 @@ class Runner:
 
     def _lowest(self) -> int:
         return min(map(_sure_cursor, self._driven.values()), default=self._head)
+
+
+class Runners:
+    """Several runners as one: a follower that waits for others' work, such as Spark's, has a thread of its own."""
+
+    def __init__(self, *runners: Runner) -> None:
+        self._runners = runners
+
+    def start(self) -> None:
+        """Start every thread."""
+        for runner in self._runners:
+            runner.start()
+
+    def stop(self, timeout: float) -> bool:
+        """End every thread; False when one still runs after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        ended = [runner.stop(max(0.0, deadline - time.monotonic())) for runner in self._runners]
+        return all(ended)
+
+    def notify(self, n: int) -> None:
+        """See `Runner.notify`."""
+        for runner in self._runners:
+            runner.notify(n)
+
+    def wait(self, n: int, timeout: float) -> bool:
+        """See `Runner.wait`."""
+        deadline = time.monotonic() + timeout
+        return all(runner.wait(n, max(0.0, deadline - time.monotonic())) for runner in self._runners)
+
+    def cursors(self) -> dict[str, int]:
+        """See `Runner.cursors`."""
+        return {name: cursor for runner in self._runners for name, cursor in runner.cursors().items()}
+
+    def status(self) -> tuple[FollowerStatus, ...]:
+        """See `Runner.status`."""
+        return tuple(status for runner in self._runners for status in runner.status())
 
 
 def _sure_cursor(driven: _Driven) -> int:

@@ -56,8 +56,12 @@ class ServedBucket:
     documents: list[bytes]
 
 
+class BucketsBehind(StoreError):
+    """The store has lost what buckets had applied."""
+
+
 class ViewFollower:
-    """Keeps a store at the head of the log.
+    """Keeps a store, or some of its buckets (`buckets` is then a range of them), at the head of the log.
 
     `served` returns, for each query that is served now, the size of its window in microseconds; the table of
     a query that is no longer in it is dropped at the next record. `head` reads the manifest at the head of the
@@ -70,13 +74,13 @@ class ViewFollower:
         self,
         store: BucketStore,
         rows: RowsReader,
-        buckets: int,
+        buckets: int | range,
         served: Callable[[], Mapping[str, int]],
         head: Callable[[], Manifest],
     ) -> None:
         self._store = store
         self._rows = rows
-        self._buckets = range(buckets)
+        self._buckets = range(buckets) if isinstance(buckets, int) else buckets
         self._served = served
         self._head = head
         self._known: frozenset[str] | None = None
@@ -88,73 +92,66 @@ class ViewFollower:
         head = self._head()
         ahead = np.flatnonzero(applied > head.n)
         if len(ahead):
-            self._store.clear_many(ahead.tolist())
+            self._store.clear_many([self._buckets[place] for place in ahead.tolist()])
             applied[ahead] = NEVER
         start = _before_oldest_rows(head)
         empty = np.flatnonzero(applied == NEVER)
         if len(empty) and start > NEVER:
             # Nothing older is retained, so there is nothing to replay before.
-            self._expect_applied([Apply(bucket, start, NEVER) for bucket in empty.tolist()])
+            self._expect_applied([Apply(self._buckets[place], start, NEVER) for place in empty.tolist()])
             applied[empty] = start
         return int(applied.min())
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
-        """See `Follower.apply`; StoreError when a bucket has fallen behind: ask for the cursor and replay."""
+        """See `Follower.apply`; BucketsBehind when a bucket has fallen behind: ask for the cursor and replay."""
+        news = self.show(n, record)
+        if news:
+            self._known = drop_unserved(self._store, frozenset(self._served()), self._known)
+
+    def show(self, n: int, record: Entry) -> bool:
+        """Bring the buckets from record `n` - 1 to `n`: at most one call to read from the store, and one to write.
+
+        Tells whether it was news to any bucket. BucketsBehind: see `apply`.
+        """
         served = self._served()
-        writes: dict[int, list[TableWrite]] = {}
         try:
-            for query in self._rows.queries(record):
-                if query in served:
-                    self._collect(n, query, served[query], record, writes)
+            queries = [query for query in self._rows.queries(record) if query in served]
+            found = {query: self._rows.batches(record, query) for query in queries}
         except RowsGone:
             self._start_over(n)
-            return
+            return False
+        tables = {query: table for query, table in found.items() if table is not None}
+        writes: dict[int, list[TableWrite]] = {}
+        stored = self._stored(tables)
+        for query, table in tables.items():
+            documents = (
+                _newer_documents(table, n, served[query], stored[query]) if query in stored
+                else latest_documents(table, n, served[query])
+            )  # fmt: skip
+            for bucket, keys, some in documents:
+                if bucket not in self._buckets:
+                    raise CorruptError(f"A row of query {query} in record {n} is in bucket {bucket}.", "Report this.")
+                writes.setdefault(bucket, []).append(TableWrite(query, keys, some))
         steps = [Apply(bucket, n, n - 1, writes.get(bucket, ())) for bucket in self._buckets]
         reached("view.before_apply")
         news = self._expect_applied(steps)
         reached("view.after_apply")
-        if news:
-            self._drop_unserved(frozenset(served))
+        return news
 
-    def _collect(self, n: int, query: str, size_us: int, record: Entry, writes: dict[int, list[TableWrite]]) -> None:
-        table = self._rows.batches(record, query)
-        if table is None:
-            return
-        changing = DELETED in table.column_names
-        found = self._newer_documents(query, table, n, size_us) if changing else latest_documents(table, n, size_us)
-        for bucket, keys, documents in found:
-            if bucket not in self._buckets:
-                raise CorruptError(f"A row of query {query} in record {n} is in bucket {bucket}.", "Report this.")
-            writes.setdefault(bucket, []).append(TableWrite(query, keys, documents))
-
-    def _newer_documents(
-        self, query: str, table: pa.Table, n: int, size_us: int
-    ) -> Iterator[tuple[int, list[bytes], list[bytes | None]]]:
-        """As `latest_documents`, for rows that may change: only what differs from what is stored."""
-        standing = table.filter(pc.invert(table[DELETED]))
-        newest = {
-            (bucket, key): document
-            for bucket, keys, documents in (latest_documents(standing, n, size_us) if len(standing) else ())
-            for key, document in zip(keys, documents, strict=True)
-        }
-        gone = table.filter(table[DELETED])
-        deleted = set(zip(gone[KEY].to_pylist(), gone[END].to_pylist(), strict=True))
-        touched: dict[int, list[bytes]] = {}
-        for bucket, key in sorted(set(zip(table[BUCKET].to_pylist(), table[KEY].to_pylist(), strict=True))):
-            touched.setdefault(bucket, []).append(key.encode())
-        stored = self._store.read_many([Wanted(bucket, query, keys) for bucket, keys in touched.items()])
-        for (bucket, keys), found in zip(touched.items(), stored, strict=True):
-            changes: list[tuple[bytes, bytes | None]] = []
-            for key, before in zip(keys, found.values, strict=True):
-                document, end_us = newest.get((bucket, key)), _end_of(before)
-                if end_us is not None and (key.decode(), end_us) in deleted:
-                    end_us = None
-                if document is not None and (end_us is None or _ends(document) >= end_us):
-                    changes.append((key, document))
-                elif before is not None and end_us is None:
-                    changes.append((key, None))
-            if changes:
-                yield bucket, [key for key, _ in changes], [document for _, document in changes]
+    def _stored(self, tables: Mapping[str, pa.Table]) -> dict[str, dict[tuple[int, str], bytes | None]]:
+        """For each query whose rows may change, what is stored for the keys of its rows, read at once."""
+        wanted = []
+        for query, table in tables.items():
+            if DELETED in table.column_names:
+                touched: dict[int, list[bytes]] = {}
+                for bucket, key in sorted(set(zip(table[BUCKET].to_pylist(), table[KEY].to_pylist(), strict=True))):
+                    touched.setdefault(bucket, []).append(key.encode())
+                wanted += [Wanted(bucket, query, keys) for bucket, keys in touched.items()]
+        stored: dict[str, dict[tuple[int, str], bytes | None]] = {one.table: {} for one in wanted}
+        for one, found in zip(wanted, self._store.read_many(wanted) if wanted else (), strict=True):
+            pairs = zip(one.keys, found.values, strict=True)
+            stored[one.table].update({(one.bucket, key.decode()): value for key, value in pairs})
+        return stored
 
     def _start_over(self, n: int) -> None:
         # Rows of n are pruned, so a row of before n might be outdated without a trace: an absent row is honest.
@@ -167,17 +164,19 @@ class ViewFollower:
         outcomes = self._store.apply_many(steps)
         behind = [outcome for outcome in outcomes if outcome.verdict is Verdict.BEHIND]
         if behind:
-            raise StoreError(
+            raise BucketsBehind(
                 f"{len(behind)} buckets of the view are behind, such as {behind[0].bucket} at {behind[0].applied}.",
                 "They are replayed from the log.",
             )
         return any(outcome.verdict is Verdict.APPLIED for outcome in outcomes)
 
-    def _drop_unserved(self, served: frozenset[str]) -> None:
-        if served != self._known:
-            for table in self._store.tables() - served:
-                self._store.drop_table(table)
-            self._known = served
+
+def drop_unserved(store: BucketStore, served: frozenset[str], known: frozenset[str] | None) -> frozenset[str]:
+    """Drop the tables of queries that are not served, unless that was seen to (`known`); what is served now."""
+    if served != known:
+        for table in store.tables() - served:
+            store.drop_table(table)
+    return served
 
 
 def latest_documents(table: pa.Table, n: int, size_us: int) -> Iterator[tuple[int, list[bytes], list[bytes | None]]]:
@@ -199,6 +198,31 @@ def latest_documents(table: pa.Table, n: int, size_us: int) -> Iterator[tuple[in
     starts = np.flatnonzero(np.diff(buckets, prepend=-1))
     for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(buckets)], strict=True):
         yield int(buckets[start]), keys[start:end], texts[start:end]
+
+
+def _newer_documents(
+    table: pa.Table, n: int, size_us: int, stored: Mapping[tuple[int, str], bytes | None]
+) -> Iterator[tuple[int, list[bytes], list[bytes | None]]]:
+    """As `latest_documents`, for rows that may change: only what differs from what is stored, by bucket and key."""
+    standing = table.filter(pc.invert(table[DELETED]))
+    newest = {
+        (bucket, key): document
+        for bucket, keys, documents in (latest_documents(standing, n, size_us) if len(standing) else ())
+        for key, document in zip(keys, documents, strict=True)
+    }
+    gone = table.filter(table[DELETED])
+    deleted = set(zip(gone[KEY].to_pylist(), gone[END].to_pylist(), strict=True))
+    changes: dict[int, list[tuple[bytes, bytes | None]]] = {}
+    for (bucket, key), before in stored.items():
+        document, end_us = newest.get((bucket, key.encode())), _end_of(before)
+        if end_us is not None and (key, end_us) in deleted:
+            end_us = None
+        if document is not None and (end_us is None or _ends(document) >= end_us):
+            changes.setdefault(bucket, []).append((key.encode(), document))
+        elif before is not None and end_us is None:
+            changes.setdefault(bucket, []).append((key.encode(), None))
+    for bucket, some in changes.items():
+        yield bucket, [key for key, _ in some], [document for _, document in some]
 
 
 def _end_of(document: bytes | None) -> int | None:

@@ -11,7 +11,7 @@ import pytest
 from millpond.errors import DiskFullError, MillpondError, PlaceError, StoreError
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
-from millpond.runtime.followers.runner import RECORDS_PER_TURN, Runner
+from millpond.runtime.followers.runner import RECORDS_PER_TURN, Runner, Runners
 
 
 class Recorder:
@@ -258,3 +258,30 @@ def test_what_may_pass_is_waited_for(start: Any, head: int) -> None:
     runner.notify(head)
     assert not runner.wait(head, 0.2)
     assert runner.status()[0].failures >= 3
+
+
+def test_what_was_lost_in_silence_is_found(start: Any, head: int) -> None:
+    forgetful = Recorder("forgetful")
+    runner = start(forgetful, look_every=0.02)
+    runner.notify(head)
+    assert runner.wait(head, 20)
+    forgetful.at = 3
+    again = threading.Event()
+    apply = forgetful.apply
+    forgetful.apply = lambda *given: (apply(*given), given[0] == head and again.set())  # type: ignore[method-assign]
+    assert again.wait(20)
+    assert forgetful.applied == [*range(head + 1), *range(4, head + 1)]
+
+
+def test_several_runners_are_one(start: Any, head: int) -> None:
+    ahead, held = Recorder("ahead"), Recorder("held")
+    held.go_on.clear()
+    runners = Runners(start(ahead, running=False), start(held, running=False))
+    runners.start()
+    runners.notify(head)
+    assert not runners.wait(head, 0.2)
+    assert {status.name for status in runners.status() if status.behind} == {"held"}
+    held.go_on.set()
+    assert runners.wait(head, 20)
+    assert runners.cursors() == {"ahead": head, "held": head}
+    assert runners.stop(20)

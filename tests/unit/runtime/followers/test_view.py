@@ -11,17 +11,25 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptError, StoreError
+from millpond.placement.slots import hash_tags
 from millpond.runtime.followers.view import Served, ViewFollower, latest_documents, lookup, lookup_many, scan
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
+from millpond.state.backends.redis import RedisStore
 from millpond.state.store import NEVER, BucketStore
 
 MINUTE = 60_000_000
 
 
-@pytest.fixture(params=["memory", "lmdb"])
+@pytest.fixture(params=["memory", "lmdb", "redis_server"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BucketStore]:
-    made = MemoryStore() if request.param == "memory" else LmdbStore(tmp_path / "view.lmdb")
+    made: BucketStore
+    if request.param == "redis_server":
+        server = request.getfixturevalue(request.param)
+        server.flush()
+        made = RedisStore(server.url, hash_tags(10))
+    else:
+        made = MemoryStore() if request.param == "memory" else LmdbStore(tmp_path / "view.lmdb")
     yield made
     made.close()
 

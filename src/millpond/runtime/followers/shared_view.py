@@ -1,0 +1,149 @@
+"""The view in a store on the network: each instance brings its own buckets to the head of the log, all at once.
+
+The follower itself, in the driver, moves no rows: it asks for a run of small tasks, one per instance, of which each
+reads the records and its own result rows and writes them into its own buckets. In the usual case that is one call
+to the store per record and instance (two where rows may change). A bucket that the store has lost is found by its
+number, and is replayed in the same task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from millpond.errors import CorruptError, StoreError
+from millpond.log.follower import NOTHING_APPLIED
+from millpond.log.local import LocalFolder
+from millpond.log.manifest import Manifest, Manifests, load
+from millpond.log.port import Log
+from millpond.log.records import Entry, EpochRecord, decode
+from millpond.placement.slots import even_owners
+from millpond.runtime.followers.rows import RowsReader, section_reader
+from millpond.runtime.followers.view import BucketsBehind, ViewFollower, drop_unserved
+from millpond.state.store import BucketStore
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What the instances must know: the pond's folder, what is served (see `ViewFollower`), and that every bucket has
+    applied record `since` (-1: not known).
+    """
+
+    folder: str
+    buckets: int
+    instances: int
+    served: dict[str, int]
+    since: int
+
+
+class Caught(msgspec.Struct, frozen=True):
+    """What became of one instance's buckets: they all stand at `n`; `lost` of them had stood lower than they should.
+
+    `news`: somebody else had not brought them there before. `error`: the store refused, and why; `n` is then -1.
+    """
+
+    n: int
+    lost: int = 0
+    news: bool = False
+    error: str = ""
+
+
+Settle: TypeAlias = Callable[[Share], Sequence[Caught]]
+"""Runs `catch_up` for each of `owners_of`, anywhere, and gives what it returned."""
+
+
+def owners_of(share: Share) -> list[int]:
+    """The instances that own buckets."""
+    return sorted(set(even_owners(share.buckets, share.instances)))
+
+
+def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
+    """Bring the buckets of one instance to the head of the log, as far as it reaches now.
+
+    Raises:
+        CorruptError: the log, or rows in it, are not what they must be.
+    """
+    owners = even_owners(share.buckets, share.instances)
+    mine = range(owners.index(instance), share.buckets - owners[::-1].index(instance))
+    folder = Path(share.folder)
+    log, manifests = Log(LocalFolder(folder / "log")), Manifests(LocalFolder(folder / "manifest"))
+    rows = RowsReader(section_reader(folder), instance=instance)
+    view = ViewFollower(store, rows, mine, lambda: share.served, lambda: load(log, manifests))
+    lost, news = 0, False
+    try:
+        n = view.cursor() if share.since == NOTHING_APPLIED else share.since
+        while (data := log.read(n + 1)) is not None:
+            entry = decode(data)
+            if isinstance(entry.record, EpochRecord) and len(entry.record.receipts) != share.instances:
+                made = len(entry.record.receipts)
+                raise CorruptError(f"Record {n + 1} is of {made} instances, not of {share.instances}.", "Report this.")
+            try:
+                news |= view.show(n + 1, entry)
+                n += 1
+            except BucketsBehind:
+                if lost:
+                    raise
+                lost = sum(applied < n for applied in store.applied_many(mine))
+                n = view.cursor()
+    except StoreError as error:
+        return Caught(NOTHING_APPLIED, error=f"{error.what} => {error.cure}")
+    return Caught(n, lost, news)
+
+
+class SharedView:
+    """The follower of a view that `settle` keeps; `note` says what the store has lost last.
+
+    `share.served` is what is served; tables of other queries are dropped.
+    """
+
+    name = "view"
+
+    def __init__(self, store: BucketStore, share: Share, settle: Settle) -> None:
+        self._store = store
+        self._share = share
+        self._settle = settle
+        self._settled = NOTHING_APPLIED
+        self._known: frozenset[str] | None = None
+        self.note: str | None = None
+
+    def cursor(self) -> int:
+        """See `Follower.cursor`; brings every bucket to the head first, whatever the store has lost or has too much."""
+        before = self._settled
+        if before == NOTHING_APPLIED:
+            return self._go(NOTHING_APPLIED)
+        numbers = self._store.applied_many(range(self._share.buckets))
+        if set(numbers) == {before}:
+            return before
+        settled = self._go(NOTHING_APPLIED)
+        self._tell(sum(number < before for number in numbers))
+        return settled
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+        """See `Follower.apply`; goes on beyond `n` where the log does.
+
+        Raises:
+            StoreError: the store refused; ask for the cursor.
+        """
+        if self._settled < n and self._go(self._settled) < n:
+            raise StoreError(f"The view is at {self._settled}, not at {n}.", "It is replayed from the log.")
+
+    def _go(self, since: int) -> int:
+        share = msgspec.structs.replace(self._share, since=since)
+        found = self._settle(share)
+        failed = next((one.error for one in found if one.error), None)
+        if failed is not None:
+            what, _, cure = failed.rpartition(" => ")
+            raise StoreError(what, cure)
+        settled = min(one.n for one in found)
+        self._settled = settled
+        self._tell(sum(one.lost for one in found))
+        if any(one.news for one in found):
+            # a driver that was overtaken has none, and must not drop what its successor serves
+            self._known = drop_unserved(self._store, frozenset(self._share.served), self._known)
+        return settled
+
+    def _tell(self, lost: int) -> None:
+        if lost:
+            self.note = f"{lost} buckets that the store had lost were replayed, by record {self._settled}"

@@ -1,0 +1,44 @@
+"""Runs the share of every instance in the view as one small Spark job, so that rows do not pass through the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from millpond.runtime.followers.shared_view import Caught, Share, catch_up, owners_of
+from millpond.spark.failures import explained
+from millpond.spark.tasks import with_code
+from millpond.state.store import BucketStore
+
+
+class _CatchUp:
+    """A task's rows are the positions of its instances among those that own buckets."""
+
+    def __init__(self, share: Share, open_store: Callable[[], BucketStore]) -> None:
+        self._share, self._open_store = share, open_store
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        owners = owners_of(self._share)
+        with with_code():
+            for place in (place for batch in batches for place in batch.column(0).to_pylist()):
+                caught = catch_up(self._share, owners[place], self._open_store())
+                yield pa.RecordBatch.from_arrays([pa.array([msgspec.json.encode(caught)])], names=["caught"])
+
+
+def settled(spark: SparkSession, share: Share, open_store: Callable[[], BucketStore]) -> list[Caught]:
+    """What `catch_up` returned, one task per instance; `open_store` must be importable by workers.
+
+    Raises:
+        MillpondError: the log is damaged, or Spark failed.
+    """
+    tasks = len(owners_of(share))
+    try:
+        table = spark.range(0, tasks, 1, tasks).mapInArrow(_CatchUp(share, open_store), "caught binary").toArrow()
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        raise explained(error) from error
+    return [msgspec.json.decode(caught, type=Caught) for caught in table.column(0).to_pylist()]

@@ -1,0 +1,365 @@
+"""The store on Redis 7 or later, or Valkey: one server, a Sentinel's service, or a cluster of any number of primaries.
+
+Version 1 of the keys; `P` is a prefix (`mp`) and `T` the bucket's hash tag, so that what a bucket owns lies in one
+slot, and where a cluster holds the hash slots of the bucket's own keys:
+
+    P:{T}:meta          hash   `applied`, `pond`, `layout`: the number, whose bucket it is, "1"
+    P:{T}:tables        set    names of tables
+    P:{T}:rows:TABLE    hash   key -> value
+
+A step is one script, which Redis runs alone, and which checks the pond, the number, and that there is memory before
+it writes. Scripts are called by digest and sent again where a server has forgotten them. Beyond the port:
+  * any number of processes may write; each bucket's number guards it;
+  * rows vanish with an unsaved server, a flush, or a fail-over that lost writes: the number vanishes with them;
+  * a server that evicts keys would tear a bucket apart, so it must be set to `noeviction`;
+  * a step of one bucket may have 500 000 rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from redis.crc import key_slot
+
+from millpond.errors import ForeignPondError, StoreError
+from millpond.state.backends.redis_nodes import Address, Command, Nodes, Script, packed
+from millpond.state.store import (
+    NEVER,
+    Apply,
+    BucketStore,
+    Found,
+    Outcome,
+    Rows,
+    Statistics,
+    TableWrite,
+    Verdict,
+    Wanted,
+)
+
+LAYOUT = b"1"
+PREFIX = "mp"
+MAX_ARGUMENTS = 1_000_000
+"""Redis takes a few more in one command."""
+
+SCANNED_AT_ONCE = 10_000
+"""Rows that a scan reads in one command."""
+
+_SCANS = 3
+"""How often a scan in pieces is tried before the server is held up for all rows at once."""
+
+_VERDICTS = (Verdict.APPLIED, Verdict.ALREADY, Verdict.BEHIND)
+_FOREIGN = "MPFOREIGN "
+
+# The first line makes Redis refuse a script before its first write when there is no memory, or on a replica.
+# A table of more than 8000 values does not unpack.
+_APPLY = Script("""#!lua
+local pond = redis.call('HGET', KEYS[1], 'pond')
+if pond and pond ~= ARGV[1] and ARGV[1] ~= '' then return redis.error_reply('MPFOREIGN ' .. pond) end
+local stored = tonumber(redis.call('HGET', KEYS[1], 'applied') or '-1')
+local at, moved, outcomes = 2, false, {}
+local function word() at = at + 1 return ARGV[at - 1] end
+local function number() return tonumber(word()) end
+local function send(command, key, count, write)
+  for first = at, at + count - 1, 4000 do
+    if write then redis.call(command, key, unpack(ARGV, first, math.min(first + 3999, at + count - 1))) end
+  end
+  at = at + count
+end
+for _ = 1, number() do
+  local n, previous, writes = number(), number(), number()
+  local write = stored < n and stored == previous
+  for _ = 1, writes do
+    local key, table, puts, deletes = KEYS[number()], word(), number(), number()
+    if write then redis.call('SADD', KEYS[2], table) end
+    send('HSET', key, puts, write)
+    send('HDEL', key, deletes, write)
+  end
+  if write then
+    outcomes[#outcomes + 1] = 0
+    stored, moved = n, true
+  else
+    outcomes[#outcomes + 1] = stored >= n and 1 or 2
+  end
+  outcomes[#outcomes + 1] = stored
+end
+if moved then
+  redis.call('HSET', KEYS[1], 'applied', string.format('%.0f', stored), 'pond', ARGV[1], 'layout', '1')
+end
+return outcomes
+""")
+
+_READ = Script("""#!lua flags=no-writes
+local found = {redis.call('HGET', KEYS[1], 'applied')}
+for first = 1, #ARGV, 4000 do
+  local some = redis.call('HMGET', KEYS[2], unpack(ARGV, first, math.min(first + 3999, #ARGV)))
+  for i = 1, #some do found[first + i] = some[i] end
+end
+return found
+""", reading=True)
+
+_SCAN = Script("""#!lua flags=no-writes
+local applied = redis.call('HGET', KEYS[1], 'applied')
+if redis.call('HLEN', KEYS[2]) > tonumber(ARGV[1]) then return {applied, false} end
+return {applied, redis.call('HGETALL', KEYS[2])}
+""", reading=True)
+
+# All keys of a bucket have its tag, so those of its tables may be made here.
+_CLEAR = Script("""#!lua flags=allow-oom
+local pond = redis.call('HGET', KEYS[1], 'pond')
+if pond and pond ~= ARGV[1] and ARGV[1] ~= '' then return redis.error_reply('MPFOREIGN ' .. pond) end
+for _, table in ipairs(redis.call('SMEMBERS', KEYS[2])) do redis.call('UNLINK', ARGV[2] .. table) end
+return redis.call('UNLINK', KEYS[1])
+""")
+
+_DROP = Script("""#!lua flags=allow-oom
+local pond = redis.call('HGET', KEYS[1], 'pond')
+if pond and pond ~= ARGV[1] and ARGV[1] ~= '' then return redis.error_reply('MPFOREIGN ' .. pond) end
+redis.call('UNLINK', KEYS[3])
+return redis.call('SREM', KEYS[2], ARGV[2])
+""")
+
+_SIZE = Script("""#!lua flags=no-writes
+local rows, bytes = 0, 0
+for _, table in ipairs(redis.call('SMEMBERS', KEYS[1])) do
+  rows = rows + redis.call('HLEN', ARGV[1] .. table)
+  bytes = bytes + (redis.call('MEMORY', 'USAGE', ARGV[1] .. table) or 0)
+end
+return {rows, bytes}
+""", reading=True)
+
+_SCRIPTS = (_APPLY, _READ, _SCAN, _CLEAR, _DROP, _SIZE)
+
+
+class RedisStore(BucketStore):
+    """A store at `address` (see `Nodes`; its option `prefix` begins every key), bucket b under the hash tag `tags[b]`.
+
+    `owner` is kept with each bucket and compared; "" accepts any. With `read_only` the server's settings are not looked
+    at, so a user who may only read is enough; without `check` nothing is, because somebody did.
+
+    Raises:
+        ForeignPondError: another pond has these keys.
+        StoreError: a server cannot be reached, or is not fit.
+    """
+
+    def __init__(
+        self, address: str, tags: Sequence[str], *, owner: str = "", read_only: bool = False, check: bool = True
+    ) -> None:
+        address, prefix = _without_prefix(address)
+        self._owner = owner.encode()
+        self._read_only = read_only
+        self._places = [f"{prefix}:{{{tag}}}:".encode() for tag in tags]
+        self._slots = [key_slot(place) for place in self._places]
+        self._nodes = Nodes(address, _SCRIPTS)
+        try:
+            if check and not read_only:
+                for primary in self._nodes.primaries:
+                    self._check_fit(primary)
+            if check:
+                self._check_identity()
+        except BaseException:
+            self.close()
+            raise
+
+    def apply_many(self, steps: Sequence[Apply]) -> list[Outcome]:
+        """See `BucketStore.apply_many`; the steps of a bucket are atomic together."""
+        self._check_writable()
+        numbers: dict[int, list[int]] = defaultdict(list)
+        for number, step in enumerate(steps):
+            numbers[step.bucket].append(number)
+        found = self._run(
+            [self._apply_command(bucket, [steps[i] for i in mine]) for bucket, mine in numbers.items()]
+        )
+        outcomes: list[Outcome | None] = [None] * len(steps)
+        for (bucket, mine), answer in zip(numbers.items(), found, strict=True):
+            for i, verdict, applied in zip(mine, answer[::2], answer[1::2], strict=True):
+                outcomes[i] = Outcome(bucket, _VERDICTS[verdict], applied)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def applied_many(self, buckets: Sequence[int]) -> list[int]:
+        """See `BucketStore.applied_many`."""
+        return [_number(answer) for answer in self._plain(buckets, b"HGET", b"meta", b"applied")]
+
+    def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
+        """See `BucketStore.read_many`."""
+        found = self._run(
+            [self._call(_READ, one.bucket, [b"meta", _rows(one.table)], one.keys) for one in wanted]
+        )
+        return [Found(_number(answer[0]), answer[1:]) for answer in found]
+
+    def scan(self, bucket: int, table: str) -> Rows:
+        """See `BucketStore.scan`; never torn, but a bucket that is lost and replayed meanwhile may lack rows.
+
+        Many rows are read in pieces, so that the server has time for others, and anew when the number has moved.
+        """
+        for _ in range(_SCANS):
+            applied, flat = self._whole(bucket, table, SCANNED_AT_ONCE)
+            if flat is not None:
+                return Rows(_number(applied), flat[::2], flat[1::2])
+            rows = self._in_pieces(bucket, table)
+            if self.applied(bucket) == _number(applied):
+                return Rows(_number(applied), list(rows), list(rows.values()))
+        applied, flat = self._whole(bucket, table, 1 << 62)
+        return Rows(_number(applied), flat[::2], flat[1::2])
+
+    def clear_many(self, buckets: Iterable[int]) -> None:
+        """See `BucketStore.clear_many`."""
+        self._check_writable()
+        self._run(
+            [
+                self._call(_CLEAR, bucket, [b"meta", b"tables"], [self._owner, self._place(bucket) + b"rows:"])
+                for bucket in dict.fromkeys(buckets)
+            ]
+        )
+
+    def tables(self) -> frozenset[str]:
+        """See `BucketStore.tables`; one command per bucket."""
+        answers = self._plain(range(len(self._places)), b"SMEMBERS", b"tables")
+        return frozenset(name.decode() for answer in answers for name in answer)
+
+    def drop_table(self, table: str) -> None:
+        """See `BucketStore.drop_table`; one command per bucket."""
+        self._check_writable()
+        keys, arguments = [b"meta", b"tables", _rows(table)], [self._owner, table.encode()]
+        self._run([self._call(_DROP, bucket, keys, arguments) for bucket in range(len(self._places))])
+
+    def statistics(self) -> Statistics:
+        """See `BucketStore.statistics`; bytes as the servers estimate them, from a few rows of each hash."""
+        sizes = self._run(
+            [
+                self._call(_SIZE, bucket, [b"tables"], [place + b"rows:"])
+                for bucket, place in enumerate(self._places)
+            ]
+        )
+        return Statistics(sum(size[0] for size in sizes), sum(size[1] for size in sizes))
+
+    def close(self) -> None:
+        """See `BucketStore.close`."""
+        self._nodes.close()
+
+    def primary(self, bucket: int) -> str:
+        """`host:port` of the server that holds a bucket, as far as is known."""
+        self._place(bucket)
+        host, port = self._nodes.owner(self._slots[bucket])
+        return f"{host}:{port}"
+
+    def _apply_command(self, bucket: int, steps: Sequence[Apply]) -> Command:
+        keys: dict[bytes, int] = {b"meta": 1, b"tables": 2}
+        words = [self._owner, b"%d" % len(steps)]
+        for step in steps:
+            words += [b"%d" % step.n, b"%d" % step.previous, b"%d" % len(step.writes)]
+            for write in step.writes:
+                at = keys.setdefault(_rows(write.table), len(keys) + 1)
+                puts, deletes = _parted(write)
+                words += [b"%d" % at, write.table.encode(), b"%d" % len(puts), b"%d" % len(deletes), *puts, *deletes]
+        if len(words) > MAX_ARGUMENTS:
+            raise StoreError(
+                f"A step of bucket {bucket} has {len(words) // 2:,} rows; Redis takes {MAX_ARGUMENTS // 2:,}.",
+                "Use more buckets or smaller epochs.",
+            )
+        return self._call(_APPLY, bucket, list(keys), words)
+
+    def _call(self, script: Script, bucket: int, keys: Sequence[bytes], arguments: Sequence[bytes] = ()) -> Command:
+        place = self._place(bucket)
+        return Command(self._slots[bucket], script.call([place + key for key in keys], arguments))
+
+    def _whole(self, bucket: int, table: str, most: int) -> Any:
+        return self._run([self._call(_SCAN, bucket, [b"meta", _rows(table)], [b"%d" % most])])[0]
+
+    def _in_pieces(self, bucket: int, table: str) -> dict[bytes, bytes]:
+        rows: dict[bytes, bytes] = {}
+        cursor = b"0"
+        while True:
+            cursor, flat = self._plain([bucket], b"HSCAN", _rows(table), cursor, b"COUNT", b"%d" % SCANNED_AT_ONCE)[0]
+            rows.update(zip(flat[::2], flat[1::2], strict=True))
+            if cursor == b"0":
+                return rows
+
+    def _plain(self, buckets: Iterable[int], command: bytes, key: bytes, *more: bytes) -> list[Any]:
+        return self._run(
+            [
+                Command(self._slots[bucket], packed([command, self._place(bucket) + key, *more]))
+                for bucket in buckets
+            ]
+        )
+
+    def _place(self, bucket: int) -> bytes:
+        if not 0 <= bucket < len(self._places):
+            raise StoreError(f"The store has no bucket {bucket}.", f"It was opened with {len(self._places)}.")
+        return self._places[bucket]
+
+    def _run(self, commands: Sequence[Command]) -> list[Any]:
+        answers = self._nodes.run(commands)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                if str(answer).startswith(_FOREIGN):
+                    raise self._foreign(str(answer).removeprefix(_FOREIGN).split(" ")[0])
+                raise self._nodes.explained(answer) from answer
+        return answers
+
+    def _check_writable(self) -> None:
+        if self._read_only:
+            raise StoreError(f"The store {self._nodes.name} was opened to read.", "Only the pond writes it.")
+
+    def _check_fit(self, primary: Address) -> None:
+        said = {**self._info(primary, b"server"), **self._info(primary, b"memory")}
+        where = f"{primary[0]}:{primary[1]}"
+        version = said.get("redis_version", "0")
+        if int(version.split(".")[0]) < 7:
+            raise StoreError(f"The Redis at {where} is version {version}.", "Use Redis 7 or later, or Valkey.")
+        policy = said.get("maxmemory_policy", "")
+        if policy != "noeviction":
+            raise StoreError(
+                f"The Redis at {where} may evict rows of the view (maxmemory-policy {policy}).",
+                "Run `redis-cli CONFIG SET maxmemory-policy noeviction` there, and put it into its configuration.",
+            )
+
+    def _info(self, primary: Address, section: bytes) -> dict[str, str]:
+        answer = self._nodes.ask(primary, [b"INFO", section])
+        if isinstance(answer, Exception):
+            raise self._nodes.explained(answer) from answer
+        pairs = (line.partition(":") for line in answer.decode().splitlines() if not line.startswith("#"))
+        return {name: value for name, _, value in pairs}
+
+    def _check_identity(self) -> None:
+        for layout, pond in self._plain(range(len(self._places)), b"HMGET", b"meta", b"layout", b"pond"):
+            if layout not in (None, LAYOUT):
+                raise StoreError(
+                    f"The store {self._nodes.name} has layout {layout!r}, not {LAYOUT!r}.",
+                    "The store is derived from the log: delete its keys and the view is rebuilt.",
+                )
+            if pond and self._owner and pond != self._owner:
+                raise self._foreign(pond.decode())
+
+    def _foreign(self, pond: str) -> ForeignPondError:
+        return ForeignPondError(
+            f"The keys in the store {self._nodes.name} belong to {pond!r}, not to {self._owner.decode()!r}.",
+            "Give each pond a prefix of its own, `redis://…?prefix=NAME`, or delete the keys of a pond that is gone.",
+        )
+
+
+def _rows(table: str) -> bytes:
+    return b"rows:" + table.encode()
+
+
+def _number(answer: bytes | None) -> int:
+    return NEVER if answer is None else int(answer)
+
+
+def _parted(write: TableWrite) -> tuple[list[bytes], list[bytes]]:
+    """What is put, key and value in turn, and what is deleted."""
+    latest = dict(zip(write.keys, write.values, strict=True))
+    puts = [word for key, value in latest.items() if value is not None for word in (key, value)]
+    return puts, [key for key, value in latest.items() if value is None]
+
+
+def _without_prefix(address: str) -> tuple[str, str]:
+    parts = urlsplit(address)
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    prefix = dict(options).get("prefix", PREFIX)
+    if not prefix or set(prefix) & set("{}*?[]\\ "):
+        raise StoreError(f"No keys can begin with {prefix!r}.", "Use letters, digits and colons for the prefix.")
+    rest = urlencode([(name, value) for name, value in options if name != "prefix"])
+    return urlunsplit(parts._replace(query=rest)), prefix

@@ -1,0 +1,356 @@
+"""Who holds which hash slot, and commands to all of them at once: one server, a Sentinel's service, or a cluster.
+
+A call sends one pipeline to each primary, all of them before the first answer is read. What a primary refuses
+because slots moved, a script was forgotten or a fail-over is under way is sent again, by a fresh slot map, and
+nothing else is; so each command must be one that may be repeated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import urlsplit, urlunsplit
+
+import redis
+from redis import exceptions as refused
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from millpond.errors import StoreError
+
+SLOTS = 16384
+
+PATIENCE_SECONDS = 5.0
+"""How long a call waits for an answer, and how long it goes on while slots or roles change."""
+
+_SENTINEL = "redis+sentinel"
+_TEXTS = {"redis", "rediss", _SENTINEL}
+_CHANGING = (
+    refused.MovedError, refused.AskError, refused.TryAgainError, refused.ClusterDownError,
+    refused.MasterDownError, refused.ReadOnlyError, refused.BusyLoadingError,
+)  # fmt: skip
+"""Refusals that pass once the map is read again, or in a moment."""
+
+_CLUSTERS: Mapping[str, type[refused.ResponseError]] = {
+    "MOVED": refused.MovedError, "ASK": refused.AskError, "TRYAGAIN": refused.TryAgainError,
+    "CLUSTERDOWN": refused.ClusterDownError, "MASTERDOWN": refused.MasterDownError,
+}  # fmt: skip
+"""Redis-py 5 knows these on connections of its cluster client only."""
+
+Address: TypeAlias = tuple[str, int]
+
+
+class Script:
+    """A Lua script, called by the digest of its text; a `reading` one may be run by who may only read."""
+
+    def __init__(self, text: str, *, reading: bool = False) -> None:
+        self.text = text.encode()
+        self._verb = b"EVALSHA_RO" if reading else b"EVALSHA"
+        self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
+
+    def call(self, keys: Sequence[bytes], arguments: Sequence[bytes] = ()) -> bytes:
+        """The command that runs it."""
+        return packed([self._verb, self.sha, b"%d" % len(keys), *keys, *arguments])
+
+
+class Command(NamedTuple):
+    """A command for the owner of `slot`, as it is sent."""
+
+    slot: int
+    data: bytes
+
+
+def packed(words: Sequence[bytes]) -> bytes:
+    """A command as Redis reads it.
+
+    >>> packed([b"GET", b"k"])
+    b'*2\\r\\n$3\\r\\nGET\\r\\n$1\\r\\nk\\r\\n'
+    """
+    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+
+
+class Nodes:
+    """The primaries behind one address; several threads may use it. `scripts` are those that commands may call.
+
+    The address is `redis://` or `rediss://` with `[[user]:password@]host[:port][/db][?option=value]`, its options those
+    of redis-py; `redis+sentinel://…@host:port,host:port/service[/db]` names Sentinels.
+
+    Raises:
+        StoreError: the address is none, or nobody answers.
+    """
+
+    def __init__(self, address: str, scripts: Sequence[Script] = ()) -> None:
+        self._loads = [packed([b"SCRIPT", b"LOAD", script.text]) for script in scripts]
+        self.name, self._seeds, self._service, kwargs = _parsed(address)
+        self._make, self._kwargs = kwargs.pop("connection_class"), kwargs
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._idle: dict[Address, list[Any]] = {}
+        self._owners: list[Address] = []
+        self._closed = False
+        try:
+            self._refresh()
+        except refused.RedisError as error:
+            self.close()
+            raise self.explained(error) from error
+
+    def owner(self, slot: int) -> Address:
+        """The primary that holds a slot, as far as is known."""
+        return self._owners[slot]
+
+    @property
+    def primaries(self) -> list[Address]:
+        """Every primary that holds slots, as far as is known."""
+        return sorted(set(self._owners))
+
+    def run(self, commands: Sequence[Command]) -> list[Any]:
+        """The answers in the order of the commands; an answer that is an error of the command's own is a ResponseError.
+
+        Raises:
+            StoreError: a primary refused, or was silent for longer than `PATIENCE_SECONDS`.
+        """
+        if self._closed:
+            raise StoreError(f"The store {self.name} is closed.", "Open it again.")
+        try:
+            return self._run(commands)
+        except refused.RedisError as error:
+            raise self.explained(error) from error
+
+    def ask(self, address: Address, words: Sequence[bytes]) -> Any:
+        """The answer of one node to one command."""
+        try:
+            return self._answered({address: [packed(words)]})[address][0]
+        except refused.RedisError as error:
+            raise self.explained(error) from error
+
+    def close(self) -> None:
+        """Close every connection that nobody uses; those at work close when they are given back."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, {}
+        if os.getpid() == self._pid:
+            for connection in (one for some in idle.values() for one in some):
+                connection.disconnect()
+
+    def explained(self, error: Exception) -> StoreError:
+        """What an error of redis-py means for whoever runs the pond."""
+        if isinstance(error, refused.OutOfMemoryError):
+            cure = "Give it more memory (maxmemory), or serve less; the view goes on by itself."
+            return StoreError(f"The store {self.name} has no memory left: {error}.", cure)
+        if isinstance(error, refused.NoPermissionError | refused.AuthenticationError):
+            cure = "docs/guide/stores.md lists what its user must be allowed."
+            return StoreError(f"The store {self.name} refuses this user: {error}.", cure)
+        if isinstance(error, refused.TimeoutError):
+            cure = "Is it stopped, or out of reach? The view goes on when it answers."
+            return StoreError(f"The store {self.name} did not answer in time: {error}.", cure)
+        cure = "The view is derived from the log; it goes on when the store is back."
+        return StoreError(f"The store {self.name} failed: {str(error).rstrip('.')}.", cure)
+
+    def _run(self, commands: Sequence[Command]) -> list[Any]:
+        answers: list[Any] = [None] * len(commands)
+        asking: dict[int, Address] = {}
+        left: Sequence[int] = range(len(commands))
+        deadline, pause, cut = time.monotonic() + PATIENCE_SECONDS, 0.01, False
+        forgetful: set[Address] = set()
+        while left:
+            places: dict[Address, list[int]] = defaultdict(list)
+            for i in left:
+                places[asking.get(i) or self._owners[commands[i].slot]].append(i)
+            found = self._round(commands, places, asking, forgetful)
+            forgetful.clear()
+            asking, again = {}, []
+            moved: refused.RedisError | None = None
+            for address, i, answer in found:
+                if isinstance(answer, refused.NoScriptError):
+                    forgetful.add(address)
+                elif isinstance(answer, _CHANGING):
+                    moved = answer
+                    if isinstance(answer, refused.AskError):
+                        asking[i] = (answer.host or address[0], int(answer.port))
+                elif isinstance(answer, refused.TimeoutError) or (cut and isinstance(answer, refused.ConnectionError)):
+                    raise answer
+                elif isinstance(answer, refused.ConnectionError):
+                    # it may be an old connection to a server that was restarted, or the server a fail-over left
+                    moved = answer
+                else:
+                    answers[i] = answer
+                    continue
+                again.append(i)
+            if moved is not None:
+                cut = cut or isinstance(moved, refused.ConnectionError)
+                if time.monotonic() > deadline:
+                    raise moved
+                time.sleep(pause)
+                pause = min(2 * pause, 0.5)
+                self._refresh()
+            left = sorted(again)
+        return answers
+
+    def _round(
+        self, commands: Sequence[Command], places: Mapping[Address, Sequence[int]], asking: Mapping[int, Address],
+        forgetful: Container[Address],
+    ) -> list[tuple[Address, int, Any]]:  # fmt: skip
+        """Send each node its commands; its answers with their numbers. Errors are answers."""
+        words: dict[Address, list[bytes]] = {}
+        first: dict[Address, int] = {}
+        for address, numbers in places.items():
+            sent = [*self._loads] if address in forgetful else []
+            words[address], first[address] = sent, len(sent)
+            for i in numbers:
+                if i in asking:
+                    sent.append(packed([b"ASKING"]))
+                sent.append(commands[i].data)
+        found = []
+        for address, got in self._answered(words).items():
+            at = iter(got[first[address] :])
+            for i in places[address]:
+                if i in asking:
+                    next(at)
+                found.append((address, i, next(at)))
+        return found
+
+    def _answered(self, words: Mapping[Address, Sequence[bytes]]) -> dict[Address, list[Any]]:
+        """One pipeline to each node, all sent before any is read; what fails is its own answer."""
+        lines: dict[Address, Any] = {}
+        answers: dict[Address, list[Any]] = {}
+        for address, sent in words.items():
+            try:
+                lines[address] = line = self._line(address)
+                line.send_packed_command([b"".join(sent)])
+            except refused.RedisError as error:
+                self._drop(address, lines.pop(address, None))
+                answers[address] = [error] * len(sent)
+        for address, line in lines.items():
+            got: list[Any] = []
+            try:
+                while len(got) < len(words[address]):
+                    got.append(_read(line))
+            except refused.RedisError as error:
+                self._drop(address, line)
+                got += [error] * (len(words[address]) - len(got))
+            except BaseException:
+                for one in lines.values():
+                    one.disconnect()
+                raise
+            else:
+                self._give_back(address, line)
+            answers[address] = got
+        return answers
+
+    def _line(self, address: Address) -> Any:
+        with self._lock:
+            if os.getpid() != self._pid:
+                # sockets of the parent's: not ours to close
+                self._pid, self._idle = os.getpid(), {}
+            idle = self._idle.get(address)
+            if idle:
+                return idle.pop()
+        line = self._make(host=address[0], port=address[1], **self._kwargs)
+        line.connect()
+        return line
+
+    def _give_back(self, address: Address, line: Any) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.setdefault(address, []).append(line)
+                return
+        line.disconnect()
+
+    def _drop(self, address: Address, line: Any) -> None:
+        """A connection failed: those that are idle may have been cut by the same cause."""
+        with self._lock:
+            idle = self._idle.pop(address, [])
+        for one in (*idle, *([line] if line is not None else [])):
+            one.disconnect()
+
+    def _refresh(self) -> None:
+        """Read the slot map of whoever answers."""
+        failure: refused.RedisError = refused.ConnectionError("no node is known")
+        known = self._seeds if self._service else [*dict.fromkeys([*self._owners, *self._seeds])]
+        for node in known:
+            try:
+                self._owners = self._from_sentinel(node) if self._service else self._from_node(node)
+                return
+            except refused.RedisError as error:
+                failure = error
+        raise failure
+
+    def _from_node(self, node: Address) -> list[Address]:
+        answer = self._answered({node: [packed([b"CLUSTER", b"SLOTS"])]})[node][0]
+        if isinstance(answer, refused.ResponseError) and "cluster support disabled" in str(answer):
+            return [node] * SLOTS
+        if isinstance(answer, Exception):
+            raise answer
+        owners: list[Address | None] = [None] * SLOTS
+        for first, last, primary, *_ in answer:
+            # a node that does not know its own name has none
+            owners[first : last + 1] = [((primary[0] or b"").decode() or node[0], int(primary[1]))] * (last + 1 - first)
+        if None in owners:
+            raise refused.ClusterDownError(f"CLUSTERDOWN hash slot {owners.index(None)} is served by nobody")
+        return [owner for owner in owners if owner is not None]
+
+    def _from_sentinel(self, node: Address) -> list[Address]:
+        kind: Any = redis.Connection
+        line = kind(host=node[0], port=node[1], **_timing())
+        try:
+            line.connect()
+            line.send_packed_command([packed([b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service.encode()])])
+            answer = _read(line)
+        finally:
+            line.disconnect()
+        if not isinstance(answer, list):
+            raise refused.ConnectionError(f"the Sentinel at {node[0]}:{node[1]} knows no {self._service}")
+        return [(answer[0].decode(), int(answer[1]))] * SLOTS
+
+
+def _read(line: Any) -> Any:
+    try:
+        return line.read_response(disable_decoding=True)
+    except refused.ResponseError as error:
+        word, _, rest = str(error).partition(" ")
+        return _CLUSTERS[word](rest) if word in _CLUSTERS else error
+
+
+def _timing() -> dict[str, Any]:
+    return {
+        "socket_timeout": PATIENCE_SECONDS,
+        "socket_connect_timeout": PATIENCE_SECONDS,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+    }
+
+
+def _parsed(address: str) -> tuple[str, list[Address], str, dict[str, Any]]:
+    """The name to tell people (no password), where to begin, the Sentinels' service, and what a connection needs."""
+    cure = "Write `redis://[[user]:password@]host[:port]`; see docs/guide/stores.md."
+    try:
+        parts = urlsplit(address)
+        login, _, hosts = parts.netloc.rpartition("@")
+        shown = urlunsplit((parts.scheme, hosts, parts.path, "", ""))
+        service, path = "", parts.path
+        if parts.scheme == _SENTINEL:
+            service, _, database = path.strip("/").partition("/")
+            path = f"/{database}"
+        seeds = [_host(host, 26379 if service else 6379) for host in hosts.split(",")]
+        if parts.scheme not in _TEXTS or (parts.scheme == _SENTINEL and not service):
+            raise ValueError("no such address")
+        at = f"{login}@" if login else ""
+        plain = urlunsplit(("rediss" if parts.scheme == "rediss" else "redis", f"{at}host", path, parts.query, ""))
+        pool = redis.ConnectionPool.from_url(plain, **_timing())
+        pool.make_connection()  # knows its options, and does not connect yet
+    except (ValueError, TypeError) as error:
+        raise StoreError(f"The store's address is none: {error}.", cure) from None
+    kwargs = {name: value for name, value in pool.connection_kwargs.items() if name not in ("host", "port")}
+    return shown, seeds, service, {**kwargs, "connection_class": pool.connection_class}
+
+
+def _host(text: str, port: int) -> Address:
+    found = urlsplit(f"//{text}")
+    if not found.hostname:
+        raise ValueError("it names no host")
+    return found.hostname, found.port or port

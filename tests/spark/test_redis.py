@@ -1,0 +1,116 @@
+"""A pond that serves from Redis: the instances write there themselves, look-ups equal LMDB's, losses are mended."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from millpond import Pond
+from millpond.control.reader import look_up
+from millpond.errors import ForeignPondError
+from millpond.placement.slots import buckets_of, hash_tags, slots_of
+from millpond.runtime.followers.view import Served
+from millpond.state.backends.redis import RedisStore
+from millpond.testing.redis_servers import RedisCluster
+
+pytestmark = pytest.mark.slow
+
+TEXT = """
+CREATE TABLE tx (customer STRING, amount DOUBLE, ts TIMESTAMP)
+USING json OPTIONS (path '{base}/in', maxFilesPerTrigger '1') TBLPROPERTIES ('max_ahead' = 'none');
+CREATE STREAMING TABLE spend USING parquet TBLPROPERTIES ('path' = '{base}/{name}/spend', 'serve' = 'true') AS
+SELECT customer, window(ts, '1 minute') AS w, sum(amount) AS total
+FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 10 SECONDS GROUP BY ALL;
+CREATE STREAMING TABLE running USING parquet
+TBLPROPERTIES ('path' = '{base}/{name}/running', 'serve' = 'true', 'emit' = 'update') AS
+SELECT customer, window(ts, '1 minute') AS w, count(*) AS n
+FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 10 SECONDS GROUP BY ALL HAVING count(*) % 2 = 1;
+"""
+CUSTOMERS = [f"c{i}" for i in range(12)]
+
+
+def write_file(folder: Path, number: int) -> None:
+    dice = random.Random(number)
+    lines = []
+    for _ in range(80):
+        second = 1_700_000_000 + 60 * number + dice.randint(0, 59)
+        shown = datetime.fromtimestamp(second, timezone.utc).isoformat()
+        lines.append(json.dumps({"customer": dice.choice(CUSTOMERS), "amount": dice.randint(0, 9) / 2, "ts": shown}))
+    (folder / f"{number}.json").write_text("\n".join(lines))
+    os.utime(folder / f"{number}.json", (1_700_000_000 + number,) * 2)
+
+
+def served(pond: Pond) -> dict[tuple[str, str], Served]:
+    return {(query, key): pond.lookup(query, key) for query in ("spend", "running") for key in CUSTOMERS}
+
+
+def test_look_ups_equal_those_of_lmdb_and_lost_rows_come_back(
+    spark: SparkSession, tmp_path: Path, redis_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis_cluster.flush()
+    (tmp_path / "in").mkdir()
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("rows pass through the driver")
+
+    monkeypatch.setattr(RedisStore, "apply_many", refuse)  # the workers are processes of their own
+    ponds = [Pond(spark, tmp_path / kind, instances=3, store=store) for kind, store in
+             (("redis", redis_cluster.url), ("lmdb", "lmdb"))]  # fmt: skip
+    with ponds[0] as pond, ponds[1] as plain:
+        for one in ponds:
+            one.load(TEXT.format(base=tmp_path, name=one.path.name))
+
+        def run(*files: int) -> None:
+            for number in files:
+                write_file(tmp_path / "in", number)
+            for one in ponds:
+                one.run()
+
+        run(0, 1, 2)
+        expected = served(plain)
+        assert served(pond) == expected
+        assert sum(one.document is not None for one in expected.values()) > len(CUSTOMERS)
+        with redis_cluster.servers[1].client() as client:
+            assert client.dbsize() > 100
+            client.flushall()
+        run(3)
+        assert served(pond) == served(plain)
+        bucket = int(buckets_of(slots_of(pa.array(["c3"])), 1024)[0])
+        place = f"mp:{{{hash_tags(1024)[bucket]}}}:rows:spend"
+        shown = subprocess.run(
+            ["redis-cli", "-c", "-p", str(redis_cluster.servers[0].port), "hget", place, '["c3"]'],
+            capture_output=True, check=True,
+        )  # fmt: skip
+        assert json.loads(shown.stdout) == pond.lookup("spend", "c3").document
+        status = next(one for one in pond.status() if one.name == "view")
+        assert status.note is not None and "buckets that the store had lost were replayed" in status.note
+        assert (status.behind, status.error) == (0, None)
+    redis_cluster.flush()
+    with Pond(spark, tmp_path / "redis", instances=3, store=redis_cluster.url) as again:
+        again.load(TEXT.format(base=tmp_path, name="redis"))
+        again.open()
+        again.settle()
+        found = {key: one.document for key, one in served(again).items()}
+        assert found == {key: one.document for key, one in served_of(spark, tmp_path).items()}
+        told = look_up(tmp_path / "redis", "spend", ["c3"], redis_cluster.url)
+        assert told == again.lookup("spend", "c3")
+    with Pond(spark, tmp_path / "other", store=redis_cluster.url) as other:
+        other.load(TEXT.format(base=tmp_path, name="other"))
+        with pytest.raises(ForeignPondError, match=r"Give each pond a prefix of its own, `redis://…\?prefix=NAME`"):
+            other.open()
+
+
+def served_of(spark: SparkSession, base: Path) -> dict[tuple[str, str], Served]:
+    with Pond(spark, base / "lmdb", instances=3) as plain:
+        plain.load(TEXT.format(base=base, name="lmdb"))
+        plain.open()
+        plain.settle()
+        return served(plain)
