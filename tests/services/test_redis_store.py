@@ -17,7 +17,7 @@ from millpond.errors import ForeignPondError, StoreError
 from millpond.placement.slots import hash_tags
 from millpond.state.backends.redis import RedisStore
 from millpond.state.backends.redis_nodes import Nodes
-from millpond.state.store import NEVER, Apply, Found, Outcome, TableWrite, Verdict, Wanted
+from millpond.state.store import NEVER, Apply, Found, Outcome, Rows, TableWrite, Verdict, Wanted
 from millpond.testing.redis_servers import RedisCluster, RedisServer, free_ports, until
 
 BUCKETS = 48
@@ -120,6 +120,8 @@ def test_large_scans_come_in_pieces_and_whole(server: RedisServer, monkeypatch: 
     store = RedisStore(server.url, TAGS)
     keys = [b"%d" % i for i in range(25_000)]
     store.apply(3, 0, NEVER, [TableWrite("t", keys, [b"0"] * len(keys))])
+    many, none = store.scan_many([3, 4], "t")
+    assert (many.applied, sorted(many.keys), none) == (0, sorted(keys), Rows(NEVER))
     with server.client() as client:
         client.config_resetstat()
     rows = store.scan(3, "t")

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond import Pond
+from millpond.control.latest import ServedRows
 from millpond.control.reader import look_up
 from millpond.errors import ForeignPondError
 from millpond.placement.slots import buckets_of, hash_tags, slots_of
@@ -102,6 +103,10 @@ def test_look_ups_equal_those_of_lmdb_and_lost_rows_come_back(
         assert found == {key: one.document for key, one in served_of(spark, tmp_path).items()}
         told = look_up(tmp_path / "redis", "spend", ["c3"], redis_cluster.url)
         assert told == again.lookup("spend", "c3")
+        table = pa.Table.from_batches(ServedRows(tmp_path / "redis", "spend", redis_cluster.url).read(0, 1024))
+        totals = {row["customer"]: row["total"] for row in table.to_pylist()}
+        documents = {key: one.document for (query, key), one in served(again).items() if query == "spend"}
+        assert totals == {key: found["row"]["total"] for key, found in documents.items() if found is not None}
     with Pond(spark, tmp_path / "other", store=redis_cluster.url) as other:
         other.load(TEXT.format(base=tmp_path, name="other"))
         with pytest.raises(ForeignPondError, match=r"Give each pond a prefix of its own, `redis://…\?prefix=NAME`"):

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.control.reader import read_truth, served_query
-from millpond.control.wiring import open_store, store_file
+from millpond.control.wiring import on_network, open_store, shown, store_file
 from millpond.errors import QueryTypeError, StoreError
 from millpond.runtime.followers.documents import Documents, served_columns
 from millpond.spark.latest import ServedTable
@@ -39,10 +39,10 @@ class ServedRows:
         if any(column.name.lower() == EPOCH for column in served_columns(self._asked)):
             raise QueryTypeError(f"A column of {query} is called {EPOCH}, as one of ours.", "Give it another name.")
         place = store_file(store, self._truth)
-        if place is None or not place.exists():
+        if not on_network(store) and (place is None or not place.exists()):
             raise StoreError(
-                f"Nobody keeps the rows of {query} where they are looked for ({place or store}).",
-                "Run its pond once; if it keeps them elsewhere (`store`), name that: store 'lmdb:PATH'.",
+                f"Nobody keeps the rows of {query} where they are looked for ({place or shown(store)}).",
+                "Run its pond once; if it keeps them elsewhere (`store`), name that: store 'lmdb:PATH', 'redis://…'.",
             )
 
     @property
@@ -53,7 +53,7 @@ class ServedRows:
 
     def read(self, low: int, high: int) -> Iterator[pa.RecordBatch]:
         """Those in buckets `low` … `high` - 1, as they are now, all as of one record if the store can say so."""
-        opened = open_store(self._store, self._truth, read_only=True)
+        opened = open_store(self._store, self._truth, self.buckets, read_only=True)
         try:
             yield from self._batches(opened, range(low, high))
         finally:
