@@ -12,6 +12,9 @@ from pyspark.sql import SparkSession
 from millpond.spark.session import spark_session
 from millpond.testing.redis_servers import RedisCluster, RedisServer, redis_binary
 
+# Java machines of tests live for seconds, most of which its optimising compiler would take: half the time of all tests.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
