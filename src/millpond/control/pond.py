@@ -19,7 +19,7 @@ from millpond.control.reader import read_truth
 from millpond.control.schemas import check_files
 from millpond.control.tally import QueryCounts, Tally
 from millpond.control.why import find_facts
-from millpond.control.wiring import Followers, Truth, follow, new_writer, open_truth
+from millpond.control.wiring import Followers, Truth, follow, new_writer, open_truth, owners_for
 from millpond.errors import ForeignPondError, InputError, QueryTypeError, StoreError, UnsupportedQuery
 from millpond.log.manifest import Manifest, load
 from millpond.model.endpoints import Sink
@@ -27,6 +27,7 @@ from millpond.model.query import changed_functions
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Stream
+from millpond.placement.alignment import owners_in, with_owners
 from millpond.plan.build import build_plan
 from millpond.plan.plan import Plan
 from millpond.runtime.columns import arrow_type
@@ -276,7 +277,7 @@ class Pond:
         check_one_host(self.spark, self.path)
         followers = follow(truth, self.queries, spec, self._store, self._reading)
         setting = Setting(
-            truth.pond, str(self.path), str(self._cache), spec.streams, self.plan, None, spec.instances, spec.buckets
+            truth.pond, str(self.path), str(self._cache), spec.streams, self.plan, None, spec.instances, owners_in(spec)
         )
         driver = Driver(
             self._reading, setting, truth.log, truth.manifests, new_writer(truth),
@@ -304,7 +305,9 @@ class Pond:
                 f"{self.path} was made for {_differences(known, spec)}.",
                 "Use the queries it was made for, or a new folder.",
             )
-        return spec
+        # state lies by instance, so owners stay as they were chosen
+        chosen = owners_for(self.queries, self._store, instances, spec.buckets) if known is None else owners_in(known)
+        return with_owners(spec, chosen)
 
     def stop(self) -> None:
         """Let `run` return after the epoch at hand; may be called from a signal handler or another thread."""

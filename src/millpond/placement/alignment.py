@@ -6,7 +6,12 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
+
+from millpond.errors import CorruptError
+from millpond.model.spec import PondSpec
+from millpond.placement.slots import even_owners
 
 Owners: TypeAlias = tuple[int, ...]
 """The instance of each bucket."""
@@ -48,7 +53,7 @@ class Placement(NamedTuple):
 def aligned_owners(shards: Sequence[str], instances: int) -> Owners:
     """The instance of each bucket, given its shard, so that an instance's buckets are on one shard.
 
-    Each shard has instances of its own, in number so that the largest share of an instance is as small as can be; those of
+    Each shard has instances of its own, so many that the largest share of an instance is as small as can be; shares on
     one shard differ by one bucket at most. With fewer instances than shards all shares differ by one at most, and
     some have buckets of several shards, which are neighbours by their first bucket.
 
@@ -83,9 +88,24 @@ def runs_of(owners: Iterable[int]) -> Runs:
     return tuple((instance, len(list(run))) for instance, run in groupby(owners))
 
 
-def owners_of_runs(runs: Runs) -> Owners:
-    """What `runs_of` was given."""
-    return tuple(instance for instance, count in runs for _ in range(count))
+def owners_in(spec: PondSpec) -> Owners:
+    """The instance of each bucket of a pond.
+
+    Raises:
+        CorruptError: they are not as many as its buckets and instances.
+    """
+    if isinstance(spec.owned, msgspec.UnsetType):
+        return even_owners(spec.buckets, spec.instances)
+    owners = tuple(instance for instance, count in spec.owned for _ in range(count))
+    if len(owners) != spec.buckets or not {*owners} <= {*range(spec.instances)}:
+        raise CorruptError("The stored owners of the pond's buckets are not those of its spec.", "Restore the log.")
+    return owners
+
+
+def with_owners(spec: PondSpec, owners: Owners) -> PondSpec:
+    """A spec whose owners are these; even ones are not written."""
+    even = owners == even_owners(spec.buckets, spec.instances)
+    return msgspec.structs.replace(spec, owned=msgspec.UNSET if even else runs_of(owners))
 
 
 def placement_of(owners: Sequence[int], shards: Sequence[str]) -> Placement:

@@ -99,6 +99,18 @@ class Nodes:
             self.close()
             raise self.explained(error) from error
 
+    def look(self) -> None:
+        """Read the slot map again.
+
+        Raises:
+            StoreError: nobody answers.
+        """
+        self._check_open()
+        try:
+            self._refresh()
+        except refused.RedisError as error:
+            raise self.explained(error) from error
+
     def owner(self, slot: int) -> Address:
         """The primary that holds a slot, as far as is known."""
         return self._owners[slot]
@@ -114,8 +126,7 @@ class Nodes:
         Raises:
             StoreError: a primary refused, or was silent for longer than `PATIENCE_SECONDS`.
         """
-        if self._closed:
-            raise StoreError(f"The store {self.name} is closed.", "Open it again.")
+        self._check_open()
         try:
             return self._run(commands)
         except refused.RedisError as error:
@@ -150,6 +161,10 @@ class Nodes:
             return StoreError(f"The store {self.name} did not answer in time: {error}.", cure)
         cure = "The view is derived from the log; it goes on when the store is back."
         return StoreError(f"The store {self.name} failed: {str(error).rstrip('.')}.", cure)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"The store {self.name} is closed.", "Open it again.")
 
     def _run(self, commands: Sequence[Command]) -> list[Any]:
         answers: list[Any] = [None] * len(commands)
