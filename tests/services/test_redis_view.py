@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptError, StoreError
 from millpond.log.manifest import load
 from millpond.model.query import Query
 from millpond.model.windows import length_us
-from millpond.placement.slots import even_owners, hash_tags
+from millpond.placement.alignment import placement_of
+from millpond.placement.slots import even_owners, hash_tags, slots_of
 from millpond.runtime.followers.rows import RowsReader, section_reader
 from millpond.runtime.followers.runner import Runner
 from millpond.runtime.followers.shared_view import Caught, Share, SharedView, catch_up, owners_of
@@ -223,6 +225,60 @@ def test_a_fail_over_that_loses_what_was_acknowledged(redis_installed: None, tmp
         assert made.shared.note is not None and made.shared.note.startswith(f"{BUCKETS // 3} buckets that")
 
 
+def test_slots_that_move_under_a_running_view(redis_installed: None, tmp_path: Path) -> None:
+    moved = range(6)
+    with RedisCluster(tmp_path / "servers") as cluster, bench(tmp_path, cluster) as made:
+        made.epochs(2)
+        assert made.caught_up()
+        slots = slots_of(pa.array(hash_tags(BUCKETS)[: len(moved)])).tolist()
+        with ThreadPoolExecutor(1) as mover:
+            moving = mover.submit(cluster.move, slots, 0, 2, pause=0.05)
+            made.epochs(3)
+            assert not moving.done(), "records come while slots move"
+            made.epochs(1)
+            moving.result()
+        made.epochs(2)
+        made.drain()
+        made.check()
+        assert made.shared.note is None, "nothing was lost"
+        ports = [cluster.servers[2 if bucket in moved else bucket * 3 // BUCKETS].port for bucket in range(BUCKETS)]
+        shards = made.store.shards(range(BUCKETS))
+        assert shards == [f"127.0.0.1:{port}" for port in ports]
+        assert placement_of(OWNERS, shards).local_hit_rate == 1 - len(moved) / BUCKETS, "owners stay"
+
+
+def test_a_primary_that_sleeps_until_its_replica_has_taken_over(redis_installed: None, tmp_path: Path) -> None:
+    with RedisCluster(tmp_path / "servers", replicas=1) as cluster, bench(tmp_path, cluster) as made:
+        made.epochs(2)
+        assert made.caught_up()
+        cluster.servers[0].pause()
+        try:
+            made.epochs(3)
+            until(lambda: "did not answer" in str(made.runner.status()[0].error), "the status tells of it")
+            assert made.caught_up(), "the replica has taken over, and the primary still sleeps"
+            assert made.store.shards([0]) == [f"127.0.0.1:{cluster.servers[3].port}"]
+        finally:
+            cluster.servers[0].resume()
+        made.epochs(3)
+        made.drain()
+        made.check()
+        assert made.runner.status()[0].error is None
+
+
+def test_a_node_of_a_cluster_that_starts_empty(redis_installed: None, tmp_path: Path) -> None:
+    with RedisCluster(tmp_path / "servers") as cluster, bench(tmp_path, cluster) as made:
+        made.epochs(3)
+        assert made.caught_up()
+        cluster.servers[1].kill()
+        made.epochs(1)
+        until(lambda: made.runner.status()[0].error is not None, "the status tells of it")
+        cluster.servers[1].start()
+        made.epochs(4)
+        made.drain()
+        made.check()
+        assert made.shared.note is not None and made.shared.note.startswith(f"{BUCKETS // 3} buckets that")
+
+
 def test_a_view_of_another_log_is_built_anew(redis_server: RedisServer, tmp_path: Path) -> None:
     with bench(tmp_path, redis_server) as made:
         made.epochs(2)
@@ -265,7 +321,8 @@ def test_an_instance_reads_and_writes_once_per_record(
 
 ZOMBIE = """
 import sys, msgspec
-from millpond.placement.slots import even_owners, hash_tags
+from millpond.placement.alignment import placement_of
+from millpond.placement.slots import even_owners, hash_tags, slots_of
 from millpond.runtime.followers.shared_view import Share, catch_up
 from millpond.state.backends.redis import RedisStore
 share = msgspec.json.decode(sys.argv[1], type=Share)

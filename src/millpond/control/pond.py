@@ -15,6 +15,7 @@ from millpond.control.causes import Why, explain_why
 from millpond.control.compiling import compiled_of, write_compiled
 from millpond.control.inputs import empty_inputs
 from millpond.control.latest import LatestRows
+from millpond.control.placed import unserved
 from millpond.control.reader import read_truth
 from millpond.control.schemas import check_files
 from millpond.control.tally import QueryCounts, Tally
@@ -27,7 +28,7 @@ from millpond.model.query import changed_functions
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Stream
-from millpond.placement.alignment import owners_in, with_owners
+from millpond.placement.alignment import Placement, owners_in, placement_of, with_owners
 from millpond.plan.build import build_plan
 from millpond.plan.plan import Plan
 from millpond.runtime.columns import arrow_type
@@ -395,6 +396,16 @@ class Pond:
         if self._truth is None:
             raise KeyError("the pond is not open")
         return load(self._truth.log, self._truth.manifests)
+
+    def placement(self) -> Placement:
+        """Which instance owns which buckets, on which shards of the store they are now, and the local-hit rate.
+
+        Raises:
+            StoreError: no query is served, the pond is not open, or the store cannot be asked.
+        """
+        if self._followers is None or self._followers.store is None or self._spec is None:
+            raise unserved()
+        return placement_of(owners_in(self._spec), self._followers.store.shards(range(self._spec.buckets)))
 
     def sharing(self) -> Sharing:
         """How much state the queries share now, against one copy per query; see `runtime.sharing`.

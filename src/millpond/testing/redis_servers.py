@@ -182,6 +182,23 @@ class RedisCluster:
         """The first and the last hash slot that a primary has when the cluster starts."""
         return SLOTS * primary // self._primaries, SLOTS * (primary + 1) // self._primaries - 1
 
+    def move(self, slots: Sequence[int], source: int, target: int, pause: float = 0.0) -> None:
+        """Move hash slots with their keys between primaries, `pause` seconds between keys, as resharding does."""
+        old, new = self.servers[source].client(), self.servers[target].client()
+        primaries = [server.client() for server in self.servers[: self._primaries]]
+        with old, new:
+            left, right = (client.execute_command("CLUSTER MYID").decode() for client in (old, new))
+            for slot in slots:
+                new.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", left)
+                old.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", right)
+                while keys := old.execute_command("CLUSTER GETKEYSINSLOT", slot, 1):
+                    time.sleep(pause)
+                    old.execute_command("MIGRATE", "127.0.0.1", self.servers[target].port, "", 0, 5000, "KEYS", *keys)
+                for client in (new, old, *primaries):
+                    client.execute_command("CLUSTER SETSLOT", slot, "NODE", right)
+        for client in primaries:
+            client.close()
+
     def flush(self) -> None:
         """Delete every key."""
         for server in self.servers:
