@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from os import kill as send_signal
@@ -182,8 +182,8 @@ class RedisCluster:
         """The first and the last hash slot that a primary has when the cluster starts."""
         return SLOTS * primary // self._primaries, SLOTS * (primary + 1) // self._primaries - 1
 
-    def move(self, slots: Sequence[int], source: int, target: int, pause: float = 0.0) -> None:
-        """Move hash slots with their keys between primaries, `pause` seconds between keys, as resharding does."""
+    def move(self, slots: Sequence[int], source: int, target: int, between: Callable[[], None]) -> None:
+        """Move hash slots with their keys between primaries, as resharding does; `between` is called before each key."""
         old, new = self.servers[source].client(), self.servers[target].client()
         primaries = [server.client() for server in self.servers[: self._primaries]]
         with old, new:
@@ -192,7 +192,7 @@ class RedisCluster:
                 new.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", left)
                 old.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", right)
                 while keys := old.execute_command("CLUSTER GETKEYSINSLOT", slot, 1):
-                    time.sleep(pause)
+                    between()
                     old.execute_command("MIGRATE", "127.0.0.1", self.servers[target].port, "", 0, 5000, "KEYS", *keys)
                 for client in (new, old, *primaries):
                     client.execute_command("CLUSTER SETSLOT", slot, "NODE", right)
