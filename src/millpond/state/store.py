@@ -173,6 +173,10 @@ class BucketStore(ABC):
         """Delete a table in all buckets; their numbers stay. An unknown table is no error."""
 
     @abstractmethod
+    def shards(self, buckets: Iterable[int]) -> list[str]:
+        """The server or file that each bucket is kept on now; what one name says is one place."""
+
+    @abstractmethod
     def statistics(self) -> Statistics:
         """How many rows there are and what they occupy."""
 

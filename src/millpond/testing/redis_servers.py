@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from os import kill as send_signal
@@ -181,6 +181,23 @@ class RedisCluster:
     def slots_of(self, primary: int) -> tuple[int, int]:
         """The first and the last hash slot that a primary has when the cluster starts."""
         return SLOTS * primary // self._primaries, SLOTS * (primary + 1) // self._primaries - 1
+
+    def move(self, slots: Sequence[int], source: int, target: int, between: Callable[[], None]) -> None:
+        """Move hash slots with their keys between primaries, as resharding does; `between` is called before each key."""
+        old, new = self.servers[source].client(), self.servers[target].client()
+        primaries = [server.client() for server in self.servers[: self._primaries]]
+        with old, new:
+            left, right = (client.execute_command("CLUSTER MYID").decode() for client in (old, new))
+            for slot in slots:
+                new.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", left)
+                old.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", right)
+                while keys := old.execute_command("CLUSTER GETKEYSINSLOT", slot, 1):
+                    between()
+                    old.execute_command("MIGRATE", "127.0.0.1", self.servers[target].port, "", 0, 5000, "KEYS", *keys)
+                for client in (new, old, *primaries):
+                    client.execute_command("CLUSTER SETSLOT", slot, "NODE", right)
+        for client in primaries:
+            client.close()
 
     def flush(self) -> None:
         """Delete every key."""

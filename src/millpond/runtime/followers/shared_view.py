@@ -20,19 +20,18 @@ from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import Entry, EpochRecord, decode
-from millpond.placement.slots import even_owners
 from millpond.runtime.followers.rows import RowsReader, section_reader
 from millpond.runtime.followers.view import BucketsBehind, ViewFollower, drop_unserved
 from millpond.state.store import BucketStore
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What the instances must know: the pond's folder, what is served (see `ViewFollower`), and that every bucket has
-    applied record `since` (-1: not known).
+    """What the instances must know: the pond's folder, the instance of each bucket, how many instances there are, what
+    is served (see `ViewFollower`), and that every bucket has applied record `since` (-1: not known).
     """
 
     folder: str
-    buckets: int
+    owners: tuple[int, ...]
     instances: int
     served: dict[str, int]
     since: int
@@ -56,7 +55,7 @@ Settle: TypeAlias = Callable[[Share], Sequence[Caught]]
 
 def owners_of(share: Share) -> list[int]:
     """The instances that own buckets."""
-    return sorted(set(even_owners(share.buckets, share.instances)))
+    return sorted(set(share.owners))
 
 
 def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
@@ -65,8 +64,7 @@ def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
     Raises:
         CorruptError: the log, or rows in it, are not what they must be.
     """
-    owners = even_owners(share.buckets, share.instances)
-    mine = range(owners.index(instance), share.buckets - owners[::-1].index(instance))
+    mine = [bucket for bucket, owner in enumerate(share.owners) if owner == instance]
     folder = Path(share.folder)
     log, manifests = Log(LocalFolder(folder / "log")), Manifests(LocalFolder(folder / "manifest"))
     rows = RowsReader(section_reader(folder), instance=instance)
@@ -113,7 +111,7 @@ class SharedView:
         before = self._settled
         if before == NOTHING_APPLIED:
             return self._go(NOTHING_APPLIED)
-        numbers = self._store.applied_many(range(self._share.buckets))
+        numbers = self._store.applied_many(range(len(self._share.owners)))
         if set(numbers) == {before}:
             return before
         settled = self._go(NOTHING_APPLIED)

@@ -61,7 +61,7 @@ class BucketsBehind(StoreError):
 
 
 class ViewFollower:
-    """Keeps a store, or some of its buckets (`buckets` is then a range of them), at the head of the log.
+    """Keeps a store, or some of its buckets (`buckets` then lists them), at the head of the log.
 
     `served` returns, for each query that is served now, the size of its window in microseconds; the table of
     a query that is no longer in it is dropped at the next record. `head` reads the manifest at the head of the
@@ -74,13 +74,14 @@ class ViewFollower:
         self,
         store: BucketStore,
         rows: RowsReader,
-        buckets: int | range,
+        buckets: int | Sequence[int],
         served: Callable[[], Mapping[str, int]],
         head: Callable[[], Manifest],
     ) -> None:
         self._store = store
         self._rows = rows
         self._buckets = range(buckets) if isinstance(buckets, int) else buckets
+        self._owned = frozenset(self._buckets)
         self._served = served
         self._head = head
         self._known: frozenset[str] | None = None
@@ -129,7 +130,7 @@ class ViewFollower:
                 else latest_documents(table, n, served[query])
             )  # fmt: skip
             for bucket, keys, some in documents:
-                if bucket not in self._buckets:
+                if bucket not in self._owned:
                     raise CorruptError(f"A row of query {query} in record {n} is in bucket {bucket}.", "Report this.")
                 writes.setdefault(bucket, []).append(TableWrite(query, keys, some))
         steps = [Apply(bucket, n, n - 1, writes.get(bucket, ())) for bucket in self._buckets]

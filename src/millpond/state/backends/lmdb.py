@@ -125,6 +125,12 @@ class LmdbStore(BucketStore):
         """See `BucketStore.drop_table`."""
         self._write(lambda draft: draft.drop(table))
 
+    def shards(self, buckets: Iterable[int]) -> list[str]:
+        """See `BucketStore.shards`."""
+        with self._explained(), self._gate.shared():
+            self._check_usable()
+            return [str(self._path) for _ in buckets]
+
     def statistics(self) -> Statistics:
         """See `BucketStore.statistics`; bytes are the file's used length, pages free for reuse included."""
         keys = self._read(lambda draft: draft.row_count())

@@ -234,6 +234,16 @@ class RedisStore(BucketStore):
         keys, arguments = [b"meta", b"tables", _rows(table)], [self._owner, table.encode()]
         self._run([self._call(_DROP, bucket, keys, arguments) for bucket in range(len(self._places))])
 
+    def shards(self, buckets: Iterable[int]) -> list[str]:
+        """See `BucketStore.shards`: `host:port` of primaries, by the slot map as it is now."""
+        self._nodes.look()
+        found = []
+        for bucket in buckets:
+            self._place(bucket)
+            host, port = self._nodes.owner(self._slots[bucket])
+            found.append(f"{host}:{port}")
+        return found
+
     def statistics(self) -> Statistics:
         """See `BucketStore.statistics`; bytes as the servers estimate them, from a few rows of each hash."""
         sizes = self._run(
@@ -247,12 +257,6 @@ class RedisStore(BucketStore):
     def close(self) -> None:
         """See `BucketStore.close`."""
         self._nodes.close()
-
-    def primary(self, bucket: int) -> str:
-        """`host:port` of the server that holds a bucket, as far as is known."""
-        self._place(bucket)
-        host, port = self._nodes.owner(self._slots[bucket])
-        return f"{host}:{port}"
 
     def _apply_command(self, bucket: int, steps: Sequence[Apply]) -> Command:
         keys: dict[bytes, int] = {b"meta": 1, b"tables": 2}

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
@@ -99,6 +100,18 @@ class Nodes:
             self.close()
             raise self.explained(error) from error
 
+    def look(self) -> None:
+        """Read the slot map again.
+
+        Raises:
+            StoreError: nobody answers.
+        """
+        self._check_open()
+        try:
+            self._refresh()
+        except refused.RedisError as error:
+            raise self.explained(error) from error
+
     def owner(self, slot: int) -> Address:
         """The primary that holds a slot, as far as is known."""
         return self._owners[slot]
@@ -114,8 +127,7 @@ class Nodes:
         Raises:
             StoreError: a primary refused, or was silent for longer than `PATIENCE_SECONDS`.
         """
-        if self._closed:
-            raise StoreError(f"The store {self.name} is closed.", "Open it again.")
+        self._check_open()
         try:
             return self._run(commands)
         except refused.RedisError as error:
@@ -151,6 +163,10 @@ class Nodes:
         cure = "The view is derived from the log; it goes on when the store is back."
         return StoreError(f"The store {self.name} failed: {str(error).rstrip('.')}.", cure)
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"The store {self.name} is closed.", "Open it again.")
+
     def _run(self, commands: Sequence[Command]) -> list[Any]:
         answers: list[Any] = [None] * len(commands)
         asking: dict[int, Address] = {}
@@ -173,6 +189,7 @@ class Nodes:
                     if isinstance(answer, refused.AskError):
                         asking[i] = (answer.host or address[0], int(answer.port))
                 elif isinstance(answer, refused.TimeoutError) or (cut and isinstance(answer, refused.ConnectionError)):
+                    self._look_past(address)
                     raise answer
                 elif isinstance(answer, refused.ConnectionError):
                     # it may be an old connection to a server that was restarted, or the server a fail-over left
@@ -268,11 +285,18 @@ class Nodes:
         for one in (*idle, *([line] if line is not None else [])):
             one.disconnect()
 
-    def _refresh(self) -> None:
-        """Read the slot map of whoever answers."""
+    def _look_past(self, silent: Address) -> None:
+        """A replica may have taken over from a node that is silent: the next call must not ask that one for ever."""
+        with suppress(refused.RedisError):
+            self._refresh(silent)
+
+    def _refresh(self, silent: Address | None = None) -> None:
+        """Read the slot map of whoever answers, but for one that is known not to."""
         failure: refused.RedisError = refused.ConnectionError("no node is known")
         known = self._seeds if self._service else [*dict.fromkeys([*self._owners, *self._seeds])]
         for node in known:
+            if node == silent:
+                continue
             try:
                 self._owners = self._from_sentinel(node) if self._service else self._from_node(node)
                 return
