@@ -183,7 +183,7 @@ class RedisCluster:
         return SLOTS * primary // self._primaries, SLOTS * (primary + 1) // self._primaries - 1
 
     def move(self, slots: Sequence[int], source: int, target: int, between: Callable[[], None]) -> None:
-        """Move hash slots with their keys between primaries, as resharding does; `between` is called before each key."""
+        """Move hash slots with their keys between primaries, as resharding does; `between` comes before each key."""
         old, new = self.servers[source].client(), self.servers[target].client()
         primaries = [server.client() for server in self.servers[: self._primaries]]
         with old, new:
