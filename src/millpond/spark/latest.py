@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from millpond.errors import MillpondError, QueryTypeError
+from millpond.errors import QueryTypeError
+from millpond.spark.tasks import with_code
 
 FORMAT = "millpond"
 """Its name in `spark.read.format(…)` and in USING."""
@@ -48,14 +48,14 @@ class ServedTable(DataSource):
 
     def schema(self) -> str:
         """The columns, in Spark's words."""
-        with _told():
+        with with_code():
             options = self._known()
             _partitions(options)
             return self.served(options).columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads the table."""
-        with _told():
+        with with_code():
             options = self._known()
             return _Reader(self.served, options, _partitions(options))
 
@@ -83,14 +83,14 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Ranges of buckets."""
-        with _told():
+        with with_code():
             buckets = self._served(self._options).buckets
         count = min(self._count, buckets)
         return [_Range(i * buckets // count, (i + 1) * buckets // count) for i in range(count)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The rows of one of them."""
-        with _told():
+        with with_code():
             yield from self._served(self._options).read(partition.low, partition.high)
 
 
@@ -99,13 +99,3 @@ def _partitions(options: Mapping[str, str]) -> int:
     if not given.isdecimal() or int(given) < 1:
         raise QueryTypeError(f"'numPartitions' is {given!r}.", "Write a number from 1.")
     return int(given)
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Only the text of an error leaves Spark's workers."""
-    try:
-        yield
-    except MillpondError as error:
-        error.flattened = True
-        raise

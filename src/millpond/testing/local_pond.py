@@ -15,7 +15,7 @@ import pyarrow as pa
 from millpond.log.follower import Follower, Pump, pump
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
-from millpond.log.port import Log
+from millpond.log.port import Log, Lost, Won
 from millpond.log.protocol import AlreadyTrue, Run, Steps, Writer, perform
 from millpond.log.records import Offsets
 from millpond.model.join import Join
@@ -221,3 +221,17 @@ def _since(manifest: Manifest, streams: Sequence[Stream], queries: Sequence[AnyQ
         if starts:
             since[query.name] = max(starts)
     return since
+
+
+class DyingLog(Log):
+    """A pond's log whose driver is killed before or after (`dies`) the record is there."""
+
+    def __init__(self, folder: Path, dies: str) -> None:
+        super().__init__(LocalFolder(folder / "log"))
+        self._dies = dies
+
+    def append(self, n: int, record: bytes) -> Won | Lost:
+        """See `Log.append`."""
+        if self._dies == "after":
+            super().append(n, record)
+        raise KeyboardInterrupt

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 
-SLOTS = 16384
 OLDEST = 7
 """The first version of Redis that the store works with."""
 

@@ -20,11 +20,10 @@ from urllib.parse import urlsplit, urlunsplit
 import redis
 from redis import exceptions as refused
 from redis.backoff import NoBackoff
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 from redis.retry import Retry
 
 from millpond.errors import StoreError
-
-SLOTS = 16384
 
 PATIENCE_SECONDS = 5.0
 """How long a call waits for an answer, and how long it goes on while slots or roles change."""
