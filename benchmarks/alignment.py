@@ -113,7 +113,7 @@ class Fleet:
     def __init__(self, cluster: RedisCluster, processes: Sequence[Process]) -> None:
         self._cluster, self._processes = cluster, processes
         with closing(RedisStore(cluster.url, hash_tags(BUCKETS))) as store:
-            ports = [int(store.primary(bucket).rpartition(":")[2]) for bucket in range(BUCKETS)]
+            ports = [int(shard.rpartition(":")[2]) for shard in store.shards(range(BUCKETS))]
         numbers = {server.port: number for number, server in enumerate(cluster.servers)}
         self._shard = tuple(numbers[port] for port in ports)
         self._owner = np.zeros(BUCKETS, np.int64)

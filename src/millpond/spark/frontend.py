@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
+from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery, from_text
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import columns_of
 from millpond.model.functions import UserFunction, bytes_of
@@ -29,6 +29,7 @@ from millpond.spark.extract import Extraction, Terms
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
 from millpond.spark.joins import extract_any
+from millpond.spark.latest import FORMAT, ServedTable
 from millpond.spark.lookups import Lookups, Places, Refreshed, lookups, refreshed
 from millpond.spark.mapped import BatchFunction, batches_of
 from millpond.spark.properties import Mode, Repeats, duration_us
@@ -60,8 +61,10 @@ class FrontEnd:
         SetupError: this Spark lacks a private name that Millpond needs.
     """
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, latest: type[ServedTable] | None = None) -> None:
+        """`latest` reads the rows that a pond serves, where a file names some."""
         self_check(spark)
+        self._latest = latest
         self._user = Catalyst(spark)
         self._spark = self._user.analysis_session()
         self._catalyst = Catalyst(self._spark)
@@ -123,6 +126,9 @@ class FrontEnd:
         Raises:
             QueryTypeError: Spark cannot read it, its name is taken, or as `refresh`.
         """
+        if source.format == FORMAT and self._latest is not None:
+            self._spark.dataSource.register(self._latest)
+            self._latest = None  # once is enough
         reader = self._spark.read.format(source.format).options(**dict(source.options))
         self._show(name, (reader if schema is None else reader.schema(schema)).load, "")
         if refresh is not None:
@@ -187,7 +193,7 @@ class FrontEnd:
         try:
             frame().createOrReplaceTempView(name)
         except PySparkException as error:
-            raise spark_refusal(error, text) from error
+            raise from_text(str(error)) or spark_refusal(error, text) from error
         self._views[name] = None
 
     def _registered(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
