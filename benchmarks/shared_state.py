@@ -61,10 +61,11 @@ class Sizes(NamedTuple):
 
     events: Size
     patterns: tuple[int, ...]
+    scalings: tuple[str, ...] = ("strong", "weak")
 
 
 LARGE = Sizes(Size(48_000, 6, 200), (1, 4, 16))
-SMALL = Sizes(Size(1_200, 6, 5), (1, 2))
+SMALL = Sizes(Size(1_200, 6, 5), (1, 2), ("strong",))
 
 
 class Kept(NamedTuple):
@@ -193,7 +194,7 @@ def main(sizes: Sizes = LARGE, picture: Path | None = None) -> dict[str, float]:
         print(f"{'scaling':>7} {'patterns':>8} {'events':>7}  {'events kept in':<20} {'MB':>7} {'MB/pattern':>10}"
               f" {'step s':>7} {'us/result':>9}", flush=True)  # fmt: skip
         found: dict[tuple[str, str, int], Kept] = {}
-        for scaling in ("strong", "weak"):
+        for scaling in sizes.scalings:
             for patterns in sizes.patterns:
                 events = sizes.events.events * (patterns if scaling == "weak" else most) // most
                 size = sizes.events._replace(events=events)
@@ -214,7 +215,7 @@ def main(sizes: Sizes = LARGE, picture: Path | None = None) -> dict[str, float]:
                           f" {megabytes / patterns:>10.2f} {kept.seconds:>7.3f} {per_result:>9.0f}",
                           flush=True)  # fmt: skip
     path = picture or Path(tempfile.gettempdir()) / "millpond-shared-state.svg"
-    _draw(path, sizes.patterns, found)
+    _draw(path, sizes, found)
     print(f"picture: {path}")
     figures = _figures(most, min(sizes.patterns), found)
     print(json.dumps(figures))
@@ -242,14 +243,16 @@ def _figures(most: int, least: int, found: Cells) -> dict[str, float]:
     return figures
 
 
-def _draw(path: Path, counts: Sequence[int], found: Cells) -> None:
+def _draw(path: Path, sizes: Sizes, found: Cells) -> None:
+    counts = sizes.patterns
+
     def series(scaling: str, value: Callable[[Kept, int], float]) -> dict[str, list[float]]:
         return {
             backend: [value(found[scaling, backend, count], count) for count in counts] for backend in BACKENDS
         }
 
     panels = []
-    for scaling in ("strong", "weak"):
+    for scaling in sizes.scalings:
         per_pattern = series(scaling, lambda kept, count: kept.bytes / count / 1e6)
         panels.append(Panel(f"MB per pattern, {scaling} scaling", counts, per_pattern))
         panels.append(Panel(f"seconds of a step, {scaling}", counts, series(scaling, lambda kept, _: kept.seconds)))
