@@ -10,12 +10,11 @@ One machine has no network, so the cells run twice: as it is, and with calls tha
 `FAR_SECONDS` longer, whose figures are of an emulation. Operators run one after the other over all events, timed with
 all instances at work; handing messages from one to the next is not. The table tells events per second, commands and
 round trips per event, connections of the instances, and the local-hit rate: the share of rows on the own primary. The
-last line is one JSON object. The picture is written to the temporary folder.
+last line is one JSON object. With the picture it is kept in `results/`.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -29,6 +28,7 @@ import numpy as np
 from instances import BUCKETS, Access, Cell, Instance, Process, buckets
 from linear_road import OPERATORS, Columns, Operator, Size, Traffic, together
 from picture import Panel, draw
+from results import FOLDER, keep
 
 from millpond.placement.slots import hash_tags
 from millpond.state.backends.memory import MemoryStore
@@ -180,7 +180,7 @@ def _merged(told: Sequence[dict[str, Columns]]) -> dict[str, Columns]:
 Key = tuple[int, str, str, float]
 
 
-def main(sizes: Sizes = LARGE, picture: Path | None = None) -> dict[str, float]:
+def main(sizes: Sizes = LARGE, folder: Path = FOLDER) -> dict[str, float]:
     """Run everything and print it; returns the figures of the last line."""
     modes = {"one": (list(Traffic(sizes.one).batches()), 1), "batched": (list(Traffic(sizes.batched).batches()), None)}
     expected = {name: in_memory(inputs) for name, (inputs, _) in modes.items()}
@@ -201,11 +201,9 @@ def main(sizes: Sizes = LARGE, picture: Path | None = None) -> dict[str, float]:
                 print(_line(count, mode, owners, far, cell), flush=True)
         for process in processes:
             process.end()
-    path = picture or Path(tempfile.gettempdir()) / "millpond-alignment.svg"
-    _draw(path, sizes.shards, found)
-    print(f"picture: {path}")
     figures = _figures(sizes.shards, found)
-    print(json.dumps(figures))
+    keep("alignment", figures, folder)
+    _draw(folder / "alignment.svg", sizes.shards, found)
     return figures
 
 

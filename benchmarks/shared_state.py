@@ -15,8 +15,8 @@ events; latency is the time of a step, from its events to the results of all win
 mean of whole steps until the view has them), without the first; per result it is divided by the results.
 
 *Strong* scaling: as many events, whatever the number of patterns; *weak*: events grow with the patterns. Before
-anything is measured, answers are compared with Spark's own batch answer. The last line is one JSON object; the picture
-is written to the temporary folder.
+anything is measured, answers are compared with Spark's own batch answer. The last line is one JSON object; with the
+picture it is kept in `results/`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import reduce
 from pathlib import Path
@@ -42,6 +42,7 @@ from kept import digest_of
 from picture import Panel, draw
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from results import FOLDER, keep
 
 from millpond import Pond, spark_session
 from millpond.model.endpoints import Sink
@@ -184,7 +185,7 @@ def _redis_bytes(server: RedisServer) -> int:
 Cells = Mapping[tuple[str, str, int], Kept]
 
 
-def main(sizes: Sizes = LARGE, picture: Path | None = None) -> dict[str, float]:
+def main(sizes: Sizes = LARGE, folder: Path = FOLDER) -> dict[str, float]:
     """Run everything and print it; returns the figures of the last line."""
     spark = spark_session(f"local[{INSTANCES}]", driver_memory="4g")
     most = max(sizes.patterns)
@@ -214,11 +215,9 @@ def main(sizes: Sizes = LARGE, picture: Path | None = None) -> dict[str, float]:
                     print(f"{scaling:>7} {patterns:>8} {events:>7}  {backend:<20} {megabytes:>7.2f}"
                           f" {megabytes / patterns:>10.2f} {kept.seconds:>7.3f} {per_result:>9.0f}",
                           flush=True)  # fmt: skip
-    path = picture or Path(tempfile.gettempdir()) / "millpond-shared-state.svg"
-    _draw(path, sizes, found)
-    print(f"picture: {path}")
     figures = _figures(most, min(sizes.patterns), found)
-    print(json.dumps(figures))
+    keep("shared_state", figures, folder)
+    _draw(folder / "shared_state.svg", sizes, found)
     return figures
 
 
@@ -254,8 +253,9 @@ def _draw(path: Path, sizes: Sizes, found: Cells) -> None:
     panels = []
     for scaling in sizes.scalings:
         per_pattern = series(scaling, lambda kept, count: kept.bytes / count / 1e6)
-        panels.append(Panel(f"MB per pattern, {scaling} scaling", counts, per_pattern))
-        panels.append(Panel(f"seconds of a step, {scaling}", counts, series(scaling, lambda kept, _: kept.seconds)))
+        panels.append(Panel(f"MB per pattern, {scaling} scaling", counts, per_pattern, log=True))
+        seconds = series(scaling, lambda kept, _: kept.seconds)
+        panels.append(Panel(f"seconds of a step, {scaling} scaling", counts, seconds, log=True))
     draw(path, "State of patterns over common windows, by the number of patterns", panels)
 
 

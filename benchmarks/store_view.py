@@ -1,15 +1,14 @@
 """A view in Redis beside one in LMDB, on one machine: what serving costs, and how fast a lost view comes back.
 
-No flags; needs a `redis-server`. The last line is one JSON object. `redis_vs_lmdb`: throughput of the canonical
-benchmark's eight queries, all served, with Redis over that with LMDB, each until its view has every row (the faster of
-two passes, in turn). `redis_tail_s`, `lmdb_tail_s`: how many of these seconds came after the last commit.
+No flags; needs a `redis-server`. The last line is one JSON object, kept in `results/`. `redis_vs_lmdb`: throughput of
+the canonical benchmark's eight queries, all served, with Redis over that with LMDB, each until its view has every row
+(the faster of two passes, in turn). `redis_tail_s`, `lmdb_tail_s`: how many of these seconds came after the last commit.
 `view_mb`: keys and documents of a larger view; `redis_rebuild_mb_s`, `lmdb_rebuild_mb_s`: those per second when it was
 lost, from opening the pond until every row is back.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import NamedTuple
 
 from engines import INSTANCES, aggregations, stream_of
 from pyspark.sql import SparkSession
+from results import keep
 from workload import LARGE, Size, transactions, windows
 
 from millpond import Pond, spark_session
@@ -54,7 +54,7 @@ def main(size: Size = LARGE, view: Size = VIEW) -> dict[str, float]:
             server.flush()
             _rebuild(spark, transactions(view), work / "large", server, figures)
     figures = {name: round(value, 3) for name, value in figures.items()}
-    print(json.dumps(figures))
+    keep("store_view", figures)
     return figures
 
 

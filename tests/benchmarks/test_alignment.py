@@ -11,9 +11,9 @@ import pytest
 
 @pytest.mark.slow
 def test_aligned_instances_meet_their_own_primary_only(redis_installed: None, tmp_path: Path) -> None:
-    figures = alignment.main(alignment.SMALL, tmp_path / "picture.svg")
+    figures = alignment.main(alignment.SMALL, tmp_path)
     assert (figures["hits_aligned_2"], figures["connections_aligned_2"]) == (1.0, 2)
     assert 0.3 < figures["hits_random_2"] < 0.7
     assert figures["connections_random_2"] == 4
     assert figures["batched_vs_one_2"] > 5
-    assert ET.parse(tmp_path / "picture.svg").getroot().tag.endswith("svg")
+    assert ET.parse(tmp_path / "alignment.svg").getroot().tag.endswith("svg")

@@ -58,8 +58,8 @@ def test_each_kind_is_as_frequent_and_some_events_come_twice(tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.timeout(580)
 def test_every_place_is_measured(spark: SparkSession, redis_installed: None, tmp_path: Path) -> None:
-    figures = shared_state.main(shared_state.SMALL, tmp_path / "picture.svg")
+    figures = shared_state.main(shared_state.SMALL, tmp_path)
     assert len(figures) == 4 * len(shared_state.BACKENDS)
     assert all(value > 0 for name, value in figures.items() if name.endswith("_step_s_2"))
     assert figures["pond_growth_2"] < 1.3 < figures["rocksdb_growth_2"]
-    assert (tmp_path / "picture.svg").stat().st_size > 1000
+    assert (tmp_path / "shared_state.svg").stat().st_size > 1000
