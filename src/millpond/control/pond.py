@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millpond.control.carriage import carriage
 from millpond.control.causes import Why, explain_why
 from millpond.control.compiling import compiled_of, write_compiled
 from millpond.control.inputs import empty_inputs
@@ -39,7 +40,6 @@ from millpond.runtime.rows import served_key
 from millpond.runtime.sharing import Sharing, sharing
 from millpond.spark.driver import Driver, Epoch
 from millpond.spark.frontend import FrontEnd
-from millpond.spark.hosts import check_one_host
 from millpond.spark.mapped import BatchFunction
 from millpond.spark.properties import Mode, Repeats
 from millpond.spark.read import read
@@ -275,14 +275,15 @@ class Pond:
         check_files(self._front.readings(self.queries))
         truth = open_truth(self.path)
         spec = self._agreed_spec(truth.manifest)
-        check_one_host(self.spark, self.path)
-        followers = follow(truth, self.queries, spec, self._store, self._reading)
+        carried = carriage(self._reading, truth, spec, self._cache, self._store)
+        followers = follow(truth, self.queries, spec, self._store, carried.settle, carried.carrier)
         setting = Setting(
             truth.pond, str(self.path), str(self._cache), spec.streams, self.plan, None, spec.instances, owners_in(spec)
         )
         driver = Driver(
             self._reading, setting, truth.log, truth.manifests, new_writer(truth),
             followers.runner.notify, followers.followed, self._committed,
+            carried.open_files, carried.carrier,
         )  # fmt: skip
         try:
             check_deltas(self.path, truth.log, truth.manifest)
