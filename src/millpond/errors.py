@@ -190,6 +190,12 @@ class StoreError(StateError):
     retry = True
 
 
+class FilesLostError(StoreError):
+    """The store has lost files that it carries between hosts; the driver puts them back and runs the epoch again."""
+
+    code = "MP-FILES-LOST"
+
+
 class TooManyPairsError(StateError):
     """A join without equal keys would try more pairs of events in one epoch than it may."""
 

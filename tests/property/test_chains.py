@@ -27,6 +27,7 @@ from millpond.testing import oracle
 from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import DELAYS, SECOND, SESSIONS, STREAM, WINDOWS
 from millpond.testing.compare import assert_same_rows, rows_of
+from millpond.testing.conformance import ForgetfulFiles
 from millpond.testing.local_pond import DyingLog
 from millpond.testing.naive_chain import as_events, chain_by_epoch
 from millpond.testing.naive_modes import told_by_epoch
@@ -93,9 +94,10 @@ def test_each_epoch_answers_with_what_the_epoch_before_committed(
     epochs = random_epochs(dice)
     expected = chain_by_epoch(queries, epochs, drained=drained)
     chained = [chained_stream(query) for query in queries[:-1]]
+    files = dice.choice([None, ForgetfulFiles(seed)])
 
     def started() -> Run:
-        return Run(folder, queries, instances, others=chained)
+        return Run(folder, queries, instances, others=chained, file_store=files)
 
     run, numbers = started(), []
     deal = dealt(seed)

@@ -20,7 +20,7 @@ from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
 from millpond.runtime import fold
 from millpond.runtime.due import Due, next_due
-from millpond.state.delta import Files
+from millpond.state.files import Files
 from millpond.testing import oracle, strategies
 from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import SECOND, STREAM, aggregate_of

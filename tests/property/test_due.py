@@ -17,7 +17,7 @@ from millpond.model.windows import Counted, Range, Session, Sliding
 from millpond.plan.plan import SIGNED_FROM
 from millpond.runtime.due import next_due
 from millpond.runtime.epoch import watermarks
-from millpond.state.delta import Files
+from millpond.state.files import Files
 from millpond.testing.local_pond import LocalPond
 from millpond.testing.naive_due import naive_due
 

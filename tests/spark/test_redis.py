@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -17,11 +20,11 @@ from millpond import Pond
 from millpond.control.latest import ServedRows
 from millpond.control.placed import read_placement
 from millpond.control.reader import look_up
-from millpond.errors import ForeignPondError
+from millpond.errors import ForeignPondError, PlaceError
 from millpond.placement.slots import buckets_of, hash_tags, slots_of
 from millpond.runtime.followers.view import Served
 from millpond.state.backends.redis import RedisStore
-from millpond.testing.redis_servers import RedisCluster
+from millpond.testing.redis_servers import RedisCluster, RedisServer
 
 pytestmark = pytest.mark.slow
 
@@ -118,6 +121,63 @@ def test_look_ups_equal_those_of_lmdb_and_lost_rows_come_back(
         other.load(TEXT.format(base=tmp_path, name="other"))
         with pytest.raises(ForeignPondError, match=r"Give each pond a prefix of its own, `redis://…\?prefix=NAME`"):
             other.open()
+
+
+CHAINED = """
+CREATE STREAMING TABLE totals USING parquet TBLPROPERTIES ('path' = '{base}/{name}/totals') AS
+SELECT window(w, '2 minutes') AS both, sum(total) AS total, count(*) AS customers FROM STREAM spend GROUP BY ALL;
+"""
+
+
+def test_hosts_that_do_not_see_the_folder_reach_its_files_through_the_store(
+    spark: SparkSession, tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis_server.flush()
+    (tmp_path / "in").mkdir()
+    stores = {"carried": redis_server.url, "plain": "lmdb"}
+
+    def opened(name: str) -> Pond:
+        monkeypatch.setattr("millpond.control.carriage.is_on_every_host", lambda *_: name == "plain")
+        pond = Pond(spark, tmp_path / name, instances=2, store=stores[name], cache=tmp_path / "cache")
+        pond.load((TEXT + CHAINED).format(base=tmp_path, name=name))
+        pond.open()
+        return pond
+
+    def run(*files: int, drain: bool = False) -> None:
+        for number in files:
+            write_file(tmp_path / "in", number)
+        for name in stores:
+            with opened(name) as pond:
+                pond.run(drain=drain)
+                found[name] = {key: one.document and one.document["row"] for key, one in served(pond).items()}
+                notes[name] = {one.name: one.note for one in pond.status()}
+
+    found: dict[str, Any] = {}
+    notes: dict[str, dict[str, str | None]] = {}
+    run(0, 1)
+    with redis_server.client() as client:
+        names = [key.decode().partition(":file:")[2] for key in client.keys("*:file:*")]
+        assert names and all((tmp_path / "carried" / name).is_file() for name in names)
+        client.flushall()
+        run(2, 3)
+        with opened("carried") as pond:
+            client.flushall()
+            for kept in (tmp_path / "cache").glob("*/files"):
+                shutil.rmtree(kept)
+            write_file(tmp_path / "in", 4)
+            pond.run()
+            assert any("put back" in (one.note or "") for one in pond.status() if one.name == "files")
+    run(5, drain=True)
+    assert found["carried"] == found["plain"]
+    assert "files" not in notes["plain"] and notes["carried"]["files"] is None
+    for query in ("spend", "running", "totals"):
+        tables = [pq.read_table(tmp_path / name / query).to_pylist() for name in stores]
+        told, expected = (sorted(repr(sorted(row.items(), key=str)) for row in table) for table in tables)
+        assert len(told) > (3 if query == "totals" else 10) and told == expected
+    monkeypatch.setattr("millpond.control.carriage.is_on_every_host", lambda *_: False)
+    with Pond(spark, tmp_path / "plain", instances=2) as pond, pytest.raises(PlaceError, match="or give it a store"):
+        pond.load((TEXT + CHAINED).format(base=tmp_path, name="plain"))
+        pond.open()
 
 
 def served_of(spark: SparkSession, base: Path) -> dict[tuple[str, str], Served]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millpond.control.carriage import Carriage, carriage
 from millpond.control.causes import Why, explain_why
 from millpond.control.compiling import compiled_of, write_compiled
 from millpond.control.inputs import empty_inputs
@@ -39,7 +40,6 @@ from millpond.runtime.rows import served_key
 from millpond.runtime.sharing import Sharing, sharing
 from millpond.spark.driver import Driver, Epoch
 from millpond.spark.frontend import FrontEnd
-from millpond.spark.hosts import check_one_host
 from millpond.spark.mapped import BatchFunction
 from millpond.spark.properties import Mode, Repeats
 from millpond.spark.read import read
@@ -93,6 +93,7 @@ class Pond:
         self._truth: Truth | None = None
         self._driver: Driver | None = None
         self._followers: Followers | None = None
+        self._carriage: Carriage | None = None
         self._spec: PondSpec | None = None
 
     def stream(self, stream: Stream) -> None:
@@ -275,14 +276,15 @@ class Pond:
         check_files(self._front.readings(self.queries))
         truth = open_truth(self.path)
         spec = self._agreed_spec(truth.manifest)
-        check_one_host(self.spark, self.path)
-        followers = follow(truth, self.queries, spec, self._store, self._reading)
+        carried = self._carriage = carriage(self._reading, truth, spec, self._cache, self._store)
+        followers = follow(truth, self.queries, spec, self._store, carried.settle, carried.carrier)
         setting = Setting(
             truth.pond, str(self.path), str(self._cache), spec.streams, self.plan, None, spec.instances, owners_in(spec)
         )
         driver = Driver(
             self._reading, setting, truth.log, truth.manifests, new_writer(truth),
             followers.runner.notify, followers.followed, self._committed,
+            carried.open_files, carried.carrier,
         )  # fmt: skip
         try:
             check_deltas(self.path, truth.log, truth.manifest)
@@ -428,8 +430,11 @@ class Pond:
         return explain_why(find_facts(truth, spec, name, self.status()))
 
     def status(self) -> Sequence[FollowerStatus]:
-        """How sinks, view and pruning fare."""
-        return self._followers.runner.status() if self._followers is not None else ()
+        """How sinks, view and pruning fare, and a store that carries the pond's files, if one does."""
+        if self._followers is None or self._carriage is None:
+            return ()
+        found, carrier = self._followers.runner.status(), self._carriage.carrier
+        return found if carrier is None else [*found, FollowerStatus("files", self.manifest().n, 0, note=carrier.note)]
 
     def close(self) -> None:
         """Stop the followers and close the store; the Spark session stays as it was."""

@@ -31,7 +31,7 @@ from millpond.runtime.followers.sinks import sink_cursor
 from millpond.runtime.followers.view import ViewFollower
 from millpond.runtime.lateness import ANY_PARTITION
 from millpond.runtime.tasks import Watermark
-from millpond.state.delta import Files
+from millpond.state.files import Files
 
 RECORDS_READ = 1000
 """So many of the newest records are counted: what happened before is not why nothing comes out now."""

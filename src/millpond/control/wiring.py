@@ -20,16 +20,16 @@ from millpond.model.spec import PondSpec
 from millpond.model.windows import length_us
 from millpond.placement.alignment import Owners, aligned_owners, owners_in
 from millpond.placement.slots import even_owners, hash_tags
+from millpond.runtime.carried import Carrier
 from millpond.runtime.followers.prune import PruneFollower
 from millpond.runtime.followers.rows import RowsReader, section_reader
 from millpond.runtime.followers.runner import Runner, Runners
-from millpond.runtime.followers.shared_view import Share, SharedView
+from millpond.runtime.followers.shared_view import Settle, Share, SharedView
 from millpond.runtime.followers.sinks import MemoryTables, sink_follower
 from millpond.runtime.followers.view import ViewFollower
-from millpond.spark.session import Session
-from millpond.spark.settle import settled
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
+from millpond.state.file_store import FileStore
 from millpond.state.store import BucketStore
 
 IDENTITY = "pond.id"
@@ -145,9 +145,25 @@ def network_store(address: str, pond: str, buckets: int, *, read_only: bool = Fa
     try:
         from millpond.state.backends.redis import RedisStore
     except ImportError as error:
-        cure = "Run `pip install 'millpond[redis]'`."
-        raise StoreError(f"The library for Redis is missing: {error}.", cure) from error
+        raise _no_library(error) from error
     return RedisStore(address, hash_tags(buckets), owner=pond, read_only=read_only, check=check)
+
+
+def files_on_network(address: str, pond: str, tags: Sequence[str]) -> FileStore:
+    """The files of a pond behind a Redis's URL, those of instance i under the hash tag `tags[i]`.
+
+    Raises:
+        StoreError: the store cannot be reached, or its library is missing.
+    """
+    try:
+        from millpond.state.backends.redis_files import RedisFiles
+    except ImportError as error:
+        raise _no_library(error) from error
+    return RedisFiles(address, pond, tags)
+
+
+def _no_library(error: ImportError) -> StoreError:
+    return StoreError(f"The library for Redis is missing: {error}.", "Run `pip install 'millpond[redis]'`.")
 
 
 def owners_for(queries: Sequence[AnyQuery], store: str, instances: int, buckets: int) -> Owners:
@@ -190,8 +206,8 @@ def store_file(address: str, truth: Truth) -> Path | None:
 
 
 def follow(
-    truth: Truth, queries: Sequence[AnyQuery], spec: PondSpec, store: str, spark: Session,
-    grace_seconds: float = GRACE_SECONDS,
+    truth: Truth, queries: Sequence[AnyQuery], spec: PondSpec, store: str, settle: Settle,
+    carrier: Carrier | None = None, grace_seconds: float = GRACE_SECONDS,
 ) -> Followers:  # fmt: skip
     """Sinks, view and pruning, not yet started.
 
@@ -215,14 +231,13 @@ def follow(
         opened = open_store(store, truth, spec.buckets)
         if on_network(store):
             share = Share(str(truth.folder), owners_in(spec), spec.instances, served, -1)
-            open_there = partial(instance_store, store, truth.pond, spec.buckets)
-            view = SharedView(opened, share, lambda asked: settled(spark, asked, open_there))
+            view = SharedView(opened, share, settle)
             runners = Runners(runner, Runner(truth.log, truth.manifests, [view], look_every=LOOK_SECONDS))
         else:
             head = partial(load, truth.log, truth.manifests)
             runner.add(ViewFollower(opened, rows, spec.buckets, lambda: served, head))
     prune = PruneFollower(
-        truth.folder, lambda: _lowest(runners), grace_seconds, start=truth.manifest.n
+        truth.folder, lambda: _lowest(runners), grace_seconds, carrier, start=truth.manifest.n
     )
     runner.add(prune)
     return Followers(runners, tables, late_tables, opened, prune)

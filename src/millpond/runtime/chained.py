@@ -8,7 +8,6 @@ events of a source, with a source partition per instance that wrote them, and tr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +29,7 @@ from millpond.runtime.gather import gather
 from millpond.runtime.joins import lesser_mark
 from millpond.runtime.layout import ReadColumn, ReadLayout, StreamLayout
 from millpond.runtime.tasks import ChainedRows, GatherTask, SectionPlace, TimeLine, Watermark
-from millpond.state.delta import Files
+from millpond.state.files import Files
 
 
 class _Rows(NamedTuple):
@@ -131,7 +130,7 @@ def is_pending(manifest: Manifest, streams: Iterable[Stream], lines: Mapping[str
     return moves or bool(_committed(manifest, queries))
 
 
-def gather_chained(task: GatherTask, part: int) -> Iterator[tuple[int, bytes]]:
+def gather_chained(task: GatherTask, part: int, files: Files) -> Iterator[tuple[int, bytes]]:
     """The packets of `task.chained[part]`, as of a source partition.
 
     Raises:
@@ -139,11 +138,11 @@ def gather_chained(task: GatherTask, part: int) -> Iterator[tuple[int, bytes]]:
     """
     rows = task.chained[part]
     layout = task.layout.streams[rows.position]
-    return gather(task, _frames(Path(task.folder), rows, layout), part)
+    return gather(task, _frames(files, rows, layout), part)
 
 
-def _frames(folder: Path, rows: ChainedRows, layout: StreamLayout) -> Iterator[pa.RecordBatch]:
-    files = Files(folder)
+def _frames(files: Files, rows: ChainedRows, layout: StreamLayout) -> Iterator[pa.RecordBatch]:
+    files.fetch(place.file for place in rows.places)
     for place in rows.places:
         read = files.read_inline if place.inline else files.read
         try:

@@ -20,8 +20,8 @@ from millpond.runtime.sessions import open_ones, sessions_of
 from millpond.runtime.tasks import GroupState, Watermark
 from millpond.state.atoms import merge_atoms
 from millpond.state.cells import Cells, piece_of
-from millpond.state.delta import Files
 from millpond.state.event_log import decode_events
+from millpond.state.files import Files
 
 
 class Due(NamedTuple):

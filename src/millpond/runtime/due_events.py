@@ -15,7 +15,7 @@ from millpond.runtime.generations import attached, read_section
 from millpond.runtime.holistic import passing
 from millpond.runtime.ranges import first_answered
 from millpond.runtime.tasks import GroupState, Watermark
-from millpond.state.delta import Files
+from millpond.state.files import Files
 
 _LAST = (1 << 63) - 1
 

@@ -101,7 +101,6 @@ def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> Gather
         now_us,
         frozenset(run.manifest.quarantined),
         late_asks(setting.plan, setting.streams),
-        setting.folder,
         chained_rows(run.manifest, setting.streams, layout),
     )
 
@@ -127,7 +126,6 @@ def fold_task(
     }
     return FoldTask(
         setting.pond,
-        setting.folder,
         setting.cache,
         run.n,
         setting.plan,

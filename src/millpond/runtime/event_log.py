@@ -19,8 +19,9 @@ from millpond.plan.plan import GroupPlan
 from millpond.runtime.generations import full_level, read_section, slots_now
 from millpond.runtime.logged import column_types
 from millpond.runtime.tasks import GroupState, SectionPlace
-from millpond.state.delta import DeltaWriter, Files
+from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import OFFSET, Events, decode_events, encode_events, joined
+from millpond.state.files import Files
 from millpond.state.segments import to_bytes
 
 

@@ -18,8 +18,8 @@ from millpond.runtime.generations import read_section
 from millpond.runtime.horizon import needed_from
 from millpond.runtime.logged import filter_name
 from millpond.runtime.tasks import GroupState, Watermark
-from millpond.state.delta import Files
 from millpond.state.event_log import Events
+from millpond.state.files import Files
 
 
 def events_held(

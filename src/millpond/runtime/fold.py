@@ -49,9 +49,10 @@ from millpond.runtime.tasks import WHOLE_POND, FoldTask, SectionPlace, TimeLine,
 from millpond.runtime.tiles import Held, new_tiles
 from millpond.state.atoms import LAST, merge_atoms, some_atoms
 from millpond.state.cells import Cells, Piece, merge, piece_of
-from millpond.state.delta import DeltaWriter, Files
+from millpond.state.delta import DeltaWriter
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.event_log import Events
+from millpond.state.files import Files
 from millpond.state.segments import encode_cells, to_bytes
 from millpond.state.tallies import COUNT
 
@@ -61,11 +62,14 @@ FAN_IN = 8
 _SLICES_READ = f"slices_read:{WHOLE_POND}"
 
 
-def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: str) -> tuple[Receipt, bytes]:
+def fold(
+    task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: str, files: Files
+) -> tuple[Receipt, bytes]:
     """The receipt of an instance's epoch, and its delta if that is small enough to travel with it.
 
     Raises:
         CorruptError: a packet or a section does not read.
+        FilesLostError: a store that carries files has lost some.
     """
     began = lap_us()
     arrived = [(*decode_packet(packet), packet) for packet in packets]
@@ -92,7 +96,7 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
     counts |= {f"max_time:{stream}:{name}": time for stream, times in newest.items() for name, time in times.items()}
     reasons: dict[str, str] = {}
     delta = DeltaWriter()
-    files = Files(Path(task.folder))
+    files.fetch(task.files(instance))
     marks = _marks(task, newest)
     for group in task.plan.groups:
         folding = _GroupFold(task, instance, group, files, delta, counts, reasons)
@@ -106,8 +110,9 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
         write_selected_rows(task.plan.selections_of(stream), found_selected, delta)
     counts[f"fold_us:{WHOLE_POND}"] = lap_us() - began
     reached("fold.before_delta")
-    receipt, body = delta.finish(Path(task.folder), task.number, instance, attempt, counts)
+    receipt, body = delta.finish(files, task.number, instance, attempt, counts)
     reached("fold.after_delta")
+    files.sweep(task.number, task.files)
     return msgspec.structs.replace(receipt, fates=bounded(fates), reasons=reasons), body
 
 

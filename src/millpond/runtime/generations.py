@@ -16,9 +16,9 @@ import pyarrow as pa
 from millpond.arrays import Ints
 from millpond.runtime.tasks import GroupState, SectionPlace
 from millpond.state.cells import Cells
-from millpond.state.delta import Files
 from millpond.state.dictionary import WAS
 from millpond.state.event_log import Events
+from millpond.state.files import Files
 from millpond.state.segments import decode_cells, from_bytes
 
 OPENING = -1

@@ -23,8 +23,9 @@ from millpond.runtime.matching import Candidates, Placed
 from millpond.runtime.outbox import rows_stream
 from millpond.runtime.packet import GroupPart
 from millpond.runtime.tasks import FoldTask, Watermark
-from millpond.state.delta import DeltaWriter, Files
+from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events
+from millpond.state.files import Files
 from millpond.state.keys import canonical, hashes_of
 
 Marks: TypeAlias = Mapping[str, tuple[Watermark, Watermark]]

@@ -19,8 +19,8 @@ from millpond.runtime.generations import read_section
 from millpond.runtime.horizon import events_needed_from, needed_from
 from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.tasks import GroupState, Watermark
-from millpond.state.delta import Files
 from millpond.state.event_log import Events, decode_events
+from millpond.state.files import Files
 
 _LEADING_BYTES = 16
 """Slot and time of an event, and its class, as they are told apart in memory."""

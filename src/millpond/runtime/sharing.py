@@ -31,7 +31,7 @@ from millpond.runtime.tallied_size import TalliedSize
 from millpond.runtime.tasks import GroupState, Watermark
 from millpond.state.atoms import merge_atoms, some_atoms
 from millpond.state.cells import Cells, merge, piece_of
-from millpond.state.delta import Files
+from millpond.state.files import Files
 
 WORD_BYTES = 8
 

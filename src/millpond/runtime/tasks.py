@@ -59,7 +59,7 @@ class GatherTask(msgspec.Struct, frozen=True):
     """Everything a gather needs besides its events; `owners[bucket]` is the bucket's instance.
 
     `now_us`: the driver's clock when the epoch began; None: no event is too far ahead. `late`: who wants its late
-    events, by stream. `chained`: rows of queries, in the pond's `folder`, that are events of this epoch.
+    events, by stream. `chained`: rows of queries, that are events of this epoch.
     """
 
     plan: Plan
@@ -70,7 +70,6 @@ class GatherTask(msgspec.Struct, frozen=True):
     now_us: int | None = None
     quarantined: frozenset[str] = frozenset()
     late: dict[str, tuple[LateAsk, ...]] = {}
-    folder: str = ""
     chained: tuple[ChainedRows, ...] = ()
 
 
@@ -121,6 +120,11 @@ class GroupState(msgspec.Struct, frozen=True):
         return "tiles" if place in self.tiles else "revisions" if place in self.revisions else ""
 
     @property
+    def places(self) -> tuple[SectionPlace, ...]:
+        """Everything that is remembered."""
+        return (*self.keys, *self.segments, *self.tiles, *self.events, *self.revisions, *self.tallies)
+
+    @property
     def generation(self) -> int:
         """The generation of all live keys; segments and tiles are of this one or of the one before."""
         return self.keys[0].generation if self.keys else 0
@@ -130,7 +134,6 @@ class FoldTask(msgspec.Struct, frozen=True):
     """Everything a fold needs besides its packets; `feeds`: queries whose rows others read."""
 
     pond: str
-    folder: str
     cache: str
     number: int
     plan: Plan
@@ -143,6 +146,11 @@ class FoldTask(msgspec.Struct, frozen=True):
     quarantined: frozenset[str] = frozenset()
     late: dict[str, tuple[LateAsk, ...]] = {}
     feeds: frozenset[str] = frozenset()
+
+    def files(self, instance: int | None = None) -> set[str]:
+        """Names of the files that `instance` needs, or any instance."""
+        states = self.state.values() if instance is None else [self.state.get(instance, {})]
+        return {place.file for groups in states for group in groups.values() for place in group.places}
 
     def of(self, instance: int, group: GroupPlan | SideLog) -> GroupState:
         """What `instance` remembers of `group`, or of a side of joins."""

@@ -19,20 +19,30 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millpond.clock import now_us
-from millpond.errors import FencedError, MillpondError, OffsetGapError, PlaceError, SparkError, of_machine
+from millpond.errors import (
+    FencedError,
+    FilesLostError,
+    MillpondError,
+    OffsetGapError,
+    PlaceError,
+    SparkError,
+    of_machine,
+)
 from millpond.faults import reached
 from millpond.log.manifest import Manifests
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Committed, Run, Steps, Writer, perform
-from millpond.log.records import EpochRecord
+from millpond.log.records import EpochRecord, Receipt
+from millpond.runtime.carried import Carrier
 from millpond.runtime.epoch import Batch, Idle, Setting, assemble, depth, fold_task, gather_task, pending
 from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.layout import ReadLayout
+from millpond.runtime.tasks import FoldTask
 from millpond.spark.checkpoint import check_continues, check_names, own_checkpoint, query_id, read_offsets, repair
 from millpond.spark.failures import explained
 from millpond.spark.lookups import Lookups
 from millpond.spark.session import jvm_failure
-from millpond.spark.tasks import deltas_of, packets_of
+from millpond.spark.tasks import OpenFiles, deltas_of, packets_of
 
 T = TypeVar("T")
 
@@ -62,18 +72,20 @@ class _Stopped(Exception):
 class Driver:
     """Runs one pond. Made by `control.wiring`, used from one thread besides Spark's own.
 
-    `announce(n)` tells followers that record n is true; `followed()` is the record they all have applied;
-    `on_epoch` is told of every commit.
+    Instances `open_files`; a `carrier` brings these between hosts, if need be. `announce(n)` tells followers that
+    record n is true; `followed()` is the record they all have applied; `on_epoch` is told of every commit.
     """
 
     def __init__(
         self, spark: SparkSession, setting: Setting, log: Log, manifests: Manifests, writer: Writer,
         announce: Callable[[int], None], followed: Callable[[], int], on_epoch: Callable[[Epoch], None],
+        open_files: OpenFiles, carrier: Carrier | None = None,
     ) -> None:  # fmt: skip
         self._spark = spark
         self._setting = setting
         self._log, self._manifests, self._writer = log, manifests, writer
         self._announce, self._followed, self._on_epoch = announce, followed, on_epoch
+        self._open_files, self._carrier = open_files, carrier
         self._checkpoint = Path()
         self._failure: MillpondError | None = None
         self._query: StreamingQuery | None = None
@@ -92,6 +104,8 @@ class Driver:
             self._checkpoint = own_checkpoint(Path(self._setting.folder) / "spark", done.n)
         except OSError as error:
             raise self._fenced_or(_unwritable(self._setting.folder, error)) from error  # or cleared by a successor
+        if self._carrier is not None:
+            self._carrier.begin(self._writer.manifest)
         return done.n
 
     def repair(self) -> None:
@@ -163,7 +177,7 @@ class Driver:
         offsets = dict(run.manifest.offsets)
         batch = Batch(run.manifest.spark_query, run.manifest.batch, offsets, offsets)
         try:
-            packets = packets_of(self._spark, None, gather_task(self._setting, run))
+            packets = packets_of(self._spark, None, gather_task(self._setting, run), self._open_files)
             self._run_batch(run, batch, packets, drained)
         except (PySparkException, Py4JError, ConnectionError) as error:
             raise self._explained(error) from error
@@ -197,7 +211,8 @@ class Driver:
         idle = self._watch.idle(run.manifest.max_time, now_us())
         if run.idle and not (self._watch.is_news(idle) or pending(self._setting, run.manifest)):
             return
-        packets = packets_of(frame.sparkSession, frame, gather_task(self._setting, run, now_us()))
+        task = gather_task(self._setting, run, now_us())
+        packets = packets_of(frame.sparkSession, frame, task, self._open_files)
         self._run_batch(run, batch, packets, idle=idle)
 
     def _run_batch(
@@ -206,7 +221,7 @@ class Driver:
         began = now_us()
         task = fold_task(self._setting, run, self._writer.token, drained is not None, idle, drained or 0)
         reached("epoch.before_job")
-        deltas = deltas_of(packets, task, self._setting.instances)
+        deltas = self._folded(run, packets, task)
         worked = now_us() - began
         reached("epoch.after_job")
         record, body = assemble(self._setting, run, task, batch, deltas, now_us(), self._followed())
@@ -214,6 +229,20 @@ class Driver:
         if isinstance(done, Committed):
             self._watch.committed(record, now_us())
             self._on_epoch(Epoch(record, (now_us() - began) / 1e6, worked / 1e6))
+
+    def _folded(self, run: Run, packets: DataFrame, task: FoldTask) -> list[tuple[Receipt, bytes]]:
+        """What the instances returned, their deltas in the pond's folder; what a store lost meanwhile is put back."""
+
+        def attempt() -> list[tuple[Receipt, bytes]]:
+            try:
+                return deltas_of(packets, task, self._setting.instances, self._open_files)
+            except (PySparkException, Py4JError) as error:
+                lost = explained(error)
+                if isinstance(lost, FilesLostError):
+                    raise lost from error
+                raise
+
+        return attempt() if self._carrier is None else self._carrier.run(run.manifest, attempt)
 
     def _perform(self, steps: Steps[T]) -> T:
         return perform(steps, self._log, self._manifests, self._announce)

@@ -1,4 +1,4 @@
-"""A pond on a local folder needs every executor on the driver's host: found out, not hoped for."""
+"""Whether every executor sees a pond's folder: found out, not hoped for."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from millpond.errors import PlaceError
 from millpond.ids import writer_token
 
 
-def check_one_host(spark: SparkSession, folder: Path) -> None:
-    """Raise PlaceError unless every executor sees the pond's folder."""
+def is_on_every_host(spark: SparkSession, folder: Path) -> bool:
+    """Whether every executor sees the pond's folder."""
     if str(spark.sparkContext.master).startswith("local"):
-        return
+        return True
     probe = folder / f".probe-{writer_token()}"
     probe.touch()
     try:
@@ -24,10 +23,7 @@ def check_one_host(spark: SparkSession, folder: Path) -> None:
         seen = spark.range(tasks, numPartitions=tasks).mapInArrow(_Sees(str(probe)), "sees boolean").toArrow()
     finally:
         probe.unlink()
-    if not all(seen.column(0).to_pylist()):
-        raise PlaceError(
-            f"{folder} is not on every executor's host.", "Put the pond on a file system that all of them share."
-        )
+    return all(seen.column(0).to_pylist())
 
 
 class _Sees:

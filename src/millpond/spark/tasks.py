@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -17,9 +18,13 @@ from millpond.runtime.chained import gather_chained
 from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
 from millpond.runtime.tasks import FoldTask, GatherTask
+from millpond.state.files import Files
 
 PACKETS = "instance int, packet binary"
 DELTAS = "receipt binary, body binary"
+
+OpenFiles: TypeAlias = Callable[[], Files]
+"""Opens the pond's files where a worker runs, so it must be importable there."""
 
 
 class _Gather:
@@ -40,13 +45,14 @@ class _Gather:
 class _GatherChained:
     """Rows of queries to packets; a task's rows are the numbers of its parts."""
 
-    def __init__(self, task: GatherTask) -> None:
-        self._task = task
+    def __init__(self, task: GatherTask, open_files: OpenFiles) -> None:
+        self._task, self._open_files = task, open_files
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with with_code():
+            files = self._open_files()
             for part in (part for batch in batches for part in batch.column(0).to_pylist()):
-                for instance, packet in gather_chained(self._task, part):
+                for instance, packet in gather_chained(self._task, part, files):
                     columns = [pa.array([instance], pa.int32()), pa.array([packet], pa.binary())]
                     yield pa.RecordBatch.from_arrays(columns, names=["instance", "packet"])
 
@@ -54,8 +60,8 @@ class _GatherChained:
 class _Fold:
     """Packets of one instance to its receipt."""
 
-    def __init__(self, task: FoldTask) -> None:
-        self._task = task
+    def __init__(self, task: FoldTask, open_files: OpenFiles) -> None:
+        self._task, self._open_files = task, open_files
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reached("fold.start")
@@ -64,7 +70,7 @@ class _Fold:
             context = _context()
             # the application-wide id: a batch that is run again by the same driver counts its attempts anew
             attempt = f"{self._task.writer}-{context.taskAttemptId()}"
-            receipt, body = fold(self._task, context.partitionId(), packets, attempt)
+            receipt, body = fold(self._task, context.partitionId(), packets, attempt, self._open_files())
             columns = [pa.array([msgspec.json.encode(receipt)], pa.binary()), pa.array([body], pa.binary())]
         reached("fold.return")
         yield pa.RecordBatch.from_arrays(columns, names=["receipt", "body"])
@@ -93,14 +99,16 @@ def _context() -> TaskContext:
     return context
 
 
-def packets_of(spark: SparkSession, frame: DataFrame | None, task: GatherTask) -> DataFrame:
+def packets_of(
+    spark: SparkSession, frame: DataFrame | None, task: GatherTask, open_files: OpenFiles
+) -> DataFrame:  # fmt: skip
     """The frame of events as packets, and the rows of queries that others read, by at most a task per instance."""
     parts = len(task.chained)
     rows = None
     if parts:
         # `createDataFrame` would make `spark`, a clone, the user's active session
         numbers = spark.range(0, parts, 1, min(parts, task.instances))
-        rows = numbers.mapInArrow(_GatherChained(task), PACKETS)
+        rows = numbers.mapInArrow(_GatherChained(task, open_files), PACKETS)
     if frame is None:
         none = spark.range(0).selectExpr("CAST(NULL AS int) AS instance", "CAST(NULL AS binary) AS packet")
         return none if rows is None else rows
@@ -108,14 +116,16 @@ def packets_of(spark: SparkSession, frame: DataFrame | None, task: GatherTask) -
     return read if rows is None else read.union(rows)
 
 
-def deltas_of(packets: DataFrame, task: FoldTask, instances: int) -> list[tuple[Receipt, bytes]]:
+def deltas_of(
+    packets: DataFrame, task: FoldTask, instances: int, open_files: OpenFiles
+) -> list[tuple[Receipt, bytes]]:  # fmt: skip
     """Run the epoch's one job: move packets to their instances, fold them, collect what the fold returns.
 
     Raises:
         CorruptError: an instance did not answer, or answered twice.
     """
     moved = packets.repartitionById(instances, "instance")
-    table = moved.mapInArrow(_Fold(task), DELTAS).toArrow()
+    table = moved.mapInArrow(_Fold(task, open_files), DELTAS).toArrow()
     deltas = [
         (msgspec.json.decode(receipt, type=Receipt), body)
         for receipt, body in zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True)

@@ -7,9 +7,6 @@ the writer's token and Spark's task attempt id: attempts never overwrite each ot
 from __future__ import annotations
 
 import hashlib
-import mmap
-import os
-import struct
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,14 +16,11 @@ import pyarrow as pa
 from millpond.errors import CorruptError
 from millpond.log.manifest import Manifest
 from millpond.log.port import Log
-from millpond.log.records import MAGIC, Receipt, Section, SectionKind, decode
-
-INLINE_BYTES = 256 * 1024
-"""A delta below this size travels in its receipt, so that a tiny epoch is one file in all."""
+from millpond.log.records import Receipt, Section, SectionKind, decode
+from millpond.state.files import Files
 
 _ALIGNMENT = 64
 _CHUNK_BYTES = 1 << 20
-_LENGTH = struct.Struct("<I")
 
 
 class DeltaWriter:
@@ -49,24 +43,18 @@ class DeltaWriter:
         self._size += size + padding
 
     def finish(
-        self, folder: Path, number: int, instance: int, attempt: str, counts: dict[str, int]
+        self, files: Files, number: int, instance: int, attempt: str, counts: dict[str, int]
     ) -> tuple[Receipt, bytes]:
-        """Write the delta (unless it is small) and return its receipt and the bytes to travel inside the record."""
+        """Leave the delta (unless it is small) and return its receipt and the bytes to travel inside the record."""
         digest = hashlib.sha256()
         for part in self._parts:
             digest.update(part)
         sections = tuple(self._sections)
-        if self._size <= INLINE_BYTES:
+        if self._size <= files.inline_bytes:
             body = b"".join(bytes(part) for part in self._parts)
             return Receipt(instance, attempt, len(body), digest.hexdigest(), None, 0, sections, counts), body
         name = f"delta/{number:020d}/{instance}-{attempt}.arrow"
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "wb") as file:
-            for part in self._parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
+        files.write(name, self._parts)
         return Receipt(instance, attempt, self._size, digest.hexdigest(), name, 0, sections, counts), b""
 
 
@@ -98,46 +86,3 @@ def check_delta(path: Path, digest: str) -> None:
         raise CorruptError(f"{path} cannot be read: {error}.", "Restore the file from a copy.") from error
     if found.hexdigest() != digest:
         raise CorruptError(f"{path} fails its digest.", "Restore the file from a copy.")
-
-
-class Files:
-    """Files of a pond's folder mapped into memory, each once; sections are read in place."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._mapped: dict[str, pa.Buffer] = {}
-
-    def read(self, file: str, offset: int, size: int) -> pa.Buffer:
-        """`size` bytes at `offset`.
-
-        Raises:
-            CorruptError: the file is missing or too short.
-        """
-        if not size:
-            return pa.py_buffer(b"")
-        buffer = self._mapped.get(file)
-        if buffer is None:
-            buffer = self._mapped[file] = self._map(file)
-        if offset + size > buffer.size:
-            raise CorruptError(f"{file} ends before byte {offset + size}.", "Restore the file from a copy.")
-        return buffer.slice(offset, size)
-
-    def read_inline(self, record: str, offset: int, size: int) -> pa.Buffer:
-        """`size` bytes at `offset` of the body of a record's file, copied so that they are aligned.
-
-        Raises:
-            CorruptError: the file is missing or too short.
-        """
-        start = len(MAGIC) + _LENGTH.size
-        (header_bytes,) = _LENGTH.unpack(self.read(record, len(MAGIC), _LENGTH.size))
-        aligned = pa.allocate_buffer(size)
-        memoryview(aligned)[:] = memoryview(self.read(record, start + header_bytes + offset, size))
-        return aligned
-
-    def _map(self, file: str) -> pa.Buffer:
-        path = self._folder / file
-        try:
-            with open(path, "rb") as handle:
-                return pa.py_buffer(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ))
-        except (OSError, ValueError) as error:
-            raise CorruptError(f"{path} cannot be read: {error}.", "Restore the file from a copy.") from error

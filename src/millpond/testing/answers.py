@@ -19,6 +19,7 @@ from millpond.model.stream import Stream
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.sinks import MemorySink
+from millpond.state.file_store import FileStore
 from millpond.testing.cases import STREAM
 from millpond.testing.compare import rows_of
 from millpond.testing.local_pond import LocalPond
@@ -83,7 +84,7 @@ class Run:
     def __init__(
         self, folder: Path, queries: Sequence[AnyQuery], instances: int = 1, buckets: int = 64,
         followers: Sequence[Follower] = (), *, keep_rows: bool = True, stream: Stream = STREAM,
-        others: Sequence[Stream] = (), owners: tuple[int, ...] | None = None,
+        others: Sequence[Stream] = (), owners: tuple[int, ...] | None = None, file_store: FileStore | None = None,
     ) -> None:  # fmt: skip
         sink = Sink("memory" if keep_rows else "noop")
         remembered = [msgspec.structs.replace(query, sink=sink) for query in queries]
@@ -97,7 +98,8 @@ class Run:
         everybody: list[Follower] = [*self.sinks.values(), *self.late_sinks.values(), self.ledger, *followers]
         self._stream, self._streams = stream, {one.name: one for one in (stream, *others)}
         self.pond = LocalPond(
-            folder, [*self._streams.values()], remembered, instances, buckets, everybody, owners=owners
+            folder, [*self._streams.values()], remembered, instances, buckets, everybody, owners=owners,
+            file_store=file_store,
         )
 
     def epoch(self, partitions: Sequence[Rows]) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from threading import Thread
 
+import pyarrow as pa
+
 from millpond.errors import StoreError
+from millpond.state.backends.memory import MemoryFiles
+from millpond.state.file_store import FileStore, Parts
 from millpond.state.store import NEVER, Apply, BucketStore, Found, Outcome, Rows, TableWrite, Verdict, Wanted
 
 
@@ -235,3 +240,38 @@ CHECKS: tuple[Callable[[BucketStore], None], ...] = (
     _reader_never_sees_half_a_step,
 )
 """The checks of `check_bucket_store`, each on a store of its own."""
+
+
+def check_file_store(store: FileStore) -> None:
+    """Check everything that `state.file_store` promises on an empty store; AssertionError tells what does not hold."""
+    first, second = "delta/00000000000000000012/3-a-7.1.arrow", "log/00000000000000000012"
+    large = bytes(range(256)) * 200_000
+    assert store.names() == set() and store.get_many([first]) == [None] and store.get_many([]) == []
+    store.put(first, [large[:1000], pa.py_buffer(large[1000:])])
+    store.put(second, [b""], kept=True)
+    store.put(first, [large])
+    assert store.names() == {first, second}
+    assert store.get_many([second, "delta/00000000000000000013/0-a-8.0.arrow", first]) == [b"", None, large]
+    assert store.take_many([first, "none"]) == [large, None]
+    assert store.lacking([first, "none", second]) == ["none"]
+    store.remove_many([first, "none"])
+    assert store.names() == {second} and store.lacking([first, second]) == [first]
+    store.remove_many([])
+
+
+class ForgetfulFiles(MemoryFiles):
+    """Files of which, at every fifth file that an instance puts, some are lost."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._dice, self._puts = random.Random(seed), 0
+        self.lost = 0
+
+    def put(self, name: str, parts: Parts, *, kept: bool = False) -> None:
+        """See `FileStore.put`."""
+        super().put(name, parts, kept=kept)
+        self._puts += not kept
+        if not kept and self._puts % 5 == 0:
+            gone = [name for name in sorted(self.names()) if self._dice.randint(0, 1)]
+            self.remove_many(gone)
+            self.lost += len(gone)

@@ -6,6 +6,7 @@ Streams are handed in as Arrow batches per source partition; one call is one epo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +30,7 @@ from millpond.plan.build import build_plan, needed_columns, needed_foreign
 from millpond.plan.chain import first_row_us, levels
 from millpond.plan.late import LateAsk, late_asks
 from millpond.plan.plan import Plan
+from millpond.runtime.carried import Carrier, Deltas
 from millpond.runtime.chained import chained_lines, gather_chained
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.epoch import Batch, Setting, assemble, depth, fold_task, gather_task, pending, watermarks
@@ -36,6 +38,9 @@ from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
 from millpond.runtime.layout import ReadColumn, ReadLayout, StreamLayout
 from millpond.runtime.packet import Header, encode_packet
+from millpond.runtime.tasks import FoldTask, GatherTask
+from millpond.state.file_store import FileStore
+from millpond.state.files import CarriedFiles, Files
 
 T = TypeVar("T")
 
@@ -56,13 +61,14 @@ def read_columns(plan: Plan, stream: Stream, late: Iterable[LateAsk], first: int
 class LocalPond:
     """One pond in `folder`; a second one on the same folder takes over from the first, with other queries if need be.
 
-    `epoch` takes the events of one batch: stream name -> one Arrow table per source partition.
+    `epoch` takes the events of one batch: stream name -> one Arrow table per source partition. With a `file_store`
+    each task runs on a host of its own.
     """
 
     def __init__(
         self, folder: Path, streams: Sequence[Stream], queries: Sequence[AnyQuery], instances: int = 1,
         buckets: int = 64, followers: Sequence[Follower] = (), token: str = "local",
-        owners: tuple[int, ...] | None = None,
+        owners: tuple[int, ...] | None = None, file_store: FileStore | None = None,
     ) -> None:  # fmt: skip
         self.log = Log(LocalFolder(folder / "log"))
         self.manifests = Manifests(LocalFolder(folder / "manifest"))
@@ -89,10 +95,15 @@ class LocalPond:
             even_owners(buckets, instances) if owners is None else owners,
         )
         self._width = at
+        self._hosts = count()
+        self._folder, self._file_store = folder, file_store
+        self._carrier = None if file_store is None else Carrier(folder, file_store)
         self._followers = [(Pump(follower.name), follower) for follower in followers]
         spec = with_owners(PondSpec.of(tuple(streams), queries, instances, buckets), self.setting.owners)
         spec = msgspec.structs.replace(spec, since_us=since or msgspec.UNSET)
         self._perform(self._writer.take_over(0, "localhost", 0, "0", to_json(spec)))
+        if self._carrier is not None:
+            self._carrier.begin(self.manifest)
 
     def follow(self, follower: Follower) -> None:
         """Drive one more follower, from its cursor on."""
@@ -155,25 +166,38 @@ class LocalPond:
         self, run: Run, frames: Iterable[pa.RecordBatch], batch: Batch, drain: bool = False, level: int = 0,
         seen: Header | None = None,
     ) -> None:  # fmt: skip
-        setting = self.setting
-        packets: list[list[pa.Buffer]] = [[] for _ in range(setting.instances)]
-        task = gather_task(setting, run)
+        frames = list(frames)
+        folding = fold_task(self.setting, run, self._writer.token, drain, level=level)
+
+        def attempt() -> Deltas:
+            return self._deltas(gather_task(self.setting, run), folding, frames, seen)
+
+        deltas = attempt() if self._carrier is None else self._carrier.run(run.manifest, attempt)
+        record, body = assemble(self.setting, run, folding, batch, deltas, 0, run.n - 1)
+        self._perform(self._writer.commit(record, body))
+
+    def _deltas(
+        self, task: GatherTask, folding: FoldTask, frames: Sequence[pa.RecordBatch], seen: Header | None
+    ) -> Deltas:
+        packets: list[list[pa.Buffer]] = [[] for _ in range(task.instances)]
         for partition, frame in enumerate(frames):
             for instance, packet in gather(task, [frame], partition):
                 packets[instance].append(pa.py_buffer(packet))
         for part in range(len(task.chained)):
-            for instance, packet in gather_chained(task, part):
+            for instance, packet in gather_chained(task, part, self._files()):
                 packets[instance].append(pa.py_buffer(packet))
         if seen is not None:
             for mine in packets:
                 mine.append(pa.py_buffer(encode_packet(seen, [])))
-        folding = fold_task(setting, run, self._writer.token, drain, level=level)
         # packets reach a fold in any order: hand them over backwards
-        deltas = [
-            fold(folding, i, packets[i][::-1], f"{self._writer.token}-0.0") for i in range(setting.instances)
-        ]
-        record, body = assemble(setting, run, folding, batch, deltas, 0, run.n - 1)
-        self._perform(self._writer.commit(record, body))
+        attempt = f"{self._writer.token}-0.0"
+        return [fold(folding, i, packets[i][::-1], attempt, self._files()) for i in range(task.instances)]
+
+    def _files(self) -> Files:
+        """The files as a host sees them; if a store carries them, one that was never asked before."""
+        if self._file_store is None:
+            return Files(self._folder)
+        return CarriedFiles(self._folder / f"host{next(self._hosts)}", self._file_store)
 
     def _frames(self, events: Mapping[str, Sequence[pa.Table]]) -> Iterable[pa.RecordBatch]:
         assert self.setting.layout is not None

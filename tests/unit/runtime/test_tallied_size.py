@@ -21,7 +21,7 @@ from millpond.runtime.bins import coarser
 from millpond.runtime.epoch import group_state, watermarks
 from millpond.runtime.tallied_size import TalliedSize
 from millpond.state.cells import order_codes
-from millpond.state.delta import Files
+from millpond.state.files import Files
 from millpond.testing.local_pond import LocalPond
 
 SECOND = 1_000_000

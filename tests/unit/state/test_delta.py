@@ -10,7 +10,8 @@ import pytest
 
 from millpond.errors import CorruptError
 from millpond.log.records import Receipt, encode
-from millpond.state.delta import INLINE_BYTES, DeltaWriter, Files
+from millpond.state.delta import DeltaWriter
+from millpond.state.files import INLINE_BYTES, Files
 from millpond.testing.log_examples import epoch
 
 
@@ -18,7 +19,7 @@ def written(folder: Path, *sizes: int) -> tuple[Receipt, bytes]:
     delta = DeltaWriter()
     for i, size in enumerate(sizes):
         delta.add("segment", f"g{i}", bytes([i + 1]) * size, size, {"level": i}, (f"1/0/{i}",))
-    return delta.finish(folder, 12, 3, "writer-7.1", {"applied:q": 2})
+    return delta.finish(Files(folder), 12, 3, "writer-7.1", {"applied:q": 2})
 
 
 def test_a_small_delta_travels_in_its_record(tmp_path: Path) -> None:
@@ -66,7 +67,7 @@ def test_an_empty_delta_writes_nothing(tmp_path: Path) -> None:
 def test_sections_are_arrow_buffers_too(tmp_path: Path) -> None:
     delta = DeltaWriter()
     delta.add("keys", "g", pa.py_buffer(b"abc"), 1, {})
-    _, body = delta.finish(tmp_path, 1, 0, "a", {})
+    _, body = delta.finish(Files(tmp_path), 1, 0, "a", {})
     assert body == b"abc" + bytes(61)
 
 

@@ -21,6 +21,7 @@ from millpond.faults import reached
 from millpond.log.follower import NOTHING_APPLIED
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
+from millpond.runtime.carried import Carrier
 from millpond.runtime.followers.cursors import explained, is_next
 
 DELTA_FOLDER = "delta"
@@ -33,7 +34,8 @@ class PruneFollower:
     """Prunes the folder of one pond.
 
     `lowest_cursor` returns the smallest cursor of all other followers; `start` is the record to begin after
-    (the head at start-up: older records need not be read again, for a sweep looks at the folder).
+    (the head at start-up: older records need not be read again, for a sweep looks at the folder). What goes from
+    the folder goes from the `carrier`, too.
     """
 
     name = "prune"
@@ -43,12 +45,14 @@ class PruneFollower:
         pond: Path,
         lowest_cursor: Callable[[], int],
         grace_seconds: float,
+        carrier: Carrier | None = None,
         *,
         start: int = NOTHING_APPLIED,
         clock: Clock = now_us,
     ) -> None:
         self._pond = pond
         self._lowest_cursor = lowest_cursor
+        self._carrier = carrier
         self._grace_us = round(grace_seconds * _US)
         self._clock = clock
         self._reached = start
@@ -77,7 +81,7 @@ class PruneFollower:
         named = {section.file for section in manifest.sections.values()}
         now = self._clock()
         unneeded: dict[str, int] = {}
-        deleted = 0
+        gone: list[str] = []
         with explained(self._pond):
             for n, folder in self._delta_folders():
                 if n > last:
@@ -91,11 +95,14 @@ class PruneFollower:
                         if file not in named:
                             unneeded[file] = since
                     else:
-                        deleted += self._delete(entry)
+                        self._delete(entry)
+                        gone.append(file)
                 if not left:
                     _remove_if_empty(folder)
         self._unneeded_since = unneeded
-        return deleted
+        if gone and self._carrier is not None:
+            self._carrier.remove(gone)
+        return len(gone)
 
     def _delta_folders(self) -> Iterator[tuple[int, Path]]:
         folder = self._pond / DELTA_FOLDER
@@ -105,16 +112,15 @@ class PruneFollower:
             if len(name) == _NUMBER_DIGITS and name.isdecimal():
                 yield int(name), folder / name
 
-    def _delete(self, entry: os.DirEntry[str]) -> int:
+    def _delete(self, entry: os.DirEntry[str]) -> None:
         try:
             size = entry.stat().st_size
             reached("prune.before_delete")
             os.unlink(entry.path)
         except FileNotFoundError:
-            return 0
+            return
         self.deleted_files += 1
         self.deleted_bytes += size
-        return 1
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Sequence
 
 from millpond.errors import StoreError
+from millpond.state.file_store import FileStore, Parts
 from millpond.state.store import (
     NEVER,
     Apply,
@@ -126,3 +127,35 @@ class MemoryStore(BucketStore):
     def _check_open(self) -> None:
         if self._closed:
             raise StoreError("The memory store is closed.", "Open another; the view is rebuilt from the log.")
+
+
+class MemoryFiles(FileStore):
+    """Files in a dictionary; for tests, which may take some away."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytes] = {}
+
+    def put(self, name: str, parts: Parts, *, kept: bool = False) -> None:
+        """See `FileStore.put`; every file is kept."""
+        self._files[name] = b"".join(bytes(part) for part in parts)
+
+    def get_many(self, names: Sequence[str]) -> list[bytes | None]:
+        """See `FileStore.get_many`."""
+        return [self._files.get(name) for name in names]
+
+    def take_many(self, names: Sequence[str]) -> list[bytes | None]:
+        """See `FileStore.take_many`."""
+        return self.get_many(names)
+
+    def lacking(self, names: Iterable[str]) -> list[str]:
+        """See `FileStore.lacking`."""
+        return [name for name in names if name not in self._files]
+
+    def names(self) -> set[str]:
+        """See `FileStore.names`."""
+        return set(self._files)
+
+    def remove_many(self, names: Iterable[str]) -> None:
+        """See `FileStore.remove_many`."""
+        for name in names:
+            self._files.pop(name, None)

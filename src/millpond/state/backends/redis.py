@@ -146,7 +146,7 @@ class RedisStore(BucketStore):
     def __init__(
         self, address: str, tags: Sequence[str], *, owner: str = "", read_only: bool = False, check: bool = True
     ) -> None:
-        address, prefix = _without_prefix(address)
+        address, prefix = without_prefix(address)
         self._owner = owner.encode()
         self._read_only = read_only
         self._places = [f"{prefix}:{{{tag}}}:".encode() for tag in tags]
@@ -371,7 +371,7 @@ def _parted(write: TableWrite) -> tuple[list[bytes], list[bytes]]:
     return puts, [key for key, value in latest.items() if value is None]
 
 
-def _without_prefix(address: str) -> tuple[str, str]:
+def without_prefix(address: str) -> tuple[str, str]:
     parts = urlsplit(address)
     options = parse_qsl(parts.query, keep_blank_values=True)
     prefix = dict(options).get("prefix", PREFIX)

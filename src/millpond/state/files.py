@@ -1,0 +1,158 @@
+"""Where an instance reads and leaves the files of a pond: in a folder that every host sees, or through a store."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from millpond.errors import CorruptError, FilesLostError
+from millpond.log.records import MAGIC
+from millpond.state.file_store import FileStore, Parts
+
+INLINE_BYTES = 256 * 1024
+"""A delta below this size travels in its receipt, so that a tiny epoch is one file in all."""
+
+_EPOCHS_PER_SWEEP = 64
+_LENGTH = struct.Struct("<I")
+
+
+class Files:
+    """Files of a pond's folder mapped into memory, each once; sections are read in place."""
+
+    inline_bytes = INLINE_BYTES
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._mapped: dict[str, pa.Buffer] = {}
+
+    def read(self, file: str, offset: int, size: int) -> pa.Buffer:
+        """`size` bytes at `offset`.
+
+        Raises:
+            CorruptError: the file is missing or too short.
+            FilesLostError: the store has lost the file.
+        """
+        if not size:
+            return pa.py_buffer(b"")
+        buffer = self._mapped.get(file)
+        if buffer is None:
+            buffer = self._mapped[file] = self._map(file)
+        if offset + size > buffer.size:
+            raise CorruptError(f"{file} ends before byte {offset + size}.", "Restore the file from a copy.")
+        return buffer.slice(offset, size)
+
+    def read_inline(self, record: str, offset: int, size: int) -> pa.Buffer:
+        """`size` bytes at `offset` of the body of a record's file, copied so that they are aligned.
+
+        Raises:
+            CorruptError, FilesLostError: as `read`.
+        """
+        start = len(MAGIC) + _LENGTH.size
+        (header_bytes,) = _LENGTH.unpack(self.read(record, len(MAGIC), _LENGTH.size))
+        aligned = pa.allocate_buffer(size)
+        memoryview(aligned)[:] = memoryview(self.read(record, start + header_bytes + offset, size))
+        return aligned
+
+    def write(self, file: str, parts: Parts) -> None:
+        """Leave a file, so that it outlives this process and this machine."""
+        path = self._folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "wb") as handle:
+            for part in parts:
+                handle.write(part)
+            handle.flush()
+            os.fsync(handle.fileno())
+
+    def fetch(self, names: Iterable[str]) -> None:
+        """Bring files here that will be read, all at once."""
+
+    def sweep(self, number: int, needed: Callable[[], Collection[str]]) -> None:
+        """Called once per instance and epoch: time to let go of copies on this host that are not `needed`."""
+
+    def _map(self, file: str) -> pa.Buffer:
+        path = self._folder / file
+        try:
+            with open(path, "rb") as handle:
+                return pa.py_buffer(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError) as error:
+            raise CorruptError(f"{path} cannot be read: {error}.", "Restore the file from a copy.") from error
+
+
+class CarriedFiles(Files):
+    """Files that a store carries between hosts; each host keeps copies in `folder`, which may be lost, too.
+
+    Every delta is a file of its own, however small: the records of the log are not on this host.
+    """
+
+    inline_bytes = 0
+
+    def __init__(self, folder: Path, store: FileStore) -> None:
+        super().__init__(folder)
+        self._store = store
+
+    def write(self, file: str, parts: Parts) -> None:
+        """See `Files.write`: it is in the store, and will outlive it once the driver has taken it."""
+        self._store.put(file, parts)
+        _leave(self._folder / file, parts)
+
+    def fetch(self, names: Iterable[str]) -> None:
+        """See `Files.fetch`: what this host lacks, in one round trip.
+
+        Raises:
+            FilesLostError: the store has lost some of them.
+        """
+        absent = [name for name in dict.fromkeys(names) if not (self._folder / name).exists()]
+        if not absent:
+            return
+        lost = 0
+        for name, data in zip(absent, self._store.get_many(absent), strict=True):
+            if data is None:
+                lost += 1
+            else:
+                _leave(self._folder / name, [data])
+        if lost:
+            raise FilesLostError(f"The store has lost {lost} files of the pond.", "They are put back from its folder.")
+
+    def sweep(self, number: int, needed: Callable[[], Collection[str]]) -> None:
+        """See `Files.sweep`; the newest may be needed by others than are asked here, or come late."""
+        if number % _EPOCHS_PER_SWEEP:
+            return
+        named = needed()
+        for folder, record in _records_in(self._folder):
+            if record < number - _EPOCHS_PER_SWEEP:
+                for path in folder.iterdir():
+                    if f"{folder.parent.name}/{folder.name}/{path.name}" not in named:
+                        path.unlink(missing_ok=True)
+                with suppress(OSError):  # another instance of this host has just left something there
+                    folder.rmdir()
+
+    def _map(self, file: str) -> pa.Buffer:
+        self.fetch([file])
+        return super()._map(file)
+
+
+def _leave(path: Path, parts: Parts) -> None:
+    """A file that is there whole or not at all; it need not survive the machine."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    number, temporary = tempfile.mkstemp(dir=path.parent.parent, prefix=".")
+    try:
+        with open(number, "wb") as handle:
+            for part in parts:
+                handle.write(part)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _records_in(folder: Path) -> Iterator[tuple[Path, int]]:
+    for path in (folder / "delta").glob("*"):
+        if path.name.isdecimal():
+            yield path, int(path.name)

@@ -1,0 +1,64 @@
+"""Every store of files passes the conformance suite; Redis forgets attempts that nobody took."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from millpond.placement.slots import hash_tags
+from millpond.state.backends import redis_files
+from millpond.state.backends.memory import MemoryFiles
+from millpond.state.backends.redis_files import RedisFiles
+from millpond.state.file_store import UNNAMED_SECONDS
+from millpond.testing.conformance import check_file_store
+from millpond.testing.redis_servers import RedisCluster, RedisServer
+
+TAGS = hash_tags(4)
+NAME = "delta/00000000000000000012/1-a-7.1.arrow"
+
+
+def test_memory_passes() -> None:
+    check_file_store(MemoryFiles())
+
+
+@pytest.mark.parametrize("kind", ["redis_server", "redis_cluster"])
+def test_redis_passes(kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = request.getfixturevalue(kind)
+    servers.flush()
+    monkeypatch.setattr(redis_files, "PIECE_BYTES", 1 << 20)
+    for pond in ("one", "two"):
+        files = RedisFiles(servers.url, pond, TAGS)
+        check_file_store(files)
+        files.close()
+
+
+def test_an_attempt_goes_by_itself_unless_it_is_taken(redis_server: RedisServer) -> None:
+    redis_server.flush()
+    files = RedisFiles(f"{redis_server.url}?prefix=p", "pond", TAGS)
+    key = f"p:{{{TAGS[1]}}}:pond:file:{NAME}"
+    with redis.Redis.from_url(redis_server.url) as client:
+        files.put(NAME, [b"abc"])
+        assert 0 < client.ttl(key) <= UNNAMED_SECONDS
+        assert files.get_many([NAME]) == [b"abc"]
+        assert client.ttl(key) > 0
+        assert files.take_many([NAME]) == [b"abc"]
+        assert client.ttl(key) == -1
+        client.hset(key, "size", 4)
+        assert files.get_many([NAME]) == [None], "a torn file is none"
+        client.hdel(key, "size")
+        assert files.lacking([NAME]) == [NAME]
+    files.close()
+
+
+def test_files_lie_with_the_rows_of_the_instance_that_wrote_them(redis_cluster: RedisCluster) -> None:
+    redis_cluster.flush()
+    tags = hash_tags(3)
+    files = RedisFiles(redis_cluster.url, "pond", tags)
+    for instance in range(3):
+        files.put(f"delta/{1:020d}/{instance}-a-0.0.arrow", [b"x"])
+    files.close()
+    with redis.RedisCluster.from_url(redis_cluster.url) as client:
+        for instance, tag in enumerate(tags):
+            key = f"mp:{{{tag}}}:pond:file:delta/{1:020d}/{instance}-a-0.0.arrow"
+            assert client.exists(key)
+            assert client.get_node_from_key(key) == client.get_node_from_key(f"mp:{{{tag}}}:meta")
