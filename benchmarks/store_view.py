@@ -2,7 +2,7 @@
 
 No flags; needs a `redis-server`. The last line is one JSON object, kept in `results/`. `redis_vs_lmdb`: throughput of
 the canonical benchmark's eight queries, all served, with Redis over that with LMDB, each until its view has every row
-(the faster of two passes, in turn). `redis_tail_s`, `lmdb_tail_s`: how many of these seconds came after the last commit.
+(the faster of two passes, in turn). `redis_tail_s`, `lmdb_tail_s`: how many of these came after the last commit.
 `view_mb`: keys and documents of a larger view; `redis_rebuild_mb_s`, `lmdb_rebuild_mb_s`: those per second when it was
 lost, from opening the pond until every row is back.
 """
