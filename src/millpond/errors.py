@@ -20,6 +20,7 @@
     ├── UserFunctionError     MP-FUNCTION      a function of a user raised, hung, crashed or answered wrongly
     ├── StateError            what is remembered
     │   ├── StoreError            MP-STORE         the key-value store refused or vanished
+    │   │   └── FilesLostError    MP-FILES-LOST    it lost files that it carries between hosts
     │   ├── TooManyPairsError     MP-PAIRS         a join without equal keys would try too many pairs
     │   └── OverflowedError       MP-OVERFLOW      an exact number left its type
     └── SetupError            this machine, and Spark on it

@@ -16,8 +16,10 @@ import redis
 from millpond.errors import ForeignPondError, StoreError
 from millpond.placement.slots import hash_tags
 from millpond.state.backends.redis import RedisStore
+from millpond.state.backends.redis_files import RedisFiles
 from millpond.state.backends.redis_nodes import Nodes
 from millpond.state.store import NEVER, Apply, Found, Outcome, Rows, TableWrite, Verdict, Wanted
+from millpond.testing.conformance import check_file_store
 from millpond.testing.redis_servers import RedisCluster, RedisServer, free_ports, until
 
 BUCKETS = 48
@@ -237,6 +239,9 @@ def test_users_that_may_do_no_more_than_they_need(server: RedisServer) -> None:
             client.execute_command(*[word.replace("PASSWORD", "pw") for word in rule])
     try:
         store = RedisStore(server.url.replace("//", "//pond:pw@"), TAGS, owner="p")
+        files = RedisFiles(server.url.replace("//", "//pond:pw@"), "p", TAGS)
+        check_file_store(files)
+        files.close()
         store.apply_many(steps(0))
         assert (store.tables(), store.statistics().keys) == ({"spend"}, BUCKETS * len(KEYS))
         guest = RedisStore(server.url.replace("//", "//reader:pw@"), TAGS, owner="p", read_only=True)
