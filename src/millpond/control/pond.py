@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from millpond.control.causes import Why, explain_why
@@ -18,7 +20,7 @@ from millpond.control.reader import read_truth
 from millpond.control.schemas import check_files
 from millpond.control.tally import QueryCounts, Tally
 from millpond.control.why import find_facts
-from millpond.control.wiring import Followers, Truth, follow, new_writer, open_truth
+from millpond.control.wiring import Followers, Truth, follow, keyed_rows, new_writer, open_truth
 from millpond.errors import ForeignPondError, InputError, QueryTypeError, StoreError, UnsupportedQuery
 from millpond.log.manifest import Manifest, load
 from millpond.model.endpoints import Sink
@@ -85,7 +87,7 @@ class Pond:
         self._cache = Path(cache) if cache is not None else _host_local_folder()
         self._on_epoch = on_epoch or (lambda _epoch: None)
         self._tally = Tally()
-        self._front = FrontEnd(self.spark)
+        self._front = FrontEnd(self.spark, partial(keyed_rows, store))
         self._queries: dict[str, AnyQuery] = {}
         self._truth: Truth | None = None
         self._driver: Driver | None = None
@@ -166,6 +168,30 @@ class Pond:
             UnsupportedQuery: workers cannot import the function.
         """
         return self._front.map_batches(name, stream, function, schema, version)
+
+    def lookup_table(
+        self, name: str, columns: str, *, key: str, address: str | None = None, as_: str = "hash",
+        missing: str = "null", wrong_type: str = "dead-letter", vanished: str = "wait",
+        defaults: Mapping[str, Any] | None = None,
+    ) -> Frame:  # fmt: skip
+        """Make `name` stand for rows that other programs keep in Redis, under keys such as `user:{id}`, for joins.
+
+        `columns` (`id BIGINT, name STRING`) lists those of the key and those to read: fields of a hash or, with
+        `as_="json"`, of a JSON object in a string; a column `_problem STRING` tells why a row was not read. A
+        stream joins the table by equality with each key column, LEFT or INNER; a batch of events asks for each distinct
+        key once. A row that is `missing`, of a `wrong_type`, or whose server has `vanished` is no row (`null`), one of
+        `defaults` (`default`), makes its event dead (`dead-letter`), ends the run (`fail`), or is waited for (`wait`).
+        `address` (default: the pond's store) is no part of what a pond is, so it may change from run to run.
+
+        Raises:
+            QueryTypeError: a column or an option is not what it must be, or the name is taken.
+            StoreError: there is no address, and the pond's store is no Redis.
+        """
+        options = {
+            "key": key, "type": as_, "missing": missing, "wrong.type": wrong_type, "vanished": vanished,
+            "defaults": msgspec.json.encode(dict(defaults or {})).decode(),
+        }  # fmt: skip
+        return self._front.keyed_table(name, columns, options if address is None else options | {"address": address})
 
     def refresh(self, table: str | Frame, every: str) -> None:
         """List the files of a table that streams are joined with again: when a run begins, then `every` so often.

@@ -25,10 +25,12 @@ from millpond.runtime.followers.runner import Runner, Runners
 from millpond.runtime.followers.shared_view import Share, SharedView
 from millpond.runtime.followers.sinks import MemoryTables, sink_follower
 from millpond.runtime.followers.view import ViewFollower
+from millpond.runtime.keyed import OpenRows
 from millpond.spark.session import Session
 from millpond.spark.settle import settled
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
+from millpond.state.keyed import KeyedRows
 from millpond.state.store import BucketStore
 
 IDENTITY = "pond.id"
@@ -40,6 +42,7 @@ LOOK_SECONDS = 10.0
 """How often a view on the network is looked at while the pond is silent."""
 
 STORES = "Use `lmdb`, `lmdb:PATH`, `redis://HOST:PORT` (or `rediss://`, `redis+sentinel://`) or `memory`."
+_REDIS_CURE = "Run `pip install 'millpond[redis]'`."
 _NETWORK = ("redis", "rediss", "redis+sentinel")
 
 
@@ -145,8 +148,7 @@ def network_store(address: str, pond: str, buckets: int, *, read_only: bool = Fa
     try:
         from millpond.state.backends.redis import RedisStore
     except ImportError as error:
-        cure = "Run `pip install 'millpond[redis]'`."
-        raise StoreError(f"The library for Redis is missing: {error}.", cure) from error
+        raise StoreError(f"The library for Redis is missing: {error}.", _REDIS_CURE) from error
     return RedisStore(address, hash_tags(buckets), owner=pond, read_only=read_only, check=check)
 
 
@@ -158,6 +160,28 @@ def shown(address: str) -> str:
     """
     scheme, divided, rest = address.partition("://")
     return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if divided else address
+
+
+def keyed_rows(store: str, address: str | None) -> OpenRows:
+    """What opens the rows of other programs at an address or, without one, in the pond's own store.
+
+    Raises:
+        StoreError: that is no Redis.
+    """
+    place = address or store
+    if not on_network(place):
+        what = f"`{shown(place)}`, the pond's own store, is none" if address is None else f"`{shown(place)}` is none"
+        raise StoreError(f"Rows of other programs are in a Redis; {what}.", "Write address 'redis://HOST:PORT'.")
+    return partial(_keyed_rows, place)
+
+
+@cache
+def _keyed_rows(address: str) -> KeyedRows:
+    try:
+        from millpond.state.backends.redis_keyed import RedisKeyed
+    except ImportError as error:
+        raise StoreError(f"The library for Redis is missing: {error}.", _REDIS_CURE) from error
+    return RedisKeyed(address)
 
 
 @cache

@@ -22,6 +22,7 @@ from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream, check_order
 from millpond.plan.late import check_late, late_columns
 from millpond.runtime.functions.host import FunctionHost
+from millpond.runtime.keyed import KeyedReader
 from millpond.spark.branches import Derived, Side, read_by
 from millpond.spark.catalyst import Catalyst, analysed
 from millpond.spark.chained import check_chained, show_rows
@@ -29,6 +30,7 @@ from millpond.spark.extract import Extraction, Terms
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
 from millpond.spark.joins import extract_any
+from millpond.spark.keyed import Keyed, OpenAt, keyed_table, relation_of, unopened
 from millpond.spark.lookups import Lookups, Places, Refreshed, lookups, refreshed
 from millpond.spark.mapped import BatchFunction, batches_of
 from millpond.spark.properties import Mode, Repeats, duration_us
@@ -37,7 +39,7 @@ from millpond.spark.read import Reading, Wanted, Watermark, load, register
 from millpond.spark.refusals import placed, spark_refusal
 from millpond.spark.relations import relation_text
 from millpond.spark.selfcheck import self_check
-from millpond.spark.statements import blank, parse_file
+from millpond.spark.statements import KEYED, blank, parse_file
 from millpond.spark.user_functions import UserFunctions, deadline_ms
 from millpond.spark.windows import tumbling_twin
 
@@ -54,14 +56,15 @@ class FrontEnd:
     """Declares streams and turns what users have into queries; keeps what only Spark can evaluate.
 
     Texts are analysed in a clone of the session, under ANSI rules: no view or setting of ours appears in the
-    user's, and the time zone stays as it was when the front end was made.
+    user's, and the time zone stays as it was when the front end was made. `opens` finds the rows of keyed tables.
 
     Raises:
         SetupError: this Spark lacks a private name that Millpond needs.
     """
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, opens: OpenAt = unopened) -> None:
         self_check(spark)
+        self._opens = opens
         self._user = Catalyst(spark)
         self._spark = self._user.analysis_session()
         self._catalyst = Catalyst(self._spark)
@@ -127,6 +130,19 @@ class FrontEnd:
         self._show(name, (reader if schema is None else reader.schema(schema)).load, "")
         if refresh is not None:
             self.refresh(name, refresh)
+
+    def keyed_table(self, name: str, schema: str, options: Mapping[str, str]) -> DataFrame:
+        """Make `name` stand for rows that other programs keep under a key each, in the texts that follow.
+
+        Raises:
+            QueryTypeError: a column or an option is not what it must be, or the name is taken.
+            StoreError: no address is given, and the pond's store is none.
+        """
+        table, columns = keyed_table(name, schema, options)
+        address = {key.lower(): value for key, value in options.items()}.get("address")
+        frame = relation_of(self._spark, Keyed(KeyedReader(table, self._opens(address)), columns))
+        self._show(name, lambda: frame, "")
+        return frame
 
     def refresh(self, table: str | DataFrame, every: str) -> None:
         """List the files of a batch table, a frame or a view that is known here, again and again while a pond runs.
@@ -282,7 +298,9 @@ class FrontEnd:
             self.declare(msgspec.structs.replace(stream, source=stream.source and opened(stream.source)))
         for view in pond.views:
             with _within(view.name, view.line):
-                if view.table is not None:
+                if view.table is not None and view.table.format == KEYED:
+                    self.keyed_table(view.name, view.schema or "", dict(view.table.options))
+                elif view.table is not None:
                     source = opened(view.table) if view.schema else view.table
                     self.table(view.name, source, view.schema, view.refresh)
                 else:

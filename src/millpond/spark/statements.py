@@ -19,6 +19,7 @@ from millpond.model.stream import Field, Stream
 from millpond.plan.modes import FINAL
 from millpond.spark.catalyst import Catalyst, JavaObject, items, kind_of, optional, pairs
 from millpond.spark.gate import check_size, parse
+from millpond.spark.keyed import OPTIONS
 from millpond.spark.properties import STREAM_PROPERTIES, Mode, Repeats, with_times
 
 _FILES = (
@@ -29,11 +30,13 @@ _TEXTS = (
     "mode columnNameOfCorruptRecord dateFormat timestampFormat timestampNTZFormat multiLine encoding lineSep "
     "locale timeZone"
 )
+KEYED = "redis"
 TABLES = {
     "parquet": "path pathGlobFilter recursiveFileLookup mergeSchema datetimeRebaseMode int96RebaseMode",
     "orc": "path pathGlobFilter recursiveFileLookup mergeSchema",
     "jdbc": "url dbtable query user password driver partitionColumn lowerBound upperBound numPartitions queryTimeout "
     "fetchsize pushDownPredicate customSchema",
+    KEYED: OPTIONS,
 }
 """Batch tables that a file may show as a view besides JSON and CSV, and their options."""
 

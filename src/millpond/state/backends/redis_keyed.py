@@ -1,0 +1,102 @@
+"""Rows of other programs in Redis or Valkey: a server, a Sentinel's service, or a cluster; a command per row.
+
+A command names one key, so none crosses slots; those of one primary are one pipeline, and all pipelines are sent before
+the first answer is read. One primary that is gone does not hide the rows of the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from redis import exceptions as refused
+
+from millpond.errors import StoreError
+from millpond.state.backends.redis_nodes import Address, Command, Nodes, packed
+from millpond.state.keyed import Absent, KeyedRows, Row, VanishedError
+
+REST_SECONDS = 1.0
+"""For so long a server that did not answer is not asked again."""
+
+_REFUSALS = (refused.NoPermissionError, refused.AuthenticationError)
+
+
+class RedisKeyed(KeyedRows):
+    """The rows behind an address (see `Nodes`); its option `prefix`, a pond's, is of no meaning here.
+
+    Raises:
+        VanishedError: nobody answers.
+        StoreError: the address is none, or refuses this user.
+    """
+
+    def __init__(self, address: str) -> None:
+        try:
+            self._nodes = Nodes(_without_prefix(address))
+        except StoreError as error:
+            if error.__cause__ is None or isinstance(error.__cause__, _REFUSALS):
+                raise
+            raise _vanished(error) from error
+        self._resting: dict[Address, float] = {}
+
+    def read(self, keys: Sequence[bytes], slots: Sequence[int], fields: Sequence[bytes]) -> list[Row | Absent]:
+        """See `KeyedRows.read`."""
+        verb = b"HMGET" if fields else b"GET"
+        commands = [Command(slot, packed([verb, key, *fields])) for key, slot in zip(keys, slots, strict=True)]
+        return [_row(self._nodes, answer) for answer in self._answers(commands)]
+
+    def close(self) -> None:
+        """See `KeyedRows.close`."""
+        self._nodes.close()
+
+    def _answers(self, commands: Sequence[Command]) -> list[Any]:
+        """What is answered, `VANISHED` where nothing is."""
+        if not self._resting:
+            try:
+                return self._nodes.run(commands)
+            except StoreError as error:
+                if isinstance(error.__cause__, _REFUSALS):
+                    raise
+        places: dict[Address, list[int]] = defaultdict(list)
+        primaries = set(self._nodes.primaries)
+        self._resting = {address: until for address, until in self._resting.items() if address in primaries}
+        for number, command in enumerate(commands):
+            places[self._nodes.owner(command.slot)].append(number)
+        answers: list[Any] = [Absent.VANISHED] * len(commands)
+        for address, numbers in places.items():
+            if time.monotonic() < self._resting.get(address, 0.0):
+                continue
+            try:
+                found = self._nodes.run([commands[number] for number in numbers])
+            except StoreError as error:
+                if isinstance(error.__cause__, _REFUSALS):
+                    raise
+                self._resting[address] = time.monotonic() + REST_SECONDS
+                continue
+            self._resting.pop(address, None)
+            for number, answer in zip(numbers, found, strict=True):
+                answers[number] = answer
+        return answers
+
+
+def _row(nodes: Nodes, answer: Any) -> Row | Absent:
+    if isinstance(answer, Absent):
+        return answer
+    if isinstance(answer, Exception):
+        if str(answer).startswith("WRONGTYPE"):
+            return Absent.WRONG_TYPE
+        raise nodes.explained(answer) from answer
+    row = answer if isinstance(answer, list) else [answer]
+    return row if any(value is not None for value in row) else Absent.MISSING
+
+
+def _vanished(error: StoreError) -> VanishedError:
+    return VanishedError(error.what, "Is it running, and in reach?")
+
+
+def _without_prefix(address: str) -> str:
+    parts = urlsplit(address)
+    options = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if name != "prefix"]
+    return urlunsplit(parts._replace(query=urlencode(options)))

@@ -1,0 +1,112 @@
+"""Streams joined with rows of other programs in Redis: the answers of a dict, each key asked once, nothing secret kept."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from millpond import Pond
+from millpond.errors import MillpondError, QueryTypeError, StoreError, UnsupportedQuery
+from millpond.model.endpoints import Source
+from millpond.model.stream import Field, Stream
+from millpond.plan.explain import explain
+from millpond.testing.redis_servers import RedisCluster, RedisServer
+
+pytestmark = pytest.mark.slow
+
+COLUMNS = (Field("id", "int"), Field("amount", "bigint"), Field("ts", "timestamp"))
+TEXT = """
+CREATE TABLE tx (id INT, amount BIGINT, ts TIMESTAMP) USING parquet OPTIONS (path '{path}');
+CREATE TEMPORARY VIEW users (id BIGINT, name STRING, score DOUBLE) USING redis
+OPTIONS (key 'user:{{id}}', missing 'null', 'wrong.type' 'dead-letter');
+CREATE TEMPORARY VIEW levels (id BIGINT, level INT, _problem STRING) USING redis
+OPTIONS (key 'level:{{id}}', type 'json', address '{address}', 'wrong.type' 'null', missing 'default',
+         defaults '{{"level": -1}}');
+"""
+QUERIES = {
+    "left": "SELECT tx.id, amount, name, score, u.id AS uid FROM STREAM tx LEFT JOIN users u ON tx.id = u.id",
+    "inner": "SELECT id, name FROM STREAM tx JOIN users USING (id) WHERE score > 1",
+    "sums": "SELECT name, window(ts, '1 hour') AS w, sum(amount) AS s FROM STREAM tx WATERMARK ts DELAY OF INTERVAL "
+    "1 SECOND JOIN users ON users.id = tx.id GROUP BY ALL",
+    "levels_of": "SELECT tx.id, level FROM STREAM tx JOIN levels ON tx.id = levels.id WHERE _problem IS NULL",
+    "letters": "SELECT tx.id, _problem FROM STREAM tx LEFT JOIN levels ON tx.id = levels.id WHERE _problem IS NOT NULL",
+    "both": "SELECT tx.id, name, level FROM STREAM tx LEFT JOIN users ON tx.id = users.id "
+    "LEFT JOIN (SELECT id AS lid, level FROM levels) l ON lid = tx.id + length(users.name)",
+    "plain": "SELECT id FROM STREAM tx WHERE amount > 95",
+}
+
+
+def write(spark: SparkSession, folder: Path, start: int, count: int = 100) -> None:
+    rows = spark.range(start, start + count, 1, 1).selectExpr(
+        "CAST(if(id % 17 = 0, NULL, id % 40) AS INT) AS id", "id AS amount", "timestamp_seconds(id * 60) AS ts"
+    )
+    rows.write.mode("append").parquet(str(folder / "tx"))
+
+
+def fill(client: Any) -> None:
+    for id in range(0, 40, 2):
+        if id % 10:
+            client.hset(f"user:{id}", mapping={"name": f"n{id % 6}", "score": id / 4, "other": "x"})
+            client.set(f"level:{id}", json.dumps({"level": id, "more": [1]}))
+        else:
+            client.set(f"user:{id}", "no hash")
+            client.set(f"level:{id}", "no json")
+
+
+def calls(cluster: RedisCluster) -> dict[str, int]:
+    return {name: sum(server.calls().get(name, 0) for server in cluster.servers) for name in ("hmget", "get")}
+
+
+def rows_of(pond: Pond, query: str) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row.values()) for row in pond.table(query).to_pylist()), key=repr)
+
+
+def test_joins_by_key_answer_as_a_dict(spark: SparkSession, tmp_path: Path, redis_cluster: RedisCluster) -> None:
+    redis_cluster.flush()
+    with redis_cluster.client() as client:
+        fill(client)
+    write(spark, tmp_path, 0)
+    store = redis_cluster.url + "?prefix=secret"
+    with Pond(spark, tmp_path / "pond", store=store) as pond:
+        pond.load(TEXT.format(path=tmp_path / "tx", address=redis_cluster.url))
+        for name, text in QUERIES.items():
+            pond.add(name, text)
+        before = calls(redis_cluster)
+        pond.run(once=True, drain=True)
+        after = calls(redis_cluster)
+        counts = {name: (found.whole.dead, found.whole.filtered) for name, found in pond.counts().items()}
+        shown = explain(pond.plan, pond.streams)
+        found = {name: rows_of(pond, name) for name in QUERIES}
+    events = [(None if id % 17 == 0 else id % 40, id) for id in range(100)]
+    bad = [event for event in events if event[0] is not None and event[0] % 10 == 0]
+    users = {id: (f"n{id % 6}", id / 4) for id in range(0, 40, 2) if id % 10}
+    good = [event for event in events if event not in bad]
+
+    def told(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        return sorted(rows, key=repr)
+
+    assert found["left"] == told(
+        [(id, n, *users.get(id, (None, None)), id if id in users else None) for id, n in good]
+    )
+    assert found["inner"] == told([(id, users[id][0]) for id, _ in good if id in users and users[id][1] > 1])
+    assert found["levels_of"] == told([(id, id) for id, _ in events if id in users])
+    problems = {id: "wrong type" if id % 2 == 0 else "missing" for id in range(40) if id not in users}
+    assert found["letters"] == told([(id, problems[id]) for id, _ in events if id in problems])
+    assert counts["left"] == (len(bad), 0) and counts["plain"][0] == 0 and counts["letters"][0] == 0
+    assert sum(row[-1] for row in found["sums"]) == sum(n for id, n in good if id in users)
+    levels = {id: id if id in users else None if id % 2 == 0 else -1 for id in range(200)}
+    assert found["both"] == told(
+        [(id, users[id][0], levels[id + 2]) if id in users else (id, None, None) for id, _ in good]
+    )
+    asked = {name: after[name] - before[name] for name in before}
+    print(asked)
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "pond").rglob("*") if path.is_file())
+    assert b"127.0.0.1" not in stored and b"prefix=secret" not in stored
+    assert "LEFT JOIN hash user:{id}" in shown and "127.0.0.1" not in shown
