@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from millpond import Pond
-from millpond.errors import MillpondError, QueryTypeError, StoreError, UnsupportedQuery
+from millpond.errors import QueryTypeError, SourceError, StoreError, UnsupportedQuery
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
 from millpond.plan.explain import explain
@@ -101,12 +102,117 @@ def test_joins_by_key_answer_as_a_dict(spark: SparkSession, tmp_path: Path, redi
     assert found["letters"] == told([(id, problems[id]) for id, _ in events if id in problems])
     assert counts["left"] == (len(bad), 0) and counts["plain"][0] == 0 and counts["letters"][0] == 0
     assert sum(row[-1] for row in found["sums"]) == sum(n for id, n in good if id in users)
-    levels = {id: id if id in users else None if id % 2 == 0 else -1 for id in range(200)}
+    levels = {id: id if id in users else None if id % 10 == 0 and id < 40 else -1 for id in range(42)}
     assert found["both"] == told(
         [(id, users[id][0], levels[id + 2]) if id in users else (id, None, None) for id, _ in good]
     )
-    asked = {name: after[name] - before[name] for name in before}
-    print(asked)
+    # four derived streams, each of at most 39 keys and one batch per task of the read
+    assert {name: 0 < after[name] - before[name] <= 4 * 2 * 39 for name in before} == {"hmget": True, "get": True}
     stored = b"".join(path.read_bytes() for path in (tmp_path / "pond").rglob("*") if path.is_file())
     assert b"127.0.0.1" not in stored and b"prefix=secret" not in stored
     assert "LEFT JOIN hash user:{id}" in shown and "127.0.0.1" not in shown
+
+
+@pytest.fixture
+def own_server(redis_installed: None, tmp_path: Path) -> Iterator[RedisServer]:
+    """A server that a test may harm."""
+    with RedisServer(tmp_path / "redis") as made:
+        yield made
+
+
+def declared(pond: Pond, folder: Path) -> None:
+    source = Source("parquet", (("maxFilesPerTrigger", "1"), ("path", str(folder / "tx"))))
+    pond.stream(Stream("tx", COLUMNS, source))
+
+
+def test_a_frame_is_joined_while_the_server_vanishes_and_comes_back(
+    spark: SparkSession, tmp_path: Path, own_server: RedisServer
+) -> None:
+    """Stopped in the first epoch and killed in the third; the run waits, and no event is lost or doubled."""
+    for number in range(4):
+        write(spark, tmp_path, number * 10, 10)
+    for number, path in enumerate(sorted((tmp_path / "tx").glob("*.parquet"), key=os.path.getmtime)):
+        os.utime(path, (1_700_000_000 + number,) * 2)
+    with own_server.client() as client:
+        fill(client)
+    epochs: list[object] = []
+
+    def restart() -> None:
+        own_server.start()
+        with own_server.client() as client:
+            fill(client)
+
+    def harm(epoch: object) -> None:
+        epochs.append(epoch)
+        if len(epochs) == 1:
+            own_server.pause()
+            threading.Timer(3.0, own_server.resume).start()
+        if len(epochs) == 3:
+            own_server.kill()
+            threading.Timer(3.0, restart).start()
+
+    with Pond(spark, tmp_path / "pond", store=own_server.url + "?socket_timeout=1", on_epoch=harm) as pond:
+        declared(pond, tmp_path)
+        users = pond.lookup_table(
+            "users", "id BIGINT, name STRING, score DOUBLE", key="user:{id}", wrong_type="null",
+            missing="default", defaults={"name": "nobody"},
+        )  # fmt: skip
+        frame = spark.readStream.schema("id int, amount bigint, ts timestamp").option("maxFilesPerTrigger", "1").parquet(
+            str(tmp_path / "tx")
+        )  # fmt: skip
+        joined = frame.withWatermark("ts", "0 seconds").join(users, frame.id == users.id, "left")
+        pond.add("names", joined.groupBy(F.window("ts", "1 hour"), "name").agg(F.sum("amount").alias("s")))
+        pond.add("rows", "SELECT tx.id, name FROM STREAM tx LEFT JOIN users ON tx.id = users.id")
+        pond.run(once=True, drain=True)
+        found, sums = rows_of(pond, "rows"), pond.table("names").to_pylist()
+    names = {id: f"n{id % 6}" if id % 10 else None for id in range(0, 40, 2)}
+    events = [(None if id % 17 == 0 else id % 40, id) for id in range(40)]
+    expected = [(id, None if id is None else names.get(id, "nobody"), n) for id, n in events]
+    assert found == sorted([(id, name) for id, name, _ in expected], key=repr)
+    told: dict[str | None, int] = {}
+    for _, name, n in expected:
+        told[name] = told.get(name, 0) + n
+    assert {row["name"]: row["s"] for row in sums} == told
+    assert len(epochs) >= 4
+
+
+def test_what_cannot_be_asked_of_a_keyed_table_is_refused(
+    spark: SparkSession, tmp_path: Path, redis_server: RedisServer
+) -> None:
+    redis_server.flush()
+    write(spark, tmp_path, 0, 20)
+    with redis_server.client() as client:
+        client.set("user:1", "no hash")
+    columns = "id BIGINT, name STRING"
+    secret = redis_server.url.replace("//", "//default:hidden@")
+    with Pond(spark, tmp_path / "pond") as pond:
+        declared(pond, tmp_path)
+        with pytest.raises(StoreError, match="`lmdb`, the pond's own store, is none"):
+            pond.lookup_table("users", columns, key="user:{id}")
+        with pytest.raises(QueryTypeError, match="names no column"):
+            pond.lookup_table("users", columns, key="user", address=redis_server.url)
+        with pytest.raises(QueryTypeError, match="defaults of users"):
+            pond.lookup_table("users", columns, key="{id}", address=redis_server.url, defaults={"no": 1})
+        pond.lookup_table("users", columns, key="user:{id}", address=redis_server.url, wrong_type="fail")
+        pond.lookup_table("hidden", columns, key="user:{id}", address=secret, vanished="fail")
+        for text, what in (
+            ("SELECT name FROM STREAM tx JOIN users ON tx.id > users.id", "joined by its key alone"),
+            ("SELECT name FROM STREAM tx JOIN users ON tx.id = users.id AND name > 'a'", "joined by its key alone"),
+            ("SELECT name FROM STREAM tx JOIN users ON tx.id <=> users.id", "joined by its key alone"),
+            ("SELECT name FROM STREAM tx JOIN users ON amount = name", "joined by its key alone"),
+            ("SELECT u.n FROM STREAM tx JOIN (SELECT id, upper(name) AS n FROM users) u USING (id)", "computed below"),
+            ("SELECT name FROM STREAM tx JOIN (SELECT * FROM users WHERE name > 'a') u USING (id)", "only known by key"),
+            ("SELECT name FROM users", "no stream"),
+        ):
+            with pytest.raises((UnsupportedQuery, QueryTypeError), match=what):
+                pond.add("wrong", text)
+        pond.add("names", "SELECT name FROM STREAM tx JOIN users USING (id)")
+        with pytest.raises(SourceError, match=r"The row 'user:1' is none of the table users"):
+            pond.run()
+    with Pond(spark, tmp_path / "other") as pond:
+        declared(pond, tmp_path)
+        pond.lookup_table("hidden", columns, key="user:{id}", address=secret, vanished="fail")
+        pond.add("names", "SELECT name FROM STREAM tx JOIN hidden USING (id)")
+        with pytest.raises(StoreError) as told:
+            pond.run()
+        assert "hidden@" not in str(told.value)

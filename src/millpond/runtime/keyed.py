@@ -156,7 +156,7 @@ class KeyedReader:
             try:
                 some = self._opens().read([keys[i] for i in left], [slots[i] for i in left], fields)
             except VanishedError as error:
-                some, reason = [Absent.VANISHED] * len(left), str(error)
+                some, reason = [Absent.VANISHED] * len(left), error.what.rstrip(".")
             else:
                 reason = f"{some.count(Absent.VANISHED)} of {len(some)} rows are on servers that do not answer"
             for i, row in zip(left, some, strict=True):

@@ -61,6 +61,12 @@ class KeyedPartner(NamedTuple):
     marker: JavaObject
     prefix: str = "join"
 
+    @property
+    def lethal(self) -> bool:
+        """Whether an event may be dead for a row."""
+        table = self.keyed.reader.table
+        return "dead-letter" in (table.missing, table.wrong_type, table.vanished)
+
 
 def unopened(_address: str | None) -> OpenRows:
     """For analysis alone: rows that nobody opens."""

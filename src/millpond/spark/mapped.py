@@ -76,8 +76,11 @@ def batches_in(leaf: JavaObject) -> Batches:
     """What a `MapInArrow` of an analysed plan holds.
 
     Raises:
+        QueryTypeError: it is over no stream.
         UnsupportedQuery: it is none of ours.
     """
+    if not leaf.isStreaming():
+        raise QueryTypeError("What the query reads is no stream, but a table.", "Join a stream with it.")
     # these bytes were made in this process, from the function that its program handed to Spark
     sent = CPickleSerializer().loads(command_of(leaf.functionExpr()))  # type: ignore[no-untyped-call]
     if not (isinstance(sent, tuple) and isinstance(sent[0], Batches)):

@@ -283,6 +283,8 @@ class _Deriver:
                     joins.append((partner, self._resolved(partner.generator.child(), layers)))
                 elif isinstance(partner, KeyedPartner):
                     joins.append((partner, self._asked(step, partner, layers)))
+                    # where this raises, the event is dead
+                    taken += [self._catalyst.present(partner.attributes[-1])] if partner.lethal else []
                 else:
                     parts = [self._met(part, partner, layers) for part in _conditions(step)]
                     joins.append((partner, self._catalyst.every(parts)))
@@ -322,8 +324,7 @@ class _Deriver:
         if isinstance(met, _Elements):
             array = met.generator.child()
             return [] if is_harmless(array) else [self._catalyst.size(array)]
-        keys = [probe for part in _conditions(step) if (probe := _probe(part, met))]
-        return [*keys, self._catalyst.present(met.attributes[-1])] if isinstance(met, KeyedPartner) else keys
+        return [probe for part in _conditions(step) if (probe := _probe(part, met))]
 
     def _asked(self, step: Step, met: KeyedPartner, layers: list[list[JavaObject]]) -> list[JavaObject]:
         """The key by which an event asks for a row; where it raises, there is none."""
