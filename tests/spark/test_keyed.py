@@ -1,4 +1,4 @@
-"""Streams joined with rows of other programs in Redis: the answers of a dict, each key asked once, nothing secret kept."""
+"""Streams joined with rows of other programs in Redis: the answers of a dict, each key asked once, no secret kept."""
 
 from __future__ import annotations
 
@@ -157,9 +157,8 @@ def test_a_frame_is_joined_while_the_server_vanishes_and_comes_back(
             "users", "id BIGINT, name STRING, score DOUBLE", key="user:{id}", wrong_type="null",
             missing="default", defaults={"name": "nobody"},
         )  # fmt: skip
-        frame = spark.readStream.schema("id int, amount bigint, ts timestamp").option("maxFilesPerTrigger", "1").parquet(
-            str(tmp_path / "tx")
-        )  # fmt: skip
+        reader = spark.readStream.schema("id int, amount bigint, ts timestamp").option("maxFilesPerTrigger", "1")
+        frame = reader.parquet(str(tmp_path / "tx"))
         joined = frame.withWatermark("ts", "0 seconds").join(users, frame.id == users.id, "left")
         pond.add("names", joined.groupBy(F.window("ts", "1 hour"), "name").agg(F.sum("amount").alias("s")))
         pond.add("rows", "SELECT tx.id, name FROM STREAM tx LEFT JOIN users ON tx.id = users.id")
@@ -201,7 +200,7 @@ def test_what_cannot_be_asked_of_a_keyed_table_is_refused(
             ("SELECT name FROM STREAM tx JOIN users ON tx.id <=> users.id", "joined by its key alone"),
             ("SELECT name FROM STREAM tx JOIN users ON amount = name", "joined by its key alone"),
             ("SELECT u.n FROM STREAM tx JOIN (SELECT id, upper(name) AS n FROM users) u USING (id)", "computed below"),
-            ("SELECT name FROM STREAM tx JOIN (SELECT * FROM users WHERE name > 'a') u USING (id)", "only known by key"),
+            ("SELECT name FROM STREAM tx JOIN (SELECT * FROM users WHERE id > 1) u USING (id)", "only known by key"),
             ("SELECT name FROM users", "no stream"),
         ):
             with pytest.raises((UnsupportedQuery, QueryTypeError), match=what):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -163,12 +164,13 @@ def shown(address: str) -> str:
 
 
 def keyed_rows(store: str, address: str | None) -> OpenRows:
-    """What opens the rows of other programs at an address or, without one, in the pond's own store.
+    """What opens the rows of other programs at an address, at the one that `env:NAME` names, or in the pond's own store.
 
     Raises:
         StoreError: that is no Redis.
     """
-    place = address or store
+    scheme, _, variable = (address or "").partition(":")
+    place = os.environ.get(variable, "") if scheme == "env" else address or store
     if not on_network(place):
         what = f"`{shown(place)}`, the pond's own store, is none" if address is None else f"`{shown(place)}` is none"
         raise StoreError(f"Rows of other programs are in a Redis; {what}.", "Write address 'redis://HOST:PORT'.")
@@ -202,12 +204,12 @@ def follow(
     read = section_reader(truth.folder)
     rows, tables = RowsReader(read), MemoryTables()
     late_rows, late_tables = RowsReader(read, "late"), MemoryTables()
-    cursors = truth.folder / "cursors"
+    cursors, opens = truth.folder / "cursors", partial(keyed_rows, store)
     runner = Runner(truth.log, truth.manifests)
     runners = Runners(runner)
     for query in queries:
         if query.sink.format != "noop":
-            runner.add(sink_follower(query, truth.pond, rows, cursors, memory=tables))
+            runner.add(sink_follower(query, truth.pond, rows, cursors, memory=tables, opens=opens))
         if query.late_sink is not None:
             runner.add(sink_follower(query, truth.pond, late_rows, cursors, memory=late_tables, late=True))
     served = {query.name: length_us(query.window) for query in queries if isinstance(query, Query) and query.serve}

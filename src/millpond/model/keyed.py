@@ -81,13 +81,7 @@ def check_keyed(table: KeyedTable) -> None:
         QueryTypeError: the pattern, a column or an option is not what it must be.
     """
     name, types = table.name, {field.name: field.type for field in table.columns}
-    check_pattern(name, table.key, types)
-    for column in table.keys:
-        if not (is_integer(types[column]) or types[column] == "string"):
-            raise QueryTypeError(
-                f"The column {column} of {name} is a {types[column]}, which is no part of a key.",
-                "Use whole numbers or strings.",
-            )
+    check_key(table)
     for field in table.values:
         if not is_known(field.type):
             raise QueryTypeError(
@@ -106,12 +100,13 @@ def check_keyed(table: KeyedTable) -> None:
             raise QueryTypeError(f"`{what}` of {name} is {given!r}.", f"Use one of {', '.join(known)}.")
 
 
-def check_pattern(name: str, key: str, columns: dict[str, str]) -> None:
-    """Refuse a pattern of keys that names no column, or one that is not there.
+def check_key(table: KeyedTable) -> None:
+    """Refuse a pattern of keys that names no column, or one that is not there or has no plain text.
 
     Raises:
         QueryTypeError: see above.
     """
+    name, key, types = table.name, table.key, {field.name: field.type for field in table.columns}
     cure = "Write a column's name in braces: 'user:{id}'."
     try:
         parsed = list(Formatter().parse(key))
@@ -120,7 +115,13 @@ def check_pattern(name: str, key: str, columns: dict[str, str]) -> None:
     if any(form or conversion for _, _, form, conversion in parsed):
         raise QueryTypeError(f"The key {key!r} of {name} has a format in its braces.", cure)
     named = [column for _, column, _, _ in parsed if column is not None]
-    unknown = sorted({column for column in named if column not in columns})
+    unknown = sorted({column for column in named if column not in types})
     if not named or unknown:
         what = f"names {', '.join(map(repr, unknown))}, which is no column" if unknown else "names no column"
         raise QueryTypeError(f"The key {key!r} of {name} {what}.", cure)
+    for column in table.keys:
+        if not (is_integer(types[column]) or types[column] == "string"):
+            raise QueryTypeError(
+                f"The column {column} of {name} is a {types[column]}, which is no part of a key.",
+                "Use whole numbers or strings.",
+            )

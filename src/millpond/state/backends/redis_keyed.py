@@ -15,11 +15,36 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from redis import exceptions as refused
 
 from millpond.errors import StoreError
-from millpond.state.backends.redis_nodes import Address, Command, Nodes, packed
-from millpond.state.keyed import Absent, KeyedRows, Row, VanishedError
+from millpond.state.backends.redis_nodes import Address, Command, Nodes, Script, packed
+from millpond.state.keyed import Absent, KeyedRows, Merge, Merged, Row, Stamp, VanishedError
 
 REST_SECONDS = 1.0
 """For so long a server that did not answer is not asked again."""
+
+MERGED_AT_ONCE = 10_000
+"""Rows that one round of pipelines writes."""
+
+# The stamp is compared by the pond's name, then by its number: another pond's row is overwritten.
+_NEWER = """#!lua
+local function stale(stamp)
+  local n, pond = string.match(stamp or '', '^(%d+) (.*)$')
+  return pond == ARGV[2] and tonumber(n) >= tonumber(ARGV[1])
+end
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind ~= 'none' and kind ~= ARGV[3] then return -1 end
+"""
+_MERGE = Script(_NEWER + """
+if stale(redis.call('HGET', KEYS[1], ARGV[4])) then return 0 end
+local last = 5 + tonumber(ARGV[5])
+redis.call('HSET', KEYS[1], ARGV[4], ARGV[1] .. ' ' .. ARGV[2], unpack(ARGV, 6, last))
+if last < #ARGV then redis.call('HDEL', KEYS[1], unpack(ARGV, last + 1)) end
+return 1
+""")
+_REPLACE = Script(_NEWER + """
+if stale(string.match(redis.call('GET', KEYS[1]) or '', '^{"_epoch":"([^"]*)"')) then return 0 end
+if ARGV[4] then redis.call('SET', KEYS[1], ARGV[4], 'KEEPTTL') else redis.call('DEL', KEYS[1]) end
+return 1
+""")
 
 _REFUSALS = (refused.NoPermissionError, refused.AuthenticationError)
 
@@ -34,7 +59,7 @@ class RedisKeyed(KeyedRows):
 
     def __init__(self, address: str) -> None:
         try:
-            self._nodes = Nodes(_without_prefix(address))
+            self._nodes = Nodes(_without_prefix(address), (_MERGE, _REPLACE))
         except StoreError as error:
             if error.__cause__ is None or isinstance(error.__cause__, _REFUSALS):
                 raise
@@ -46,6 +71,24 @@ class RedisKeyed(KeyedRows):
         verb = b"HMGET" if fields else b"GET"
         commands = [Command(slot, packed([verb, key, *fields])) for key, slot in zip(keys, slots, strict=True)]
         return [_row(self._nodes, answer) for answer in self._answers(commands)]
+
+    def merge(self, rows: Sequence[Merge], stamp: Stamp, *, whole: bool) -> list[Merged]:
+        """See `KeyedRows.merge`; one script for each row."""
+        commands = []
+        for row in rows:
+            words = [b"%d" % stamp.n, stamp.pond, b"string" if whole else b"hash"]
+            if whole:
+                commands.append(Command(row.slot, _REPLACE.call([row.key], [*words, *row.puts])))
+            else:
+                words += [stamp.field, b"%d" % len(row.puts), *row.puts, *row.removes]
+                commands.append(Command(row.slot, _MERGE.call([row.key], words)))
+        merged = []
+        for first in range(0, len(commands), MERGED_AT_ONCE):
+            for answer in self._nodes.run(commands[first : first + MERGED_AT_ONCE]):
+                if isinstance(answer, Exception):
+                    raise self._nodes.explained(answer) from answer
+                merged.append(Merged(answer))
+        return merged
 
     def close(self) -> None:
         """See `KeyedRows.close`."""
