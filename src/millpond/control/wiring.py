@@ -164,7 +164,7 @@ def shown(address: str) -> str:
 
 
 def keyed_rows(store: str, address: str | None) -> OpenRows:
-    """What opens the rows of other programs at an address, at the one that `env:NAME` names, or in the pond's own store.
+    """What opens the rows of other programs at an address, one that `env:NAME` names, or in the pond's own store.
 
     Raises:
         StoreError: that is no Redis.

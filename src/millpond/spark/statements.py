@@ -60,7 +60,8 @@ _RATE = (Field("timestamp", "timestamp"), Field("value", "bigint"))
 _FOLDERS = ("parquet", "json", "csv")
 _FILE_SINKS = tuple(sink for sink in SINKS if sink != "memory")
 _PROPERTIES = (
-    "path", "serve", "late.path", "late.format", "emit", "correct.for", "deduplicate", "deduplicate.within", *SINK_OPTIONS,
+    "path", "serve", "late.path", "late.format", "emit", "correct.for", "deduplicate", "deduplicate.within",
+    *SINK_OPTIONS,
 )  # fmt: skip
 _TOKEN = re.compile(
     r"""--(?:\\\n|[^\r\n])*          # a comment to the end of the line
