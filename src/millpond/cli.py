@@ -18,6 +18,7 @@ from millpond.control.demo import DemoOptions, run_demo
 from millpond.control.doctor import Asked, examine, say_check
 from millpond.control.interrupts import interrupts
 from millpond.control.measured import measure, measured_text, price_of_state
+from millpond.control.placed import placement_text, read_placement
 from millpond.control.pond import Pond
 from millpond.control.progress import Progress, utc
 from millpond.control.reader import look_up, read_truth
@@ -116,10 +117,16 @@ def explain(
         Optional[str],  # noqa: UP045
         typer.Option("--add", metavar="QUERY", help="Price one more: a SELECT, or a FILE.sql of statements."),
     ] = None,
+    placement: Annotated[
+        bool, typer.Option("--placement", help="Add where its buckets lie (with --checkpoint, and --store as it ran).")
+    ] = False,
+    store: StoreAddress = "lmdb",
     master: Master = "local[1]",
     memory: Memory = "1g",
 ) -> None:
     """Say how the queries of a file share windows and measures, and what each costs; nothing is run."""
+    if placement and checkpoint is None:
+        raise typer.BadParameter("--placement looks at a pond that has run: name its folder with --checkpoint.")
     text = _read(file)
     more = _read(Path(add)) if add is not None and add.endswith(".sql") else None
     pond = Pond(spark_session(master, driver_memory=memory), _folder(file, checkpoint))
@@ -129,6 +136,8 @@ def explain(
     typer.echo(explained(plan, pond.streams), nl=False)
     if measured is not None:
         typer.echo("\n" + measured_text(measured), nl=False)
+    if placement and checkpoint is not None:
+        typer.echo("\n" + placement_text(read_placement(checkpoint, store)), nl=False)
     if add is not None:
         for query in pond.load(more) if more is not None else (pond.add("added", add),):
             if isinstance(query, Selection):

@@ -23,6 +23,7 @@ from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
+from millpond.placement.alignment import owners_in, with_owners
 from millpond.runtime.packet import GroupPart, Header, decode_packet, encode_packet
 from millpond.runtime.raw import RawRows
 from millpond.state.atoms import FIRST, LAST, merge_atoms
@@ -243,6 +244,13 @@ def test_spec() -> None:
     spec = PondSpec((stream,), (query,), 3, 1024)
     stored = golden("spec", to_json(spec).encode())
     assert from_json(stored.decode()) == spec
+    assert to_json(spec).encode() == stored
+
+
+def test_spec_with_owners() -> None:
+    spec = with_owners(PondSpec((), (), 3, 6), (0, 0, 1, 0, 2, 2))
+    stored = golden("spec-with-owners", to_json(spec).encode())
+    assert owners_in(from_json(stored.decode())) == (0, 0, 1, 0, 2, 2)
     assert to_json(spec).encode() == stored
 
 

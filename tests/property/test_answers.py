@@ -33,18 +33,6 @@ from millpond.testing.strategies import cases_of
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@pytest.fixture
-def folders(tmp_path: Path) -> Iterator[Iterator[Path]]:
-    """A new folder at each turn; those before are removed."""
-    yield fresh(tmp_path)
-
-
-def fresh(below: Path) -> Iterator[Path]:
-    for i in itertools.count():
-        shutil.rmtree(below / str(i - 1), ignore_errors=True)
-        yield below / str(i)
-
-
 def check(case: Case, found: Answers, drained: bool = True) -> int:
     """Hold the answers against the naive twin; returns how many rows were compared."""
     compared = 0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from millpond.errors import QueryTypeError
-from millpond.log.local import LocalFolder
-from millpond.log.port import Log, Lost, Won
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
@@ -31,6 +27,7 @@ from millpond.testing import oracle
 from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import DELAYS, SECOND, SESSIONS, STREAM, WINDOWS
 from millpond.testing.compare import assert_same_rows, rows_of
+from millpond.testing.local_pond import DyingLog
 from millpond.testing.naive_chain import as_events, chain_by_epoch
 from millpond.testing.naive_modes import told_by_epoch
 from millpond.testing.naive_repeats import without_repeats
@@ -38,18 +35,6 @@ from millpond.testing.trial import Trial
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 TOTAL = Column("total", "bigint")
-
-
-@pytest.fixture
-def folders(tmp_path: Path) -> Iterator[Iterator[Path]]:
-    """A new folder at each turn; those before are removed."""
-
-    def fresh() -> Iterator[Path]:
-        for i in itertools.count():
-            shutil.rmtree(tmp_path / str(i - 1), ignore_errors=True)
-            yield tmp_path / str(i)
-
-    yield fresh()
 
 
 def aggregates(value: Column, key: Column) -> tuple[Aggregate, ...]:
@@ -94,19 +79,6 @@ def random_epochs(dice: random.Random) -> list[list[dict[str, Any]]]:
             rows.append(empty | event | {"k": dice.choice(["a", "b", "ä", None]), "g": dice.randint(0, 2)})
         epochs.append(rows)
     return epochs
-
-
-class DyingLog(Log):
-    """Its driver is killed before or after the record is there."""
-
-    def __init__(self, folder: Path, dies: str) -> None:
-        super().__init__(LocalFolder(folder / "log"))
-        self._dies = dies
-
-    def append(self, n: int, record: bytes) -> Won | Lost:
-        if self._dies == "after":
-            super().append(n, record)
-        raise KeyboardInterrupt
 
 
 @settings(PROPERTY, max_examples=60)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from millpond.errors import QueryTypeError
-from millpond.log.local import LocalFolder
-from millpond.log.port import Log, Lost, Won
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.join import KINDS, LEFT, RIGHT, Join, Side, Within
@@ -29,6 +25,7 @@ from millpond.plan.chain_joins import made_window
 from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import SECOND, STREAM
 from millpond.testing.compare import assert_same_rows, rows_of
+from millpond.testing.local_pond import DyingLog
 from millpond.testing.naive_graph import rows_by_epoch, rows_in_the_end
 from millpond.testing.trial import Trial
 
@@ -38,18 +35,6 @@ K, TOTAL, V = Column("k", "string"), Column("total", "bigint"), Column("v", "int
 SUM = Aggregate("sum", V, None, "bigint")
 TEN = Sliding(10 * SECOND, 10 * SECOND)
 SAME = Within(0, 0)
-
-
-@pytest.fixture
-def folders(tmp_path: Path) -> Iterator[Iterator[Path]]:
-    """A new folder at each turn; those before are removed."""
-
-    def fresh() -> Iterator[Path]:
-        for i in itertools.count():
-            shutil.rmtree(tmp_path / str(i - 1), ignore_errors=True)
-            yield tmp_path / str(i)
-
-    yield fresh()
 
 
 def time(name: str) -> Column:
@@ -149,19 +134,6 @@ def random_epochs(dice: random.Random) -> list[dict[str, list[dict[str, Any]]]]:
             batch[name] = rows
         epochs.append(batch)
     return epochs
-
-
-class DyingLog(Log):
-    """Its driver is killed before or after the record is there."""
-
-    def __init__(self, folder: Path, dies: str) -> None:
-        super().__init__(LocalFolder(folder / "log"))
-        self._dies = dies
-
-    def append(self, n: int, record: bytes) -> Won | Lost:
-        if self._dies == "after":
-            super().append(n, record)
-        raise KeyboardInterrupt
 
 
 def started(folder: Path, asked: list[Query | Join], instances: int) -> Run:

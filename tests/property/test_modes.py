@@ -50,18 +50,6 @@ ORDERED = Stream(
 )  # fmt: skip
 
 
-@pytest.fixture
-def folders(tmp_path: Path) -> Iterator[Iterator[Path]]:
-    """A new folder at each turn; those before are removed."""
-
-    def fresh() -> Iterator[Path]:
-        for i in itertools.count():
-            shutil.rmtree(tmp_path / str(i - 1), ignore_errors=True)
-            yield tmp_path / str(i)
-
-    yield fresh()
-
-
 def changing(query: Query, seed: int) -> Query:
     """The query with a mode, and columns that say of which window and key a row is."""
     dice = random.Random(f"{query.name}{seed}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import shutil
 from collections.abc import Iterator
@@ -26,18 +25,6 @@ from millpond.testing.rowwise import Raised
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 FRAMES = (0, 1, 5 * SECOND, 20 * SECOND, 60 * SECOND)
-
-
-@pytest.fixture
-def folders(tmp_path: Path) -> Iterator[Iterator[Path]]:
-    """A new folder at each turn; those before are removed."""
-
-    def fresh() -> Iterator[Path]:
-        for i in itertools.count():
-            shutil.rmtree(tmp_path / str(i - 1), ignore_errors=True)
-            yield tmp_path / str(i)
-
-    yield fresh()
 
 
 def ranged(query: Query, dice: random.Random) -> Query:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import shutil
 from collections.abc import Iterator
@@ -35,18 +34,6 @@ from millpond.testing.rowwise import Raised
 from millpond.testing.strategies import cases_of
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
-
-
-@pytest.fixture
-def folders(tmp_path: Path) -> Iterator[Iterator[Path]]:
-    """A new folder at each turn; those before are removed."""
-
-    def fresh() -> Iterator[Path]:
-        for i in itertools.count():
-            shutil.rmtree(tmp_path / str(i - 1), ignore_errors=True)
-            yield tmp_path / str(i)
-
-    yield fresh()
 
 
 def check(case: Case, found: Answers, drained: bool = True) -> int:

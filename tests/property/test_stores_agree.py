@@ -35,7 +35,7 @@ writes = st.lists(
 class StoresAgree(RuleBasedStateMachine):
     """Drives all stores with the same calls and compares everything a caller can see."""
 
-    openers: ClassVar[list[Callable[[Path], BucketStore]]] = []
+    openers: ClassVar[Sequence[Callable[[Path], BucketStore]]] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,13 +114,20 @@ def _plain(rows: Rows) -> tuple[int, list[tuple[bytes, bytes]]]:
     return rows.applied, sorted(zip(rows.keys, rows.values, strict=True))
 
 
-def test_stores_agree(redis_server: RedisServer, redis_cluster: RedisCluster) -> None:
+def run_machine(openers: Sequence[Callable[[Path], BucketStore]]) -> None:
+    machine = type("Machine", (StoresAgree,), {"openers": openers})
+    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=25, deadline=None))
+
+
+def open_lmdb(folder: Path) -> BucketStore:
+    return LmdbStore(folder / "view.lmdb", map_bytes=1 << 16)
+
+
+def test_lmdb_agrees() -> None:
+    run_machine([open_lmdb])
+
+
+def test_all_stores_agree(redis_server: RedisServer, redis_cluster: RedisCluster) -> None:
     tags = hash_tags(len(BUCKETS))
-    StoresAgree.openers = [
-        lambda folder: LmdbStore(folder / "view.lmdb", map_bytes=1 << 16),
-        lambda _folder: RedisStore(f"{redis_server.url}?prefix=agree", tags),
-        lambda _folder: RedisStore(f"{redis_cluster.url}?prefix=agree", tags),
-    ]
-    run_state_machine_as_test(
-        StoresAgree, settings=settings(max_examples=30, stateful_step_count=20, deadline=None)
-    )
+    addresses = [f"{servers.url}?prefix=agree" for servers in (redis_server, redis_cluster)]
+    run_machine([open_lmdb, *(lambda _folder, url=url: RedisStore(url, tags) for url in addresses)])

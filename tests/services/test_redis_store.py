@@ -17,7 +17,7 @@ from millpond.errors import ForeignPondError, StoreError
 from millpond.placement.slots import hash_tags
 from millpond.state.backends.redis import RedisStore
 from millpond.state.backends.redis_nodes import Nodes
-from millpond.state.store import NEVER, Apply, Found, Outcome, TableWrite, Verdict, Wanted
+from millpond.state.store import NEVER, Apply, Found, Outcome, Rows, TableWrite, Verdict, Wanted
 from millpond.testing.redis_servers import RedisCluster, RedisServer, free_ports, until
 
 BUCKETS = 48
@@ -87,8 +87,8 @@ def test_a_call_is_one_pipeline_per_primary_and_one_script_per_bucket(
 def test_buckets_lie_where_the_slots_of_their_keys_are(redis_cluster: RedisCluster) -> None:
     store = RedisStore(redis_cluster.url, TAGS)
     third = BUCKETS // 3
-    for bucket in range(BUCKETS):
-        assert store.primary(bucket) == f"127.0.0.1:{redis_cluster.servers[bucket // third].port}"
+    ports = [redis_cluster.servers[bucket // third].port for bucket in range(BUCKETS)]
+    assert store.shards(range(BUCKETS)) == [f"127.0.0.1:{port}" for port in ports]
     store.close()
 
 
@@ -120,6 +120,8 @@ def test_large_scans_come_in_pieces_and_whole(server: RedisServer, monkeypatch: 
     store = RedisStore(server.url, TAGS)
     keys = [b"%d" % i for i in range(25_000)]
     store.apply(3, 0, NEVER, [TableWrite("t", keys, [b"0"] * len(keys))])
+    many, none = store.scan_many([3, 4], "t")
+    assert (many.applied, sorted(many.keys), none) == (0, sorted(keys), Rows(NEVER))
     with server.client() as client:
         client.config_resetstat()
     rows = store.scan(3, "t")
@@ -308,7 +310,7 @@ def test_slots_that_move_are_followed(redis_cluster: RedisCluster) -> None:
                 client.execute_command("CLUSTER SETSLOT", slot, "NODE", names[1])
             assert {outcome.verdict for outcome in store.apply_many(steps(2))} == {Verdict.APPLIED}
             assert store.read(bucket, "spend", KEYS[:1]) == Found(2, [b"2"])
-            assert store.primary(bucket) == f"127.0.0.1:{target.port}"
+            assert store.shards([bucket]) == [f"127.0.0.1:{target.port}"]
         finally:
             store.close()
             redis_cluster.flush()
@@ -333,7 +335,7 @@ def test_a_replica_takes_over_from_a_dead_primary(redis_installed: None, tmp_pat
 
         until(applied, "the replica has taken over")
         assert store.read_many([Wanted(b, "spend", KEYS[:1]) for b in range(BUCKETS)]) == [Found(1, [b"1"])] * BUCKETS
-        assert store.primary(BUCKETS // 2) == f"127.0.0.1:{cluster.servers[4].port}"
+        assert store.shards([BUCKETS // 2]) == [f"127.0.0.1:{cluster.servers[4].port}"]
         store.close()
 
 
@@ -371,7 +373,7 @@ def store_on(store: RedisStore, port: int) -> bool:
         store.apply(0, 0, NEVER)
     except StoreError:
         return False
-    return store.primary(0) == f"127.0.0.1:{port}"
+    return store.shards([0]) == [f"127.0.0.1:{port}"]
 
 
 def test_tls_and_a_password(redis_installed: None, tmp_path: Path) -> None:

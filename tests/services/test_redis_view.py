@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
-from millpond.errors import StoreError
+from millpond.errors import CorruptError, StoreError
 from millpond.log.manifest import load
 from millpond.model.query import Query
 from millpond.model.windows import length_us
-from millpond.placement.slots import hash_tags
+from millpond.placement.alignment import placement_of
+from millpond.placement.slots import even_owners, hash_tags, slots_of
 from millpond.runtime.followers.rows import RowsReader, section_reader
 from millpond.runtime.followers.runner import Runner
 from millpond.runtime.followers.shared_view import Caught, Share, SharedView, catch_up, owners_of
 from millpond.runtime.followers.view import ViewFollower, scan
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.backends.redis import RedisStore
-from millpond.state.store import BucketStore
+from millpond.state.store import BucketStore, TableWrite
 from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import Menu, random_case
 from millpond.testing.compare import difference
@@ -32,19 +40,22 @@ from millpond.testing.redis_servers import RedisCluster, RedisServer, until
 
 BUCKETS = 48
 INSTANCES = 3
+OWNERS = even_owners(BUCKETS, INSTANCES)
+DEALT = tuple(bucket * 7 % INSTANCES for bucket in range(BUCKETS))
+"""Owners that are no ranges."""
 SECONDS = 20.0
 
 
 class Bench:
     """A pond without Spark, its view in memory and its view in Redis, which threads keep, one per instance."""
 
-    def __init__(self, folder: Path, url: str, seed: int) -> None:
+    def __init__(self, folder: Path, url: str, seed: int, owners: tuple[int, ...]) -> None:
         self.case = random_case(seed, 150, 8, menu=Menu(raising=False))
         self.queries = [query for query in self.case.queries if isinstance(query, Query)]
         self.served = [msgspec.structs.replace(query, serve=True) for query in self.queries]
         self.sizes = {query.name: length_us(query.window) for query in self.served}
         self.url, self.folder = f"{url}?socket_timeout=0.4", folder
-        self.run = Run(folder, self.served, INSTANCES, BUCKETS)
+        self.run = Run(folder, self.served, INSTANCES, BUCKETS, owners=owners)
         self.plain = MemoryStore()
         log, manifests = self.run.pond.log, self.run.pond.manifests
         view = ViewFollower(
@@ -55,7 +66,7 @@ class Bench:
         self.fed = 0
         self.stores = [RedisStore(self.url, hash_tags(BUCKETS), owner="p", check=False) for _ in range(INSTANCES)]
         self.store = RedisStore(self.url, hash_tags(BUCKETS), owner="p")
-        self.shared = SharedView(self.store, Share(str(folder), BUCKETS, INSTANCES, self.sizes, -1), self.settle)
+        self.shared = SharedView(self.store, Share(str(folder), owners, INSTANCES, self.sizes, -1), self.settle)
         self.runner = Runner(
             log, manifests, [self.shared], first_delay=0.05, longest_delay=0.2, look_every=0.3
         )
@@ -99,9 +110,11 @@ def contents(store: BucketStore, queries: Sequence[Query]) -> dict[tuple[str, in
 
 
 @contextmanager
-def bench(folder: Path, servers: RedisServer | RedisCluster, seed: int = 3) -> Iterator[Bench]:
+def bench(
+    folder: Path, servers: RedisServer | RedisCluster, seed: int = 3, owners: tuple[int, ...] = OWNERS
+) -> Iterator[Bench]:
     servers.flush()
-    made = Bench(folder / "pond", servers.url, seed)
+    made = Bench(folder / "pond", servers.url, seed, owners)
     made.runner.start()
     try:
         yield made
@@ -121,7 +134,7 @@ def own_server(redis_installed: None, tmp_path: Path) -> Iterator[RedisServer]:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", ["redis_server", "redis_cluster"])
 def test_views_agree(kind: str, seed: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    with bench(tmp_path, request.getfixturevalue(kind), seed) as made:
+    with bench(tmp_path, request.getfixturevalue(kind), seed, OWNERS if seed % 2 else DEALT) as made:
         made.epochs(8)
         made.drain()
         made.check()
@@ -210,7 +223,64 @@ def test_a_fail_over_that_loses_what_was_acknowledged(redis_installed: None, tmp
         made.epochs(4)
         made.drain()
         made.check()
-        assert made.store.primary(0) == f"127.0.0.1:{cluster.servers[3].port}"
+        assert made.store.shards([0]) == [f"127.0.0.1:{cluster.servers[3].port}"]
+        assert made.shared.note is not None and made.shared.note.startswith(f"{BUCKETS // 3} buckets that")
+
+
+def test_slots_that_move_under_a_running_view(redis_installed: None, tmp_path: Path) -> None:
+    moved = range(6)
+    with RedisCluster(tmp_path / "servers") as cluster, bench(tmp_path, cluster) as made:
+        made.epochs(2)
+        assert made.caught_up()
+        slots = slots_of(pa.array(hash_tags(BUCKETS)[: len(moved)])).tolist()
+        keys = count()
+
+        def meanwhile() -> None:
+            if next(keys) in (1, 4, 6, 11):
+                made.epochs(1)
+                time.sleep(0.1)  # instances meet buckets that are half here, half there
+
+        cluster.move(slots, 0, 2, meanwhile)
+        assert made.fed == 6, "records came while slots moved"
+        made.epochs(2)
+        made.drain()
+        made.check()
+        assert made.shared.note is None, "nothing was lost"
+        ports = [cluster.servers[2 if bucket in moved else bucket * 3 // BUCKETS].port for bucket in range(BUCKETS)]
+        shards = made.store.shards(range(BUCKETS))
+        assert shards == [f"127.0.0.1:{port}" for port in ports]
+        assert placement_of(OWNERS, shards).local_hit_rate == 1 - len(moved) / BUCKETS, "owners stay"
+
+
+def test_a_primary_that_sleeps_until_its_replica_has_taken_over(redis_installed: None, tmp_path: Path) -> None:
+    with RedisCluster(tmp_path / "servers", replicas=1) as cluster, bench(tmp_path, cluster) as made:
+        made.epochs(2)
+        assert made.caught_up()
+        cluster.servers[0].pause()
+        try:
+            made.epochs(3)
+            until(lambda: "did not answer" in str(made.runner.status()[0].error), "the status tells of it")
+            assert made.caught_up(), "the replica has taken over, and the primary still sleeps"
+            assert made.store.shards([0]) == [f"127.0.0.1:{cluster.servers[3].port}"]
+        finally:
+            cluster.servers[0].resume()
+        made.epochs(3)
+        made.drain()
+        made.check()
+        assert made.runner.status()[0].error is None
+
+
+def test_a_node_of_a_cluster_that_starts_empty(redis_installed: None, tmp_path: Path) -> None:
+    with RedisCluster(tmp_path / "servers") as cluster, bench(tmp_path, cluster) as made:
+        made.epochs(3)
+        assert made.caught_up()
+        cluster.servers[1].kill()
+        made.epochs(1)
+        until(lambda: made.runner.status()[0].error is not None, "the status tells of it")
+        cluster.servers[1].start()
+        made.epochs(4)
+        made.drain()
+        made.check()
         assert made.shared.note is not None and made.shared.note.startswith(f"{BUCKETS // 3} buckets that")
 
 
@@ -221,7 +291,7 @@ def test_a_view_of_another_log_is_built_anew(redis_server: RedisServer, tmp_path
     store = RedisStore(redis_server.url, hash_tags(BUCKETS), owner="p")
     numbers = store.applied_many(range(BUCKETS))
     store.apply(5, 99, numbers[5])
-    late = SharedView(store, Share(str(tmp_path / "pond"), BUCKETS, INSTANCES, made.sizes, -1), made_settle(store))
+    late = SharedView(store, Share(str(tmp_path / "pond"), OWNERS, INSTANCES, made.sizes, -1), made_settle(store))
     assert late.cursor() == numbers[0]
     assert store.applied_many(range(BUCKETS)) == numbers
     assert contents(store, made.queries) == contents(made.plain, made.queries)
@@ -254,21 +324,68 @@ def test_an_instance_reads_and_writes_once_per_record(
         assert calls == ["apply_many"] * INSTANCES
 
 
+ZOMBIE = """
+import sys, msgspec
+from millpond.placement.alignment import placement_of
+from millpond.placement.slots import even_owners, hash_tags, slots_of
+from millpond.runtime.followers.shared_view import Share, catch_up
+from millpond.state.backends.redis import RedisStore
+share = msgspec.json.decode(sys.argv[1], type=Share)
+store = RedisStore(sys.argv[2], hash_tags(len(share.owners)), owner="p", check=False)
+print(msgspec.json.encode(catch_up(share, 0, store)).decode())
+"""
+
+
+def test_an_instance_that_wakes_up_late_changes_nothing(redis_server: RedisServer, tmp_path: Path) -> None:
+    faults = tmp_path / "faults"
+    faults.mkdir()
+    with bench(tmp_path, redis_server) as made:
+        made.epochs(3)
+        assert made.caught_up()
+        n = made.run.pond.manifest.n
+        share = Share(str(made.folder), OWNERS, INSTANCES, made.sizes, n - 1)  # as of an older epoch
+        zombie = subprocess.Popen(
+            [sys.executable, "-c", ZOMBIE, msgspec.json.encode(share).decode(), made.url],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MILLPOND_FAULT_DIR": str(faults),
+                 "MILLPOND_FAULT": "view.before_apply:1:stop"},
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            until((faults / "view.before_apply.1.stop").exists, "the instance stands before its step")
+            made.epochs(5)
+            made.drain()
+            assert made.caught_up()
+            os.kill(zombie.pid, signal.SIGCONT)
+            said, _ = zombie.communicate(timeout=SECONDS)
+        finally:
+            zombie.kill()
+        assert msgspec.json.decode(said, type=Caught) == Caught(made.run.pond.manifest.n)
+        made.check()
+        assert made.shared.note is None
+
+
 def test_a_share_of_the_buckets_is_all_that_an_instance_touches(tmp_path: Path) -> None:
     store = MemoryStore()
     case = random_case(random.Random(5).randint(0, 9), 60, 2, menu=Menu(raising=False))
     run = Run(tmp_path / "pond", list(case.queries), 1, BUCKETS)
-    share = Share(str(tmp_path / "pond"), BUCKETS, 5, {}, -1)
+    share = Share(str(tmp_path / "pond"), even_owners(BUCKETS, 5), 5, {}, -1)
     assert catch_up(share, 2, store) == Caught(run.pond.manifest.n)
     owned = [bucket for bucket in range(BUCKETS) if store.applied(bucket) >= 0]
     assert owned == [bucket for bucket in range(BUCKETS) if bucket * 5 // BUCKETS == 2]
+    run.epoch(dealt(1)(case.epochs[0]))
+    with pytest.raises(CorruptError, match="is of 1 instances, not of 5"):
+        catch_up(share, 2, store)
+    late = SharedView(store, Share(share.folder, even_owners(BUCKETS, 1), 1, {}, -1), made_settle(store))
+    store.apply(0, 0, -1, [TableWrite("old", [b"k"], [b"v"])])
+    late.cursor()
+    assert store.tables() == frozenset(), "a table that is not served is dropped by whoever brings news"
 
 
 def test_a_store_that_is_gone_is_an_answer_not_a_failure(tmp_path: Path) -> None:
     store = MemoryStore()
     store.close()
     Run(tmp_path / "pond", [], 1, BUCKETS)
-    share = Share(str(tmp_path / "pond"), BUCKETS, 1, {}, -1)
+    share = Share(str(tmp_path / "pond"), even_owners(BUCKETS, 1), 1, {}, -1)
     assert catch_up(share, 0, store) == Caught(
         -1, error="The memory store is closed. => Open another; the view is rebuilt from the log."
     )

@@ -152,12 +152,13 @@ def test_what_a_pond_measured_the_price_of_one_more_and_why_it_is_silent(bench: 
         "SELECT c, window(ts, '5 seconds') AS w, max(v) AS best FROM STREAM tx WATERMARK ts "
         "DELAY OF INTERVAL 1 SECOND GROUP BY ALL"
     )
-    done = millpond("explain", bench.file, "--checkpoint", pond, "--add", more)
+    done = millpond("explain", bench.file, "--checkpoint", pond, "--add", more, "--placement")
     assert done.status == 0, done.err
     assert "  read    100 events once, " in done.out
     assert "one more query: added\n  group     rides on " in done.out
     assert "    + max(v) where isnotnull(v)\n" in done.out
     assert "  edges     360 → 720 per hour\n" in done.out
+    assert "local-hit rate 100.0 %: 1,024 of 1,024 buckets are on the shard that has most" in done.out
     assert "about " in done.out and " bytes per key, from 1.0 cells" in done.out
     file = bench.folder / "more.sql"
     file.write_text(f"CREATE STREAMING TABLE best AS {more};")

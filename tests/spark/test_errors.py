@@ -140,7 +140,7 @@ def test_a_wrong_query_is_told_where_it_is_wrong(
 
 @pytest.mark.parametrize(("query", "what"), [
     (f"SELECT c,\n sum(nosuch) {WM} GROUP BY c, {W}", "line 3, column 6"),
-    (f"SELECT c,\n listagg(c) {WM} GROUP BY c, {W}", "line 3, column 2"),
+    (f"SELECT c,\n bit_or(v) {WM} GROUP BY c, {W}", "line 3, column 2"),
     (f"SELECT c,\n java_method('a') {WM} GROUP BY c, {W}", "line 3, column 2"),
     (f"SELECT c,,\n v {WM} GROUP BY c, {W}", "line 2, column 38"),
 ])  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -77,16 +78,19 @@ def write(spark: SparkSession, folder: Path, step: int) -> None:
         spark.sql(f"SELECT {columns.format(**parts)} FROM made").write.mode("append").parquet(str(folder / name))
 
 
-def run(spark: SparkSession, folder: Path, *, drain: bool) -> Pond:
+def run(
+    spark: SparkSession, folder: Path, *, drain: bool, queries: Mapping[str, str] = QUERIES,
+    instances: int | None = None,
+) -> Pond:  # fmt: skip
     statements = [
         f"CREATE TABLE {name} ({columns}) USING parquet OPTIONS (path '{folder}/{name}', maxFilesPerTrigger 1);"
         for name, columns in (("tx", TX), ("pay", PAY))
     ]
     statements += [
         f"CREATE STREAMING TABLE q_{name} USING parquet TBLPROPERTIES ('path' = '{folder}/out/{name}') AS {text};"
-        for name, text in QUERIES.items()
+        for name, text in queries.items()
     ]
-    with Pond(spark, folder / "pond") as pond:
+    with Pond(spark, folder / "pond", instances=instances) as pond:
         pond.load("\n".join(statements))
         pond.run(once=True, drain=drain)
     return pond
@@ -111,12 +115,31 @@ def batch(text: str) -> str:
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_rows_are_those_of_sparks_batch(spark: SparkSession, folder: Path, name: str) -> None:
+    check(spark, folder, name, QUERIES[name])
+
+
+def check(spark: SparkSession, folder: Path, name: str, text: str) -> None:
     for stream, columns in (("tx", TX), ("pay", PAY)):
         spark.read.schema(columns).parquet(str(folder / stream)).createOrReplaceTempView(f"{stream}_batch")
-    expected = spark.sql(batch(QUERIES[name]))
+    expected = spark.sql(batch(text))
     found = spark.read.schema(expected.schema).parquet(str(folder / "out" / name))
     assert sorted(map(repr, found.collect())) == sorted(map(repr, expected.collect()))
     assert expected.count() > 20
+
+
+def test_rows_without_keys_are_those_of_sparks_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """Two instances are a grid of one row and two columns: left events go to both, each right one to one of them."""
+    queries = {
+        "inner": f"SELECT id, no, a.card, b.card AS c FROM {A} JOIN {B} ON {NEAR} AND a.amount + 47 <= b.amount",
+        "left": f"SELECT id, no, a.amount FROM {A} LEFT JOIN {B} ON {NEAR} AND a.amount * 2 < b.amount - 40",
+    }
+    for step in range(2):
+        write(spark, tmp_path, step)
+        pond = run(spark, tmp_path, drain=step == 1, queries=queries, instances=2)
+    dealt = {join.name: [side.keys for side in join.sides.values()] for join in pond.queries if isinstance(join, Join)}
+    assert dealt == {"q_inner": [(), ()], "q_left": [(), ()]}
+    for name, text in queries.items():
+        check(spark, tmp_path, name, text)
 
 
 def test_why_and_plans_say_what_is_true(spark: SparkSession, folder: Path) -> None:

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from millpond import Pond
-from millpond.errors import QueryTypeError, SourceError
+from millpond import LatestRows, Pond
+from millpond.errors import ForeignPondError, MillpondError, QueryTypeError, SourceError, StoreError, UnsupportedQuery
 
 TX = "CREATE TABLE tx (k BIGINT, ts TIMESTAMP) USING parquet OPTIONS (path '{folder}/tx', maxFilesPerTrigger 1);"
 KEYS = (1, 2)
@@ -107,6 +107,35 @@ def test_which_files_an_epoch_sees(spark: SparkSession, tmp_path: Path) -> None:
         spark.catalog.dropTempView("frame")
 
 
+def test_a_table_of_a_database_is_read_anew_in_every_epoch(spark: SparkSession, tmp_path: Path) -> None:
+    """Apache Derby, which comes with Spark."""
+    write_epochs(tmp_path, 3)
+    jvm, url = spark._jvm, f"jdbc:derby:{tmp_path}/db"
+    assert jvm is not None
+    jvm.System.setProperty("derby.stream.error.file", f"{tmp_path}/derby.log")
+
+    def write(label: str, keys: Sequence[int]) -> None:
+        rows = spark.createDataFrame([(key, label) for key in keys], "k bigint, label string")
+        rows.write.mode("overwrite").option("truncate", "true").jdbc(f"{url};create=true", "dim")
+
+    write("old", [1])
+    pond = Pond(
+        spark, tmp_path / "pond", instances=2, store="memory", on_epoch=Steps({2: lambda: write("new", [1, 2])})
+    )
+    with pond:
+        pond.load(
+            TX.format(folder=tmp_path)
+            + f"CREATE TEMPORARY VIEW dim USING jdbc OPTIONS (url '{url}', dbtable 'dim');"
+            + "CREATE TEMPORARY VIEW asked USING jdbc "
+            + f"OPTIONS (url '{url}', query 'SELECT \"k\", \"label\" FROM dim WHERE \"k\" > 1');"
+        )
+        for name in ("dim", "asked"):
+            pond.add(name, select(name))
+        pond.run(once=True)
+        assert labels(pond, "dim") == {1: ["old", None], 2: ["old", None], 3: ["new", "new"]}
+        assert labels(pond, "asked") == {1: [None, None], 2: [None, None], 3: [None, "new"]}
+
+
 def test_a_table_that_is_gone_ends_the_run_and_the_next_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     """Spark would list it as one without rows. What was committed stands; a run begins with a new list."""
     write_epochs(tmp_path, 4)
@@ -154,3 +183,96 @@ def test_what_cannot_be_listed_again_is_refused(spark: SparkSession, tmp_path: P
             pond.refresh(spark.range(3), "1 minute")
         with pytest.raises(QueryTypeError, match="is a pattern"):
             pond.refresh(spark.read.parquet(f"{tmp_path}/d*m"), "1 minute")
+
+
+SPEND = """
+CREATE TABLE pay (card STRING, amount DOUBLE, ts TIMESTAMP) USING parquet OPTIONS (path '{folder}/pay');
+CREATE STREAMING TABLE spend USING noop TBLPROPERTIES ('serve' = 'true') AS
+  SELECT card, window.end AS until, sum(amount) AS total, listagg(DISTINCT amount) AS l,
+    histogram_numeric(amount, 9) AS h
+  FROM STREAM pay WATERMARK ts DELAY OF INTERVAL 0 SECONDS GROUP BY card, window(ts, '10 seconds');
+CREATE STREAMING TABLE hidden USING noop AS SELECT card FROM STREAM pay;
+"""
+
+
+def pay(folder: Path, name: str, rows: Sequence[tuple[str, float, int]]) -> None:
+    (folder / "pay").mkdir(exist_ok=True)
+    cards, amounts, seconds = zip(*rows, strict=True)
+    times = pa.array([second * 10**6 for second in seconds], pa.timestamp("us", "UTC"))
+    table = pa.table({"card": cards, "amount": pa.array(amounts, pa.float64()), "ts": times})
+    pq.write_table(table, folder / "pay" / f"{name}.parquet")
+
+
+def spending(spark: SparkSession, folder: Path) -> None:
+    """One more run of the pond that serves `spend`."""
+    with Pond(spark, folder / "first", instances=2) as pond:
+        pond.load(SPEND.format(folder=folder))
+        pond.run(once=True)
+
+
+def test_the_latest_rows_of_another_pond_are_read_anew_in_every_epoch(spark: SparkSession, tmp_path: Path) -> None:
+    pay(tmp_path, "a", [("c1", 5.0, 1), ("c1", 2.0, 2), ("c2", 7.0, 3), ("c1", 1.0, 12), ("c9", 9.0, 21)])
+    spending(spark, tmp_path)
+
+    def more() -> None:
+        pay(tmp_path, "b", [("c2", 30.0, 22), ("c2", 40.0, 31), ("c9", 0.0, 41)])
+        spending(spark, tmp_path)
+
+    write_epochs(tmp_path, 4)
+    file = TX.format(folder=tmp_path) + (
+        f"CREATE TEMPORARY VIEW latest USING millpond OPTIONS (path '{tmp_path}/first', query 'spend');"
+        "CREATE STREAMING TABLE outside USING parquet TBLPROPERTIES ('path' = '{0}/left') AS SELECT tx.k, ts, total, "
+        "until, latest._epoch AS as_of FROM STREAM tx LEFT JOIN latest ON concat('c', tx.k) = latest.card;"
+        "CREATE STREAMING TABLE inside USING parquet TBLPROPERTIES ('path' = '{0}/inner') AS "
+        "SELECT card, max(total) AS total, count(*) AS n FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 0 SECONDS "
+        "JOIN latest ON concat('c', tx.k) = latest.card GROUP BY card, window(ts, '2 seconds');"
+    ).replace("{0}", str(tmp_path))
+    with Pond(spark, tmp_path / "second", instances=2, on_epoch=Steps({2: more})) as pond:
+        pond.load(file)
+        pond.run(once=True, drain=True)
+    with Pond(spark, tmp_path / "second", instances=2) as again:
+        again.load(file)
+        again.run(once=True)
+    rows = sorted(spark.read.parquet(f"{tmp_path}/left").collect(), key=lambda row: (row.ts, row.k))
+    assert [(row.k, row.total, row.until.timestamp()) for row in rows] == [
+        *[(1, 1.0, 20.0), (2, 7.0, 10.0)] * 2, *[(1, 1.0, 20.0), (2, 40.0, 40.0)] * 2,
+    ]  # fmt: skip
+    asof = [row.as_of for row in rows]
+    assert asof[0] == asof[3] < asof[4] == asof[7], "all as of one record, each epoch"
+    inner = sorted((row.card, row.total, row.n) for row in spark.read.parquet(f"{tmp_path}/inner").collect())
+    assert [row for row in inner if row[0] == "c2"] == [("c2", 7.0, 1), ("c2", 40.0, 1), ("c2", 40.0, 2)]
+
+    spark.dataSource.register(LatestRows)
+    reader = spark.read.format("millpond").option("path", f"{tmp_path}/first").option("query", "spend")
+    table = reader.option("numPartitions", 3).load()
+    assert table.rdd.getNumPartitions() == 3
+    assert table.dtypes[3:] == [("l", "string"), ("h", "array<struct<x:double,y:double>>"), ("_epoch", "bigint")]
+    found = {row.card: (row.total, row.l, [tuple(bin_) for bin_ in row.h]) for row in table.collect()}
+    assert found == {
+        "c1": (1.0, "1.0", [(1.0, 1.0)]), "c2": (40.0, "40.0", [(40.0, 1.0)]), "c9": (9.0, "9.0", [(9.0, 1.0)]),
+    }  # fmt: skip
+
+
+def test_rows_that_nobody_serves_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    pay(tmp_path, "a", [("c1", 5.0, 1)])
+    spending(spark, tmp_path)
+    path = f"path '{tmp_path}/first'"
+    wrong: list[tuple[str, type[MillpondError], str]] = [
+        (f"path '{tmp_path}/nowhere', query 'spend'", ForeignPondError, "nowhere holds no pond"),
+        (f"{path}, query 'nosuch'", QueryTypeError, "no query 'nosuch'.*served: spend"),
+        (f"{path}, query 'hidden'", StoreError, "'hidden' is not served"),
+        (f"{path}, query 'spend', store 'memory'", StoreError, "Nobody keeps the rows of spend"),
+        (f"{path}, query 'spend', store 'lmdb:{tmp_path}/x'", StoreError, "Nobody keeps the rows of spend.*/x"),
+        (f"{path}, query 'spend', numPartitions 0", QueryTypeError, "'numPartitions' is '0'"),
+        (f"{path}, query 'spend', refresh '1 minute'", QueryTypeError, "no list of files"),
+        (f"{path}, query 'spend', table 'x'", QueryTypeError, "`table` is not an option"),
+        (path, QueryTypeError, "has no query"),
+        ("query 'spend'", QueryTypeError, "has no path"),
+    ]
+    for options, error, said in wrong:
+        with Pond(spark, tmp_path / "pond") as pond, pytest.raises(error, match=said):
+            pond.load(f"CREATE TEMPORARY VIEW latest USING millpond OPTIONS ({options});")
+    with Pond(spark, tmp_path / "pond") as pond, pytest.raises(QueryTypeError, match="lists columns"):
+        pond.load(f"CREATE TEMPORARY VIEW latest (a INT) USING millpond OPTIONS ({path}, query 'spend');")
+    with Pond(spark, tmp_path / "pond") as pond, pytest.raises(UnsupportedQuery, match="TEMPORARY VIEW latest"):
+        pond.load(f"CREATE TABLE latest USING millpond OPTIONS ({path}, query 'spend');")

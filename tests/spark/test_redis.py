@@ -14,6 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond import Pond
+from millpond.control.latest import ServedRows
+from millpond.control.placed import read_placement
 from millpond.control.reader import look_up
 from millpond.errors import ForeignPondError
 from millpond.placement.slots import buckets_of, hash_tags, slots_of
@@ -62,8 +64,8 @@ def test_look_ups_equal_those_of_lmdb_and_lost_rows_come_back(
         raise AssertionError("rows pass through the driver")
 
     monkeypatch.setattr(RedisStore, "apply_many", refuse)  # the workers are processes of their own
-    ponds = [Pond(spark, tmp_path / kind, instances=3, store=store) for kind, store in
-             (("redis", redis_cluster.url), ("lmdb", "lmdb"))]  # fmt: skip
+    ponds = [Pond(spark, tmp_path / kind, instances=instances, store=store) for kind, store, instances in
+             (("redis", redis_cluster.url, 4), ("lmdb", "lmdb", 3))]  # fmt: skip
     with ponds[0] as pond, ponds[1] as plain:
         for one in ponds:
             one.load(TEXT.format(base=tmp_path, name=one.path.name))
@@ -75,6 +77,11 @@ def test_look_ups_equal_those_of_lmdb_and_lost_rows_come_back(
                 one.run()
 
         run(0, 1, 2)
+        placed = pond.placement()
+        assert [share.buckets for share in placed.shares] == [171, 171, 341, 341]
+        homes = [f"127.0.0.1:{server.port}" for server in redis_cluster.servers]
+        assert [share.home for share in placed.shares] == [homes[0], *homes]
+        assert placed.local_hit_rate == plain.placement().local_hit_rate == 1
         expected = served(plain)
         assert served(pond) == expected
         assert sum(one.document is not None for one in expected.values()) > len(CUSTOMERS)
@@ -94,14 +101,19 @@ def test_look_ups_equal_those_of_lmdb_and_lost_rows_come_back(
         assert status.note is not None and "buckets that the store had lost were replayed" in status.note
         assert (status.behind, status.error) == (0, None)
     redis_cluster.flush()
-    with Pond(spark, tmp_path / "redis", instances=3, store=redis_cluster.url) as again:
+    with Pond(spark, tmp_path / "redis", instances=4, store=redis_cluster.url) as again:
         again.load(TEXT.format(base=tmp_path, name="redis"))
         again.open()
         again.settle()
+        assert again.placement() == placed == read_placement(tmp_path / "redis", redis_cluster.url)
         found = {key: one.document for key, one in served(again).items()}
         assert found == {key: one.document for key, one in served_of(spark, tmp_path).items()}
         told = look_up(tmp_path / "redis", "spend", ["c3"], redis_cluster.url)
         assert told == again.lookup("spend", "c3")
+        table = pa.Table.from_batches(ServedRows(tmp_path / "redis", "spend", redis_cluster.url).read(0, 1024))
+        totals = {row["customer"]: row["total"] for row in table.to_pylist()}
+        documents = {key: one.document for (query, key), one in served(again).items() if query == "spend"}
+        assert totals == {key: found["row"]["total"] for key, found in documents.items() if found is not None}
     with Pond(spark, tmp_path / "other", store=redis_cluster.url) as other:
         other.load(TEXT.format(base=tmp_path, name="other"))
         with pytest.raises(ForeignPondError, match=r"Give each pond a prefix of its own, `redis://…\?prefix=NAME`"):

@@ -34,6 +34,7 @@ COLUMNS = (
     ("s", "string"), ("b", "boolean"), ("n", "timestamp_ntz"), ("m", "decimal(10,2)"),
 )  # fmt: skip
 DAY = "window(ts, '1 day')"
+WEEK = "window(ts, '7 days')"
 
 
 def utc(text: str) -> dt.datetime:
@@ -130,6 +131,22 @@ SAME = {
     "distinct": q("count(DISTINCT x) AS n, count(DISTINCT f, k) AS p, sum(DISTINCT i) AS t", "double"),
     "distinct_sums": q("sum(DISTINCT i) AS t, avg(DISTINCT i) AS a, count(DISTINCT s) AS n", "row errors"),
     "lists": q("collect_list(x) AS l, collect_set(i) AS s, max_by(s, i) AS b, mode(s, true) AS m", "empty"),
+    "texts": q("listagg(s) AS l, listagg(DISTINCT i, '-') AS n, string_agg(x, ',') AS x", "empty"),
+    "texts_in_order": q(
+        "listagg(s, ', ') WITHIN GROUP (ORDER BY s DESC) AS d, string_agg(DISTINCT s) WITHIN GROUP (ORDER BY s) AS a, "
+        "listagg(s, '|') WITHIN GROUP (ORDER BY i DESC NULLS FIRST, upper(s) NULLS LAST) FILTER (WHERE s <> 'x') AS n, "
+        "listagg(b, concat('-', '+')) WITHIN GROUP (ORDER BY b) AS b, count(s) AS c", "null",
+    ),
+    "texts_of_numbers": q(
+        "listagg(i, ',') WITHIN GROUP (ORDER BY i) AS i, listagg(DISTINCT i, ',') WITHIN GROUP (ORDER BY i DESC) AS d, "
+        "listagg(ts, ';') WITHIN GROUP (ORDER BY i % 7 DESC, ts) AS t", "nights",
+    ),
+    "histograms": q(
+        "histogram_numeric(i, 200) AS i, histogram_numeric(cast(i AS double) / 7, 100) AS x, "
+        "histogram_numeric(ts, 100) AS t, histogram_numeric(cast(ts AS date), 9) AS d, "
+        "histogram_numeric(cast(i AS float), 99) FILTER (WHERE i % 3 = 0) AS f", "nights",
+    ),
+    "histograms_of_nothing": q("histogram_numeric(i, 2) AS i, histogram_numeric(x, 3) AS x", "empty"),
     "by": q("max_by(i, ts) AS a, min_by(i, ts, 2) AS b, max_by(ts, i) AS c, first(k) AS f", "nights"),
     "guarded": q("sum(CASE WHEN i <> 0 THEN 8 DIV i END) AS t, sum(if(i = 0, 0, 1)) AS n", "row errors"),
     "tried": q("sum(try_divide(8, i)) AS t, count(try_cast(s AS int)) AS n, count(try_add(i, 1)) AS c", "row errors"),
@@ -186,6 +203,7 @@ OWN = {
         "AS l, percentile_approx(cast(i AS float) / 7, 0.5, 50) AS f, percentile_approx(i, array(0.5, 0.9)) AS n, "
         "percentile_approx(x, 0.5) AS e, percentile_approx(i, 0.5) FILTER (WHERE i > 30) AS o", "nights"
     ),
+    "coarse_histograms": q("histogram_numeric(i, 4) AS h, histogram_numeric(x, 4) AS e", "nights", window=WEEK),
 }
 """Queries that a pond answers otherwise, on purpose."""
 
@@ -348,6 +366,30 @@ def test_distinct_values_are_told_apart_as_spark_does(answered: Answered) -> Non
 
 def test_lists_of_nothing_are_empty_and_extremes_by_another_column_are_sparks(answered: Answered) -> None:
     same(answered, "lists", "by")
+
+
+def test_joined_texts_are_sparks_where_their_order_is_told(answered: Answered) -> None:
+    same(answered, "texts", "texts_in_order", "texts_of_numbers")
+
+
+def test_histograms_of_few_values_are_sparks(answered: Answered) -> None:
+    same(answered, "histograms", "histograms_of_nothing")
+
+
+def test_coarse_histograms_are_of_runs_of_the_sorted_values(answered: Answered) -> None:
+    """Spark's bins depend on the order of events; those of a pond are means of neighbours, and few."""
+    theirs, mine = answered.spark(OWN["coarse_histograms"]), answered.door.table("coarse_histograms")
+    kinds = [(f.name, str(f.type).replace(" not null", "")) for f in theirs.schema]
+    assert answered.schema["coarse_histograms"] == kinds
+    assert len(mine) == theirs.num_rows == 2
+    for row in mine.to_pylist():
+        assert (len(row["h"]), row["e"]) == (4, None)
+        assert sum(bin_["y"] for bin_ in row["h"]) == 60.0
+        start = 0
+        for bin_ in row["h"]:
+            count = int(bin_["y"])
+            assert bin_["x"] == (2 * start + count - 1) // 2, "the mean of so many of 0 … 59, towards zero"
+            start += count
 
 
 def test_results_have_sparks_types(answered: Answered) -> None:

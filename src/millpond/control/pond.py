@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,18 +15,21 @@ import pyarrow as pa
 from millpond.control.causes import Why, explain_why
 from millpond.control.compiling import compiled_of, write_compiled
 from millpond.control.inputs import empty_inputs
+from millpond.control.placed import unserved
 from millpond.control.reader import read_truth
 from millpond.control.schemas import check_files
+from millpond.control.tables import own_tables
 from millpond.control.tally import QueryCounts, Tally
 from millpond.control.why import find_facts
-from millpond.control.wiring import Followers, Truth, follow, keyed_rows, new_writer, open_truth
+from millpond.control.wiring import Followers, Truth, follow, new_writer, open_truth, owners_for
 from millpond.errors import ForeignPondError, InputError, QueryTypeError, StoreError, UnsupportedQuery
 from millpond.log.manifest import Manifest, load
-from millpond.model.endpoints import Sink
+from millpond.model.endpoints import KEYED, Sink, Source
 from millpond.model.query import changed_functions
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Stream
+from millpond.placement.alignment import Placement, owners_in, placement_of, with_owners
 from millpond.plan.build import build_plan
 from millpond.plan.plan import Plan
 from millpond.runtime.columns import arrow_type
@@ -87,7 +89,7 @@ class Pond:
         self._cache = Path(cache) if cache is not None else _host_local_folder()
         self._on_epoch = on_epoch or (lambda _epoch: None)
         self._tally = Tally()
-        self._front = FrontEnd(self.spark, partial(keyed_rows, store))
+        self._front = FrontEnd(self.spark, own_tables(store))
         self._queries: dict[str, AnyQuery] = {}
         self._truth: Truth | None = None
         self._driver: Driver | None = None
@@ -191,7 +193,8 @@ class Pond:
             "key": key, "type": as_, "missing": missing, "wrong.type": wrong_type, "vanished": vanished,
             "defaults": msgspec.json.encode(dict(defaults or {})).decode(),
         }  # fmt: skip
-        return self._front.keyed_table(name, columns, options if address is None else options | {"address": address})
+        options |= {} if address is None else {"address": address}
+        return self._front.table(name, Source(KEYED, tuple(options.items())), columns)
 
     def refresh(self, table: str | Frame, every: str) -> None:
         """List the files of a table that streams are joined with again: when a run begins, then `every` so often.
@@ -301,7 +304,7 @@ class Pond:
         check_one_host(self.spark, self.path)
         followers = follow(truth, self.queries, spec, self._store, self._reading)
         setting = Setting(
-            truth.pond, str(self.path), str(self._cache), spec.streams, self.plan, None, spec.instances, spec.buckets
+            truth.pond, str(self.path), str(self._cache), spec.streams, self.plan, None, spec.instances, owners_in(spec)
         )
         driver = Driver(
             self._reading, setting, truth.log, truth.manifests, new_writer(truth),
@@ -329,7 +332,9 @@ class Pond:
                 f"{self.path} was made for {_differences(known, spec)}.",
                 "Use the queries it was made for, or a new folder.",
             )
-        return spec
+        # state lies by instance, so owners stay as they were chosen
+        chosen = owners_for(self.queries, self._store, instances, spec.buckets) if known is None else owners_in(known)
+        return with_owners(spec, chosen)
 
     def stop(self) -> None:
         """Let `run` return after the epoch at hand; may be called from a signal handler or another thread."""
@@ -417,6 +422,16 @@ class Pond:
         if self._truth is None:
             raise KeyError("the pond is not open")
         return load(self._truth.log, self._truth.manifests)
+
+    def placement(self) -> Placement:
+        """Which instance owns which buckets, on which shards of the store they are now, and the local-hit rate.
+
+        Raises:
+            StoreError: no query is served, the pond is not open, or the store cannot be asked.
+        """
+        if self._followers is None or self._followers.store is None or self._spec is None:
+            raise unserved()
+        return placement_of(owners_in(self._spec), self._followers.store.shards(range(self._spec.buckets)))
 
     def sharing(self) -> Sharing:
         """How much state the queries share now, against one copy per query; see `runtime.sharing`.

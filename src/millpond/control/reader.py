@@ -48,7 +48,7 @@ def look_up(folder: Path, query: str, key: Sequence[str], store: str = "lmdb") -
         StoreError: the query is not served, or the store cannot be read.
     """
     truth, spec = read_truth(folder)
-    asked = _query(spec, query)
+    asked = served_query(spec, query)
     columns = _key_columns(asked, key)
     if store == "memory":
         raise StoreError("The store `memory` is not seen from another process.", "Run the pond with `lmdb` or Redis.")
@@ -60,7 +60,13 @@ def look_up(folder: Path, query: str, key: Sequence[str], store: str = "lmdb") -
         opened.close()
 
 
-def _query(spec: PondSpec, name: str) -> Query:
+def served_query(spec: PondSpec, name: str) -> Query:
+    """The query of that name.
+
+    Raises:
+        QueryTypeError: there is none.
+        StoreError: it is not served.
+    """
     found = next((query for query in spec.asked if query.name == name), None)
     served = ", ".join(query.name for query in spec.queries if query.serve) or "none"
     if found is None:

@@ -19,7 +19,8 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.windows import length_us
-from millpond.placement.slots import hash_tags
+from millpond.placement.alignment import Owners, aligned_owners, owners_in
+from millpond.placement.slots import even_owners, hash_tags
 from millpond.runtime.followers.prune import PruneFollower
 from millpond.runtime.followers.rows import RowsReader, section_reader
 from millpond.runtime.followers.runner import Runner, Runners
@@ -123,11 +124,10 @@ def open_store(address: str, truth: Truth, buckets: int, *, read_only: bool = Fa
         ForeignPondError: it holds another pond's rows.
         StoreError: no such store is known, or it cannot be opened.
     """
-    kind, _, place = address.partition(":")
-    if kind == "memory":
+    if address == "memory":
         return MemoryStore()
-    if kind == "lmdb":
-        path = Path(place) if place else truth.folder / "view" / "rows.lmdb"
+    path = store_file(address, truth)
+    if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         return LmdbStore(path, owner=truth.pond, read_only=read_only)
     if on_network(address):
@@ -151,6 +151,21 @@ def network_store(address: str, pond: str, buckets: int, *, read_only: bool = Fa
     except ImportError as error:
         raise StoreError(f"The library for Redis is missing: {error}.", _REDIS_CURE) from error
     return RedisStore(address, hash_tags(buckets), owner=pond, read_only=read_only, check=check)
+
+
+def owners_for(queries: Sequence[AnyQuery], store: str, instances: int, buckets: int) -> Owners:
+    """Who is to own which bucket of a new pond: aligned with the shards of a store on the network, if it serves rows.
+
+    Raises:
+        StoreError: the store cannot be reached.
+    """
+    if not on_network(store) or not any(isinstance(query, Query) and query.serve for query in queries):
+        return even_owners(buckets, instances)
+    opened = network_store(store, "", buckets, check=False)
+    try:
+        return aligned_owners(opened.shards(range(buckets)), instances)
+    finally:
+        opened.close()
 
 
 def shown(address: str) -> str:
@@ -192,6 +207,14 @@ def instance_store(address: str, pond: str, buckets: int) -> BucketStore:
     return network_store(address, pond, buckets, check=False)
 
 
+def store_file(address: str, truth: Truth) -> Path | None:
+    """The file of the store at `address`, if it is one that is a file."""
+    kind, _, place = address.partition(":")
+    if kind != "lmdb":
+        return None
+    return Path(place) if place else truth.folder / "view" / "rows.lmdb"
+
+
 def follow(
     truth: Truth, queries: Sequence[AnyQuery], spec: PondSpec, store: str, spark: Session,
     grace_seconds: float = GRACE_SECONDS,
@@ -217,7 +240,7 @@ def follow(
     if served:
         opened = open_store(store, truth, spec.buckets)
         if on_network(store):
-            share = Share(str(truth.folder), spec.buckets, spec.instances, served, -1)
+            share = Share(str(truth.folder), owners_in(spec), spec.instances, served, -1)
             open_there = partial(instance_store, store, truth.pond, spec.buckets)
             view = SharedView(opened, share, lambda asked: settled(spark, asked, open_there))
             runners = Runners(runner, Runner(truth.log, truth.manifests, [view], look_every=LOOK_SECONDS))

@@ -23,13 +23,22 @@ FUNCTIONS = (
 
 LOGGED = (
     "count_distinct", "sum_distinct", "avg_distinct", "percentile", "percentile_disc", "approx_percentile", "mode",
-    "collect_list", "collect_set", "first", "last", "min_by", "max_by",
+    "collect_list", "collect_set", "first", "last", "min_by", "max_by", "listagg", "listagg_distinct",
+    "histogram_numeric",
 )  # fmt: skip
 """Functions that are answered from the event log: no partial result of theirs is smaller than the events.
 
 `first` and `last` go by event time, events of one time by source partition and offset, without such by value.
-`min_by(argument, other)`: `other` is what is compared. `parameters` are the fractions of a percentile.
+`min_by(argument, other)`: `other` is what is compared. `parameters` are the fractions of a percentile, the number of
+bins of a histogram, or the delimiter of a listagg, whose arguments after the first are what WITHIN GROUP orders by, and
+then for each of these one of `DIRECTIONS`.
 """
+
+LISTAGGS = ("listagg", "listagg_distinct")
+"""Those of `LOGGED` that join texts."""
+
+DIRECTIONS = ("asc nulls first", "asc nulls last", "desc nulls first", "desc nulls last")
+"""How a listagg orders by an expression."""
 
 PERCENTILE = "approx_percentile"
 """Answered from tallies, within its `accuracy`, where no event need be kept for it (see `plan.tallies`)."""

@@ -21,7 +21,8 @@ class PondSpec(msgspec.Struct, frozen=True):
 
     `since_us`: for queries that were added when their stream had been read, the earliest start of their windows.
     `queries` have windows; `stateless` are those without, `joins` those over two streams; both are left out of the JSON
-    where there are none.
+    where there are none. `owned`: which instance owns which buckets, as runs (instance, how many) in the order of
+    buckets; left out where each owns an equal, contiguous range.
     """
 
     streams: tuple[Stream, ...]
@@ -31,6 +32,7 @@ class PondSpec(msgspec.Struct, frozen=True):
     stateless: tuple[Selection, ...] | msgspec.UnsetType = msgspec.UNSET
     since_us: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     joins: tuple[Join, ...] | msgspec.UnsetType = msgspec.UNSET
+    owned: tuple[tuple[int, int], ...] | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def of(
@@ -58,7 +60,7 @@ class PondSpec(msgspec.Struct, frozen=True):
 
     @property
     def meaning(self) -> PondSpec:
-        """The spec without what does not change an answer: the texts of queries."""
+        """The spec without what does not change an answer: the texts of queries, who owns which bucket."""
         plain = [msgspec.structs.replace(query, text="") for query in self.asked]
         return PondSpec.of(self.streams, plain, self.instances, self.buckets)
 

@@ -67,6 +67,16 @@ def element_of(kind: str) -> str:
     return kind[len("array<") : -1]
 
 
+def centre_of(kind: str) -> str | None:
+    """The type of the centres of a histogram's bins; None: `kind` is no type of such bins.
+
+    >>> centre_of("struct<x:decimal(4,1),y:double>"), centre_of("double")
+    ('decimal(4,1)', None)
+    """
+    start, end = "struct<x:", ",y:double>"
+    return kind[len(start) : -len(end)] if kind.startswith(start) and kind.endswith(end) else None
+
+
 def is_decimal(kind: str) -> bool:
     """Whether `kind` is a `decimal(p,s)`."""
     return kind.startswith("decimal(")

@@ -28,7 +28,7 @@ from millpond.plan.event_log import LogPlan, log_plan, logged_rows
 from millpond.plan.join import identity_of, plan_joins
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
-from millpond.plan.tallies import keeps_tallies, tallies_of
+from millpond.plan.tallies import Tally, keeps_tallies, tallies_of
 
 
 def build_plan(queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None = None) -> Plan:
@@ -137,7 +137,7 @@ def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> 
         tuple(plans),
         _log_of(queries, tuple(measures)) or msgspec.UNSET,
         queries[0].deduplicate,
-        tallies_of((query, presence_filter(query)) for query in queries) or msgspec.UNSET,
+        tallies_asked(queries) or msgspec.UNSET,
     )
 
 
@@ -149,6 +149,11 @@ def _log_of(queries: Sequence[Query], kept: Sequence[Measure]) -> LogPlan | None
     if found is not None:
         return deduplication_log(found, kept)
     return log_plan(one for query in queries for one in logged_of(query))
+
+
+def tallies_asked(queries: Iterable[Query]) -> tuple[Tally, ...]:
+    """What queries of one group count by bins."""
+    return tallies_of((query, presence_filter(query)) for query in queries)
 
 
 def reads_events(query: Query, aggregate: Aggregate) -> bool:

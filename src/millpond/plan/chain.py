@@ -16,7 +16,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
-from millpond.model.windows import Session, Sliding
+from millpond.model.windows import Session, Sliding, Window
 from millpond.plan.chain_joins import first_open_us, join_first_us, join_reached_us, join_times
 
 _BOUNDS = ("start", "end", "time")
@@ -77,10 +77,9 @@ def after_us(upstream: AnyQuery, column: str, other: str) -> int | None:
     if isinstance(upstream, Join):
         one, of = (join_times(upstream)[name] for name in (column, other))
         return one.after_us - of.after_us if one.sides == of.sides else None
-    bounds, window = bounds_of(_windowed(upstream)), _windowed(upstream).window
+    (window, part), (_, of_other) = _told(upstream, column), _told(upstream, other)
     size = window.size_us if isinstance(window, Sliding) else 0  # of sessions only the last two are known
-    after = {"start": 0, "end": size, "time": size - 1}
-    return after[bounds[column]] - after[bounds[other]]
+    return _bound(part, 0, size) - _bound(of_other, 0, size)
 
 
 def check_event_time(upstream: AnyQuery, event_time: str) -> None:
@@ -111,23 +110,21 @@ def reached_us(upstream: AnyQuery, event_time: str, watermark_us: int) -> int:
     """
     if isinstance(upstream, Join):
         return join_reached_us(upstream, join_times(upstream)[event_time], watermark_us)
-    window, part = _windowed(upstream).window, bounds_of(_windowed(upstream))[event_time]
+    window, part = _told(upstream, event_time)
     if not isinstance(window, Sliding):
         start, end = watermark_us, watermark_us + 1
     else:
         start = first_open_us(window, watermark_us)
         end = start + window.size_us
-    return {"start": start, "end": end, "time": end - 1}[part] - 1
+    return _bound(part, start, end) - 1
 
 
 def first_row_us(upstream: AnyQuery, event_time: str, since_us: int) -> int:
     """The earliest time of rows that no event before `since_us` is missing from; of sessions that time itself."""
     if isinstance(upstream, Join):
         return join_first_us(upstream, join_times(upstream)[event_time], since_us)
-    window, part = _windowed(upstream).window, bounds_of(_windowed(upstream))[event_time]
-    if not isinstance(window, Sliding):
-        return since_us
-    return since_us + {"start": 0, "end": window.size_us, "time": window.size_us - 1}[part]
+    window, part = _told(upstream, event_time)
+    return _bound(part, since_us, since_us + window.size_us) if isinstance(window, Sliding) else since_us
 
 
 def last_row_us(upstream: AnyQuery, event_time: str, newest_us: Mapping[str, int]) -> int | None:
@@ -140,14 +137,20 @@ def last_row_us(upstream: AnyQuery, event_time: str, newest_us: Mapping[str, int
         window = upstream.when
         first = window.assign(max(seen))[-1].start_us if isinstance(window, Sliding) and not told.sides else max(seen)
         return first + told.after_us
-    last, part = _windowed(upstream).window, bounds_of(_windowed(upstream))[event_time]
+    last, part = _told(upstream, event_time)
     if isinstance(last, Sliding):
-        start, end = last.assign(seen[0])[-1]
-    elif isinstance(last, Session) and last.own_end is None:
-        start, end = seen[0], seen[0] + last.gap_us
-    else:
-        return None
-    return {"start": start, "end": end, "time": end - 1}[part]
+        return _bound(part, *last.assign(seen[0])[-1])
+    return _bound(part, seen[0], seen[0] + last.gap_us) if isinstance(last, Session) and last.own_end is None else None
+
+
+def _told(upstream: AnyQuery, event_time: str) -> tuple[Window, str]:
+    """The windows of a query, and which bound of them a time of its rows is."""
+    query = _windowed(upstream)
+    return query.window, bounds_of(query)[event_time]
+
+
+def _bound(part: str, start_us: int, end_us: int) -> int:
+    return {"start": start_us, "end": end_us, "time": end_us - 1}[part]
 
 
 def _windowed(upstream: AnyQuery) -> Query:

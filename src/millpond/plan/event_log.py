@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from millpond.model.aggregates import Aggregate
+from millpond.model.aggregates import LISTAGGS, Aggregate
 from millpond.model.expressions import Expression, call, conjunction
 from millpond.model.functions import PREFIX
 
@@ -43,6 +43,8 @@ def logged_rows(aggregate: Aggregate, presence: Expression | None) -> Expression
     parts = [part for part in (presence, aggregate.filter) if part is not None]
     if aggregate.function in ("min_by", "max_by"):
         parts.append(call("isnotnull", (aggregate.arguments[1],), "boolean"))
+    elif aggregate.function in LISTAGGS:  # what they are ordered by may be NULL
+        parts.append(call("isnotnull", (aggregate.arguments[0],), "boolean"))
     elif aggregate.function not in _KEEPS_NULLS and not aggregate.function.startswith(PREFIX):
         parts += [call("isnotnull", (argument,), "boolean") for argument in aggregate.arguments]
     return conjunction(parts)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from millpond.model.expressions import Expression, columns_of, render
 from millpond.model.query import Query
 from millpond.model.windows import Counted, Framed, Range
-from millpond.plan.build import build_plan, logged_of, presence_filter
+from millpond.plan.build import build_plan, logged_of, tallies_asked
 from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
-from millpond.plan.tallies import bits_of, error_of, keeps_tallies, tallies_of
+from millpond.plan.tallies import bits_of, error_of, keeps_tallies
 from millpond.plan.words import count_of, duration, predicate_text
 
 _WORD_BYTES = 8
@@ -44,7 +44,7 @@ def tally_lines(group: GroupPlan) -> Iterator[str]:
         return
     askers: dict[object, dict[str, None]] = {}
     for plan in group.queries:
-        for tally in tallies_of([(plan.query, presence_filter(plan.query))]):
+        for tally in tallies_asked([plan.query]):
             askers.setdefault(tally.value, {})[plan.query.name] = None
     filters = len({condition for tally in group.tallies for condition in tally.filters})
     counted = f"{count_of(len(group.tallies), 'value')}, {count_of(filters, 'predicate')}"

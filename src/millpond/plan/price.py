@@ -9,11 +9,11 @@ from typing import NamedTuple
 from millpond.model.expressions import Expression, render
 from millpond.model.query import Query
 from millpond.model.windows import RUNNING, Framed, length_us
-from millpond.plan.build import build_plan, needed_columns, presence_filter
+from millpond.plan.build import build_plan, needed_columns, tallies_asked
 from millpond.plan.explain import edges_per_hour, measure_text, rate_text
 from millpond.plan.explain_events import kept_text
 from millpond.plan.plan import GroupPlan, Measure, Plan
-from millpond.plan.tallies import keeps_tallies, tallies_of
+from millpond.plan.tallies import keeps_tallies
 from millpond.plan.words import duration, predicate_text
 
 _HOUR_US = 3_600_000_000
@@ -153,7 +153,7 @@ def _events(found: Price) -> Iterator[str]:
     asked = dict.fromkeys(one for made in found.query.aggregates if made.logged for one in made.arguments)
     if keeps_tallies(found.query):
         bins = [] if found.before is None else [tally.value for tally in found.before.tallies]
-        mine = [tally.value for tally in tallies_of([(found.query, presence_filter(found.query))])]
+        mine = [tally.value for tally in tallies_asked([found.query])]
         more = [render(value) for value in mine if value not in bins]
         yield f"  tallies   {_more(more)} counted by bins; {_shared([one for one in mine if one in bins])}"
         return

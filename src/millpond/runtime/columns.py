@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.arrays import WIDE
-from millpond.model.types import INTEGERS, TIMES, digits_of, element_of, is_array, is_decimal, is_known
+from millpond.model.types import INTEGERS, TIMES, centre_of, digits_of, element_of, is_array, is_decimal, is_known
 
 Array: TypeAlias = npt.NDArray[Any]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -59,7 +59,10 @@ def arrow_type(kind: str) -> pa.DataType:
     """The Arrow type in which values of SQL type `kind` are stored and leave."""
     if is_decimal(kind):
         return pa.decimal128(*digits_of(kind))
-    return list_of(arrow_type(element_of(kind))) if is_array(kind) else ARROW_TYPES[kind]
+    if is_array(kind):
+        return list_of(arrow_type(element_of(kind)))
+    centre = centre_of(kind)
+    return ARROW_TYPES[kind] if centre is None else pa.struct([("x", arrow_type(centre)), ("y", pa.float64())])
 
 
 def list_of(kind: pa.DataType) -> pa.DataType:

@@ -13,7 +13,6 @@ from millpond.log.protocol import Run
 from millpond.log.records import EpochRecord, Fates, Offsets, Receipt
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING
-from millpond.placement.slots import even_owners
 from millpond.plan.chain import drained_at, feeds, halted, last_row_us, levels
 from millpond.plan.join import SideLog, last_final_us
 from millpond.plan.late import late_asks
@@ -31,7 +30,7 @@ Idle = Mapping[str, frozenset[str]]
 
 
 class Setting(NamedTuple):
-    """What stays the same from epoch to epoch: where the pond is, and how it is laid out."""
+    """What stays the same from epoch to epoch: where the pond is, and how it is laid out; `owners` of buckets."""
 
     pond: str
     folder: str
@@ -40,7 +39,7 @@ class Setting(NamedTuple):
     plan: Plan
     layout: ReadLayout | None
     instances: int
-    buckets: int
+    owners: tuple[int, ...]
 
 
 class Batch(NamedTuple):
@@ -97,7 +96,7 @@ def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> Gather
         setting.plan,
         layout,
         time_lines(setting, run.manifest, {}),
-        even_owners(setting.buckets, setting.instances),
+        setting.owners,
         setting.instances,
         now_us,
         frozenset(run.manifest.quarantined),
@@ -135,7 +134,7 @@ def fold_task(
         lines,
         floors,
         state,
-        setting.buckets,
+        len(setting.owners),
         writer,
         drain,
         frozenset(run.manifest.quarantined),

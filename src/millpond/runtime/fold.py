@@ -145,6 +145,7 @@ class _GroupFold:
         self._keys = KeyDictionary(types, sections, cache)
         self._log = None if group.events is None else GroupLog(files, group, group.events, self._state, sections)
         self._tallies = TallyLog(files, group, self._state, sections) if group.tallies else None
+        self._logs = [log for log in (self._log, self._tallies) if log is not None]
         self._old, self._old_tiles, self._old_revisions = (
             attached(files, self._state, places, sections, group.delays_us)
             for places in (self._state.segments, self._state.tiles, self._state.revisions)
@@ -339,9 +340,9 @@ class _GroupFold:
                 replaced.append(place.id)  # it names keys that end here, so it ends with them
             elif place.generation != state.generation:
                 self._write_segment(cells, place.level, (place.id,), state.apart(place))
-        for log in (self._log, self._tallies):
-            for place in () if log is None else log.places:
-                if log is not None and place.generation != state.generation:
+        for log in self._logs:
+            for place in log.places:
+                if place.generation != state.generation:
                     log.write(self._delta, log.section(place), place.level, (place.id,))
         data = to_bytes(self._keys.opening(named))
         info = {"base": 0, "level": OPENING, "generation": state.generation + 1}
@@ -353,8 +354,7 @@ class _GroupFold:
             return
         table = np.unique(np.concatenate([np.stack(cells.slices[:2], axis=1) for cells in held.slices]), axis=0)
         closing = closing_windows(self._group, table[:, 0], table[:, 1], before, after)
-        logs = [] if self._group.deduplicated is not None else [self._log, self._tallies]
-        read = sum(log.rows for log in logs if log is not None)
+        read = 0 if self._group.deduplicated is not None else sum(log.rows for log in self._logs)
         for run in batches(closing, at_once(read)):
             for some in together(self._group, run):
                 self._answer(some, held, some[0].delay)

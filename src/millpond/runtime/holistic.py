@@ -14,17 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.arrays import Ints, ordered
-from millpond.model.aggregates import Aggregate
+from millpond.model.aggregates import DIRECTIONS, Aggregate
 from millpond.model.expressions import Column, Expression
-from millpond.model.types import is_decimal, is_float
+from millpond.model.types import centre_of, element_of, is_decimal, is_float
 from millpond.model.windows import Framed
 from millpond.plan.event_log import logged_rows
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import QueryPlan
 from millpond.plan.tallies import keeps_tallies
-from millpond.runtime.columns import Values, arrow_type, from_arrow, list_of
+from millpond.runtime.columns import Values, arrow_type, from_arrow, list_of, to_arrow
 from millpond.runtime.decimals import to_doubles
 from millpond.runtime.finish import finish
+from millpond.runtime.histograms import Bins, binned
 from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.partials import Partials
 from millpond.state.cells import order_codes
@@ -124,6 +125,10 @@ class Taken:
         offset = np.asarray(self.events.columns[OFFSET])[self.index]
         return [offset, ranks(self.events.columns[PARTITION], "string")[self.index], times]
 
+    def only(self, pairs: Ints) -> Taken:
+        """Some of the pairs."""
+        return Taken(self.aggregate, self.events, self.index[pairs], self.rows[pairs], self.size)
+
     def sorted(self, keys: Sequence[Ints]) -> tuple[Ints, Ints]:
         """Positions among the pairs by (row, keys), the major key last; then where each row's begin, and the end."""
         order = np.lexsort((*keys, self.rows)) if len(keys) != 1 else _by_row(self.rows, keys[0], self.size)
@@ -208,6 +213,50 @@ def _collect_set(taken: Taken) -> Values:
     chosen = _distinct(taken)
     counts = np.bincount(taken.rows[chosen], minlength=taken.size)
     return taken.lists(taken.values(chosen), np.concatenate([[0], np.cumsum(counts)]))
+
+
+def _listagg(distinct: bool) -> Callable[[Taken], Values]:
+    """Texts with a delimiter between them: in the order of WITHIN GROUP, ties and others as in a list or a set."""
+
+    def answer(taken: Taken) -> Values:
+        parameters = taken.aggregate.parameters
+        delimiter, *directions = [str(one.value) for one in parameters] if isinstance(parameters, tuple) else [""]
+        if distinct:
+            taken = taken.only(_distinct(taken))
+        keys = [taken.codes()] if distinct else taken.position()
+        for place in range(len(directions), 0, -1):
+            keys += _directed(taken.codes(place), directions[place - 1])
+        order, bounds = taken.sorted(keys)
+        lists = pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), taken.values(order))
+        return Values(pc.binary_join(lists, delimiter), np.diff(bounds) == 0)
+
+    return answer
+
+
+def _directed(codes: Ints, direction: str) -> list[Ints]:
+    """Keys of a sort by codes, the major one last: where NULLs stand counts more than the values."""
+    descending, nulls_last = divmod(DIRECTIONS.index(direction), 2)
+    null = (codes == _LEAST).astype(np.int64)
+    return [~codes if descending else codes, null if nulls_last else -null]
+
+
+def _histogram(taken: Taken) -> Values:
+    (most,), kind = taken.fractions, centre_of(element_of(taken.aggregate.type))
+    order, _ = taken.sorted([taken.codes()])
+    rows, values = taken.rows[order], _doubles(taken, order) + 0.0
+    begins = _runs(rows, order_codes(values))  # integers may be equal as doubles
+    counts = np.diff(np.append(begins, len(rows))).astype(np.float64)
+    found = binned(Bins(rows[begins], values[begins], counts), int(most), taken.size)
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(found.rows, minlength=taken.size))])
+    assert kind is not None
+    if not is_float(kind):  # towards zero; the largest bigint is none of the doubles
+        centres = np.where(found.centres < 2.0**63, found.centres, 0.0).astype(np.int64)
+        data: Any = np.where(found.centres < 2.0**63, centres, np.iinfo(np.int64).max)
+    else:
+        data = found.centres.astype(np.float32 if kind == "float" else np.float64)
+    parts = [to_arrow(Values(data), kind, len(data)), pa.array(found.counts)]
+    fields = list(arrow_type(element_of(taken.aggregate.type)))
+    return taken.lists(pa.StructArray.from_arrays(parts, fields=fields), bounds, np.diff(bounds) == 0)
 
 
 class _Selected:
@@ -361,6 +410,9 @@ _FUNCTIONS: dict[str, Callable[[Taken], Values]] = {
     "last": _end(True, Taken.position),
     "min": _end(False, lambda taken: [taken.codes()]),
     "max": _end(True, lambda taken: [taken.codes()]),
+    "listagg": _listagg(distinct=False),
+    "listagg_distinct": _listagg(distinct=True),
+    "histogram_numeric": _histogram,
     "min_by": _extreme_by(largest=False),
     "max_by": _extreme_by(largest=True),
 }

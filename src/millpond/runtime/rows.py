@@ -16,7 +16,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
-from millpond.model.types import WINDOW, element_of, is_array, is_known
+from millpond.model.types import WINDOW, centre_of, element_of, is_array, is_known
 from millpond.model.windows import Counted, Session, Window
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.build import presence_filter
@@ -59,7 +59,7 @@ def _arrow_type(kind: str) -> pa.DataType:
     if kind == WINDOW:
         return ARROW_WINDOW
     inner = element_of(kind) if is_array(kind) else kind
-    return arrow_type(kind) if is_known(inner) else pa.null()
+    return arrow_type(kind) if is_known(centre_of(inner) or inner) else pa.null()
 
 
 class Family:

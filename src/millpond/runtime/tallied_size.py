@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from millpond.model.expressions import Expression
 from millpond.model.windows import Sliding
-from millpond.plan.build import presence_filter
+from millpond.plan.build import tallies_asked
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan, QueryPlan
-from millpond.plan.tallies import Tally, keeps_tallies, tallies_of
+from millpond.plan.tallies import Tally, keeps_tallies
 from millpond.runtime.bins import coarser
 from millpond.runtime.generations import read_section
 from millpond.runtime.horizon import needed_from
@@ -55,7 +55,7 @@ class TalliedSize(NamedTuple):
         """Bytes of those that the query would keep by itself: in its own slices and bins, while it needs them."""
         if self.whole is None or not keeps_tallies(plan.query):
             return 0
-        own = tallies_of([(plan.query, presence_filter(plan.query))])
+        own = tallies_asked([plan.query])
         horizon, kept = needed_from((plan,), mark), self.whole
         kept = kept.take(kept.late_class <= plan.delay)
         kept = kept if horizon is None else kept.take(kept.times_us >= horizon)

@@ -43,12 +43,9 @@ _ORDERED = ("timestamp", "date", "boolean")
 _ANSWERED = (
     "count, sum, min, max, avg, bool_and, bool_or, stddev, stddev_pop, variance, var_pop, skewness, kurtosis, corr, "
     "covar_pop, covar_samp, approx_count_distinct, percentiles, median, mode, first, last, any_value, min_by, max_by, "
-    "collect_list, collect_set, the functions regr_…, and DISTINCT counts, sums and averages"
+    "collect_list, collect_set, listagg, histogram_numeric, the functions regr_…, and "
+    "DISTINCT counts, sums and averages"
 )
-
-_CURES = {
-    "HistogramNumeric": "Count in GROUP BY width_bucket(x, least, most, n), or ask for percentile_approx(x, array(…)).",
-}
 
 
 def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) -> Aggregate:
@@ -70,7 +67,7 @@ def aggregate_of(catalyst: Catalyst, node: JavaObject, translate: Translator) ->
         asked = str(function.prettyName()) + (" DISTINCT" if node.isDistinct() else "")
         raise UnsupportedQuery(
             f"`{text_of(node)}` asks for {asked}, which is planned, not answered yet.",
-            _CURES.get(kind_of(function), f"This version answers {_ANSWERED}."),
+            f"This version answers {_ANSWERED}.",
         )
     if name == "count":
         return _count(catalyst, function, filters, translate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
+from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery, from_text
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import columns_of
 from millpond.model.functions import UserFunction, bytes_of
@@ -22,7 +23,6 @@ from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream, check_order
 from millpond.plan.late import check_late, late_columns
 from millpond.runtime.functions.host import FunctionHost
-from millpond.runtime.keyed import KeyedReader
 from millpond.spark.branches import Derived, Side, read_by
 from millpond.spark.catalyst import Catalyst, analysed
 from millpond.spark.chained import check_chained, show_rows
@@ -30,7 +30,6 @@ from millpond.spark.extract import Extraction, Terms
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
 from millpond.spark.joins import extract_any
-from millpond.spark.keyed import Keyed, OpenAt, keyed_table, relation_of, unopened
 from millpond.spark.lookups import Lookups, Places, Refreshed, lookups, refreshed
 from millpond.spark.mapped import BatchFunction, batches_of
 from millpond.spark.properties import Mode, Repeats, duration_us
@@ -39,7 +38,8 @@ from millpond.spark.read import Reading, Wanted, Watermark, load, register
 from millpond.spark.refusals import placed, spark_refusal
 from millpond.spark.relations import relation_text
 from millpond.spark.selfcheck import self_check
-from millpond.spark.statements import KEYED, blank, parse_file
+from millpond.spark.statements import blank, parse_file
+from millpond.spark.tables import MakeTable, read_table
 from millpond.spark.user_functions import UserFunctions, deadline_ms
 from millpond.spark.windows import tumbling_twin
 
@@ -56,15 +56,16 @@ class FrontEnd:
     """Declares streams and turns what users have into queries; keeps what only Spark can evaluate.
 
     Texts are analysed in a clone of the session, under ANSI rules: no view or setting of ours appears in the
-    user's, and the time zone stays as it was when the front end was made. `opens` finds the rows of keyed tables.
+    user's, and the time zone stays as it was when the front end was made.
 
     Raises:
         SetupError: this Spark lacks a private name that Millpond needs.
     """
 
-    def __init__(self, spark: SparkSession, opens: OpenAt = unopened) -> None:
+    def __init__(self, spark: SparkSession, own: Mapping[str, MakeTable] = MappingProxyType({})) -> None:
+        """`own` makes batch tables, by their formats, that Spark cannot read by itself."""
         self_check(spark)
-        self._opens = opens
+        self._own = own
         self._user = Catalyst(spark)
         self._spark = self._user.analysis_session()
         self._catalyst = Catalyst(self._spark)
@@ -120,28 +121,17 @@ class FrontEnd:
             raise UnsupportedQuery(f"The view {name} has a window.", "Window where the view is grouped.")
         self._show(name, lambda: self._spark.sql(text), text)
 
-    def table(self, name: str, source: Source, schema: str | None = None, refresh: str | None = None) -> None:
+    def table(self, name: str, source: Source, schema: str | None = None, refresh: str | None = None) -> DataFrame:
         """Make `name` stand for a batch table, which streams may be joined with, in the texts that follow.
 
         Raises:
-            QueryTypeError: Spark cannot read it, its name is taken, or as `refresh`.
+            QueryTypeError: it cannot be read, its name is taken, or as `refresh`.
+            StoreError: its rows are in the pond's store, and that has none.
         """
-        reader = self._spark.read.format(source.format).options(**dict(source.options))
-        self._show(name, (reader if schema is None else reader.schema(schema)).load, "")
+        made = self._own.get(source.format, partial(read_table, source.format))
+        frame = self._show(name, lambda: made(self._spark, name, schema, dict(source.options)), "")
         if refresh is not None:
             self.refresh(name, refresh)
-
-    def keyed_table(self, name: str, schema: str, options: Mapping[str, str]) -> DataFrame:
-        """Make `name` stand for rows that other programs keep under a key each, in the texts that follow.
-
-        Raises:
-            QueryTypeError: a column or an option is not what it must be, or the name is taken.
-            StoreError: no address is given, and the pond's store is none.
-        """
-        table, columns = keyed_table(name, schema, options)
-        address = {key.lower(): value for key, value in options.items()}.get("address")
-        frame = relation_of(self._spark, Keyed(KeyedReader(table, self._opens(address)), columns))
-        self._show(name, lambda: frame, "")
         return frame
 
     def refresh(self, table: str | DataFrame, every: str) -> None:
@@ -193,18 +183,18 @@ class FrontEnd:
         evolves = self._spark.conf.get("spark.sql.streaming.queryEvolution.enableSourceEvolution") == "true"
         frame = load(self._spark, known, named=evolves)
         batches = batches_of(known.name, function, tuple(frame.columns), schema, version)
-        made = frame.mapInArrow(batches, batches.makes)  # type: ignore[arg-type]
-        self._show(name, lambda: made, "")
-        return made
+        return self._show(name, lambda: frame.mapInArrow(batches, batches.makes), "")  # type: ignore[arg-type]
 
-    def _show(self, name: str, frame: Callable[[], DataFrame], text: str) -> None:
+    def _show(self, name: str, make: Callable[[], DataFrame], text: str) -> DataFrame:
         if self._known(name) is not None:
             raise QueryTypeError(f"A stream {name} is declared already.", "Choose another name.")
         try:
-            frame().createOrReplaceTempView(name)
+            frame = make()
+            frame.createOrReplaceTempView(name)
         except PySparkException as error:
-            raise spark_refusal(error, text) from error
+            raise from_text(str(error)) or spark_refusal(error, text) from error
         self._views[name] = None
+        return frame
 
     def _registered(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Relations and functions that texts may name: ours, and what the user put into the session."""
@@ -298,9 +288,7 @@ class FrontEnd:
             self.declare(msgspec.structs.replace(stream, source=stream.source and opened(stream.source)))
         for view in pond.views:
             with _within(view.name, view.line):
-                if view.table is not None and view.table.format == KEYED:
-                    self.keyed_table(view.name, view.schema or "", dict(view.table.options))
-                elif view.table is not None:
+                if view.table is not None:
                     source = opened(view.table) if view.schema else view.table
                     self.table(view.name, source, view.schema, view.refresh)
                 else:

@@ -24,7 +24,7 @@ from millpond.spark.catalyst import JavaObject, children, command_of, id_of, ite
 from millpond.spark.tasks import with_code
 from millpond.state.keyed import KeyedRows
 
-OPTIONS = "key address type missing wrong.type vanished defaults"
+OPTIONS = ("key", "address", "type", "missing", "wrong.type", "vanished", "defaults")
 """Options of a keyed table in a pond file."""
 
 OpenAt: TypeAlias = Callable[[str | None], OpenRows]
@@ -105,9 +105,19 @@ def keyed_table(name: str, schema: str, options: Mapping[str, str]) -> tuple[Key
     return table, plain
 
 
-def relation_of(spark: SparkSession, keyed: Keyed) -> DataFrame:
-    """A batch frame that stands for the table in joins."""
-    return spark.range(0).mapInArrow(keyed, keyed.schema)  # type: ignore[arg-type]
+def keyed_frame(
+    opens: OpenAt, spark: SparkSession, name: str, schema: str | None, options: Mapping[str, str]
+) -> DataFrame:
+    """The batch frame that stands for a keyed table in joins (see `tables.MakeTable`); `opens` finds its rows.
+
+    Raises:
+        QueryTypeError: a column or an option is not what it must be.
+        StoreError: no address is given, and the pond's store is none.
+    """
+    table, columns = keyed_table(name, schema or "", options)
+    address = {key.lower(): value for key, value in options.items()}.get("address")
+    keyed = Keyed(KeyedReader(table, opens(address)), columns)
+    return spark.range(0).mapInArrow(keyed, columns)  # type: ignore[arg-type]
 
 
 def keyed_in(plan: JavaObject) -> tuple[Keyed, tuple[str, ...]] | None:
@@ -172,7 +182,7 @@ def _below(plan: JavaObject) -> Keyed | None:
 def _carried(node: JavaObject) -> Keyed | None:
     if kind_of(node) != MAPPED:
         return None
-    # these bytes were made in this process, by `relation_of` or by a program of the user's
+    # these bytes were made in this process, by `keyed_frame` or by a program of the user's
     sent = CPickleSerializer().loads(command_of(node.functionExpr()))  # type: ignore[no-untyped-call]
     return sent[0] if isinstance(sent, tuple) and isinstance(sent[0], Keyed) else None
 

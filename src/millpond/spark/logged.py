@@ -8,10 +8,10 @@ import msgspec
 from msgspec import UNSET
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.aggregates import ACCURACY, PERCENTILE, Aggregate
-from millpond.model.expressions import Expression, call, literal
+from millpond.model.aggregates import ACCURACY, LISTAGGS, PERCENTILE, Aggregate
+from millpond.model.expressions import Expression, Literal, call, literal
 from millpond.model.types import is_decimal, is_known, is_number
-from millpond.spark.catalyst import Catalyst, JavaObject, children, kind_of, text_of, type_of
+from millpond.spark.catalyst import Catalyst, JavaObject, children, items, kind_of, text_of, type_of
 from millpond.spark.expressions import Translator, conjunction
 
 _FUNCTIONS = {
@@ -26,10 +26,12 @@ _FUNCTIONS = {
     "MinBy": "min_by",
     "MaxBy": "max_by",
     "MaxMinByK": "by",
+    "ListAgg": "listagg",
+    "HistogramNumeric": "histogram_numeric",
 }
 _DISTINCT = {
     "Count": "count_distinct", "Sum": "sum_distinct", "Average": "avg_distinct", "CollectList": "collect_set",
-    "CollectSet": "collect_set",
+    "CollectSet": "collect_set", "ListAgg": "listagg_distinct",
 }  # fmt: skip
 _NUMBERS = "Use numbers: of a time unix_micros(…), of a date datediff(…, DATE '1970-01-01')."
 _MOST = 10_000
@@ -54,12 +56,14 @@ def logged_of(
     if name is None:
         return None
     _check_form(node, function, name)
+    if name in LISTAGGS:
+        return _listagg(catalyst, node, function, filters, translate, name)
     arguments = [translate(part) for part in parts[: 2 if name in ("min_by", "max_by", "by", "count_distinct") else 1]]
-    for argument in arguments:
-        if not is_known(argument.type):
-            raise _refused(node, f"is of {argument.type} values", "Use numbers, strings, booleans, times or decimals.")
+    _check_types(node, arguments)
     if "percentile" in name and not (is_number(arguments[0].type) or is_decimal(arguments[0].type)):
         raise _refused(node, f"is of {arguments[0].type} values", _NUMBERS)
+    if name == "histogram_numeric" and (is_decimal(arguments[0].type) or arguments[0].type in ("string", "boolean")):
+        raise _refused(node, f"is of {arguments[0].type} values", "Cast them to DOUBLE.")
     given = tuple(literal(number, "double") for number in _parameters(catalyst, node, function, name))
     if name == "by":
         name = "max_by" if text_of(node).startswith("max_by") else "min_by"
@@ -71,6 +75,30 @@ def logged_of(
     if name == PERCENTILE and (accuracy := int(str(catalyst.constant(function.accuracyExpression())))) != ACCURACY:
         made = msgspec.structs.replace(made, accuracy=accuracy)
     return made
+
+
+def _listagg(
+    catalyst: Catalyst, node: JavaObject, function: JavaObject, filters: Sequence[Expression], translate: Translator,
+    name: str,
+) -> Aggregate:  # fmt: skip
+    delimiter = catalyst.constant(function.delimiter())
+    text = translate(function.child())
+    asked = [(order, translate(order.child())) for order in items(function.orderExpressions())]
+    by = [(order, value) for order, value in asked if not isinstance(value, Literal)]  # a constant orders nothing
+    _check_types(node, [text, *(value for _, value in by)])
+    parameters = [literal("" if delimiter is None else str(delimiter), "string")]
+    for order, _ in by:
+        direction, nulls = str(order.direction().sql()).lower(), str(order.nullOrdering().sql()).lower()
+        parameters.append(literal(f"{direction} {nulls}", "string"))
+    values = tuple(value for _, value in by)
+    other, more = values[0] if by else UNSET, values[1:] or UNSET
+    return Aggregate(name, text, conjunction([*filters]), "string", other, tuple(parameters), more)
+
+
+def _check_types(node: JavaObject, arguments: Sequence[Expression]) -> None:
+    for argument in arguments:
+        if not is_known(argument.type):
+            raise _refused(node, f"is of {argument.type} values", "Use numbers, strings, booleans, times or decimals.")
 
 
 def _check_form(node: JavaObject, function: JavaObject, name: str) -> None:
@@ -85,12 +113,14 @@ def _check_form(node: JavaObject, function: JavaObject, name: str) -> None:
 
 
 def _parameters(catalyst: Catalyst, node: JavaObject, function: JavaObject, name: str) -> list[float]:
-    """The fractions of a percentile, or how many values are wanted."""
+    """The fractions of a percentile, or how many values or bins are wanted."""
     if name == "by":
         most = catalyst.constant(function.kExpr())
         if not isinstance(most, int) or not 0 < most <= _MOST:
             raise _refused(node, f"asks for {most} values", f"Ask for 1 to {_MOST:,}.")
         return [float(most)]
+    if name == "histogram_numeric":
+        return [float(str(catalyst.constant(function.nBins())))]
     if "percentile" not in name:
         return []
     return catalyst.numbers(function.percentageExpression())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 
 from millpond.errors import UnsupportedQuery
@@ -106,6 +107,8 @@ def _table(node: JavaObject) -> list[object]:
     if kind == "DataSourceV2Relation":
         options = node.options()
         given = {str(key): str(options.get(key)) for key in options.keySet()}
+        if kind_of(node.table()) == "PythonTable" and "path" in given:
+            return [str(node.table().name()), os.path.abspath(given["path"]), _public(given)]
         return ["table", str(node.table().name()), _public(given)]
     if kind == "HiveTableRelation":
         return ["table", str(node.tableMeta().identifier().unquotedString())]

@@ -21,7 +21,8 @@ from millpond.plan.modes import FINAL
 from millpond.runtime.followers.keyed import SINK_OPTIONS, check_address
 from millpond.spark.catalyst import Catalyst, JavaObject, items, kind_of, optional, pairs
 from millpond.spark.gate import check_size, parse
-from millpond.spark.keyed import OPTIONS
+from millpond.spark.keyed import OPTIONS as KEYED_OPTIONS
+from millpond.spark.latest import FORMAT, OPTIONS
 from millpond.spark.properties import STREAM_PROPERTIES, Mode, Repeats, with_times
 
 _FILES = (
@@ -37,7 +38,8 @@ TABLES = {
     "orc": "path pathGlobFilter recursiveFileLookup mergeSchema",
     "jdbc": "url dbtable query user password driver partitionColumn lowerBound upperBound numPartitions queryTimeout "
     "fetchsize pushDownPredicate customSchema",
-    KEYED: OPTIONS,
+    FORMAT: " ".join(OPTIONS),
+    KEYED: " ".join(KEYED_OPTIONS),
 }
 """Batch tables that a file may show as a view besides JSON and CSV, and their options."""
 
@@ -233,7 +235,10 @@ def _stream(catalyst: Catalyst, plan: JavaObject) -> Stream:
     provider = str(optional(spec.provider()) or "").lower()
     if provider not in PROVIDERS:
         what = f"the source {provider}" if provider else "no USING clause"
-        raise UnsupportedQuery(f"The stream {name} has {what}.", f"Use one of {', '.join(PROVIDERS)}.")
+        cure = f"Use one of {', '.join(PROVIDERS)}"
+        if provider in TABLES:
+            cure += f"; a batch table is a CREATE TEMPORARY VIEW {name} USING {provider} OPTIONS (…)"
+        raise UnsupportedQuery(f"The stream {name} has {what}.", f"{cure}.")
     options = {str(entry._1()): _text(name, entry) for entry in items(spec.optionExpression().options())}
     location = optional(spec.location())
     if location is not None:
@@ -291,6 +296,8 @@ def _table_view(plan: JavaObject, line: int) -> ViewStatement:
     refresh = next((value for option, value in options.items() if option.lower() == _REFRESH), None)
     source = _source(provider, {key: value for key, value in options.items() if key.lower() != _REFRESH}, known)
     schema = optional(plan.userSpecifiedSchema())
+    if schema and provider == FORMAT:
+        raise QueryTypeError(f"The view {name} lists columns; they follow from its query.", "Leave the list out.")
     return ViewStatement(name, None, source, schema and str(schema.toDDL()), line, refresh)
 
 

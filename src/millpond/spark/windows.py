@@ -19,6 +19,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from millpond.errors import QueryTypeError, SetupError, UnsupportedQuery
+from millpond.model.types import WINDOW
 from millpond.model.windows import Counted, Session, Sliding
 from millpond.spark.catalyst import (
     Catalyst,
@@ -248,10 +249,10 @@ def _time_of(column: JavaObject, expression: JavaObject) -> JavaObject:
     references = items(expression.references().toSeq())
     if len(references) != 1 or type_of(references[0]) != "timestamp":
         over = ", ".join(f"{attribute.name()} ({type_of(attribute)})" for attribute in references)
-        raise UnsupportedQuery(
-            f"The window {column.name()} is over {over or 'no column'}.",
-            "Window over one column of type timestamp.",
-        )
+        cure = "Window over one column of type timestamp."
+        if over.endswith(f"({WINDOW})"):
+            cure = f"Window over {references[-1].name()} itself: window({references[-1].name()}, …)."
+        raise UnsupportedQuery(f"The window {column.name()} is over {over or 'no column'}.", cure)
     return references[0]
 
 

@@ -156,6 +156,10 @@ class BucketStore(ABC):
     def scan(self, bucket: int, table: str) -> Rows:
         """Every row of a table in one bucket; an unknown table has none."""
 
+    def scan_many(self, buckets: Iterable[int], table: str) -> list[Rows]:
+        """Every row of a table in some buckets, each consistent in itself; a back-end may promise more."""
+        return [self.scan(bucket, table) for bucket in buckets]
+
     @abstractmethod
     def clear_many(self, buckets: Iterable[int]) -> None:
         """Delete all rows of the buckets and set their numbers to `NEVER`."""
@@ -167,6 +171,10 @@ class BucketStore(ABC):
     @abstractmethod
     def drop_table(self, table: str) -> None:
         """Delete a table in all buckets; their numbers stay. An unknown table is no error."""
+
+    @abstractmethod
+    def shards(self, buckets: Iterable[int]) -> list[str]:
+        """The server or file that each bucket is kept on now; what one name says is one place."""
 
     @abstractmethod
     def statistics(self) -> Statistics:

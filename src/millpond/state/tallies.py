@@ -24,7 +24,7 @@ def added_up(events: Events) -> Events:
     keys = {name: pa.array(column) for name, column in leading.items()}
     keys |= {name: column for name, column in events.columns.items() if name != COUNT}
     table = pa.table({**keys, COUNT: events.columns[COUNT]})
-    summed = table.group_by(list(keys), use_threads=False).aggregate([(COUNT, "sum")]).combine_chunks()
+    summed = table.group_by(list(keys), use_threads=False).aggregate([(COUNT, "sum")])
     columns = {name: _one(summed.column(name)) for name in keys if name not in leading}
     slots, times, classes = (np.asarray(_one(summed.column(name))) for name in leading)
     counts = _one(summed.column(f"{COUNT}_sum")).cast(pa.int64())

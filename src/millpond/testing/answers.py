@@ -83,7 +83,7 @@ class Run:
     def __init__(
         self, folder: Path, queries: Sequence[AnyQuery], instances: int = 1, buckets: int = 64,
         followers: Sequence[Follower] = (), *, keep_rows: bool = True, stream: Stream = STREAM,
-        others: Sequence[Stream] = (),
+        others: Sequence[Stream] = (), owners: tuple[int, ...] | None = None,
     ) -> None:  # fmt: skip
         sink = Sink("memory" if keep_rows else "noop")
         remembered = [msgspec.structs.replace(query, sink=sink) for query in queries]
@@ -96,7 +96,9 @@ class Run:
         self.late_sinks = {query.name: MemorySink(query.name, late, late=True) for query in asking}
         everybody: list[Follower] = [*self.sinks.values(), *self.late_sinks.values(), self.ledger, *followers]
         self._stream, self._streams = stream, {one.name: one for one in (stream, *others)}
-        self.pond = LocalPond(folder, [*self._streams.values()], remembered, instances, buckets, everybody)
+        self.pond = LocalPond(
+            folder, [*self._streams.values()], remembered, instances, buckets, everybody, owners=owners
+        )
 
     def epoch(self, partitions: Sequence[Rows]) -> None:
         """One epoch with the events of each source partition."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import UNSET
 
-from millpond.model.aggregates import DISTINCT, LOGGED, PAIRED, Aggregate, result_type
+from millpond.model.aggregates import DIRECTIONS, DISTINCT, LISTAGGS, LOGGED, PAIRED, Aggregate, result_type
 from millpond.model.expressions import Call, Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
@@ -300,6 +300,12 @@ def _logged(dice: Dice, menu: Menu, where: Expression | None) -> Aggregate:
         if _chance(dice, 2):
             return Aggregate(function, column, where, column.type, other)
         return Aggregate(function, column, where, f"array<{column.type}>", other, most)
+    if function in LISTAGGS:
+        return _listagg(dice, function, where)
+    if function == "histogram_numeric":
+        column = _COLUMNS[dice.choice(("v", "amount", "f", "ts"))]
+        kind = f"array<struct<x:{column.type},y:double>>"
+        return Aggregate(function, column, where, kind, UNSET, (literal(dice.randint(2, 4), "int"),))
     if function in ("collect_list", "collect_set"):
         return Aggregate(function, column, where, f"array<{column.type}>")
     if "percentile" not in function:
@@ -309,6 +315,15 @@ def _logged(dice: Dice, menu: Menu, where: Expression | None) -> Aggregate:
     kind = column.type if function == "approx_percentile" else "double"
     listed = len(fractions) > 1
     return Aggregate(function, column, where, f"array<{kind}>" if listed else kind, UNSET, fractions)
+
+
+def _listagg(dice: Dice, function: str, where: Expression | None) -> Aggregate:
+    by = [_COLUMNS[dice.choice(("v", "amount", "p", "k"))] for _ in range(dice.randint(0, 2))]
+    by = by if function == "listagg" else [_COLUMNS["k"] for _ in by[:1]]
+    given = [dice.choice((", ", "")), *(dice.choice(DIRECTIONS) for _ in by)]
+    parameters = tuple(literal(one, "string") for one in given)
+    other, more = by[0] if by else UNSET, tuple(by[1:]) or UNSET
+    return Aggregate(function, _COLUMNS["k"], where, "string", other, parameters, more)
 
 
 def _pair(dice: Dice, menu: Menu, where: Expression | None) -> Aggregate:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from threading import Thread
 
 from millpond.errors import StoreError
-from millpond.state.store import NEVER, Apply, BucketStore, Found, Outcome, TableWrite, Verdict, Wanted
+from millpond.state.store import NEVER, Apply, BucketStore, Found, Outcome, Rows, TableWrite, Verdict, Wanted
 
 
 def check_bucket_store(make_store: Callable[[], BucketStore]) -> None:
@@ -38,6 +38,7 @@ def _fresh_store_is_empty(store: BucketStore) -> None:
     assert store.scan(0, "t").keys == []
     assert store.tables() == frozenset()
     assert store.statistics().keys == 0
+    assert len(store.shards(range(1024))) == 1024 and all(store.shards([0, 1023]))
 
 
 def _applies_in_order(store: BucketStore) -> None:
@@ -68,6 +69,7 @@ def _empty_step_moves_the_number(store: BucketStore) -> None:
     assert store.apply(0, 7, NEVER).applied == 7
     assert store.applied(0) == 7
     assert store.statistics().keys == 0
+    assert len(store.shards(range(1024))) == 1024 and all(store.shards([0, 1023]))
 
 
 def _deletes(store: BucketStore) -> None:
@@ -108,6 +110,8 @@ def _tables_and_buckets_are_apart(store: BucketStore) -> None:
         for name in names:
             rows = store.scan(bucket, name)
             assert (rows.applied, rows.keys, rows.values) == (0, [b"k"], [f"{name}@{bucket}".encode()])
+            assert store.scan_many([bucket, 7], name) == [rows, Rows(NEVER)]
+    assert store.scan_many([], "t") == []
     assert store.tables() == frozenset(names)
     assert store.statistics().keys == 25
 
@@ -131,6 +135,7 @@ def _any_bytes(store: BucketStore) -> None:
     assert dict(zip(rows.keys, rows.values, strict=True)) == dict(zip(keys, values, strict=True))
     store.apply(0, 1, 0, [TableWrite("t", keys[::-1], [None] * len(keys))])
     assert store.statistics().keys == 0
+    assert len(store.shards(range(1024))) == 1024 and all(store.shards([0, 1023]))
 
 
 def _clear_forgets_a_bucket(store: BucketStore) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from millpond.log.follower import Follower, Pump, pump
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
-from millpond.log.port import Log
+from millpond.log.port import Log, Lost, Won
 from millpond.log.protocol import AlreadyTrue, Run, Steps, Writer, perform
 from millpond.log.records import Offsets
 from millpond.model.join import Join
@@ -23,6 +23,8 @@ from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Stream
 from millpond.model.types import TIMES
+from millpond.placement.alignment import with_owners
+from millpond.placement.slots import even_owners
 from millpond.plan.build import build_plan, needed_columns, needed_foreign
 from millpond.plan.chain import first_row_us, levels
 from millpond.plan.late import LateAsk, late_asks
@@ -60,6 +62,7 @@ class LocalPond:
     def __init__(
         self, folder: Path, streams: Sequence[Stream], queries: Sequence[AnyQuery], instances: int = 1,
         buckets: int = 64, followers: Sequence[Follower] = (), token: str = "local",
+        owners: tuple[int, ...] | None = None,
     ) -> None:  # fmt: skip
         self.log = Log(LocalFolder(folder / "log"))
         self.manifests = Manifests(LocalFolder(folder / "manifest"))
@@ -83,13 +86,12 @@ class LocalPond:
             self.plan,
             ReadLayout(tuple(layout)),
             instances,
-            buckets,
+            even_owners(buckets, instances) if owners is None else owners,
         )
         self._width = at
         self._followers = [(Pump(follower.name), follower) for follower in followers]
-        spec = msgspec.structs.replace(
-            PondSpec.of(tuple(streams), queries, instances, buckets), since_us=since or msgspec.UNSET
-        )
+        spec = with_owners(PondSpec.of(tuple(streams), queries, instances, buckets), self.setting.owners)
+        spec = msgspec.structs.replace(spec, since_us=since or msgspec.UNSET)
         self._perform(self._writer.take_over(0, "localhost", 0, "0", to_json(spec)))
 
     def follow(self, follower: Follower) -> None:
@@ -219,3 +221,17 @@ def _since(manifest: Manifest, streams: Sequence[Stream], queries: Sequence[AnyQ
         if starts:
             since[query.name] = max(starts)
     return since
+
+
+class DyingLog(Log):
+    """A pond's log whose driver is killed before or after (`dies`) the record is there."""
+
+    def __init__(self, folder: Path, dies: str) -> None:
+        super().__init__(LocalFolder(folder / "log"))
+        self._dies = dies
+
+    def append(self, n: int, record: bytes) -> Won | Lost:
+        """See `Log.append`."""
+        if self._dies == "after":
+            super().append(n, record)
+        raise KeyboardInterrupt

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from millpond.model.aggregates import Aggregate
+from millpond.model.aggregates import LISTAGGS, Aggregate
+from millpond.testing.naive_histogram import histogram
 from millpond.testing.rowwise import Value, order
 
 Plain = Callable[[Aggregate, Sequence[Value]], Value]
@@ -16,13 +17,15 @@ def of_events(wanted: Aggregate, events: Sequence[Any], plain: Plain) -> Any:
     """The aggregate of (time, argument, …) of the events it takes; `plain` answers functions of values alone."""
     function, count = wanted.function, len(wanted.arguments)
     if function not in ("first", "last"):
-        needed = [1] if function in ("min_by", "max_by") else range(count)
+        needed = [1] if function in ("min_by", "max_by") else [0] if function in LISTAGGS else range(count)
         events = [event for event in events if all(event[1 + i] is not None for i in needed)]
     in_time = sorted(events, key=lambda event: (event[0], *reversed([_rank(value) for value in event[1:]])))
     if function in ("first", "last"):
         return in_time[0 if function == "first" else -1][1] if in_time else None
     if function in ("min_by", "max_by"):
         return _by(wanted, in_time)
+    if function in LISTAGGS:
+        return _joined(wanted, in_time)
     distinct = {tuple(order(value) for value in event[1:]): event[1:] for event in events}
     if function == "count_distinct":
         return len(distinct)
@@ -36,6 +39,9 @@ def of_events(wanted: Aggregate, events: Sequence[Any], plain: Plain) -> Any:
         return sorted((value for (value,) in distinct.values()), key=order)
     if not values:
         return None
+    if function == "histogram_numeric":
+        assert isinstance(wanted.parameters, tuple)
+        return histogram(values, int(str(wanted.parameters[0].value)), wanted.type)
     if function in ("min", "max"):
         return values[0 if function == "min" else -1]
     if function == "mode":
@@ -55,6 +61,24 @@ class _Least:
 
 def _rank(value: Value) -> Any:
     return (0, 0) if value is None else (1, order(value))
+
+
+def _joined(wanted: Aggregate, in_time: Sequence[Any]) -> str | None:
+    """Sorted by the last expression first; each sort keeps the order of equal ones."""
+    assert isinstance(wanted.parameters, tuple)
+    delimiter, *directions = [str(one.value) for one in wanted.parameters]
+    events = list(in_time)
+    if wanted.function == "listagg_distinct":
+        events = sorted({event[1]: event for event in events}.values(), key=lambda event: str(event[1]))
+    for place, direction in reversed(list(enumerate(directions, 2))):
+        nulls = [event for event in events if event[place] is None]
+        others = [event for event in events if event[place] is not None]
+        if direction.startswith("desc"):
+            others.sort(key=lambda event: _Least(event[place]))
+        else:
+            others.sort(key=lambda event: order(event[place]))
+        events = others + nulls if direction.endswith("last") else nulls + others
+    return delimiter.join(event[1] for event in events) if events else None
 
 
 def _by(wanted: Aggregate, in_time: Sequence[Any]) -> Any:

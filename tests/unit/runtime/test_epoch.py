@@ -16,6 +16,7 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.stream import Stream
 from millpond.model.windows import Sliding
+from millpond.placement.slots import even_owners
 from millpond.plan.build import build_plan
 from millpond.runtime.epoch import (
     Batch,
@@ -42,7 +43,8 @@ def query(name: str, window: Sliding, delay_us: int = 0, stream: str = "tx", **m
 
 QUERIES = (query("ten", Sliding(10, 10), 5), query("long", Sliding(45, 15)), query("other", Sliding(8, 8), 0, "clicks"))
 PLAN = build_plan(QUERIES)
-SETTING = Setting("p", "/pond", "/cache", (Stream("tx", ()), Stream("clicks", ())), PLAN, ReadLayout(()), 2, 64)
+STREAMS = (Stream("tx", ()), Stream("clicks", ()))
+SETTING = Setting("p", "/pond", "/cache", STREAMS, PLAN, ReadLayout(()), 2, even_owners(64, 2))
 TX = next(group for group in PLAN.groups if group.stream == "tx")
 
 

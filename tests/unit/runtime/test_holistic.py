@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import UNSET
 
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
@@ -134,3 +135,32 @@ def test_the_least_integer_is_no_null() -> None:
     found = ranks(pa.array([0, None, least, most, least], pa.int64()), "bigint")
     assert np.argsort(found, kind="stable").tolist() == [1, 2, 4, 0, 3]
     assert found[2] == found[4] != found[1]
+
+
+def test_texts_are_joined_in_the_order_that_is_asked_for() -> None:
+    text, number = Column("k", "string"), Column("n", "bigint")
+    columns = {
+        value_name(text): pa.array(["a", "b", "", "b", None, "c"]),
+        value_name(number): pa.array([2, None, 1, 2, 7, 1], pa.int64()),
+        filter_name(call("isnotnull", (text,), "boolean")): pa.array([True, True, True, True, False, True]),
+    }
+    given = Events(np.array([0, 0, 0, 0, 0, 2]), np.array([6, 5, 4, 3, 2, 1]), np.zeros(6, np.int64), columns)
+    found = Found(np.array([0, 1, 2]), np.zeros(3, np.int64), np.full(3, 10))
+
+    def joined_texts(function: str, delimiter: str, *by: tuple[Column, str]) -> list[str | None]:
+        parameters = tuple(literal(one, "string") for one in (delimiter, *(direction for _, direction in by)))
+        columns = [column for column, _ in by]
+        other, more = columns[0] if columns else UNSET, tuple(columns[1:]) or UNSET
+        return answered(Aggregate(function, text, None, "string", other, parameters, more), given, found)
+
+    assert joined_texts("listagg", "-") == ["b--b-a", None, "c"]  # in the order of time
+    assert joined_texts("listagg_distinct", ", ") == [", a, b", None, "c"]
+    assert joined_texts("listagg_distinct", "", (text, "desc nulls last")) == ["ba", None, "c"]
+    expected = {
+        "asc nulls first": "b||b|a", "asc nulls last": "|b|a|b",
+        "desc nulls first": "b|b|a|", "desc nulls last": "b|a||b",
+    }  # fmt: skip
+    for direction, said in expected.items():
+        assert joined_texts("listagg", "|", (number, direction)) == [said, None, "c"], direction
+    both = ((number, "asc nulls last"), (text, "asc nulls last"))
+    assert joined_texts("listagg", "|", *both) == ["|a|b|b", None, "c"]

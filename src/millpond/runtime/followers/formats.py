@@ -17,7 +17,7 @@ from millpond.runtime.followers.text import as_lines, csv_header, csv_lines, jso
 
 WriteTable: TypeAlias = Callable[[pa.Table, BinaryIO], None]
 
-_NO_JSON = re.compile(r"(?:^|[:<,])(?:array<|map<|binary(?=[,>]|$))")
+_NO_JSON = re.compile(r"(?:^|[:<,])(?:map<|binary(?=[,>]|$))")
 """SQL types, also within others, that our JSON has no text for; a field of a struct may be called `binary`."""
 
 _CODECS = ("none", "uncompressed", "snappy", "gzip", "zstd", "lz4", "brotli")
@@ -49,7 +49,7 @@ def format_of(sink: Sink, output: Iterable[Named] = ()) -> Format:
             return _json(options)
         case "csv":
             for named in output:
-                if named.expression.type.startswith("struct") or _NO_JSON.search(named.expression.type):
+                if named.expression.type.startswith(("struct", "array")) or _NO_JSON.search(named.expression.type):
                     raise UnsupportedQuery(
                         f"CSV has no place for the column {named.name} of type {named.expression.type}.",
                         "Select its parts (window.start and window.end), or write JSON or Parquet.",

@@ -14,25 +14,24 @@ from typing import TypeAlias
 
 import msgspec
 
-from millpond.errors import StoreError
+from millpond.errors import CorruptError, StoreError
 from millpond.log.follower import NOTHING_APPLIED
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
-from millpond.log.records import Entry, decode
-from millpond.placement.slots import even_owners
+from millpond.log.records import Entry, EpochRecord, decode
 from millpond.runtime.followers.rows import RowsReader, section_reader
 from millpond.runtime.followers.view import BucketsBehind, ViewFollower, drop_unserved
 from millpond.state.store import BucketStore
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What the instances must know: the pond's folder, what is served (see `ViewFollower`), and that every bucket has
-    applied record `since` (-1: not known).
+    """What the instances must know: the pond's folder, the instance of each bucket, how many instances there are, what
+    is served (see `ViewFollower`), and that every bucket has applied record `since` (-1: not known).
     """
 
     folder: str
-    buckets: int
+    owners: tuple[int, ...]
     instances: int
     served: dict[str, int]
     since: int
@@ -41,11 +40,12 @@ class Share(msgspec.Struct, frozen=True):
 class Caught(msgspec.Struct, frozen=True):
     """What became of one instance's buckets: they all stand at `n`; `lost` of them had stood lower than they should.
 
-    `error`: the store refused, and why; -1 is then the number.
+    `news`: somebody else had not brought them there before. `error`: the store refused, and why; `n` is then -1.
     """
 
     n: int
     lost: int = 0
+    news: bool = False
     error: str = ""
 
 
@@ -55,7 +55,7 @@ Settle: TypeAlias = Callable[[Share], Sequence[Caught]]
 
 def owners_of(share: Share) -> list[int]:
     """The instances that own buckets."""
-    return sorted(set(even_owners(share.buckets, share.instances)))
+    return sorted(set(share.owners))
 
 
 def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
@@ -64,18 +64,21 @@ def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
     Raises:
         CorruptError: the log, or rows in it, are not what they must be.
     """
-    owners = even_owners(share.buckets, share.instances)
-    mine = range(owners.index(instance), share.buckets - owners[::-1].index(instance))
+    mine = [bucket for bucket, owner in enumerate(share.owners) if owner == instance]
     folder = Path(share.folder)
     log, manifests = Log(LocalFolder(folder / "log")), Manifests(LocalFolder(folder / "manifest"))
     rows = RowsReader(section_reader(folder), instance=instance)
     view = ViewFollower(store, rows, mine, lambda: share.served, lambda: load(log, manifests))
-    lost = 0
+    lost, news = 0, False
     try:
         n = view.cursor() if share.since == NOTHING_APPLIED else share.since
         while (data := log.read(n + 1)) is not None:
+            entry = decode(data)
+            if isinstance(entry.record, EpochRecord) and len(entry.record.receipts) != share.instances:
+                made = len(entry.record.receipts)
+                raise CorruptError(f"Record {n + 1} is of {made} instances, not of {share.instances}.", "Report this.")
             try:
-                view.show(n + 1, decode(data))
+                news |= view.show(n + 1, entry)
                 n += 1
             except BucketsBehind:
                 if lost:
@@ -84,7 +87,7 @@ def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
                 n = view.cursor()
     except StoreError as error:
         return Caught(NOTHING_APPLIED, error=f"{error.what} => {error.cure}")
-    return Caught(n, lost)
+    return Caught(n, lost, news)
 
 
 class SharedView:
@@ -108,7 +111,7 @@ class SharedView:
         before = self._settled
         if before == NOTHING_APPLIED:
             return self._go(NOTHING_APPLIED)
-        numbers = self._store.applied_many(range(self._share.buckets))
+        numbers = self._store.applied_many(range(len(self._share.owners)))
         if set(numbers) == {before}:
             return before
         settled = self._go(NOTHING_APPLIED)
@@ -134,7 +137,9 @@ class SharedView:
         settled = min(one.n for one in found)
         self._settled = settled
         self._tell(sum(one.lost for one in found))
-        self._known = drop_unserved(self._store, frozenset(self._share.served), self._known)
+        if any(one.news for one in found):
+            # a driver that was overtaken has none, and must not drop what its successor serves
+            self._known = drop_unserved(self._store, frozenset(self._share.served), self._known)
         return settled
 
     def _tell(self, lost: int) -> None:

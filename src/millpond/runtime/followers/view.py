@@ -61,11 +61,11 @@ class BucketsBehind(StoreError):
 
 
 class ViewFollower:
-    """Keeps a store, or some of its buckets (`buckets` is then a range of them), at the head of the log.
+    """Keeps a store, or some of its buckets (`buckets` then lists them), at the head of the log.
 
-    `served` returns, for each query that is served now, the size of its window in microseconds; whoever keeps all
-    buckets drops, at the next record, the table of a query that is no longer in it. `head` reads the manifest at the
-    head of the log; it must really look, for a driver that was overtaken would clear what its successor has applied.
+    `served` returns, for each query that is served now, the size of its window in microseconds; the table of
+    a query that is no longer in it is dropped at the next record. `head` reads the manifest at the head of the
+    log; it must really look, for a driver that was overtaken would clear what its successor has applied.
     """
 
     name = "view"
@@ -74,14 +74,14 @@ class ViewFollower:
         self,
         store: BucketStore,
         rows: RowsReader,
-        buckets: int | range,
+        buckets: int | Sequence[int],
         served: Callable[[], Mapping[str, int]],
         head: Callable[[], Manifest],
     ) -> None:
         self._store = store
         self._rows = rows
         self._buckets = range(buckets) if isinstance(buckets, int) else buckets
-        self._whole = isinstance(buckets, int)
+        self._owned = frozenset(self._buckets)
         self._served = served
         self._head = head
         self._known: frozenset[str] | None = None
@@ -105,17 +105,22 @@ class ViewFollower:
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         """See `Follower.apply`; BucketsBehind when a bucket has fallen behind: ask for the cursor and replay."""
-        self.show(n, record)
+        news = self.show(n, record)
+        if news:
+            self._known = drop_unserved(self._store, frozenset(self._served()), self._known)
 
-    def show(self, n: int, record: Entry) -> None:
-        """`apply`, which needs no manifest: at most one call to read from the store, and one to write."""
+    def show(self, n: int, record: Entry) -> bool:
+        """Bring the buckets from record `n` - 1 to `n`: at most one call to read from the store, and one to write.
+
+        Tells whether it was news to any bucket. BucketsBehind: see `apply`.
+        """
         served = self._served()
         try:
             queries = [query for query in self._rows.queries(record) if query in served]
             found = {query: self._rows.batches(record, query) for query in queries}
         except RowsGone:
             self._start_over(n)
-            return
+            return False
         tables = {query: table for query, table in found.items() if table is not None}
         writes: dict[int, list[TableWrite]] = {}
         stored = self._stored(tables)
@@ -125,15 +130,14 @@ class ViewFollower:
                 else latest_documents(table, n, served[query])
             )  # fmt: skip
             for bucket, keys, some in documents:
-                if bucket not in self._buckets:
+                if bucket not in self._owned:
                     raise CorruptError(f"A row of query {query} in record {n} is in bucket {bucket}.", "Report this.")
                 writes.setdefault(bucket, []).append(TableWrite(query, keys, some))
         steps = [Apply(bucket, n, n - 1, writes.get(bucket, ())) for bucket in self._buckets]
         reached("view.before_apply")
         news = self._expect_applied(steps)
         reached("view.after_apply")
-        if news and self._whole:
-            self._known = drop_unserved(self._store, frozenset(served), self._known)
+        return news
 
     def _stored(self, tables: Mapping[str, pa.Table]) -> dict[str, dict[tuple[int, str], bytes | None]]:
         """For each query whose rows may change, what is stored for the keys of its rows, read at once."""

@@ -107,6 +107,11 @@ class LmdbStore(BucketStore):
         """See `BucketStore.scan`; never torn."""
         return self._read(lambda draft: draft.scan(bucket, table))
 
+    def scan_many(self, buckets: Iterable[int], table: str) -> list[Rows]:
+        """See `BucketStore.scan_many`; all as of one moment."""
+        wanted = list(buckets)
+        return self._read(lambda draft: [draft.scan(bucket, table) for bucket in wanted])
+
     def clear_many(self, buckets: Iterable[int]) -> None:
         """See `BucketStore.clear_many`."""
         cleared = list(buckets)
@@ -119,6 +124,12 @@ class LmdbStore(BucketStore):
     def drop_table(self, table: str) -> None:
         """See `BucketStore.drop_table`."""
         self._write(lambda draft: draft.drop(table))
+
+    def shards(self, buckets: Iterable[int]) -> list[str]:
+        """See `BucketStore.shards`."""
+        with self._explained(), self._gate.shared():
+            self._check_usable()
+            return [str(self._path) for _ in buckets]
 
     def statistics(self) -> Statistics:
         """See `BucketStore.statistics`; bytes are the file's used length, pages free for reuse included."""

@@ -80,6 +80,12 @@ class MemoryStore(BucketStore):
             for place in [place for place in self._rows if place[1] == table]:
                 del self._rows[place]
 
+    def shards(self, buckets: Iterable[int]) -> list[str]:
+        """See `BucketStore.shards`."""
+        with self._lock:
+            self._check_open()
+            return ["memory" for _ in buckets]
+
     def statistics(self) -> Statistics:
         """See `BucketStore.statistics`; bytes are those of keys and values alone."""
         with self._lock:

@@ -53,11 +53,14 @@ _SCANS = 3
 _VERDICTS = (Verdict.APPLIED, Verdict.ALREADY, Verdict.BEHIND)
 _FOREIGN = "MPFOREIGN "
 
+_OWNED = """
+local pond = redis.call('HGET', KEYS[1], 'pond')
+if pond and pond ~= ARGV[1] and ARGV[1] ~= '' then return redis.error_reply('MPFOREIGN ' .. pond) end"""
+"""Refuses another pond's bucket; what writes begins so."""
+
 # The first line makes Redis refuse a script before its first write when there is no memory, or on a replica.
 # A table of more than 8000 values does not unpack.
-_APPLY = Script("""#!lua
-local pond = redis.call('HGET', KEYS[1], 'pond')
-if pond and pond ~= ARGV[1] and ARGV[1] ~= '' then return redis.error_reply('MPFOREIGN ' .. pond) end
+_APPLY = Script("#!lua" + _OWNED + """
 local stored = tonumber(redis.call('HGET', KEYS[1], 'applied') or '-1')
 local at, moved, outcomes = 2, false, {}
 local function word() at = at + 1 return ARGV[at - 1] end
@@ -107,16 +110,12 @@ return {applied, redis.call('HGETALL', KEYS[2])}
 """, reading=True)
 
 # All keys of a bucket have its tag, so those of its tables may be made here.
-_CLEAR = Script("""#!lua flags=allow-oom
-local pond = redis.call('HGET', KEYS[1], 'pond')
-if pond and pond ~= ARGV[1] and ARGV[1] ~= '' then return redis.error_reply('MPFOREIGN ' .. pond) end
+_CLEAR = Script("#!lua flags=allow-oom" + _OWNED + """
 for _, table in ipairs(redis.call('SMEMBERS', KEYS[2])) do redis.call('UNLINK', ARGV[2] .. table) end
 return redis.call('UNLINK', KEYS[1])
 """)
 
-_DROP = Script("""#!lua flags=allow-oom
-local pond = redis.call('HGET', KEYS[1], 'pond')
-if pond and pond ~= ARGV[1] and ARGV[1] ~= '' then return redis.error_reply('MPFOREIGN ' .. pond) end
+_DROP = Script("#!lua flags=allow-oom" + _OWNED + """
 redis.call('UNLINK', KEYS[3])
 return redis.call('SREM', KEYS[2], ARGV[2])
 """)
@@ -195,14 +194,21 @@ class RedisStore(BucketStore):
         Many rows are read in pieces, so that the server has time for others, and anew when the number has moved.
         """
         for _ in range(_SCANS):
-            applied, flat = self._whole(bucket, table, SCANNED_AT_ONCE)
+            applied, flat = self._whole([bucket], table, SCANNED_AT_ONCE)[0]
             if flat is not None:
-                return Rows(_number(applied), flat[::2], flat[1::2])
+                return _scanned(applied, flat)
             rows = self._in_pieces(bucket, table)
             if self.applied(bucket) == _number(applied):
                 return Rows(_number(applied), list(rows), list(rows.values()))
-        applied, flat = self._whole(bucket, table, 1 << 62)
-        return Rows(_number(applied), flat[::2], flat[1::2])
+        return _scanned(*self._whole([bucket], table, 1 << 62)[0])
+
+    def scan_many(self, buckets: Iterable[int], table: str) -> list[Rows]:
+        """See `BucketStore.scan_many`; one round trip to each server, and more for buckets of many rows."""
+        asked = list(buckets)
+        found = zip(asked, self._whole(asked, table, SCANNED_AT_ONCE), strict=True)
+        return [
+            self.scan(bucket, table) if flat is None else _scanned(applied, flat) for bucket, (applied, flat) in found
+        ]
 
     def clear_many(self, buckets: Iterable[int]) -> None:
         """See `BucketStore.clear_many`."""
@@ -225,6 +231,16 @@ class RedisStore(BucketStore):
         keys, arguments = [b"meta", b"tables", _rows(table)], [self._owner, table.encode()]
         self._run([self._call(_DROP, bucket, keys, arguments) for bucket in range(len(self._places))])
 
+    def shards(self, buckets: Iterable[int]) -> list[str]:
+        """See `BucketStore.shards`: `host:port` of primaries, by the slot map as it is now."""
+        self._nodes.look()
+        found = []
+        for bucket in buckets:
+            self._place(bucket)
+            host, port = self._nodes.owner(self._slots[bucket])
+            found.append(f"{host}:{port}")
+        return found
+
     def statistics(self) -> Statistics:
         """See `BucketStore.statistics`; bytes as the servers estimate them, from a few rows of each hash."""
         sizes = self._run(
@@ -238,12 +254,6 @@ class RedisStore(BucketStore):
     def close(self) -> None:
         """See `BucketStore.close`."""
         self._nodes.close()
-
-    def primary(self, bucket: int) -> str:
-        """`host:port` of the server that holds a bucket, as far as is known."""
-        self._place(bucket)
-        host, port = self._nodes.owner(self._slots[bucket])
-        return f"{host}:{port}"
 
     def _apply_command(self, bucket: int, steps: Sequence[Apply]) -> Command:
         keys: dict[bytes, int] = {b"meta": 1, b"tables": 2}
@@ -265,8 +275,10 @@ class RedisStore(BucketStore):
         place = self._place(bucket)
         return Command(self._slots[bucket], script.call([place + key for key in keys], arguments))
 
-    def _whole(self, bucket: int, table: str, most: int) -> Any:
-        return self._run([self._call(_SCAN, bucket, [b"meta", _rows(table)], [b"%d" % most])])[0]
+    def _whole(self, buckets: Sequence[int], table: str, most: int) -> list[Any]:
+        """The number and the rows of each bucket; None for more rows than `most`."""
+        keys, arguments = [b"meta", _rows(table)], [b"%d" % most]
+        return self._run([self._call(_SCAN, bucket, keys, arguments) for bucket in buckets])
 
     def _in_pieces(self, bucket: int, table: str) -> dict[bytes, bytes]:
         rows: dict[bytes, bytes] = {}
@@ -342,6 +354,10 @@ class RedisStore(BucketStore):
 
 def _rows(table: str) -> bytes:
     return b"rows:" + table.encode()
+
+
+def _scanned(applied: bytes | None, flat: list[bytes]) -> Rows:
+    return Rows(_number(applied), flat[::2], flat[1::2])
 
 
 def _number(answer: bytes | None) -> int:

@@ -13,17 +13,17 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
 import redis
 from redis import exceptions as refused
 from redis.backoff import NoBackoff
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 from redis.retry import Retry
 
 from millpond.errors import StoreError
-
-SLOTS = 16384
 
 PATIENCE_SECONDS = 5.0
 """How long a call waits for an answer, and how long it goes on while slots or roles change."""
@@ -35,6 +35,12 @@ _CHANGING = (
     refused.MasterDownError, refused.ReadOnlyError, refused.BusyLoadingError,
 )  # fmt: skip
 """Refusals that pass once the map is read again, or in a moment."""
+
+_CLUSTERS: Mapping[str, type[refused.ResponseError]] = {
+    "MOVED": refused.MovedError, "ASK": refused.AskError, "TRYAGAIN": refused.TryAgainError,
+    "CLUSTERDOWN": refused.ClusterDownError, "MASTERDOWN": refused.MasterDownError,
+}  # fmt: skip
+"""Redis-py 5 knows these on connections of its cluster client only."""
 
 Address: TypeAlias = tuple[str, int]
 
@@ -93,6 +99,18 @@ class Nodes:
             self.close()
             raise self.explained(error) from error
 
+    def look(self) -> None:
+        """Read the slot map again.
+
+        Raises:
+            StoreError: nobody answers.
+        """
+        self._check_open()
+        try:
+            self._refresh()
+        except refused.RedisError as error:
+            raise self.explained(error) from error
+
     def owner(self, slot: int) -> Address:
         """The primary that holds a slot, as far as is known."""
         return self._owners[slot]
@@ -108,8 +126,7 @@ class Nodes:
         Raises:
             StoreError: a primary refused, or was silent for longer than `PATIENCE_SECONDS`.
         """
-        if self._closed:
-            raise StoreError(f"The store {self.name} is closed.", "Open it again.")
+        self._check_open()
         try:
             return self._run(commands)
         except refused.RedisError as error:
@@ -145,6 +162,10 @@ class Nodes:
         cure = "The view is derived from the log; it goes on when the store is back."
         return StoreError(f"The store {self.name} failed: {str(error).rstrip('.')}.", cure)
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"The store {self.name} is closed.", "Open it again.")
+
     def _run(self, commands: Sequence[Command]) -> list[Any]:
         answers: list[Any] = [None] * len(commands)
         asking: dict[int, Address] = {}
@@ -167,6 +188,7 @@ class Nodes:
                     if isinstance(answer, refused.AskError):
                         asking[i] = (answer.host or address[0], int(answer.port))
                 elif isinstance(answer, refused.TimeoutError) or (cut and isinstance(answer, refused.ConnectionError)):
+                    self._look_past(address)
                     raise answer
                 elif isinstance(answer, refused.ConnectionError):
                     # it may be an old connection to a server that was restarted, or the server a fail-over left
@@ -262,11 +284,18 @@ class Nodes:
         for one in (*idle, *([line] if line is not None else [])):
             one.disconnect()
 
-    def _refresh(self) -> None:
-        """Read the slot map of whoever answers."""
+    def _look_past(self, silent: Address) -> None:
+        """A replica may have taken over from a node that is silent: the next call must not ask that one for ever."""
+        with suppress(refused.RedisError):
+            self._refresh(silent)
+
+    def _refresh(self, silent: Address | None = None) -> None:
+        """Read the slot map of whoever answers, but for one that is known not to."""
         failure: refused.RedisError = refused.ConnectionError("no node is known")
         known = self._seeds if self._service else [*dict.fromkeys([*self._owners, *self._seeds])]
         for node in known:
+            if node == silent:
+                continue
             try:
                 self._owners = self._from_sentinel(node) if self._service else self._from_node(node)
                 return
@@ -306,7 +335,8 @@ def _read(line: Any) -> Any:
     try:
         return line.read_response(disable_decoding=True)
     except refused.ResponseError as error:
-        return error
+        word, _, rest = str(error).partition(" ")
+        return _CLUSTERS[word](rest) if word in _CLUSTERS else error
 
 
 def _timing() -> dict[str, Any]:

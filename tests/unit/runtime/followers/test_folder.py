@@ -325,7 +325,9 @@ def test_csv_options_that_do_not_fit(pond: Any, tmp_path: Path, option: str, val
 @pytest.mark.parametrize(
     ("form", "kind", "fits"),
     [
-        ("json", "array<int>", False), ("json", "struct<a:map<string,int>>", False), ("json", "binary", False),
+        ("json", "array<struct<x:double,y:double>>", True), ("csv", "array<int>", False),
+        ("json", "array<map<string,int>>", False), ("json", "array<binary>", False),
+        ("json", "struct<a:map<string,int>>", False), ("json", "binary", False),
         ("json", "struct<binary:int,b:binary>", False), ("json", "struct<binary:int>", True), ("csv", "binary", False),
         ("csv", "map<string,int>", False), ("csv", "string", True), ("parquet", "map<string,array<binary>>", True),
     ],

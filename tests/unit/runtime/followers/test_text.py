@@ -140,5 +140,12 @@ def test_lists_are_json_arrays() -> None:
         '{"a":[1.5,null,"NaN"],"b":["x\\"",null]}', '{"b":["y"]}', '{"a":[],"b":[]}',
     ]  # fmt: skip
     assert json_objects(table.slice(1, 1), omit_nulls=False).to_pylist() == ['{"a":null,"b":["y"]}']
+    bins = [[{"x": 1.0, "y": None}, None], None, [], [{"x": 2.5, "y": 3.0}]]
+    nested = pa.table({"h": bins, "n": [[[1, None], []], [None], [], [[2]]]})
+    assert json_objects(nested, omit_nulls=True).to_pylist() == [
+        '{"h":[{"x":1.0},null],"n":[[1,null],[]]}', '{"n":[null]}', '{"h":[],"n":[]}',
+        '{"h":[{"x":2.5,"y":3.0}],"n":[[2]]}',
+    ]  # fmt: skip
+    assert json_objects(nested.slice(3), omit_nulls=True).to_pylist() == ['{"h":[{"x":2.5,"y":3.0}],"n":[[2]]}']
     with pytest.raises(UnsupportedQuery, match="column a"):
         csv_lines(table)

@@ -1,0 +1,131 @@
+"""A view in Redis beside one in LMDB, on one machine: what serving costs, and how fast a lost view comes back.
+
+No flags; needs a `redis-server`. The last line is one JSON object. `redis_vs_lmdb`: throughput of the canonical
+benchmark's eight queries, all served, with Redis over that with LMDB, each until its view has every row (the faster of
+two passes, in turn). `redis_tail_s`, `lmdb_tail_s`: how many of these seconds came after the last commit.
+`view_mb`: keys and documents of a larger view; `redis_rebuild_mb_s`, `lmdb_rebuild_mb_s`: those per second when it was
+lost, from opening the pond until every row is back.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+from engines import INSTANCES, aggregations, stream_of
+from pyspark.sql import SparkSession
+from workload import LARGE, Size, transactions, windows
+
+from millpond import Pond, spark_session
+from millpond.control.reader import read_truth
+from millpond.control.wiring import open_store
+from millpond.errors import StoreError
+from millpond.model.endpoints import Sink
+from millpond.testing.redis_servers import RedisServer
+
+QUERIES = 8
+VIEW = Size(3_000_000, 6, 500_000)
+"""A view of about 1 GB: half a million customers in each of the eight queries."""
+
+PASSES = 2
+LONG_SECONDS = 3600.0
+
+
+class Pass(NamedTuple):
+    """Seconds from the first event until the view has every row, and how many of them came after the last commit."""
+
+    seconds: float
+    tail: float
+
+
+def main(size: Size = LARGE, view: Size = VIEW) -> dict[str, float]:
+    """Run everything and print it; returns the figures of the last line."""
+    spark = spark_session(f"local[{INSTANCES}]", driver_memory="4g")
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="millpond-bench-") as scratch:
+        work = Path(scratch)
+        with RedisServer(work / "redis") as server:
+            _throughput(spark, transactions(size), work / "pond", server, figures)
+            server.flush()
+            _rebuild(spark, transactions(view), work / "large", server, figures)
+    figures = {name: round(value, 3) for name, value in figures.items()}
+    print(json.dumps(figures))
+    return figures
+
+
+def _throughput(
+    spark: SparkSession, source: Path, folder: Path, server: RedisServer, figures: dict[str, float]
+) -> None:
+    _pass(spark, source, folder, "lmdb")  # warms the JVM and the workers
+    best: dict[str, Pass] = {}
+    for _ in range(PASSES):
+        for name, store in (("lmdb", "lmdb"), ("redis", server.url)):
+            server.flush()
+            done = _pass(spark, source, folder, store)
+            print(f"{name:6} {done.seconds:.2f} s, {done.tail:.2f} s of them after the last commit", flush=True)
+            best[name] = min(done, best.get(name, done))
+    figures["redis_vs_lmdb"] = best["lmdb"].seconds / best["redis"].seconds
+    figures |= {f"{name}_tail_s": done.tail for name, done in best.items()}
+
+
+def _pass(spark: SparkSession, source: Path, folder: Path, store: str) -> Pass:
+    shutil.rmtree(folder, ignore_errors=True)
+    last = [0.0]
+    with _pond(spark, source, folder, store, lambda _epoch: last.append(perf_counter())) as running:
+        running.open()
+        began = perf_counter()
+        _run(running)
+        ended = perf_counter()
+    return Pass(ended - began, ended - last[-1])
+
+
+def _rebuild(
+    spark: SparkSession, source: Path, folder: Path, server: RedisServer, figures: dict[str, float]
+) -> None:
+    with _pond(spark, source, folder, "lmdb") as running:
+        _run(running, drain=True)
+    figures["view_mb"] = size = _view_bytes(folder) / 1e6
+    shutil.rmtree(folder / "view")
+    for name, store in (("redis", server.url), ("lmdb", "lmdb")):
+        with _pond(spark, source, folder, store) as running:
+            began = perf_counter()
+            running.open()
+            running.settle(LONG_SECONDS)
+            figures[f"{name}_rebuild_mb_s"] = speed = size / (perf_counter() - began)
+        print(f"{name:6} a lost view of {size:,.1f} MB is back at {speed:.1f} MB/s", flush=True)
+
+
+def _pond(
+    spark: SparkSession, source: Path, folder: Path, store: str, committed: Callable[[object], None] | None = None
+) -> Pond:
+    made = Pond(spark, folder, store=store, on_epoch=committed)
+    stream = stream_of(spark, source)
+    for number, asked in enumerate(aggregations(windows(QUERIES))):
+        made.add(f"q{number}", asked(stream), sink=Sink("noop"), serve=True)
+    return made
+
+
+def _run(running: Pond, drain: bool = False) -> None:
+    try:
+        running.run(drain=drain)
+    except StoreError:  # a run waits a minute for the view; here all of it counts
+        running.settle(LONG_SECONDS)
+
+
+def _view_bytes(folder: Path) -> int:
+    truth, spec = read_truth(folder)
+    store = open_store("lmdb", truth, spec.buckets, read_only=True)
+    try:
+        found = (store.scan(bucket, query.name) for query in spec.queries for bucket in range(spec.buckets))
+        return sum(sum(map(len, rows.keys)) + sum(map(len, rows.values)) for rows in found)
+    finally:
+        store.close()
+
+
+if __name__ == "__main__":
+    main()

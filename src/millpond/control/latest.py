@@ -1,0 +1,88 @@
+"""`LatestRows`: the latest row per key of a served query, of this pond or another, as a batch table of Spark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.control.reader import read_truth, served_query
+from millpond.control.wiring import on_network, open_store, shown, store_file
+from millpond.errors import QueryTypeError, StoreError
+from millpond.runtime.followers.documents import Documents, served_columns
+from millpond.spark.latest import ServedTable
+from millpond.state.store import BucketStore
+
+EPOCH = "_epoch"
+"""The column that says as of which record a row is told: that of its bucket, which moves at every record."""
+
+_ROWS = 1 << 16
+"""The most rows of a batch."""
+
+
+class ServedRows:
+    """The latest rows of a served query in the pond at `folder`; nothing is written.
+
+    Raises:
+        ForeignPondError: there is no pond.
+        QueryTypeError: it has no such query, or one whose column is called `_epoch`.
+        StoreError: the query is not served, or its store is not there.
+    """
+
+    def __init__(self, folder: Path, query: str, store: str = "lmdb") -> None:
+        self._truth, spec = read_truth(folder)
+        self._asked = served_query(spec, query)
+        self.buckets, self._store = spec.buckets, store
+        if any(column.name.lower() == EPOCH for column in served_columns(self._asked)):
+            raise QueryTypeError(f"A column of {query} is called {EPOCH}, as one of ours.", "Give it another name.")
+        place = store_file(store, self._truth)
+        if not on_network(store) and (place is None or not place.exists()):
+            raise StoreError(
+                f"Nobody keeps the rows of {query} where they are looked for ({place or shown(store)}).",
+                "Run its pond once; if it keeps them elsewhere (`store`), name that: store 'lmdb:PATH', 'redis://…'.",
+            )
+
+    @property
+    def columns(self) -> str:
+        """Their names and types, as in CREATE TABLE."""
+        named = [(column.name.replace("`", "``"), column.type) for column in served_columns(self._asked)]
+        return ", ".join(f"`{name}` {kind}" for name, kind in [*named, (EPOCH, "bigint")])
+
+    def read(self, low: int, high: int) -> Iterator[pa.RecordBatch]:
+        """Those in buckets `low` … `high` - 1, as they are now, all as of one record if the store can say so."""
+        opened = open_store(self._store, self._truth, self.buckets, read_only=True)
+        try:
+            yield from self._batches(opened, range(low, high))
+        finally:
+            opened.close()
+
+    def _batches(self, store: BucketStore, buckets: range) -> Iterator[pa.RecordBatch]:
+        found = store.scan_many(buckets, self._asked.name)
+        epochs = np.repeat([rows.applied for rows in found], [len(rows.values) for rows in found])
+        documents = [value for rows in found for value in rows.values]
+        reader = Documents(self._asked)
+        schema = reader.schema.append(pa.field(EPOCH, pa.int64()))
+        for start in range(0, len(documents), _ROWS):
+            rows = reader.rows(documents[start : start + _ROWS])
+            told = pa.array(epochs[start : start + _ROWS], pa.int64())
+            yield pa.RecordBatch.from_arrays([*rows.columns, told], schema=schema)
+
+
+class LatestRows(ServedTable):
+    """`spark.read.format("millpond").option("path", pond).option("query", name)`: a batch table of a query's rows.
+
+    Register it once: `spark.dataSource.register(millpond.LatestRows)`; pond files know it as it is. `path` is the
+    pond's folder, `query` one with `serve`, `store` where its rows are (default `lmdb`, in the folder), and
+    `numPartitions` by how many tasks they are read (default 1: all as of one epoch, told in `_epoch`).
+    """
+
+    def served(self, options: Mapping[str, str]) -> ServedRows:
+        """See `ServedTable.served`."""
+        for name in ("path", "query"):
+            if name not in options:
+                raise QueryTypeError(f"A table of the format millpond has no {name}.", f"Add the option {name}.")
+        folder = Path(os.path.abspath(options["path"].removeprefix("file:")))
+        return ServedRows(folder, options["query"], options.get("store", "lmdb"))

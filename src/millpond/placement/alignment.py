@@ -1,0 +1,126 @@
+"""Which instance owns which bucket when the store is made of shards, and how well the two lie upon each other. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+
+from millpond.errors import CorruptError
+from millpond.model.spec import PondSpec
+from millpond.placement.slots import even_owners
+
+Owners: TypeAlias = tuple[int, ...]
+"""The instance of each bucket."""
+
+Runs: TypeAlias = tuple[tuple[int, int], ...]
+"""The same, shorter: (instance, how many buckets follow that it owns), in the order of buckets."""
+
+
+class Stretch(NamedTuple):
+    """Buckets `first` … `last`, all of one instance, that lie on one shard."""
+
+    first: int
+    last: int
+    instance: int
+    shard: str
+
+
+class Share(NamedTuple):
+    """What an instance owns: `buckets` in all, `local` of them on `home`, the shard that has most of them."""
+
+    instance: int
+    buckets: int
+    home: str
+    local: int
+
+
+class Placement(NamedTuple):
+    """Which instance owns which buckets, and where they lie, at one moment."""
+
+    stretches: tuple[Stretch, ...]
+    shares: tuple[Share, ...]
+
+    @property
+    def local_hit_rate(self) -> float:
+        """The part of all buckets that lie on the home of their instance, 0 … 1."""
+        return sum(share.local for share in self.shares) / sum(share.buckets for share in self.shares)
+
+
+def aligned_owners(shards: Sequence[str], instances: int) -> Owners:
+    """The instance of each bucket, given its shard, so that an instance's buckets are on one shard.
+
+    Each shard has instances of its own, so many that the largest share of an instance is as small as can be; shares on
+    one shard differ by one bucket at most. With fewer instances than shards all shares differ by one at most, and
+    some have buckets of several shards, which are neighbours by their first bucket.
+
+    >>> aligned_owners(["a", "a", "a", "a", "b", "b"], 3)
+    (0, 0, 1, 1, 2, 2)
+    >>> aligned_owners(["b", "a", "b", "a"], 2), aligned_owners(["b", "a", "b", "a"], 1)
+    ((0, 1, 0, 1), (0, 0, 0, 0))
+    """
+    number = {shard: place for place, shard in enumerate(dict.fromkeys(shards))}
+    codes = np.array([number[shard] for shard in shards])
+    order = np.argsort(codes, kind="stable")
+    if instances < len(number):
+        owned = np.arange(len(codes)) * instances // len(codes)
+    else:
+        sizes = np.bincount(codes)
+        parts = np.ones(len(sizes), np.int64)
+        for _ in range(instances - len(sizes)):
+            parts[np.argmax(sizes / parts)] += 1
+        within = np.arange(len(codes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        owned = np.repeat(np.cumsum(parts) - parts, sizes) + within * np.repeat(parts, sizes) // np.repeat(sizes, sizes)
+    owners = np.empty(len(codes), np.int64)
+    owners[order] = owned
+    return tuple(owners.tolist())
+
+
+def runs_of(owners: Iterable[int]) -> Runs:
+    """The runs of equal owners.
+
+    >>> runs_of((0, 0, 1, 0))
+    ((0, 2), (1, 1), (0, 1))
+    """
+    return tuple((instance, len(list(run))) for instance, run in groupby(owners))
+
+
+def owners_in(spec: PondSpec) -> Owners:
+    """The instance of each bucket of a pond.
+
+    Raises:
+        CorruptError: they are not as many as its buckets and instances.
+    """
+    if isinstance(spec.owned, msgspec.UnsetType):
+        return even_owners(spec.buckets, spec.instances)
+    owners = tuple(instance for instance, count in spec.owned for _ in range(count))
+    if len(owners) != spec.buckets or not {*owners} <= {*range(spec.instances)}:
+        raise CorruptError("The stored owners of the pond's buckets are not those of its spec.", "Restore the log.")
+    return owners
+
+
+def with_owners(spec: PondSpec, owners: Owners) -> PondSpec:
+    """A spec whose owners are these; even ones are not written."""
+    even = owners == even_owners(spec.buckets, spec.instances)
+    return msgspec.structs.replace(spec, owned=msgspec.UNSET if even else runs_of(owners))
+
+
+def placement_of(owners: Sequence[int], shards: Sequence[str]) -> Placement:
+    """How buckets lie, given the instance and the shard of each."""
+    stretches, first = [], 0
+    for (instance, shard), run in groupby(zip(owners, shards, strict=True)):
+        end = first + len(list(run))
+        stretches.append(Stretch(first, end - 1, instance, shard))
+        first = end
+    held: dict[int, dict[str, int]] = {}
+    for one in stretches:
+        counts = held.setdefault(one.instance, {})
+        counts[one.shard] = counts.get(one.shard, 0) + one.last + 1 - one.first
+    shares = []
+    for instance, counts in sorted(held.items()):
+        home = max(counts, key=counts.__getitem__)
+        shares.append(Share(instance, sum(counts.values()), home, counts[home]))
+    return Placement(tuple(stretches), tuple(shares))

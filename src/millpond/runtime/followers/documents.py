@@ -1,0 +1,89 @@
+"""Documents of the view as rows again: what `view.latest_documents` wrote, with the columns of its query."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple, TypedDict
+
+import msgspec
+import pyarrow as pa
+
+from millpond.errors import CorruptError
+from millpond.model.query import Query
+from millpond.model.types import WINDOW, centre_of, element_of, is_array, is_decimal, is_float, is_integer
+from millpond.plan.modes import OP, REVISION
+from millpond.runtime.rows import output_schema
+
+_PLAIN: dict[str, Any] = {
+    "string": str, "boolean": bool, "date": datetime.date, "timestamp": datetime.datetime,
+    "timestamp_ntz": datetime.datetime,
+}  # fmt: skip
+
+
+class ServedColumn(NamedTuple):
+    """A column of the rows that are served: its name and SQL type."""
+
+    name: str
+    type: str
+
+
+def served_columns(query: Query) -> list[ServedColumn]:
+    """The columns in the documents of a query."""
+    columns = [ServedColumn(item.name, item.expression.type) for item in query.output]
+    return [*columns, *([ServedColumn(REVISION, "bigint")] if query.corrected_for_us else [])]
+
+
+class Documents:
+    """Reads the documents of a query; made once, for it prepares what reads them."""
+
+    def __init__(self, query: Query) -> None:
+        columns = served_columns(query)
+        schema = output_schema(query)
+        self._query = query.name
+        self._type = pa.struct([field for field in schema if field.name != OP or not query.changing])
+        document = _fields(row=_fields(**{name: _read_as(kind) for name, kind in columns}))
+        # not strict: NaN and infinities are texts in JSON
+        self._decoder: Any = msgspec.json.Decoder(list[document], strict=False)  # type: ignore[valid-type]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of `rows`."""
+        return pa.schema(list(self._type))
+
+    def rows(self, documents: Sequence[bytes]) -> pa.RecordBatch:
+        """The row of each document.
+
+        Raises:
+            CorruptError: one is not of this query, or has a time that is not of the years 1 to 9999.
+        """
+        try:
+            found = self._decoder.decode(b"[" + b",".join(documents) + b"]")
+            rows = pa.array([document["row"] for document in found], self._type)
+        except (msgspec.MsgspecError, pa.ArrowInvalid) as error:
+            raise CorruptError(
+                f"The stored rows of {self._query} do not read: {error}.",
+                "Times must be of the years 1 to 9999; else delete the store, it is made again from the log.",
+            ) from error
+        return pa.RecordBatch.from_struct_array(rows)
+
+
+def _fields(**types: Any) -> Any:
+    """The type of a dict with these fields, which may have any names."""
+    return TypedDict("fields", types)  # type: ignore[operator]
+
+
+def _read_as(kind: str) -> Any:
+    """The Python type of values of a SQL type, for msgspec; each may be NULL."""
+    if kind == WINDOW:
+        plain: Any = _fields(start=datetime.datetime, end=datetime.datetime)
+    elif is_array(kind):
+        plain = list[_read_as(element_of(kind))]  # type: ignore[misc]
+    elif centre := centre_of(kind):
+        plain = _fields(x=_read_as(centre), y=float)
+    elif is_decimal(kind):
+        plain = Decimal
+    else:
+        plain = int if is_integer(kind) else float if is_float(kind) else _PLAIN[kind]
+    return plain | None

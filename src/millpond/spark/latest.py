@@ -1,0 +1,119 @@
+"""The rows that a pond serves as a batch table of Spark: a Python data source over what another part opens."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from millpond.errors import QueryTypeError
+from millpond.spark.tables import read_table
+from millpond.spark.tasks import with_code
+
+FORMAT = "millpond"
+"""Its name in `spark.read.format(…)` and in USING."""
+
+OPTIONS = ("path", "query", "store", "numPartitions")
+
+
+class Served(Protocol):
+    """The latest rows of one query."""
+
+    @property
+    def columns(self) -> str:
+        """Their names and types, as in CREATE TABLE."""
+
+    @property
+    def buckets(self) -> int:
+        """How many buckets they are in."""
+
+    def read(self, low: int, high: int) -> Iterator[pa.RecordBatch]:
+        """Those in buckets `low` … `high` - 1, as they are now."""
+
+
+class ServedTable(DataSource):
+    """See `Served`. Spark keeps the list of partitions and reads each of them anew whenever the table is read."""
+
+    @classmethod
+    def name(cls) -> str:
+        """See `FORMAT`."""
+        return FORMAT
+
+    @abstractmethod
+    def served(self, options: Mapping[str, str]) -> Served:
+        """What the options name, by lower-case names."""
+
+    def schema(self) -> str:
+        """The columns, in Spark's words."""
+        with with_code():
+            options = self._known()
+            _partitions(options)
+            return self.served(options).columns
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reads the table."""
+        with with_code():
+            options = self._known()
+            return _Reader(self.served, options, _partitions(options))
+
+    def _known(self) -> dict[str, str]:
+        given = {str(name).lower(): str(value) for name, value in self.options.items()}
+        for name in given:
+            if name not in map(str.lower, OPTIONS):
+                raise QueryTypeError(f"`{name}` is not an option of {FORMAT}.", f"Use {', '.join(OPTIONS)}.")
+        return given
+
+
+class _Range(InputPartition):
+    """Buckets `low` … `high` - 1."""
+
+    def __init__(self, low: int, high: int) -> None:
+        super().__init__((low, high))
+        self.low, self.high = low, high
+
+
+class _Reader(DataSourceReader):
+    def __init__(
+        self, served: Callable[[Mapping[str, str]], Served], options: Mapping[str, str], partitions: int
+    ) -> None:
+        self._served, self._options, self._count = served, options, partitions
+
+    def partitions(self) -> list[InputPartition]:
+        """Ranges of buckets."""
+        with with_code():
+            buckets = self._served(self._options).buckets
+        count = min(self._count, buckets)
+        return [_Range(i * buckets // count, (i + 1) * buckets // count) for i in range(count)]
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """The rows of one of them."""
+        with with_code():
+            yield from self._served(self._options).read(partition.low, partition.high)
+
+
+class ServedFrames:
+    """Makes the frames of rows that ponds serve, in one session (see `tables.MakeTable`); `latest` reads them."""
+
+    def __init__(self, latest: type[ServedTable]) -> None:
+        self._latest: type[ServedTable] | None = latest
+
+    def __call__(
+        self, spark: SparkSession, name: str, schema: str | None, options: Mapping[str, str]
+    ) -> DataFrame:
+        """The frame of one of them."""
+        if self._latest is not None:
+            spark.dataSource.register(self._latest)
+            self._latest = None  # Spark warns of a second time
+        return read_table(FORMAT, spark, name, schema, options)
+
+
+def _partitions(options: Mapping[str, str]) -> int:
+    given = options.get("numpartitions", "1")
+    if not given.isdecimal() or int(given) < 1:
+        raise QueryTypeError(f"'numPartitions' is {given!r}.", "Write a number from 1.")
+    return int(given)

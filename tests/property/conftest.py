@@ -1,0 +1,22 @@
+"""What properties share."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[Iterator[Path]]:
+    """A new folder at each turn; those before are removed."""
+
+    def fresh() -> Iterator[Path]:
+        for i in itertools.count():
+            shutil.rmtree(tmp_path / str(i - 1), ignore_errors=True)
+            yield tmp_path / str(i)
+
+    yield fresh()
