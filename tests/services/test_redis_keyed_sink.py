@@ -19,7 +19,10 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named
 from millpond.model.selection import Selection
 from millpond.runtime.followers.keyed import KeyedSink, target_of
+from millpond.runtime.followers.rows import RowsGone
 from millpond.state.backends.redis_keyed import RedisKeyed
+from millpond.state.keyed import Absent
+from millpond.testing.naive_keyed import merged_rows
 from millpond.testing.redis_servers import RedisCluster, RedisServer
 
 WINDOW = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])
@@ -30,6 +33,7 @@ TYPES = {
 QUERY = Selection("q", "tx", tuple(Named(name, Column(name, kind)) for name, (kind, _) in TYPES.items()))
 OPTIONS = {"key": "user:{id}", "columns": "name, total"}
 opened = cache(RedisKeyed)
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "tables.md"
 Row = dict[str, Any]
 
 
@@ -63,22 +67,7 @@ def apply(to: KeyedSink, n: int, rows: list[Row] | None) -> None:
 
 
 def expected_of(records: list[list[Row]], before: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    """The naive twin: a dict of hashes, one row after the other."""
-    held = {key: dict(fields) for key, fields in before.items()}
-    for n, rows in enumerate(records):
-        latest: dict[int, Row] = {}
-        for one in rows:
-            old = latest.get(one["id"])
-            if one["id"] is not None and (old is None or one["w"]["end"] >= old["w"]["end"]):
-                latest[one["id"]] = one
-        for id, one in latest.items():
-            fields = held.setdefault(f"user:{id}", {})
-            fields["_epoch:q"] = f"{n} p"
-            for name in ("name", "total"):
-                fields.pop(name, None)
-                if one[name] is not None and one["_op"] == "upsert":
-                    fields[name] = str(one[name])
-    return held
+    return merged_rows(before, enumerate(records), "p", "q", "id", ("name", "total"))
 
 
 def contents(server: RedisServer | RedisCluster) -> dict[str, dict[str, str]]:
@@ -137,6 +126,66 @@ def test_a_record_is_one_pipeline_of_one_script_per_key(redis_cluster: RedisClus
     assert sum(late["evalsha"] - early["evalsha"] for early, late in zip(before, after, strict=True)) == 300
     apply(one, 2, None)
     assert one.cursor() == 2
+
+
+def test_a_driver_that_was_overtaken_writes_over_nothing_newer(redis_server: RedisServer, tmp_path: Path) -> None:
+    """Stopped behind its cursor, before its pipeline, while another one applies all records that follow."""
+    redis_server.flush()
+    dice = random.Random(3)
+    records = [[row(dice) for _ in range(12)] for _ in range(6)]
+    heir = sink(redis_server.url, tmp_path)
+
+    def overtaken() -> RedisKeyed:
+        for n, rows in enumerate(records):
+            apply(heir, n, rows)
+        return opened(redis_server.url)
+
+    target = target_of(QUERY, Sink("redis", None, tuple(OPTIONS.items())))
+    zombie = KeyedSink("q", "p", target, Records(), tmp_path / "q.cursor", overtaken)  # type: ignore[arg-type]
+    apply(zombie, 0, records[0])
+    assert contents(redis_server) == expected_of(records, {})
+    assert heir.cursor() == 0, "it has set the cursor back"
+    for n, rows in enumerate(records[1:], 1):
+        apply(heir, n, rows)
+        assert contents(redis_server) == expected_of(records, {})
+
+
+def test_users_that_may_do_no_more_than_they_need(redis_server: RedisServer, tmp_path: Path) -> None:
+    redis_server.flush()
+    rules = [line.split() for line in PAGE.read_text().splitlines() if line.startswith("ACL SETUSER")]
+    rows = [{**row(random.Random(1)), "id": 1, "name": "ann", "_op": "upsert"}]
+    url = redis_server.url.replace("//", "//tables:pw@")
+    with redis_server.client() as client:
+        try:
+            client.execute_command(*[word.replace("PASSWORD", "pw") for word in rules[0]])
+            client.hset("user:1", mapping={"name": "old"})
+            assert opened(url).read([b"user:1"], [0], [b"name"]) == [[b"old"]]
+            assert opened(url).read([b"user:1"], [0], []) == [Absent.WRONG_TYPE]
+            with pytest.raises(StoreError, match=r"refuses this user.*tables\.md"):
+                apply(sink(url, tmp_path), 0, rows)
+            client.execute_command(*[word.replace("PASSWORD", "pw") for word in rules[1]])
+            client.script_flush()
+            apply(sink(url, tmp_path), 0, rows)
+            apply(sink(url, tmp_path), 1, [{**rows[0], "_op": "delete"}])
+            assert set(client.hgetall("user:1")) == {b"_epoch:q"}
+            for n, op in enumerate(("upsert", "upsert", "delete")):
+                apply(sink(url, tmp_path / "json", type="json", key="user:j{id}"), n, [{**rows[0], "_op": op}])
+            with pytest.raises(StoreError, match="refuses this user"):
+                apply(sink(url, tmp_path / "other", key="other:{id}"), 0, rows)
+            assert len(rules) == 2 and client.keys("*") == [b"user:1"]
+        finally:
+            client.execute_command("ACL", "DELUSER", "tables")
+
+
+def test_rows_that_were_pruned_were_written(redis_server: RedisServer, tmp_path: Path) -> None:
+    class Pruned(Records):
+        def table(self, record: Any, _query: str) -> pa.Table | None:
+            raise RowsGone("the rows are gone")
+
+    target = target_of(QUERY, Sink("redis", None, tuple(OPTIONS.items())))
+    one = KeyedSink("q", "p", target, Pruned(), tmp_path / "c", lambda: opened(redis_server.url))  # type: ignore[arg-type]
+    apply(one, 0, [])
+    assert one.cursor() == 0
 
 
 def test_strings_hold_whole_rows_as_json(redis_server: RedisServer, tmp_path: Path) -> None:

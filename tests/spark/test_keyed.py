@@ -30,6 +30,8 @@ OPTIONS (key 'user:{{id}}', missing 'null', 'wrong.type' 'dead-letter');
 CREATE TEMPORARY VIEW levels (id BIGINT, level INT, _problem STRING) USING redis
 OPTIONS (key 'level:{{id}}', type 'json', address '{address}', 'wrong.type' 'null', missing 'default',
          defaults '{{"level": -1}}');
+CREATE STREAMING TABLE spend USING redis TBLPROPERTIES ('key' = 'spend:{{id}}', 'columns' = 'spent') AS
+SELECT id, sum(amount) AS spent FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND GROUP BY id, window(ts, '1 day');
 """
 QUERIES = {
     "left": "SELECT tx.id, amount, name, score, u.id AS uid FROM STREAM tx LEFT JOIN users u ON tx.id = u.id",
@@ -85,6 +87,7 @@ def test_joins_by_key_answer_as_a_dict(spark: SparkSession, tmp_path: Path, redi
         counts = {name: (found.whole.dead, found.whole.filtered) for name, found in pond.counts().items()}
         shown = explain(pond.plan, pond.streams)
         found = {name: rows_of(pond, name) for name in QUERIES}
+        last = pond.manifest().n
     events = [(None if id % 17 == 0 else id % 40, id) for id in range(100)]
     bad = [event for event in events if event[0] is not None and event[0] % 10 == 0]
     users = {id: (f"n{id % 6}", id / 4) for id in range(0, 40, 2) if id % 10}
@@ -106,6 +109,16 @@ def test_joins_by_key_answer_as_a_dict(spark: SparkSession, tmp_path: Path, redi
     assert found["both"] == told(
         [(id, users[id][0], levels[id + 2]) if id in users else (id, None, None) for id, _ in good]
     )
+    spent: dict[int, int] = {}
+    for id, n in events:
+        if id is not None:
+            spent[id] = spent.get(id, 0) + n
+    with redis_cluster.client() as client:
+        written = {id: client.hgetall(f"spend:{id}") for id in range(40)}
+    assert {id: int(row[b"spent"]) for id, row in written.items() if row} == spent
+    [pond_name] = {row[b"_epoch:spend"].partition(b" ")[2] for row in written.values() if row}
+    assert pond_name == (tmp_path / "pond" / "pond.id").read_bytes()
+    assert all(int(row[b"_epoch:spend"].partition(b" ")[0]) <= last for row in written.values() if row)
     # four derived streams, each of at most 39 keys and one batch per task of the read
     assert {name: 0 < after[name] - before[name] <= 4 * 2 * 39 for name in before} == {"hmget": True, "get": True}
     stored = b"".join(path.read_bytes() for path in (tmp_path / "pond").rglob("*") if path.is_file())
@@ -183,7 +196,7 @@ def test_what_cannot_be_asked_of_a_keyed_table_is_refused(
     with redis_server.client() as client:
         client.set("user:1", "no hash")
     columns = "id BIGINT, name STRING"
-    secret = redis_server.url.replace("//", "//default:hidden@")
+    secret = redis_server.url.replace("//", "//nobody:hidden@")
     with Pond(spark, tmp_path / "pond") as pond:
         declared(pond, tmp_path)
         with pytest.raises(StoreError, match="`lmdb`, the pond's own store, is none"):

@@ -172,14 +172,14 @@ class Pond:
         return self._front.map_batches(name, stream, function, schema, version)
 
     def lookup_table(
-        self, name: str, columns: str, *, key: str, address: str | None = None, as_: str = "hash",
+        self, name: str, columns: str, *, key: str, address: str | None = None, form: str = "hash",
         missing: str = "null", wrong_type: str = "dead-letter", vanished: str = "wait",
         defaults: Mapping[str, Any] | None = None,
     ) -> Frame:  # fmt: skip
         """Make `name` stand for rows that other programs keep in Redis, under keys such as `user:{id}`, for joins.
 
         `columns` (`id BIGINT, name STRING`) lists those of the key and those to read: fields of a hash or, with
-        `as_="json"`, of a JSON object in a string; a column `_problem STRING` tells why a row was not read. A
+        `form="json"`, of a JSON object in a string; a column `_problem STRING` tells why a row was not read. A
         stream joins the table by equality with each key column, LEFT or INNER; a batch of events asks for each distinct
         key once. A row that is `missing`, of a `wrong_type`, or whose server has `vanished` is no row (`null`), one of
         `defaults` (`default`), makes its event dead (`dead-letter`), ends the run (`fail`), or is waited for (`wait`).
@@ -190,7 +190,7 @@ class Pond:
             StoreError: there is no address, and the pond's store is no Redis.
         """
         options = {
-            "key": key, "type": as_, "missing": missing, "wrong.type": wrong_type, "vanished": vanished,
+            "key": key, "type": form, "missing": missing, "wrong.type": wrong_type, "vanished": vanished,
             "defaults": msgspec.json.encode(dict(defaults or {})).decode(),
         }  # fmt: skip
         options |= {} if address is None else {"address": address}

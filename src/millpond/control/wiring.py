@@ -187,8 +187,9 @@ def keyed_rows(store: str, address: str | None) -> OpenRows:
     scheme, _, variable = (address or "").partition(":")
     place = os.environ.get(variable, "") if scheme == "env" else address or store
     if not on_network(place):
-        what = f"`{shown(place)}`, the pond's own store, is none" if address is None else f"`{shown(place)}` is none"
-        raise StoreError(f"Rows of other programs are in a Redis; {what}.", "Write address 'redis://HOST:PORT'.")
+        named = f"`{shown(address or store)}`" + (", the pond's own store," if address is None else "")
+        cure = "Write address 'redis://HOST:PORT', or 'env:NAME' with that in the variable NAME."
+        raise StoreError(f"Rows of other programs are in a Redis; {named} is none.", cure)
     return partial(_keyed_rows, place)
 
 

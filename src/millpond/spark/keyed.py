@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
-from pyspark.serializers import CPickleSerializer
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import BooleanType, DataType, StructField, StructType
 from pyspark.sql.udf import UserDefinedFunction
@@ -20,7 +19,9 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.keyed import KeyedTable, check_keyed
 from millpond.model.stream import Field
 from millpond.runtime.keyed import KeyedReader, OpenRows, defaults_of
-from millpond.spark.catalyst import JavaObject, children, command_of, id_of, items, kind_of, outputs
+from millpond.spark.below import MAPPED
+from millpond.spark.catalyst import JavaObject, children, id_of, items, kind_of, outputs
+from millpond.spark.mapped import function_in
 from millpond.spark.tasks import with_code
 from millpond.state.keyed import KeyedRows
 
@@ -30,7 +31,6 @@ OPTIONS = ("key", "address", "type", "missing", "wrong.type", "vanished", "defau
 OpenAt: TypeAlias = Callable[[str | None], OpenRows]
 """From an address (None: the pond's own store) to what opens the rows there."""
 
-MAPPED = "MapInArrow"
 ALIVE = "_alive"
 """The column of a join, behind the table's own, that is NULL where the event is dead for its row."""
 
@@ -180,11 +180,8 @@ def _below(plan: JavaObject) -> Keyed | None:
 
 
 def _carried(node: JavaObject) -> Keyed | None:
-    if kind_of(node) != MAPPED:
-        return None
-    # these bytes were made in this process, by `keyed_frame` or by a program of the user's
-    sent = CPickleSerializer().loads(command_of(node.functionExpr()))  # type: ignore[no-untyped-call]
-    return sent[0] if isinstance(sent, tuple) and isinstance(sent[0], Keyed) else None
+    function = function_in(node) if kind_of(node) == MAPPED else None
+    return function if isinstance(function, Keyed) else None
 
 
 def met(keyed: Keyed, keys: list[Column]) -> Column:

@@ -27,7 +27,7 @@ from millpond.model.stream import Field
 from millpond.model.types import WINDOW, is_known
 from millpond.plan.modes import OP, REVISION
 from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next
-from millpond.runtime.followers.rows import RowsReader
+from millpond.runtime.followers.rows import RowsGone, RowsReader
 from millpond.runtime.followers.text import json_objects, plain_text
 from millpond.runtime.keyed import OpenRows, key_texts, slots_of_keys
 from millpond.state.keyed import Merge, Merged, Stamp
@@ -121,7 +121,10 @@ class KeyedSink:
         """
         if not is_next(self.name, self.cursor(), n):
             return
-        table = self._rows.table(record, self._query)
+        try:
+            table = self._rows.table(record, self._query)
+        except RowsGone:
+            table = None  # pruning waits for this cursor: they were written before it was lost
         if table is not None:
             self._write(n, table)
         reached("sink.before_cursor")

@@ -184,7 +184,9 @@ def sink_follower(
         if memory is not None:
             memory.add(query.name, kept)
         return kept
-    if sink.format == KEYED and opens is not None and not late:
+    if sink.format == KEYED and late:
+        raise UnsupportedQuery(f"Late events of {query.name} have no key in Redis.", "Give them a folder.")
+    if sink.format == KEYED and opens is not None:
         target, file = target_of(query, sink), _cursor_path(cursors, query.name)
         return KeyedSink(query.name, pond_id, target, rows, file, opens(dict(sink.options).get("address")), since)
     raise UnsupportedQuery(f"There is no sink {sink.format}.", f"Use one of {', '.join(SINKS)}.")

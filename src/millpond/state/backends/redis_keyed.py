@@ -104,7 +104,7 @@ class RedisKeyed(KeyedRows):
                     raise
         places: dict[Address, list[int]] = defaultdict(list)
         primaries = set(self._nodes.primaries)
-        self._resting = {address: until for address, until in self._resting.items() if address in primaries}
+        self._resting = {address: until for address, until in self._resting.copy().items() if address in primaries}
         for number, command in enumerate(commands):
             places[self._nodes.owner(command.slot)].append(number)
         answers: list[Any] = [Absent.VANISHED] * len(commands)
