@@ -199,8 +199,6 @@ def test_what_cannot_be_asked_of_a_keyed_table_is_refused(
     secret = redis_server.url.replace("//", "//nobody:hidden@")
     with Pond(spark, tmp_path / "pond") as pond:
         declared(pond, tmp_path)
-        with pytest.raises(StoreError, match="`lmdb`, the pond's own store, is none"):
-            pond.lookup_table("users", columns, key="user:{id}")
         with pytest.raises(QueryTypeError, match="names no column"):
             pond.lookup_table("users", columns, key="user", address=redis_server.url)
         with pytest.raises(QueryTypeError, match="defaults of users"):
@@ -220,6 +218,13 @@ def test_what_cannot_be_asked_of_a_keyed_table_is_refused(
                 pond.add("wrong", text)
         pond.add("names", "SELECT name FROM STREAM tx JOIN users USING (id)")
         with pytest.raises(SourceError, match=r"The row 'user:1' is none of the table users"):
+            pond.run()
+    with Pond(spark, tmp_path / "nowhere") as pond:
+        declared(pond, tmp_path)
+        pond.lookup_table("users", columns, key="user:{id}")
+        pond.add("names", "SELECT name FROM STREAM tx JOIN users USING (id)")
+        assert "LEFT JOIN hash user:{id}" in explain(pond.plan, pond.streams), "which needs no server"
+        with pytest.raises(StoreError, match="`lmdb`, the pond's own store, is none"):
             pond.run()
     with Pond(spark, tmp_path / "other") as pond:
         declared(pond, tmp_path)

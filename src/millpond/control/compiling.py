@@ -40,7 +40,7 @@ def compile_text(spark: Session, text: str) -> Compiled:
         stand_ins[found] = source
         return found
 
-    front = FrontEnd(spark, own_tables(None))
+    front = FrontEnd(spark, own_tables())
     queries = front.load_file(text, opened)
     streams = {name: _as_declared(stream, stand_ins) for name, stream in front.streams.items()}
     queries = [_over(query, streams) for query in queries]

@@ -183,11 +183,11 @@ class Pond:
         stream joins the table by equality with each key column, LEFT or INNER; a batch of events asks for each distinct
         key once. A row that is `missing`, of a `wrong_type`, or whose server has `vanished` is no row (`null`), one of
         `defaults` (`default`), makes its event dead (`dead-letter`), ends the run (`fail`), or is waited for (`wait`).
-        `address` (default: the pond's store) is no part of what a pond is, so it may change from run to run.
+        `address` (default: the pond's store) is no part of what a pond is, so it may change from run to run; `run` says
+        if it is none.
 
         Raises:
             QueryTypeError: a column or an option is not what it must be, or the name is taken.
-            StoreError: there is no address, and the pond's store is no Redis.
         """
         options = {
             "key": key, "type": form, "missing": missing, "wrong.type": wrong_type, "vanished": vanished,

@@ -126,7 +126,6 @@ class FrontEnd:
 
         Raises:
             QueryTypeError: it cannot be read, its name is taken, or as `refresh`.
-            StoreError: its rows are in the pond's store, and that has none.
         """
         made = self._own.get(source.format, partial(read_table, source.format))
         frame = self._show(name, lambda: made(self._spark, name, schema, dict(source.options)), "")

@@ -23,7 +23,6 @@ from millpond.spark.below import MAPPED
 from millpond.spark.catalyst import JavaObject, children, id_of, items, kind_of, outputs
 from millpond.spark.mapped import function_in
 from millpond.spark.tasks import with_code
-from millpond.state.keyed import KeyedRows
 
 OPTIONS = ("key", "address", "type", "missing", "wrong.type", "vanished", "defaults")
 """Options of a keyed table in a pond file."""
@@ -68,15 +67,6 @@ class KeyedPartner(NamedTuple):
         return "dead-letter" in (table.missing, table.wrong_type, table.vanished)
 
 
-def unopened(_address: str | None) -> OpenRows:
-    """For analysis alone: rows that nobody opens."""
-    return _nowhere
-
-
-def _nowhere() -> KeyedRows:
-    raise NotImplementedError
-
-
 def keyed_table(name: str, schema: str, options: Mapping[str, str]) -> tuple[KeyedTable, StructType]:
     """A table by its columns in SQL and its options, and its columns as Spark knows them.
 
@@ -112,7 +102,6 @@ def keyed_frame(
 
     Raises:
         QueryTypeError: a column or an option is not what it must be.
-        StoreError: no address is given, and the pond's store is none.
     """
     table, columns = keyed_table(name, schema or "", options)
     address = {key.lower(): value for key, value in options.items()}.get("address")
