@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import StoreError, UnsupportedQuery
-from millpond.faults import reached
 from millpond.log.follower import NOTHING_APPLIED
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
@@ -127,7 +126,6 @@ class KeyedSink:
             table = None  # pruning waits for this cursor: they were written before it was lost
         if table is not None:
             self._write(n, table)
-        reached("sink.before_cursor")
         self._cursor_file.write(n)
 
     def _write(self, n: int, table: pa.Table) -> None:
