@@ -48,7 +48,7 @@ UNSAFE_MODULES = {"pickle", "cloudpickle", "marshal", "dill", "shelve"}
 UNSAFE_CALLS = {"eval", "exec", "__import__"}
 
 LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
-    ("control/wiring.py", f"millpond.state.backends.{name}") for name in ("redis", "redis_files")
+    ("control/wiring.py", f"millpond.state.backends.{name}") for name in ("redis", "redis_files", "redis_keyed")
 )
 """(path, module) pairs that may be imported inside a function: only what a worker must load late, or may be missing."""
 

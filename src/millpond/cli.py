@@ -104,6 +104,9 @@ def run(
         head = progress.epoch_n
         done = "No new input." if head is None else f"All rows are out as of epoch {head}."
         console.print(done, highlight=False)
+        for one in pond.status():
+            if one.note:
+                console.print(f"{one.name}: {one.note}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -240,11 +243,12 @@ def doctor(
 
 @app.command()
 def repair(
-    file: File, checkpoint: Checkpoint = None, master: Master = "local[1]", memory: Memory = "1g"
-) -> None:
+    file: File, store: StoreAddress = "lmdb", checkpoint: Checkpoint = None, master: Master = "local[1]",
+    memory: Memory = "1g",
+) -> None:  # fmt: skip
     """Set Spark's checkpoint to the log, after it was lost or restored."""
     text = _read(file)
-    with Pond(spark_session(master, driver_memory=memory), _folder(file, checkpoint)) as pond:
+    with Pond(spark_session(master, driver_memory=memory), _folder(file, checkpoint), store=store) as pond:
         pond.load(text)
         pond.repair()
     typer.echo("Spark's checkpoint continues the log.")

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from millpond.control.inputs import is_missing
-from millpond.control.latest import LatestRows
+from millpond.control.tables import own_tables
 from millpond.errors import CorruptError, PlaceError
 from millpond.log.local import LocalFolder
 from millpond.model.compiled import Compiled, digest, from_json, to_json
@@ -40,7 +40,7 @@ def compile_text(spark: Session, text: str) -> Compiled:
         stand_ins[found] = source
         return found
 
-    front = FrontEnd(spark, LatestRows)
+    front = FrontEnd(spark, own_tables())
     queries = front.load_file(text, opened)
     streams = {name: _as_declared(stream, stand_ins) for name, stream in front.streams.items()}
     queries = [_over(query, streams) for query in queries]

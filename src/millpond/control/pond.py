@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from millpond.control.carriage import Carriage, carriage
 from millpond.control.causes import Why, explain_why
 from millpond.control.compiling import compiled_of, write_compiled
 from millpond.control.inputs import empty_inputs
-from millpond.control.latest import LatestRows
 from millpond.control.placed import unserved
 from millpond.control.reader import read_truth
 from millpond.control.schemas import check_files
+from millpond.control.tables import own_tables
 from millpond.control.tally import QueryCounts, Tally
 from millpond.control.why import find_facts
 from millpond.control.wiring import Followers, Truth, follow, new_writer, open_truth, owners_for
 from millpond.errors import ForeignPondError, InputError, QueryTypeError, StoreError, UnsupportedQuery
 from millpond.log.manifest import Manifest, load
-from millpond.model.endpoints import Sink
+from millpond.model.endpoints import KEYED, Sink, Source
 from millpond.model.query import changed_functions
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json, to_json
@@ -88,7 +89,7 @@ class Pond:
         self._cache = Path(cache) if cache is not None else _host_local_folder()
         self._on_epoch = on_epoch or (lambda _epoch: None)
         self._tally = Tally()
-        self._front = FrontEnd(self.spark, LatestRows)
+        self._front = FrontEnd(self.spark, own_tables(store))
         self._queries: dict[str, AnyQuery] = {}
         self._truth: Truth | None = None
         self._driver: Driver | None = None
@@ -170,6 +171,31 @@ class Pond:
             UnsupportedQuery: workers cannot import the function.
         """
         return self._front.map_batches(name, stream, function, schema, version)
+
+    def lookup_table(
+        self, name: str, columns: str, *, key: str, address: str | None = None, form: str = "hash",
+        missing: str = "null", wrong_type: str = "dead-letter", vanished: str = "wait",
+        defaults: Mapping[str, Any] | None = None,
+    ) -> Frame:  # fmt: skip
+        """Make `name` stand for rows that other programs keep in Redis, under keys such as `user:{id}`, for joins.
+
+        `columns` (`id BIGINT, name STRING`) lists those of the key and those to read: fields of a hash or, with
+        `form="json"`, of a JSON object in a string; a column `_problem STRING` tells why a row was not read. A
+        stream joins the table by equality with each key column, LEFT or INNER; a batch of events asks for each distinct
+        key once. A row that is `missing`, of a `wrong_type`, or whose server has `vanished` is no row (`null`), one of
+        `defaults` (`default`), makes its event dead (`dead-letter`), ends the run (`fail`), or is waited for (`wait`).
+        `address` (default: the pond's store) is no part of what a pond is, so it may change from run to run; `run` says
+        if it is none.
+
+        Raises:
+            QueryTypeError: a column or an option is not what it must be, or the name is taken.
+        """
+        options = {
+            "key": key, "type": form, "missing": missing, "wrong.type": wrong_type, "vanished": vanished,
+            "defaults": msgspec.json.encode(dict(defaults or {})).decode(),
+        }  # fmt: skip
+        options |= {} if address is None else {"address": address}
+        return self._front.table(name, Source(KEYED, tuple(options.items())), columns)
 
     def refresh(self, table: str | Frame, every: str) -> None:
         """List the files of a table that streams are joined with again: when a run begins, then `every` so often.

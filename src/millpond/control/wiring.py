@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -27,9 +28,11 @@ from millpond.runtime.followers.runner import Runner, Runners
 from millpond.runtime.followers.shared_view import Settle, Share, SharedView
 from millpond.runtime.followers.sinks import MemoryTables, sink_follower
 from millpond.runtime.followers.view import ViewFollower
+from millpond.runtime.keyed import OpenRows
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.file_store import FileStore
+from millpond.state.keyed import KeyedRows
 from millpond.state.store import BucketStore
 
 IDENTITY = "pond.id"
@@ -191,6 +194,30 @@ def shown(address: str) -> str:
     return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if divided else address
 
 
+def keyed_rows(store: str, address: str | None) -> OpenRows:
+    """What opens the rows of other programs at an address, one that `env:NAME` names, or in the pond's own store.
+
+    Raises:
+        StoreError: that is no Redis.
+    """
+    scheme, _, variable = (address or "").partition(":")
+    place = os.environ.get(variable, "") if scheme == "env" else address or store
+    if not on_network(place):
+        named = f"`{shown(address or store)}`" + (", the pond's own store," if address is None else "")
+        cure = "Write address 'redis://HOST:PORT', or 'env:NAME' with that in the variable NAME."
+        raise StoreError(f"Rows of other programs are in a Redis; {named} is none.", cure)
+    return partial(_keyed_rows, place)
+
+
+@cache
+def _keyed_rows(address: str) -> KeyedRows:
+    try:
+        from millpond.state.backends.redis_keyed import RedisKeyed
+    except ImportError as error:
+        raise _no_library(error) from error
+    return RedisKeyed(address)
+
+
 @cache
 def instance_store(address: str, pond: str, buckets: int) -> BucketStore:
     """The store as an instance writes to it: opened once per worker process; the driver has looked at its settings."""
@@ -217,12 +244,12 @@ def follow(
     read = section_reader(truth.folder)
     rows, tables = RowsReader(read), MemoryTables()
     late_rows, late_tables = RowsReader(read, "late"), MemoryTables()
-    cursors = truth.folder / "cursors"
+    cursors, opens = truth.folder / "cursors", partial(keyed_rows, store)
     runner = Runner(truth.log, truth.manifests)
     runners = Runners(runner)
     for query in queries:
         if query.sink.format != "noop":
-            runner.add(sink_follower(query, truth.pond, rows, cursors, memory=tables))
+            runner.add(sink_follower(query, truth.pond, rows, cursors, memory=tables, opens=opens))
         if query.late_sink is not None:
             runner.add(sink_follower(query, truth.pond, late_rows, cursors, memory=late_tables, late=True))
     served = {query.name: length_us(query.window) for query in queries if isinstance(query, Query) and query.serve}

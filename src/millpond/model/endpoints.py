@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-SINKS = ("parquet", "json", "csv", "console", "noop", "memory")
+KEYED = "redis"
+"""The format of a sink that writes rows under keys of their own in Redis."""
+
+SINKS = ("parquet", "json", "csv", "console", "noop", "memory", KEYED)
 """Formats a query's rows can be written in by this version."""
 
 
@@ -16,7 +19,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Sink(msgspec.Struct, frozen=True):
-    """Where a query's rows go: `format`, and `path` for formats that are folders."""
+    """Where a query's rows go: `format`, and `path` for formats that are folders. No option may be a secret."""
 
     format: str = "noop"
     path: str | None = None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from millpond.model.stream import Stream
 from millpond.spark.catalyst import JavaObject, kind_of, references
+from millpond.spark.keyed import Keyed
 from millpond.spark.mapped import Batches
 from millpond.spark.relations import relation_text
 
@@ -45,13 +46,27 @@ class Function(NamedTuple):
     batches: Batches
 
 
+class Looked(NamedTuple):
+    """A keyed table joined LEFT OUTER: `keys` are over named attributes, in the order of the table's; `columns` says
+    which of its columns each of `names` is (the last is `keyed.ALIVE`), `name` as in `Side`."""
+
+    name: str
+    keyed: Keyed
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+    keys: tuple[JavaObject, ...]
+
+
 class Branch(NamedTuple):
     """One way from a stream to a derived one: `columns` are expressions over attributes named as in the stream,
     or as in `sides`."""
 
     base: Stream
-    sides: tuple[Side | Elements | Function, ...]
+    sides: tuple[AnySide, ...]
     columns: Mapping[str, JavaObject]
+
+
+AnySide: TypeAlias = Side | Elements | Function | Looked
 
 
 class Derived(NamedTuple):
@@ -74,11 +89,14 @@ def branch_text(branch: Branch) -> str:
     return branch.base.name + "".join(map(_side_text, branch.sides)) + filters
 
 
-def _side_text(side: Side | Elements | Function) -> str:
+def _side_text(side: AnySide) -> str:
     if isinstance(side, Function):
         return f" through {side.batches.reference} ({side.batches.digest})"
     if isinstance(side, Elements):
         return f" LATERAL VIEW OUTER {side.kind.lower()}({side.array.sql()})"
+    if isinstance(side, Looked):
+        table = side.keyed.reader.table
+        return f" LEFT JOIN {table.form} {table.key} ({table.digest}) BY {', '.join(key.sql() for key in side.keys)}"
     return f" LEFT JOIN {relation_text(side.plan)} ON {side.condition.sql()}"
 
 
@@ -89,5 +107,6 @@ def read_by(branch: Branch, names: Iterable[str]) -> frozenset[str]:
     made = [branch.columns[name] for name in names if name in branch.columns]
     for side in branch.sides:
         made += [side.condition] if isinstance(side, Side) else [side.array] if isinstance(side, Elements) else []
+        made += side.keys if isinstance(side, Looked) else ()
     used = {str(column.name()) for part in made for column in references(part)}
     return frozenset(field.name for field in branch.base.columns if field.name in used)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -29,7 +30,6 @@ from millpond.spark.extract import Extraction, Terms
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
 from millpond.spark.joins import extract_any
-from millpond.spark.latest import FORMAT, ServedTable
 from millpond.spark.lookups import Lookups, Places, Refreshed, lookups, refreshed
 from millpond.spark.mapped import BatchFunction, batches_of
 from millpond.spark.properties import Mode, Repeats, duration_us
@@ -39,6 +39,7 @@ from millpond.spark.refusals import placed, spark_refusal
 from millpond.spark.relations import relation_text
 from millpond.spark.selfcheck import self_check
 from millpond.spark.statements import blank, parse_file
+from millpond.spark.tables import MakeTable, read_table
 from millpond.spark.user_functions import UserFunctions, deadline_ms
 from millpond.spark.windows import tumbling_twin
 
@@ -61,10 +62,10 @@ class FrontEnd:
         SetupError: this Spark lacks a private name that Millpond needs.
     """
 
-    def __init__(self, spark: SparkSession, latest: type[ServedTable] | None = None) -> None:
-        """`latest` reads the rows that a pond serves, where a file names some."""
+    def __init__(self, spark: SparkSession, own: Mapping[str, MakeTable] = MappingProxyType({})) -> None:
+        """`own` makes batch tables, by their formats, that Spark cannot read by itself."""
         self_check(spark)
-        self._latest = latest
+        self._own = own
         self._user = Catalyst(spark)
         self._spark = self._user.analysis_session()
         self._catalyst = Catalyst(self._spark)
@@ -120,19 +121,17 @@ class FrontEnd:
             raise UnsupportedQuery(f"The view {name} has a window.", "Window where the view is grouped.")
         self._show(name, lambda: self._spark.sql(text), text)
 
-    def table(self, name: str, source: Source, schema: str | None = None, refresh: str | None = None) -> None:
+    def table(self, name: str, source: Source, schema: str | None = None, refresh: str | None = None) -> DataFrame:
         """Make `name` stand for a batch table, which streams may be joined with, in the texts that follow.
 
         Raises:
-            QueryTypeError: Spark cannot read it, its name is taken, or as `refresh`.
+            QueryTypeError: it cannot be read, its name is taken, or as `refresh`.
         """
-        if source.format == FORMAT and self._latest is not None:
-            self._spark.dataSource.register(self._latest)
-            self._latest = None  # once is enough
-        reader = self._spark.read.format(source.format).options(**dict(source.options))
-        self._show(name, (reader if schema is None else reader.schema(schema)).load, "")
+        made = self._own.get(source.format, partial(read_table, source.format))
+        frame = self._show(name, lambda: made(self._spark, name, schema, dict(source.options)), "")
         if refresh is not None:
             self.refresh(name, refresh)
+        return frame
 
     def refresh(self, table: str | DataFrame, every: str) -> None:
         """List the files of a batch table, a frame or a view that is known here, again and again while a pond runs.
@@ -183,18 +182,18 @@ class FrontEnd:
         evolves = self._spark.conf.get("spark.sql.streaming.queryEvolution.enableSourceEvolution") == "true"
         frame = load(self._spark, known, named=evolves)
         batches = batches_of(known.name, function, tuple(frame.columns), schema, version)
-        made = frame.mapInArrow(batches, batches.makes)  # type: ignore[arg-type]
-        self._show(name, lambda: made, "")
-        return made
+        return self._show(name, lambda: frame.mapInArrow(batches, batches.makes), "")  # type: ignore[arg-type]
 
-    def _show(self, name: str, frame: Callable[[], DataFrame], text: str) -> None:
+    def _show(self, name: str, make: Callable[[], DataFrame], text: str) -> DataFrame:
         if self._known(name) is not None:
             raise QueryTypeError(f"A stream {name} is declared already.", "Choose another name.")
         try:
-            frame().createOrReplaceTempView(name)
+            frame = make()
+            frame.createOrReplaceTempView(name)
         except PySparkException as error:
             raise from_text(str(error)) or spark_refusal(error, text) from error
         self._views[name] = None
+        return frame
 
     def _registered(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Relations and functions that texts may name: ours, and what the user put into the session."""

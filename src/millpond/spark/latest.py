@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from millpond.errors import QueryTypeError
+from millpond.spark.tables import read_table
 from millpond.spark.tasks import with_code
 
 FORMAT = "millpond"
@@ -92,6 +94,22 @@ class _Reader(DataSourceReader):
         """The rows of one of them."""
         with with_code():
             yield from self._served(self._options).read(partition.low, partition.high)
+
+
+class ServedFrames:
+    """Makes the frames of rows that ponds serve, in one session (see `tables.MakeTable`); `latest` reads them."""
+
+    def __init__(self, latest: type[ServedTable]) -> None:
+        self._latest: type[ServedTable] | None = latest
+
+    def __call__(
+        self, spark: SparkSession, name: str, schema: str | None, options: Mapping[str, str]
+    ) -> DataFrame:
+        """The frame of one of them."""
+        if self._latest is not None:
+            spark.dataSource.register(self._latest)
+            self._latest = None  # Spark warns of a second time
+        return read_table(FORMAT, spark, name, schema, options)
 
 
 def _partitions(options: Mapping[str, str]) -> int:

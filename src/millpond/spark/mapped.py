@@ -76,15 +76,24 @@ def batches_in(leaf: JavaObject) -> Batches:
     """What a `MapInArrow` of an analysed plan holds.
 
     Raises:
+        QueryTypeError: it is over no stream.
         UnsupportedQuery: it is none of ours.
     """
-    # these bytes were made in this process, from the function that its program handed to Spark
-    sent = CPickleSerializer().loads(command_of(leaf.functionExpr()))  # type: ignore[no-untyped-call]
-    if not (isinstance(sent, tuple) and isinstance(sent[0], Batches)):
+    if not leaf.isStreaming():
+        raise QueryTypeError("What the query reads is no stream, but a table.", "Join a stream with it.")
+    function = function_in(leaf)
+    if not isinstance(function, Batches):
         raise UnsupportedQuery(
             "A mapInArrow of your own has no name that survives a restart.", "Use pond.map_batches(…)."
         )
-    return sent[0]
+    return function
+
+
+def function_in(node: JavaObject) -> object:
+    """The function of a `MapInArrow` of an analysed plan."""
+    # these bytes were made in this process, from the function that its program handed to Spark
+    sent = CPickleSerializer().loads(command_of(node.functionExpr()))  # type: ignore[no-untyped-call]
+    return sent[0] if isinstance(sent, tuple) else None
 
 
 def mapped(frame: DataFrame, batches: Batches, number: int | None) -> DataFrame:

@@ -14,10 +14,11 @@ from millpond.errors import QueryTypeError, SourceError
 from millpond.log.protocol import TICK as TICK_STREAM
 from millpond.model.stream import Stream
 from millpond.runtime.layout import TICK, ReadColumn, ReadLayout, StreamLayout
-from millpond.spark.branches import Branch, Derived, Elements, Function, is_harmless
+from millpond.spark.branches import Branch, Derived, Elements, Function, Looked, is_harmless
 from millpond.spark.catalyst import Catalyst, JavaObject, analysed, items, references
 from millpond.spark.foreign import Projected
 from millpond.spark.functions import guarded
+from millpond.spark.keyed import ALIVE, met
 from millpond.spark.mapped import mapped
 
 _OWN_SCHEMA = ("rate", "rate-micro-batch", "kafka")
@@ -215,6 +216,9 @@ class _Base:
             if isinstance(side, Elements):
                 values |= self._elements(number, side, values)
                 continue
+            if isinstance(side, Looked):
+                values |= self._met(number, side, values)
+                continue
             right = self._catalyst.frame(side.plan)
             # new ids, as a relation may be met twice
             fresh = [
@@ -229,6 +233,20 @@ class _Base:
             # a shuffle would mix the source partitions, and with them the order
             self._frame = self._frame.join(F.broadcast(right) if self._ordered else right, condition, "left")
         return {name: self._placed(column, values) for name, column in copy.branch.columns.items()}
+
+    def _met(self, number: int, side: Looked, values: dict[str, JavaObject]) -> dict[str, JavaObject]:
+        """Let each row meet that of a keyed table; the columns of that, by name."""
+        keys = [self._catalyst.column(self._placed(key, values)) for key in side.keys]
+        if self._which is not None:
+            keys = [F.when(self._which == number, key) for key in keys]
+        before = len(self._frame.columns)
+        self._frame = self._frame.select("*", met(side.keyed, keys))
+        *kept, row = items(analysed(self._frame).output())
+        own = dict(zip((side.name, ALIVE, *side.keyed.schema.names), map("c{}".format, range(1 << 16)), strict=False))
+        made = {side.name: side.name} | dict(zip(side.names, side.columns, strict=True))
+        columns = [self._catalyst.column(row).getField(own[of]).alias(name) for name, of in made.items()]
+        self._frame = self._frame.select(*map(self._catalyst.column, kept), *columns)
+        return {str(column.name()): column for column in items(analysed(self._frame).output())[before:]}
 
     def _elements(self, number: int, side: Elements, values: dict[str, JavaObject]) -> dict[str, JavaObject]:
         """Make a row of each element, or one where there is none; their columns, by name."""

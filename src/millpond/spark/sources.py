@@ -26,10 +26,12 @@ from millpond.spark.below import MAPPED, STREAMS, Below, Step, read_below
 from millpond.spark.branches import (
     PLAIN,
     TAKEN,
+    AnySide,
     Branch,
     Derived,
     Elements,
     Function,
+    Looked,
     Side,
     branch_text,
     is_harmless,
@@ -51,6 +53,7 @@ from millpond.spark.catalyst import (
     type_of,
 )
 from millpond.spark.foreign import check_stable, tree_of
+from millpond.spark.keyed import ALIVE, KeyedPartner, asked_by, keyed_in
 from millpond.spark.mapped import Batches, batches_in
 from millpond.spark.relations import relation_tree
 
@@ -107,7 +110,7 @@ class _Mapped(NamedTuple):
     prefix: str = "map"
 
 
-_Met: TypeAlias = _Partner | _Elements | _Mapped
+_Met: TypeAlias = _Partner | _Elements | _Mapped | KeyedPartner
 
 
 class _Path(NamedTuple):
@@ -278,6 +281,10 @@ class _Deriver:
                 assert not isinstance(partner, _Mapped)
                 if isinstance(partner, _Elements):
                     joins.append((partner, self._resolved(partner.generator.child(), layers)))
+                elif isinstance(partner, KeyedPartner):
+                    joins.append((partner, self._asked(step, partner, layers)))
+                    # where this raises, the event is dead
+                    taken += [self._catalyst.present(partner.attributes[-1])] if partner.lethal else []
                 else:
                     parts = [self._met(part, partner, layers) for part in _conditions(step)]
                     joins.append((partner, self._catalyst.every(parts)))
@@ -296,10 +303,12 @@ class _Deriver:
             if step.side is not None:
                 for part in _conditions(step):
                     check_stable(part)
-                attributes = outputs(step.side)
-                found[index] = _Partner(
-                    step.side, attributes, _unique(attributes), self._catalyst.boolean("partner")
-                )
+                attributes, marker = outputs(step.side), self._catalyst.boolean("partner")
+                if (shown := keyed_in(step.side)) is None:
+                    found[index] = _Partner(step.side, attributes, _unique(attributes), marker)
+                else:
+                    every = [*attributes, self._catalyst.boolean(ALIVE)]
+                    found[index] = KeyedPartner(shown[0], (*shown[1], ALIVE), every, _unique(every), marker)
             elif step.generate is not None:
                 attributes = items(step.generate.generatorOutput())
                 generator = step.generate.generator()
@@ -316,6 +325,20 @@ class _Deriver:
             array = met.generator.child()
             return [] if is_harmless(array) else [self._catalyst.size(array)]
         return [probe for part in _conditions(step) if (probe := _probe(part, met))]
+
+    def _asked(self, step: Step, met: KeyedPartner, layers: list[list[JavaObject]]) -> list[JavaObject]:
+        """The key by which an event asks for a row; where it raises, there is none."""
+        columns = dict(zip(map(id_of, met.attributes), met.columns, strict=True))
+        equal: dict[str, list[JavaObject]] = {}
+        parts = _conditions(step)
+        for part in parts:
+            probe = _probe(part, met) if kind_of(part) == "EqualTo" else None
+            own = next((side for side in children(part) if probe is not None and not side.equals(probe)), None)
+            if own is not None and kind_of(own) == "AttributeReference":
+                key = self._resolved(probe, layers)
+                key = key if kind_of(key) in PLAIN else self._catalyst.tried(key)
+                equal.setdefault(columns[id_of(own)], []).append(key)
+        return asked_by(met.keyed, equal, len(parts) > sum(map(len, equal.values())))
 
     def _met(self, part: JavaObject, partner: _Partner, layers: list[list[JavaObject]]) -> JavaObject:
         """A part of a join's condition; where it raises for an event, there is no partner."""
@@ -353,13 +376,17 @@ class _Deriver:
         ]
         return self._catalyst.substitute(expression, layer)
 
-    def _sides(self, path: _Path) -> tuple[Side | Elements | Function, ...]:
-        found: list[Side | Elements | Function] = []
+    def _sides(self, path: _Path) -> tuple[AnySide, ...]:
+        found: list[AnySide] = []
         for number, (met, expression) in enumerate(path.joins, 1):
             name = f"{met.prefix}{number}"
             names = tuple(f"{name}.{own}" for own in met.names)
             if isinstance(met, _Mapped):
                 found.append(Function(name, names, met.batches))
+                continue
+            if isinstance(met, KeyedPartner):
+                keys = tuple(self._over_names(path, key) for key in expression)
+                found.append(Looked(name, met.keyed, names, met.columns, keys))
                 continue
             over = self._over_names(path, expression)
             if isinstance(met, _Elements):
@@ -406,11 +433,14 @@ class _Deriver:
         patience = max(order.idle_after_us if order else _NEVER_US for order in orders)
         return Order(_PARTITION, _OFFSET if ordered else None, tuple(expected), patience)
 
-    def _tree(self, side: Side | Elements | Function, label: Callable[[JavaObject], object]) -> list[object]:
+    def _tree(self, side: AnySide, label: Callable[[JavaObject], object]) -> list[object]:
         if isinstance(side, Function):
             return ["map", side.batches.reference, side.batches.digest, side.batches.makes.simpleString()]
         if isinstance(side, Elements):
             return [side.kind, tree_of(self._catalyst, side.array, label)]
+        if isinstance(side, Looked):
+            keys = [tree_of(self._catalyst, key, label) for key in side.keys]
+            return ["keyed", side.keyed.reader.table.digest, list(side.columns), keys]
         return [relation_tree(self._catalyst, side.plan), tree_of(self._catalyst, side.condition, label)]
 
     def _stream(self, branches: tuple[Branch, ...], fields: tuple[Field, ...], order: Order | None) -> Stream:
@@ -457,7 +487,7 @@ def _conditions(step: Step) -> list[JavaObject]:
     return [] if step.condition is None else conjuncts(step.condition)
 
 
-def _probe(part: JavaObject, partner: _Partner) -> JavaObject | None:
+def _probe(part: JavaObject, partner: _Partner | KeyedPartner) -> JavaObject | None:
     """The stream's side of an equality of a join, if this part of its condition is one."""
     if kind_of(part) not in ("EqualTo", "EqualNullSafe"):
         return None

@@ -11,14 +11,17 @@ import difflib
 import re
 from typing import NamedTuple
 
+import msgspec
 from pyspark.sql import SparkSession
 
 from millpond.errors import QueryError, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
-from millpond.model.endpoints import SINKS, Sink, Source
+from millpond.model.endpoints import KEYED, SINKS, Sink, Source
 from millpond.model.stream import Field, Stream
 from millpond.plan.modes import FINAL
+from millpond.runtime.followers.keyed import SINK_OPTIONS, check_address
 from millpond.spark.catalyst import Catalyst, JavaObject, items, kind_of, optional, pairs
 from millpond.spark.gate import check_size, parse
+from millpond.spark.keyed import OPTIONS as KEYED_OPTIONS
 from millpond.spark.latest import FORMAT, OPTIONS
 from millpond.spark.properties import STREAM_PROPERTIES, Mode, Repeats, with_times
 
@@ -36,6 +39,7 @@ TABLES = {
     "jdbc": "url dbtable query user password driver partitionColumn lowerBound upperBound numPartitions queryTimeout "
     "fetchsize pushDownPredicate customSchema",
     FORMAT: " ".join(OPTIONS),
+    KEYED: " ".join(KEYED_OPTIONS),
 }
 """Batch tables that a file may show as a view besides JSON and CSV, and their options."""
 
@@ -57,7 +61,10 @@ _REFRESH = "refresh"
 _RATE = (Field("timestamp", "timestamp"), Field("value", "bigint"))
 _FOLDERS = ("parquet", "json", "csv")
 _FILE_SINKS = tuple(sink for sink in SINKS if sink != "memory")
-_PROPERTIES = ("path", "serve", "late.path", "late.format", "emit", "correct.for", "deduplicate", "deduplicate.within")
+_PROPERTIES = (
+    "path", "serve", "late.path", "late.format", "emit", "correct.for", "deduplicate", "deduplicate.within",
+    *SINK_OPTIONS,
+)  # fmt: skip
 _TOKEN = re.compile(
     r"""--(?:\\\n|[^\r\n])*          # a comment to the end of the line
       | /\*                          # a bracketed one, which may nest
@@ -306,6 +313,11 @@ def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
         raise UnsupportedQuery(f"{name} is to be written as {provider}.", f"Use one of {', '.join(_FILE_SINKS)}.")
     properties = _properties(spec, _PROPERTIES, "a property of a query")
     sink = _sink(name, provider, "path", properties.get("path"))
+    own = {key: properties[key] for key in SINK_OPTIONS if key in properties}
+    if own and provider != KEYED:
+        raise QueryTypeError(f"{name} has a {next(iter(own))}, but is written as {provider}.", "Write USING redis.")
+    check_address(name, own.get("address"))
+    sink = msgspec.structs.replace(sink, options=tuple(sorted(own.items())))
     serve = properties.get("serve", "false").lower()
     if serve not in ("true", "false"):
         raise QueryTypeError(f"'serve' of {name} is {serve}.", "Write 'true' or 'false'.")
@@ -327,8 +339,8 @@ def _late(name: str, provider: str, properties: dict[str, str]) -> Sink | None:
         format_ = provider
         if provider not in _FOLDERS:
             raise QueryTypeError(f"'late.path' of {name} has no format.", "Add 'late.format' = 'parquet'.")
-    if format_ not in _FILE_SINKS or format_ == "noop":
-        known = ", ".join(sink for sink in _FILE_SINKS if sink != "noop")
+    if format_ not in _FILE_SINKS or format_ in ("noop", KEYED):
+        known = ", ".join(sink for sink in _FILE_SINKS if sink not in ("noop", KEYED))
         raise UnsupportedQuery(f"The late rows of {name} are to be written as {format_}.", f"Use one of {known}.")
     return _sink(name, format_, "late.path", path)
 

@@ -182,6 +182,10 @@ class RedisCluster:
         """The first and the last hash slot that a primary has when the cluster starts."""
         return SLOTS * primary // self._primaries, SLOTS * (primary + 1) // self._primaries - 1
 
+    def client(self) -> Any:
+        """A client that knows all of them."""
+        return redis.RedisCluster(host="127.0.0.1", port=self.servers[0].port, socket_timeout=_SECONDS)
+
     def move(self, slots: Sequence[int], source: int, target: int, between: Callable[[], None]) -> None:
         """Move hash slots with their keys between primaries, as resharding does; `between` comes before each key."""
         old, new = self.servers[source].client(), self.servers[target].client()

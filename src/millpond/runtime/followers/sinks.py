@@ -3,6 +3,7 @@
 parquet, json, csv   folder.FolderSink    exactly once: names by n, created if absent
 console              ConsoleSink          at least once: a crash after printing prints again
 noop                 NoopSink             only a cursor
+redis                keyed.KeyedSink      at least once, but never an older row over a newer
 memory               MemorySink           exactly once per process; a new process starts with what is retained
 """
 
@@ -21,12 +22,14 @@ from millpond.errors import QueryError, UnsupportedQuery
 from millpond.log.follower import NOTHING_APPLIED, Follower
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
-from millpond.model.endpoints import SINKS, Sink
+from millpond.model.endpoints import KEYED, SINKS, Sink
 from millpond.model.selection import AnyQuery
 from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next
 from millpond.runtime.followers.folder import FolderSink, folder_cursor, local_folder
 from millpond.runtime.followers.formats import format_of, is_folder
+from millpond.runtime.followers.keyed import KeyedSink, target_of
 from millpond.runtime.followers.rows import RowsGone, RowsReader
+from millpond.runtime.keyed import OpenRows
 
 _SHOWN_ROWS = 20
 
@@ -155,11 +158,13 @@ def sink_follower(
     since: int = NOTHING_APPLIED,
     memory: MemoryTables | None = None,
     late: bool = False,
+    opens: Callable[[str | None], OpenRows] | None = None,
 ) -> Follower:
     """The follower that carries a query's rows, or its late rows, to their sink; `rows` reads the one or the other.
 
     `cursors` is a folder of this pond for the cursors of sinks that have no place of their own. A follower that
-    has no cursor yet starts after record `since`: the number of the record that added the query, or -1.
+    has no cursor yet starts after record `since`: the number of the record that added the query, or -1. `opens` finds
+    the rows of other programs.
     UnsupportedQuery: the sink's format, options or columns do not fit. ForeignPondError, PlaceError: see
     `FolderSink`.
     """
@@ -179,6 +184,11 @@ def sink_follower(
         if memory is not None:
             memory.add(query.name, kept)
         return kept
+    if sink.format == KEYED and late:
+        raise UnsupportedQuery(f"Late events of {query.name} have no key in Redis.", "Give them a folder.")
+    if sink.format == KEYED and opens is not None:
+        target, file = target_of(query, sink), _cursor_path(cursors, query.name)
+        return KeyedSink(query.name, pond_id, target, rows, file, opens(dict(sink.options).get("address")), since)
     raise UnsupportedQuery(f"There is no sink {sink.format}.", f"Use one of {', '.join(SINKS)}.")
 
 
@@ -194,7 +204,11 @@ def sink_cursor(query: AnyQuery, cursors: Path) -> int | None:
 
 
 def _cursor_file(cursors: Path, query: str) -> CursorFile:
-    return CursorFile(cursors / f"{quote(query, safe='')}.cursor")
+    return CursorFile(_cursor_path(cursors, query))
+
+
+def _cursor_path(cursors: Path, query: str) -> Path:
+    return cursors / f"{quote(query, safe='')}.cursor"
 
 
 def _console_rows(sink: Sink) -> int:

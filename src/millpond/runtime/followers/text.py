@@ -39,7 +39,7 @@ def csv_lines(table: pa.Table, separator: str = ",") -> pa.Array:
         return pa.array([], pa.large_utf8())
     fields = []
     for name, column in zip(table.column_names, table.columns, strict=True):
-        text = _plain_text(name, _flat(column))
+        text = plain_text(name, _flat(column))
         if _is_text(column.type):
             text = _csv_quoted(text, separator)
         fields.append(pc.fill_null(text, ""))
@@ -109,7 +109,7 @@ def _json_value(name: str, column: pa.Array, omit_nulls: bool) -> pa.Array:
         inside = pc.binary_join(listed, ",").cast(pa.large_utf8())
         text = pc.binary_join_element_wise(_large("["), inside, _large("]"), _large(""))
         return pc.if_else(column.is_valid(), text, _nothing())
-    text = _plain_text(name, column)
+    text = plain_text(name, column)
     if _is_text(kind):
         return _quoted(_escaped(text))
     if pa.types.is_temporal(kind):
@@ -119,7 +119,7 @@ def _json_value(name: str, column: pa.Array, omit_nulls: bool) -> pa.Array:
     return text
 
 
-def _plain_text(name: str, column: pa.Array) -> pa.Array:
+def plain_text(name: str, column: pa.Array) -> pa.Array:
     """The column's values as text without quotes."""
     kind = column.type
     check_has_text(name, kind, nested=False)

@@ -151,15 +151,15 @@ class Nodes:
     def explained(self, error: Exception) -> StoreError:
         """What an error of redis-py means for whoever runs the pond."""
         if isinstance(error, refused.OutOfMemoryError):
-            cure = "Give it more memory (maxmemory), or serve less; the view goes on by itself."
+            cure = "Give it more memory (maxmemory), or keep less in it; what waits for it goes on by itself."
             return StoreError(f"The store {self.name} has no memory left: {error}.", cure)
         if isinstance(error, refused.NoPermissionError | refused.AuthenticationError):
-            cure = "docs/guide/stores.md lists what its user must be allowed."
+            cure = "docs/guide/stores.md and tables.md list what its user must be allowed."
             return StoreError(f"The store {self.name} refuses this user: {error}.", cure)
         if isinstance(error, refused.TimeoutError):
-            cure = "Is it stopped, or out of reach? The view goes on when it answers."
+            cure = "Is it stopped, or out of reach? What waits for it goes on when it answers."
             return StoreError(f"The store {self.name} did not answer in time: {error}.", cure)
-        cure = "The view is derived from the log; it goes on when the store is back."
+        cure = "What waits for it goes on when it is back; the truth is in the log."
         return StoreError(f"The store {self.name} failed: {str(error).rstrip('.')}.", cure)
 
     def _check_open(self) -> None:

@@ -1,0 +1,195 @@
+"""A sink that writes rows under keys of their own in Redis, beside what other programs keep there.
+
+A row of the query becomes fields of the hash under its key, or a string with a JSON object. Each carries the number of
+its record and the pond's name, `_epoch`, and is written only over an older one of this pond: a record that is applied
+twice, or by a driver that was overtaken, changes nothing that is newer. The cursor is a file in the pond's folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.errors import StoreError, UnsupportedQuery
+from millpond.log.follower import NOTHING_APPLIED
+from millpond.log.manifest import Manifest
+from millpond.log.records import Entry
+from millpond.model.endpoints import Sink
+from millpond.model.keyed import FORMS, KeyedTable, check_key
+from millpond.model.selection import AnyQuery
+from millpond.model.stream import Field
+from millpond.model.types import WINDOW, is_known
+from millpond.plan.modes import OP, REVISION
+from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next
+from millpond.runtime.followers.rows import RowsGone, RowsReader
+from millpond.runtime.followers.text import json_objects, plain_text
+from millpond.runtime.keyed import OpenRows, key_texts, slots_of_keys
+from millpond.state.keyed import Merge, Merged, Stamp
+
+STAMP = "_epoch"
+SINK_OPTIONS = ("key", "type", "columns", "wrong.type", "address")
+_WRONG_TYPE = ("fail", "skip")
+
+
+class Target(NamedTuple):
+    """Which rows a query's rows are merged into: the pattern of their keys, and the columns that are written."""
+
+    table: KeyedTable
+    columns: tuple[str, ...]
+    window: str | None
+    skips: bool
+
+
+def target_of(query: AnyQuery, sink: Sink) -> Target:
+    """What the options of a sink say for the rows of a query.
+
+    Raises:
+        UnsupportedQuery: an option or a column does not fit.
+        QueryTypeError: the key is no pattern of the query's columns.
+    """
+    name, options = query.name, {key.lower(): value for key, value in sink.options}
+    unknown = sorted(options.keys() - set(SINK_OPTIONS))
+    if unknown or not options.get("key"):
+        what = f"does not know the option {', '.join(unknown)}" if unknown else "has no key"
+        raise UnsupportedQuery(f"The redis sink of {name} {what}.", f"It takes {', '.join(SINK_OPTIONS)}.")
+    check_address(name, options.get("address"))
+    types = {item.name: item.expression.type for item in query.output}
+    fields = tuple(Field(column, kind) for column, kind in types.items())
+    table = KeyedTable(name, options["key"], fields, options.get("type", "hash").lower())
+    check_key(table)
+    wrong = options.get("wrong.type", "fail").lower()
+    for what, given, known in (("type", table.form, FORMS), ("wrong.type", wrong, _WRONG_TYPE)):
+        if given not in known:
+            raise UnsupportedQuery(f"`{what}` of the redis sink of {name} is {given!r}.", f"Use {' or '.join(known)}.")
+    listed = [column.strip() for column in options.get("columns", "").split(",") if column.strip()]
+    hidden = (*table.keys, OP, REVISION)
+    columns = listed or [column for column, kind in types.items() if column not in hidden and kind != WINDOW]
+    for column in columns:
+        if not is_known(types.get(column, "")) or column == STAMP:
+            raise UnsupportedQuery(
+                f"The redis sink of {name} cannot write {column}, a {types.get(column, 'column that is not there')}.",
+                "Name columns of plain types in 'columns'; of a window select its start or its end.",
+            )
+    window = next((column for column, kind in types.items() if kind == WINDOW), None)
+    return Target(table, tuple(columns), window, wrong == "skip")
+
+
+def check_address(name: str, address: str | None) -> None:
+    """Refuse an address that says more than where it is found: what a sink says is stored.
+
+    Raises:
+        UnsupportedQuery: see above.
+    """
+    if address is not None and not address.startswith("env:"):
+        raise UnsupportedQuery(
+            f"The address of the redis sink of {name}, and a password in it, would be stored with the pond.",
+            "Leave it out for the pond's own store, or write 'env:NAME', a variable that holds it.",
+        )
+
+
+class KeyedSink:
+    """Follows the log into rows of other programs; `opens` finds them. `note` says what it passed over."""
+
+    def __init__(
+        self, query: str, pond_id: str, target: Target, rows: RowsReader, cursor: Path, opens: OpenRows,
+        since: int = NOTHING_APPLIED,
+    ) -> None:  # fmt: skip
+        self.name = follower_name(query, False)
+        self.note: str | None = None
+        self._query, self._pond = query, pond_id.encode()
+        self._target, self._rows, self._opens, self._since = target, rows, opens, since
+        self._skipped = {"NULL keys": 0, "other types": 0}
+        with explained(cursor.parent):
+            cursor.parent.mkdir(parents=True, exist_ok=True)
+        self._cursor_file = CursorFile(cursor)
+
+    def cursor(self) -> int:
+        """See `Follower.cursor`."""
+        return max(self._since, self._cursor_file.read())
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+        """See `Follower.apply`.
+
+        Raises:
+            StoreError: the server is gone, or a key holds something else and the sink is to fail.
+        """
+        if not is_next(self.name, self.cursor(), n):
+            return
+        try:
+            table = self._rows.table(record, self._query)
+        except RowsGone:
+            table = None  # pruning waits for this cursor: they were written before it was lost
+        if table is not None:
+            self._write(n, table)
+        self._cursor_file.write(n)
+
+    def _write(self, n: int, table: pa.Table) -> None:
+        target = self._target
+        keys = key_texts(target.table, [_flat(table, name) for name in target.table.keys])
+        last = _last(keys, None if target.window is None else _flat(table, target.window).field("end"))
+        stamp = Stamp(self._pond, n, f"{STAMP}:{self._query}".encode())
+        whole = target.table.form == "json"
+        merges = merges_of(target, table.take(last), keys.take(last), stamp)
+        merged = self._opens().merge(merges, stamp, whole=whole)
+        wrong = [merge.key for merge, how in zip(merges, merged, strict=True) if how is Merged.WRONG_TYPE]
+        if wrong and not target.skips:
+            raise StoreError(
+                f"{len(wrong)} keys of {self._query}, such as {wrong[0].decode()!r}, hold what is no {_kind(whole)}.",
+                "Delete these keys, or say 'wrong.type' = 'skip'; the sink goes on by itself.",
+            )
+        self._passed_over({"NULL keys": keys.null_count, "other types": len(wrong)})
+
+    def _passed_over(self, counts: Mapping[str, int]) -> None:
+        for why, count in counts.items():
+            self._skipped[why] += count
+        if any(self._skipped.values()):
+            parts = (f"{count} for {why}" for why, count in self._skipped.items() if count)
+            self.note = f"rows not written since the start: {', '.join(parts)}"
+
+
+def merges_of(target: Target, table: pa.Table, keys: pa.Array, stamp: Stamp) -> list[Merge]:
+    """What becomes of the rows under these keys, each a row of the table; NULL has no text, so its field goes."""
+    texts = keys.cast(pa.binary()).to_pylist()
+    slots = slots_of_keys(keys).tolist()
+    gone = pc.equal(table[OP], "delete").to_pylist() if OP in table.column_names else [False] * len(table)
+    if target.table.form == "json":
+        stamps = pa.chunked_array([pa.array([stamp.text.decode()] * len(table), pa.string())])
+        objects = json_objects(table.select(target.columns).add_column(0, STAMP, stamps), omit_nulls=False)
+        values = objects.cast(pa.large_binary()).to_pylist()
+        return [
+            Merge(key, slot, [] if deleted else [value], [])
+            for key, slot, value, deleted in zip(texts, slots, values, gone, strict=True)
+        ]
+    names = [name.encode() for name in target.columns]
+    columns = [plain_text(name, _flat(table, name)).cast(pa.large_binary()).to_pylist() for name in target.columns]
+    merges = []
+    for key, slot, deleted, *row in zip(texts, slots, gone, *columns, strict=True):
+        values = [None] * len(row) if deleted else row
+        pairs = list(zip(names, values, strict=True))
+        puts = [word for name, value in pairs if value is not None for word in (name, value)]
+        merges.append(Merge(key, slot, puts, [name for name, value in pairs if value is None]))
+    return merges
+
+
+def _last(keys: pa.Array, ends: pa.Array | None) -> pa.Array:
+    """For each key the place of its last row: of the latest window, where windows are shown."""
+    codes = keys.dictionary_encode().indices
+    ranks = np.zeros(len(keys), np.int64) if ends is None else pc.fill_null(ends.cast(pa.int64()), 0).to_numpy()
+    known = np.flatnonzero(codes.is_valid().to_numpy(zero_copy_only=False))
+    own = pc.fill_null(codes, -1).to_numpy()[known]
+    order = np.lexsort((known, ranks[known], own))
+    return pa.array(known[order[np.append(own[order][1:] != own[order][:-1], True)]] if len(known) else known)
+
+
+def _flat(table: pa.Table, name: str) -> pa.Array:
+    column = table[name].combine_chunks()
+    return column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)
+
+
+def _kind(whole: bool) -> str:
+    return "string" if whole else "hash"

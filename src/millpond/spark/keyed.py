@@ -1,0 +1,198 @@
+"""Keyed tables in plans: what stands for one where a query is analysed, and how events meet its rows where it is read.
+
+For Spark a keyed table is a batch relation without rows, which carries what it is; a join with it on its key columns
+is answered by a function of the keys alone, so that rows of streams do not leave the JVM for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, TypeAlias, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import BooleanType, DataType, StructField, StructType
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType
+
+from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.model.keyed import KeyedTable, check_keyed
+from millpond.model.stream import Field
+from millpond.runtime.keyed import KeyedReader, OpenRows, defaults_of
+from millpond.spark.below import MAPPED
+from millpond.spark.catalyst import JavaObject, children, id_of, items, kind_of, outputs
+from millpond.spark.mapped import function_in
+from millpond.spark.tasks import with_code
+
+OPTIONS = ("key", "address", "type", "missing", "wrong.type", "vanished", "defaults")
+"""Options of a keyed table in a pond file."""
+
+OpenAt: TypeAlias = Callable[[str | None], OpenRows]
+"""From an address (None: the pond's own store) to what opens the rows there."""
+
+ALIVE = "_alive"
+"""The column of a join, behind the table's own, that is NULL where the event is dead for its row."""
+
+T = TypeVar("T")
+_TRANSPARENT = ("SubqueryAlias", "ResolvedHint", "Project")
+
+
+class Keyed(NamedTuple):
+    """What a relation that stands for a keyed table carries."""
+
+    reader: KeyedReader
+    schema: StructType
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What Spark is given where a query is analysed; it never runs."""
+        raise NotImplementedError(self.reader.table.name)
+
+
+class KeyedPartner(NamedTuple):
+    """The row of a keyed table that events of a plan meet: its attributes, their names, which column of the table each
+    is, and the column that will be TRUE beside them; the last attribute is NULL where the event is dead for the row.
+    """
+
+    keyed: Keyed
+    columns: tuple[str, ...]
+    attributes: list[JavaObject]
+    names: tuple[str, ...]
+    marker: JavaObject
+    prefix: str = "join"
+
+    @property
+    def lethal(self) -> bool:
+        """Whether an event may be dead for a row."""
+        table = self.keyed.reader.table
+        return "dead-letter" in (table.missing, table.wrong_type, table.vanished)
+
+
+def keyed_table(name: str, schema: str, options: Mapping[str, str]) -> tuple[KeyedTable, StructType]:
+    """A table by its columns in SQL and its options, and its columns as Spark knows them.
+
+    Raises:
+        QueryTypeError: one of them is not what it must be.
+    """
+    try:
+        columns = DataType.fromDDL(schema)
+    except Exception as error:
+        raise QueryTypeError(f"The columns of {name} are none: {error}", "Write 'id BIGINT, name STRING'.") from error
+    if not isinstance(columns, StructType) or not columns.fields:
+        raise QueryTypeError(f"{name} lists no columns.", "Write 'id BIGINT, name STRING'.")
+    names = [field.name.lower() for field in columns.fields]
+    if len(set(names)) < len(names):
+        raise QueryTypeError(f"A column of {name} is there twice.", "Give each its own name.")
+    given = {key.lower(): value for key, value in options.items()}
+    if not given.get("key"):
+        raise QueryTypeError(f"{name} has no key.", "Add OPTIONS (key 'user:{id}').")
+    plain = StructType([StructField(field.name, field.dataType) for field in columns.fields])
+    fields = tuple(Field(field.name, field.dataType.simpleString()) for field in plain.fields)
+    more = {key.replace(".", "_"): given[key].lower() for key in ("missing", "wrong.type", "vanished") if key in given}
+    form = given.get("type", "hash").lower()
+    table = KeyedTable(name, given["key"], fields, form, defaults=given.get("defaults", "{}"), **more)
+    check_keyed(table)
+    defaults_of(table)
+    return table, plain
+
+
+def keyed_frame(
+    opens: OpenAt, spark: SparkSession, name: str, schema: str | None, options: Mapping[str, str]
+) -> DataFrame:
+    """The batch frame that stands for a keyed table in joins (see `tables.MakeTable`); `opens` finds its rows.
+
+    Raises:
+        QueryTypeError: a column or an option is not what it must be.
+    """
+    table, columns = keyed_table(name, schema or "", options)
+    address = {key.lower(): value for key, value in options.items()}.get("address")
+    keyed = Keyed(KeyedReader(table, opens(address)), columns)
+    return spark.range(0).mapInArrow(keyed, columns)  # type: ignore[arg-type]
+
+
+def keyed_in(plan: JavaObject) -> tuple[Keyed, tuple[str, ...]] | None:
+    """The keyed table that a batch plan shows, and which of its columns each column of the plan is.
+
+    Raises:
+        UnsupportedQuery: the plan is more than columns of the table.
+    """
+    layers, node = [], plan
+    while kind_of(node) in _TRANSPARENT:
+        layers += [node] if kind_of(node) == "Project" else []
+        node = node.child()
+    keyed = _carried(node)
+    if keyed is None:
+        if (inside := _below(node)) is not None:
+            raise UnsupportedQuery(
+                f"The rows of {inside.reader.table.name} are only known by key, so {kind_of(node)} has none.",
+                "Join the stream with the table itself; put conditions into WHERE.",
+            )
+        return None
+    known = dict(zip(map(id_of, outputs(node)), keyed.schema.names, strict=True))
+    for layer in layers[::-1]:
+        for column in items(layer.projectList()):
+            source = column.child() if kind_of(column) == "Alias" else column
+            if kind_of(source) != "AttributeReference":
+                raise UnsupportedQuery(
+                    f"{column.name()} is computed below the join with {keyed.reader.table.name}.",
+                    "Compute it in the query's own SELECT.",
+                )
+            known[id_of(column)] = known[id_of(source)]
+    return keyed, tuple(known[id_of(column)] for column in outputs(plan))
+
+
+def asked_by(keyed: Keyed, equal: Mapping[str, list[T]], more: bool) -> list[T]:
+    """The stream's sides of the equalities of a join, in the order of the table's key columns.
+
+    `equal`: those of each column; `more`: there are other conditions.
+
+    Raises:
+        UnsupportedQuery: the join is on anything else than each key column once.
+    """
+    table = keyed.reader.table
+    if more or {name: len(some) for name, some in equal.items()} != dict.fromkeys(table.keys, 1):
+        names = " AND ".join(f"{table.name}.{name} = …" for name in table.keys)
+        raise UnsupportedQuery(
+            f"{table.name} is joined by its key alone, with values of the key columns' own types.",
+            f"Write ON {names}, cast the stream's side if need be, and put other conditions into WHERE.",
+        )
+    return [equal[name][0] for name in table.keys]
+
+
+def _below(plan: JavaObject) -> Keyed | None:
+    stack = [plan]
+    while stack:
+        node = stack.pop()
+        stack.extend(children(node))
+        if (keyed := _carried(node)) is not None:
+            return keyed
+    return None
+
+
+def _carried(node: JavaObject) -> Keyed | None:
+    function = function_in(node) if kind_of(node) == MAPPED else None
+    return function if isinstance(function, Keyed) else None
+
+
+def met(keyed: Keyed, keys: list[Column]) -> Column:
+    """For the values of key columns a struct: `c0` is TRUE where there is a partner, `c1` where the event is not dead
+    for it, and then the table's columns.
+    """
+    kinds = [BooleanType(), BooleanType(), *(field.dataType for field in keyed.schema.fields)]
+    made = StructType([StructField(f"c{place}", kind) for place, kind in enumerate(kinds)])
+    # else Spark may ask twice: once for a filter that it moves down
+    function = UserDefinedFunction(
+        _Meeting(keyed.reader), made, keyed.reader.table.name, PythonEvalType.SQL_SCALAR_ARROW_UDF, False
+    )
+    return function(*keys)
+
+
+class _Meeting:
+    """What workers run."""
+
+    def __init__(self, reader: KeyedReader) -> None:
+        self._reader = reader
+
+    def __call__(self, *keys: pa.Array) -> pa.StructArray:
+        with with_code():
+            columns = self._reader(*keys).flatten()
+        return pa.StructArray.from_arrays(columns, names=[f"c{place}" for place in range(len(columns))])
