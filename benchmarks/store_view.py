@@ -3,22 +3,29 @@
 No flags; needs a `redis-server`. The last line is one JSON object, kept in `results/`. `redis_vs_lmdb`: throughput of
 the canonical benchmark's eight queries, all served, with Redis over that with LMDB, each until its view has every row
 (the faster of two passes, in turn). `redis_tail_s`, `lmdb_tail_s`: how many of these came after the last commit.
+`read_vs_redis`: throughput with Redis while another program looks up a thousand rows a second, one by one, over that
+without; `read_p50_ms`, `read_p99_ms`: how long its look-ups took, with the pond at work on all cores.
 `view_mb`: keys and documents of a larger view; `redis_rebuild_mb_s`, `lmdb_rebuild_mb_s`: those per second when it was
 lost, from opening the pond until every row is back.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
 from engines import INSTANCES, aggregations, stream_of
 from pyspark.sql import SparkSession
-from results import keep
+from results import FOLDER, keep
 from workload import LARGE, Size, transactions, windows
 
 from millpond import Pond, spark_session
@@ -43,34 +50,53 @@ class Pass(NamedTuple):
     tail: float
 
 
-def main(size: Size = LARGE, view: Size = VIEW) -> dict[str, float]:
+def main(size: Size = LARGE, view: Size = VIEW, results: Path = FOLDER) -> dict[str, float]:
     """Run everything and print it; returns the figures of the last line."""
     spark = spark_session(f"local[{INSTANCES}]", driver_memory="4g")
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="millpond-bench-") as scratch:
         work = Path(scratch)
         with RedisServer(work / "redis") as server:
-            _throughput(spark, transactions(size), work / "pond", server, figures)
+            _throughput(spark, transactions(size), size.customers, work / "pond", server, figures)
             server.flush()
             _rebuild(spark, transactions(view), work / "large", server, figures)
     figures = {name: round(value, 3) for name, value in figures.items()}
-    keep("store_view", figures)
+    keep("store_view", figures, results)
     return figures
 
 
 def _throughput(
-    spark: SparkSession, source: Path, folder: Path, server: RedisServer, figures: dict[str, float]
+    spark: SparkSession, source: Path, customers: int, folder: Path, server: RedisServer, figures: dict[str, float]
 ) -> None:
     _pass(spark, source, folder, "lmdb")  # warms the JVM and the workers
     best: dict[str, Pass] = {}
     for _ in range(PASSES):
-        for name, store in (("lmdb", "lmdb"), ("redis", server.url)):
+        for name, store in (("lmdb", "lmdb"), ("redis", server.url), ("read", server.url)):
             server.flush()
-            done = _pass(spark, source, folder, store)
+            with _reader(server, customers, figures) if name == "read" else nullcontext():
+                done = _pass(spark, source, folder, store)
             print(f"{name:6} {done.seconds:.2f} s, {done.tail:.2f} s of them after the last commit", flush=True)
             best[name] = min(done, best.get(name, done))
     figures["redis_vs_lmdb"] = best["lmdb"].seconds / best["redis"].seconds
+    figures["read_vs_redis"] = best["redis"].seconds / best.pop("read").seconds
     figures |= {f"{name}_tail_s": done.tail for name, done in best.items()}
+
+
+@contextmanager
+def _reader(server: RedisServer, customers: int, figures: dict[str, float]) -> Iterator[None]:
+    """Another program reads meanwhile; how it fared is added to the figures."""
+    words = [sys.executable, str(Path(__file__).with_name("readers.py")), server.url, str(customers), str(QUERIES)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as running:
+        assert running.stdin is not None and running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        print("go", file=running.stdin, flush=True)
+        yield
+        print("end", file=running.stdin, flush=True)
+        told = json.loads(running.stdout.readline())
+    assert told["found"] > 0, "nothing was there to be read"
+    print(f"read   {told['reads']:,} look-ups, {told['found']:,} rows, p99 {told['p99_ms']:.1f} ms", flush=True)
+    figures |= {"read_p50_ms": told["p50_ms"], "read_p99_ms": told["p99_ms"]}
 
 
 def _pass(spark: SparkSession, source: Path, folder: Path, store: str) -> Pass:
