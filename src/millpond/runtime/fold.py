@@ -36,6 +36,7 @@ from millpond.runtime.horizon import events_needed_from, needed_from
 from millpond.runtime.joins import fold_joins
 from millpond.runtime.late_rows import write_late_rows
 from millpond.runtime.lateness import advanced
+from millpond.runtime.moved import moved_in
 from millpond.runtime.packet import GroupPart, decode_packet, late_rows_of, selected_rows_of
 from millpond.runtime.ranges import rows_due
 from millpond.runtime.raw import RawRows, piece_of_raw
@@ -93,6 +94,7 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
     reasons: dict[str, str] = {}
     delta = DeltaWriter()
     files = Files(Path(task.folder))
+    task = moved_in(task, instance, files, delta)
     marks = _marks(task, newest)
     for group in task.plan.groups:
         folding = _GroupFold(task, instance, group, files, delta, counts, reasons)

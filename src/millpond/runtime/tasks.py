@@ -127,7 +127,11 @@ class GroupState(msgspec.Struct, frozen=True):
 
 
 class FoldTask(msgspec.Struct, frozen=True):
-    """Everything a fold needs besides its packets; `feeds`: queries whose rows others read."""
+    """Everything a fold needs besides its packets; `feeds`: queries whose rows others read.
+
+    `owners[bucket]` is the bucket's instance; `map` numbers them, see `placement.moves`. `sources`: for an instance
+    that owns other buckets than in the epoch before, the instances whose state holds them.
+    """
 
     pond: str
     folder: str
@@ -137,12 +141,19 @@ class FoldTask(msgspec.Struct, frozen=True):
     lines: dict[str, TimeLine]
     drain_floor_us: dict[str, int]
     state: dict[int, dict[str, GroupState]]
-    buckets: int
+    owners: tuple[int, ...]
     writer: str
     drained: bool = False
     quarantined: frozenset[str] = frozenset()
     late: dict[str, tuple[LateAsk, ...]] = {}
     feeds: frozenset[str] = frozenset()
+    map: int = 0
+    sources: dict[int, tuple[int, ...]] = {}
+
+    @property
+    def buckets(self) -> int:
+        """How many buckets the pond has."""
+        return len(self.owners)
 
     def of(self, instance: int, group: GroupPlan | SideLog) -> GroupState:
         """What `instance` remembers of `group`, or of a side of joins."""

@@ -48,6 +48,11 @@ class DeltaWriter:
         self._parts += [data, b"\0" * padding]
         self._size += size + padding
 
+    @property
+    def sections(self) -> int:
+        """How many sections there are: the ordinal of the next one."""
+        return len(self._sections)
+
     def finish(
         self, folder: Path, number: int, instance: int, attempt: str, counts: dict[str, int]
     ) -> tuple[Receipt, bytes]:
@@ -106,6 +111,10 @@ class Files:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._mapped: dict[str, pa.Buffer] = {}
+
+    def hold(self, file: str, data: pa.Buffer) -> None:
+        """Let a file that is not written yet be read."""
+        self._mapped[file] = data
 
     def read(self, file: str, offset: int, size: int) -> pa.Buffer:
         """`size` bytes at `offset`.

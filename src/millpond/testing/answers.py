@@ -83,7 +83,7 @@ class Run:
     def __init__(
         self, folder: Path, queries: Sequence[AnyQuery], instances: int = 1, buckets: int = 64,
         followers: Sequence[Follower] = (), *, keep_rows: bool = True, stream: Stream = STREAM,
-        others: Sequence[Stream] = (), owners: tuple[int, ...] | None = None,
+        others: Sequence[Stream] = (), owners: tuple[int, ...] | None = None, token: str = "local",
     ) -> None:  # fmt: skip
         sink = Sink("memory" if keep_rows else "noop")
         remembered = [msgspec.structs.replace(query, sink=sink) for query in queries]
@@ -97,7 +97,7 @@ class Run:
         everybody: list[Follower] = [*self.sinks.values(), *self.late_sinks.values(), self.ledger, *followers]
         self._stream, self._streams = stream, {one.name: one for one in (stream, *others)}
         self.pond = LocalPond(
-            folder, [*self._streams.values()], remembered, instances, buckets, everybody, owners=owners
+            folder, [*self._streams.values()], remembered, instances, buckets, everybody, token, owners
         )
 
     def epoch(self, partitions: Sequence[Rows]) -> None:
