@@ -107,10 +107,9 @@ def realigned(owners: Sequence[int], shards: Sequence[str], instances: int) -> O
     codes, held = np.array([names.index(shard) for shard in shards]), np.array(owners)
     counts = np.zeros((instances, len(names)), np.int64)
     np.add.at(counts, (held, codes), 1)
-    homes = np.where(counts.any(axis=1), counts.argmax(axis=1), -1)
-    sizes = counts.sum(axis=0)
+    homes, sizes = np.where(counts.any(axis=1), counts.argmax(axis=1), -1), counts.sum(axis=0)
     for shard in sorted({*range(len(names))} - {*homes.tolist()}, key=lambda shard: -int(sizes[shard])):
-        homes[_spare(homes, counts, sizes)] = shard
+        homes[_spare(homes, counts, shard)] = shard
     away = np.flatnonzero(homes[held] != codes)
     kept = np.bincount(np.delete(held, away), minlength=instances)
     for bucket in away.tolist():
@@ -120,14 +119,15 @@ def realigned(owners: Sequence[int], shards: Sequence[str], instances: int) -> O
     return tuple(held.tolist())
 
 
-def _spare(homes: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> int:
-    """The instance that another shard can have: one without buckets, else of a shard with the smallest shares."""
+def _spare(homes: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], shard: int) -> int:
+    """The instance that another shard can have: one without buckets, else of a shard with the smallest shares the one
+    that moves fewest.
+    """
     if (homes < 0).any():
         return int(np.argmax(homes < 0))
-    at_home = np.bincount(homes, minlength=len(sizes))
-    shares = np.where(at_home > 1, sizes / np.maximum(at_home, 1), np.inf)
-    of = np.flatnonzero(homes == np.argmin(shares))
-    return int(of[np.argmin(counts.sum(axis=1)[of])])
+    sizes, at_home = counts.sum(axis=0), np.bincount(homes, minlength=counts.shape[1])
+    of = np.flatnonzero(homes == np.argmin(np.where(at_home > 1, sizes / np.maximum(at_home, 1), np.inf)))
+    return int(of[np.argmin(counts[of, homes[of]] - counts[of, shard])])
 
 
 def runs_of(owners: Iterable[int]) -> Runs:
