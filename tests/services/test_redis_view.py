@@ -25,9 +25,11 @@ from millpond.model.query import Query
 from millpond.model.windows import length_us
 from millpond.placement.alignment import placement_of
 from millpond.placement.slots import even_owners, hash_tags, slots_of
+from millpond.runtime.epoch import maps
 from millpond.runtime.followers.rows import RowsReader, section_reader
 from millpond.runtime.followers.runner import Runner
 from millpond.runtime.followers.shared_view import Caught, Share, SharedView, catch_up, owners_of
+from millpond.runtime.followers.slots import SlotsWatch
 from millpond.runtime.followers.view import ViewFollower, scan
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.backends.redis import RedisStore
@@ -49,7 +51,9 @@ SECONDS = 20.0
 class Bench:
     """A pond without Spark, its view in memory and its view in Redis, which threads keep, one per instance."""
 
-    def __init__(self, folder: Path, url: str, seed: int, owners: tuple[int, ...]) -> None:
+    def __init__(
+        self, folder: Path, url: str, seed: int, owners: tuple[int, ...] = OWNERS, *, following: bool = False
+    ) -> None:
         self.case = random_case(seed, 150, 8, menu=Menu(raising=False))
         self.queries = [query for query in self.case.queries if isinstance(query, Query)]
         self.served = [msgspec.structs.replace(query, serve=True) for query in self.queries]
@@ -66,7 +70,9 @@ class Bench:
         self.fed = 0
         self.stores = [RedisStore(self.url, hash_tags(BUCKETS), owner="p", check=False) for _ in range(INSTANCES)]
         self.store = RedisStore(self.url, hash_tags(BUCKETS), owner="p")
-        self.shared = SharedView(self.store, Share(str(folder), owners, INSTANCES, self.sizes, -1), self.settle)
+        self.slots = SlotsWatch(BUCKETS, INSTANCES, every_us=50_000)
+        share = Share(str(folder), owners, INSTANCES, self.sizes, -1)
+        self.shared = SharedView(self.store, share, self.settle, watch=self.slots if following else None)
         self.runner = Runner(
             log, manifests, [self.shared], first_delay=0.05, longest_delay=0.2, look_every=0.3
         )
@@ -78,9 +84,16 @@ class Bench:
 
     def epochs(self, count: int) -> None:
         for epoch in self.case.epochs[self.fed : self.fed + count]:
+            wanted = self.slots.wanted(self.owners)
+            if wanted is not None:
+                self.run.pond.move(*wanted)
             self.run.epoch(self.deal(epoch))
             self.runner.notify(self.run.pond.manifest.n)
         self.fed += count
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        return maps(self.run.pond.setting, self.run.pond.manifest)[1].owners
 
     def drain(self) -> None:
         self.run.pond.drain()
@@ -111,10 +124,11 @@ def contents(store: BucketStore, queries: Sequence[Query]) -> dict[tuple[str, in
 
 @contextmanager
 def bench(
-    folder: Path, servers: RedisServer | RedisCluster, seed: int = 3, owners: tuple[int, ...] = OWNERS
-) -> Iterator[Bench]:
+    folder: Path, servers: RedisServer | RedisCluster, seed: int = 3, owners: tuple[int, ...] = OWNERS,
+    following: bool = False,
+) -> Iterator[Bench]:  # fmt: skip
     servers.flush()
-    made = Bench(folder / "pond", servers.url, seed, owners)
+    made = Bench(folder / "pond", servers.url, seed, owners, following=following)
     made.runner.start()
     try:
         yield made
@@ -252,6 +266,82 @@ def test_slots_that_move_under_a_running_view(redis_installed: None, tmp_path: P
         assert placement_of(OWNERS, shards).local_hit_rate == 1 - len(moved) / BUCKETS, "owners stay"
 
 
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_owners_follow_slots_that_move_and_the_view_follows_owners(
+    replicas: int, redis_installed: None, tmp_path: Path
+) -> None:
+    """From a primary to another, with a replica also after a fail-over: aligned again, and nothing is lost."""
+    gone = range(10)
+    with (
+        RedisCluster(tmp_path / "servers", replicas=replicas) as cluster,
+        bench(tmp_path, cluster, following=True) as made,
+    ):
+        made.epochs(2)
+        assert made.caught_up() and made.owners == OWNERS
+        cluster.move(slots_of(pa.array(hash_tags(BUCKETS)[: len(gone)])).tolist(), 0, 2, lambda: None)
+        until(lambda: made.slots.wanted(OWNERS) is not None, "slots have come to rest elsewhere")
+        assert made.run.pond.manifest.map == 0, "nobody moves anything before the next epoch"
+        made.epochs(1)
+        number = made.run.pond.manifest.map
+        assert number > 0 and made.owners == (2,) * len(gone) + OWNERS[len(gone) :]
+        assert made.caught_up()
+        placed = placement_of(made.owners, made.store.shards(range(BUCKETS)))
+        assert placed.local_hit_rate == 1
+        assert made.shared.note is not None and made.shared.note.startswith(
+            f"the bucket map changed by record {number}: slots of the store lie elsewhere: 10 of 48 buckets follow "
+        )
+        assert "local-hit rate 87.5% before, 100.0% after" in made.shared.note
+        if replicas:
+            cluster.servers[2].kill()
+        made.epochs(2)
+        assert made.caught_up(), made.runner.status()
+        made.store.clear_many(range(0, BUCKETS, 5))  # replayed from records of both maps
+        made.epochs(3)
+        made.drain()
+        made.check()
+        assert made.run.pond.manifest.map == number, "a replica that takes over moves no bucket"
+        assert "buckets that the store had lost were replayed" in str(made.shared.note)
+
+
+def test_a_node_of_a_cluster_without_memory(redis_installed: None, tmp_path: Path) -> None:
+    with RedisCluster(tmp_path / "servers") as cluster, bench(tmp_path, cluster) as made:
+        made.epochs(2)
+        assert made.caught_up()
+        limit(cluster.servers[1], 1)
+        made.epochs(3)
+        until(lambda: "no memory left" in str(made.runner.status()[0].error), "the status tells of it")
+        assert made.runner.status()[0].failures
+        limit(cluster.servers[1], 0)
+        made.epochs(3)
+        made.drain()
+        made.check()
+        status = made.runner.status()[0]
+        assert (status.error, status.failures, status.note) == (None, 0, None), "nothing was lost"
+
+
+@pytest.mark.slow
+def test_a_node_that_is_stopped_for_twenty_seconds(redis_installed: None, tmp_path: Path) -> None:
+    """Without replicas nobody takes over: epochs go on, the view waits, and is whole when the node goes on."""
+    with RedisCluster(tmp_path / "servers") as cluster, bench(tmp_path, cluster) as made:
+        made.epochs(2)
+        assert made.caught_up()
+        cluster.servers[1].pause()
+        try:
+            began = time.monotonic()
+            for _ in range(4):
+                made.epochs(1)
+                time.sleep(1)
+            until(lambda: made.runner.status()[0].error is not None, "the status tells of it")
+            time.sleep(max(0.0, began + 20 - time.monotonic()))
+            assert made.runner.status()[0].behind >= 4
+        finally:
+            cluster.servers[1].resume()
+        made.epochs(2)
+        made.drain()
+        made.check()
+        assert made.runner.status()[0].error is None
+
+
 def test_a_primary_that_sleeps_until_its_replica_has_taken_over(redis_installed: None, tmp_path: Path) -> None:
     with RedisCluster(tmp_path / "servers", replicas=1) as cluster, bench(tmp_path, cluster) as made:
         made.epochs(2)
@@ -320,7 +410,7 @@ def test_an_instance_reads_and_writes_once_per_record(
             monkeypatch.setattr(RedisStore, name, counting)
         made.epochs(1)
         n = made.run.pond.manifest.n
-        made.shared.apply(n, None, None)  # type: ignore[arg-type]
+        made.shared.apply(n, None, made.run.pond.manifest)  # type: ignore[arg-type]
         assert calls == ["apply_many"] * INSTANCES
 
 

@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from millpond.log.manifest import Manifest
+from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.protocol import AlreadyTrue, Append, Committed, Run, Steps, Writer
 from millpond.log.records import ChangeRecord, Entry, EpochRecord, Offsets, decode, encode
-from millpond.testing.simulated_driver import ActorSteps, Attempt, Driver, Packet
+from millpond.testing.simulated_driver import ActorSteps, Attempt, Driver, Moves, Packet
 from millpond.testing.simulated_world import Sink
 from millpond.testing.simulation import PLANNED, Parts, SimulationFailure, simulate
 
@@ -142,6 +142,35 @@ class FoldsAsPacketsArrive(Driver):
         return arrived
 
 
+class LeavesMovedStateLive(Driver):
+    """Makes the state of moved buckets anew, and does not end what it was made of."""
+
+    def moved(self, run: Run) -> list[LiveSection]:
+        return []
+
+
+class TakesOverNothing(Driver):
+    """Gives buckets to other instances, which go on with what they have themselves."""
+
+    def moves(self, run: Run) -> Moves:
+        return super().moves(run)._replace(sources={})
+
+
+class ReadsOnlyItsOwn(Driver):
+    """Lets an instance whose buckets changed read its own state alone."""
+
+    def moves(self, run: Run) -> Moves:
+        found = super().moves(run)
+        return found._replace(sources={instance: (instance,) for instance in found.sources})
+
+
+class ForgetsItsMap(Driver):
+    """Commits epochs that do not say of which map they are."""
+
+    def commit(self, phase: str, record: EpochRecord | ChangeRecord, body: bytes) -> ActorSteps[None]:
+        yield from super().commit(phase, replace(record, map=0) if isinstance(record, EpochRecord) else record, body)
+
+
 class UnguardedSink(Sink):
     """Shows whatever it is handed."""
 
@@ -177,6 +206,10 @@ MUTANTS = [
     Parts(driver=CountsEveryAttempt),
     Parts(driver=ForgetsWhatIsSuperseded),
     Parts(driver=FoldsAsPacketsArrive),
+    Parts(driver=LeavesMovedStateLive),
+    Parts(driver=TakesOverNothing),
+    Parts(driver=ReadsOnlyItsOwn),
+    Parts(driver=ForgetsItsMap),
     Parts(sink=UnguardedSink),
     Parts(sink=SinkThatAcceptsHoles),
     Parts(sink=SinkWithSeparateCursor),

@@ -7,7 +7,9 @@ import os
 import random
 import shutil
 import subprocess
+import time
 from datetime import datetime, timezone
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from millpond import Pond
 from millpond.control.latest import ServedRows
-from millpond.control.placed import read_placement
+from millpond.control.placed import placement_text, read_placement
 from millpond.control.reader import look_up
 from millpond.errors import ForeignPondError, PlaceError
 from millpond.placement.slots import buckets_of, hash_tags, slots_of
@@ -178,6 +180,56 @@ def test_hosts_that_do_not_see_the_folder_reach_its_files_through_the_store(
     with Pond(spark, tmp_path / "plain", instances=2) as pond, pytest.raises(PlaceError, match="or give it a store"):
         pond.load((TEXT + CHAINED).format(base=tmp_path, name="plain"))
         pond.open()
+
+
+def test_owners_follow_slots_that_move(spark: SparkSession, tmp_path: Path, redis_installed: None) -> None:
+    """While a pond is open slots move: the next epochs move their buckets, and no look-up differs from LMDB's."""
+    (tmp_path / "in").mkdir()
+    with RedisCluster(tmp_path / "servers") as cluster:
+        with (
+            Pond(spark, tmp_path / "redis", instances=3, store=cluster.url) as pond,
+            Pond(spark, tmp_path / "lmdb", instances=3, store="lmdb") as plain,
+        ):
+            for one in (pond, plain):
+                one.load(TEXT.format(base=tmp_path, name=one.path.name))
+            files = count()
+
+            def run() -> None:
+                write_file(tmp_path / "in", next(files))
+                pond.run()
+                plain.run()
+
+            run()
+            assert pond.placement().since is None and pond.placement().local_hit_rate == 1
+            gone = 70
+            cluster.move(slots_of(pa.array(hash_tags(1024)[:gone])).tolist(), 0, 2, lambda: None)
+            assert pond.placement().local_hit_rate == 1 - gone / 1024
+            while pond.placement().since is None:
+                run()
+                time.sleep(1)
+            run()
+            placed = pond.placement()
+            assert [share.buckets for share in placed.shares] == [342 - gone, 341, 341 + gone]
+            assert placed.local_hit_rate == 1 and placed.since is not None
+            assert f"{gone} of 1,024 buckets follow them" in placed.since.why
+            # the map has a record of its own, so epochs have other numbers
+            rows = [{key: one.document and one.document["row"] for key, one in served(of).items()}
+                    for of in (pond, plain)]  # fmt: skip
+            assert rows[0] == rows[1] and any(rows[0].values())
+            for name in ("spend", "running"):
+                assert rows_in(spark, tmp_path, "redis", name) == rows_in(spark, tmp_path, "lmdb", name)
+            status = next(one for one in pond.status() if one.name == "view")
+            assert f"the bucket map changed by record {placed.since.n}: {placed.since.why}" == status.note
+        with Pond(spark, tmp_path / "redis", instances=3, store=cluster.url) as again:
+            again.load(TEXT.format(base=tmp_path, name="redis"))
+            write_file(tmp_path / "in", 99)
+            again.run()
+            assert again.placement() == placed == read_placement(tmp_path / "redis", cluster.url)
+        assert f"owners since record {placed.since.n}, 20" in placement_text(placed)
+
+
+def rows_in(spark: SparkSession, base: Path, name: str, query: str) -> list[str]:
+    return sorted(map(str, spark.read.parquet(str(base / name / query)).drop("_epoch").collect()))
 
 
 def served_of(spark: SparkSession, base: Path) -> dict[tuple[str, str], Served]:

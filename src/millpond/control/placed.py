@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from millpond.control.progress import utc
 from millpond.control.reader import read_truth
-from millpond.control.wiring import open_store
+from millpond.control.wiring import Truth, open_store
 from millpond.errors import StoreError
-from millpond.placement.alignment import Placement, owners_in, placement_of
+from millpond.log.records import ChangeRecord, decode
+from millpond.model.changes import map_change_in
+from millpond.model.spec import PondSpec
+from millpond.placement.alignment import Placement, Since, placement_of
+from millpond.placement.moves import maps_in
+from millpond.state.store import BucketStore
 
 
 def read_placement(folder: Path, store: str) -> Placement:
@@ -22,9 +28,24 @@ def read_placement(folder: Path, store: str) -> Placement:
         raise unserved()
     opened = open_store(store, truth, spec.buckets, read_only=True)
     try:
-        return placement_of(owners_in(spec), opened.shards(range(spec.buckets)))
+        return placed_now(truth, spec, opened)
     finally:
         opened.close()
+
+
+def placed_now(truth: Truth, spec: PondSpec, store: BucketStore) -> Placement:
+    """The same of a store that is open.
+
+    Raises:
+        StoreError: it cannot be read.
+        CorruptError: the log does not read.
+    """
+    now = maps_in(spec, truth.manifest)[1]
+    found = placement_of(now.owners, store.shards(range(spec.buckets)))
+    data = truth.log.read(now.number) if now.number else None
+    record = None if data is None else decode(data).record
+    change = map_change_in(record.change) if isinstance(record, ChangeRecord) else None
+    return found if record is None or change is None else found._replace(since=Since(now.number, record.at, change.why))
 
 
 def unserved() -> StoreError:
@@ -46,6 +67,8 @@ def placement_text(found: Placement) -> str:
       1         2         50.0 %    a:1
       local-hit rate 75.0 %: 3 of 4 buckets are on the shard that has most of their instance's
     <BLANKLINE>
+
+    Then, if owners ever changed, by which record, when and why.
     """
     local, owned = sum(share.local for share in found.shares), sum(share.buckets for share in found.shares)
     rows: list[tuple[object, ...]] = [("buckets", "instance", "shard")]
@@ -59,7 +82,10 @@ def placement_text(found: Placement) -> str:
         f"local-hit rate {_percent(found.local_hit_rate)}: {local:,} of {owned:,} buckets are on the shard "
         "that has most of their instance's"
     )
-    return "\n".join(["placement, by the store's own map", *(f"  {line}" for line in [*lines, last])]) + "\n"
+    lines.append(last)
+    if found.since is not None:
+        lines.append(f"owners since record {found.since.n}, {utc(found.since.at_us)}: {found.since.why}")
+    return "\n".join(["placement, by the store's own map", *(f"  {line}" for line in lines)]) + "\n"
 
 
 def _percent(part: float) -> str:

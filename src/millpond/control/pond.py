@@ -16,7 +16,7 @@ from millpond.control.carriage import Carriage, carriage
 from millpond.control.causes import Why, explain_why
 from millpond.control.compiling import compiled_of, write_compiled
 from millpond.control.inputs import empty_inputs
-from millpond.control.placed import unserved
+from millpond.control.placed import placed_now, unserved
 from millpond.control.reader import read_truth
 from millpond.control.schemas import check_files
 from millpond.control.tables import own_tables
@@ -30,7 +30,7 @@ from millpond.model.query import changed_functions
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Stream
-from millpond.placement.alignment import Placement, owners_in, placement_of, with_owners
+from millpond.placement.alignment import Placement, owners_in, with_owners
 from millpond.plan.build import build_plan
 from millpond.plan.plan import Plan
 from millpond.runtime.columns import arrow_type
@@ -310,7 +310,7 @@ class Pond:
         driver = Driver(
             self._reading, setting, truth.log, truth.manifests, new_writer(truth),
             followers.runner.notify, followers.followed, self._committed,
-            carried.open_files, carried.carrier,
+            carried.open_files, carried.carrier, followers.wanted,
         )  # fmt: skip
         try:
             check_deltas(self.path, truth.log, truth.manifest)
@@ -334,7 +334,7 @@ class Pond:
                 f"{self.path} was made for {_differences(known, spec)}.",
                 "Use the queries it was made for, or a new folder.",
             )
-        # state lies by instance, so owners stay as they were chosen
+        # changes of owners are counted from those that the pond was made with
         chosen = owners_for(self.queries, self._store, instances, spec.buckets) if known is None else owners_in(known)
         return with_owners(spec, chosen)
 
@@ -433,7 +433,7 @@ class Pond:
         """
         if self._followers is None or self._followers.store is None or self._spec is None:
             raise unserved()
-        return placement_of(owners_in(self._spec), self._followers.store.shards(range(self._spec.buckets)))
+        return placed_now(*read_truth(self.path), self._followers.store)
 
     def sharing(self) -> Sharing:
         """How much state the queries share now, against one copy per query; see `runtime.sharing`.

@@ -19,7 +19,8 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.windows import length_us
-from millpond.placement.alignment import Owners, aligned_owners, owners_in
+from millpond.placement.alignment import Owners, aligned_owners
+from millpond.placement.moves import maps_in
 from millpond.placement.slots import even_owners, hash_tags
 from millpond.runtime.carried import Carrier
 from millpond.runtime.followers.prune import PruneFollower
@@ -27,6 +28,7 @@ from millpond.runtime.followers.rows import RowsReader, section_reader
 from millpond.runtime.followers.runner import Runner, Runners
 from millpond.runtime.followers.shared_view import Settle, Share, SharedView
 from millpond.runtime.followers.sinks import MemoryTables, sink_follower
+from millpond.runtime.followers.slots import SlotsWatch, Wanted
 from millpond.runtime.followers.view import ViewFollower
 from millpond.runtime.keyed import OpenRows
 from millpond.state.backends.lmdb import LmdbStore
@@ -65,6 +67,11 @@ class Followers(NamedTuple):
     late_tables: MemoryTables
     store: BucketStore | None
     prune: PruneFollower
+    slots: SlotsWatch | None = None
+
+    def wanted(self, owners: Owners) -> Wanted | None:
+        """Owners that fit the store's shards better, if it has several and slots moved; asks no store."""
+        return None if self.slots is None else self.slots.wanted(owners)
 
     def close(self, timeout: float = 30.0) -> None:
         """Stop the thread and close the store; one that hangs in a store is left behind with it."""
@@ -253,12 +260,14 @@ def follow(
         if query.late_sink is not None:
             runner.add(sink_follower(query, truth.pond, late_rows, cursors, memory=late_tables, late=True))
     served = {query.name: length_us(query.window) for query in queries if isinstance(query, Query) and query.serve}
-    opened = None
+    opened = slots = None
     if served:
         opened = open_store(store, truth, spec.buckets)
         if on_network(store):
-            share = Share(str(truth.folder), owners_in(spec), spec.instances, served, -1)
-            view = SharedView(opened, share, settle)
+            number, owners = maps_in(spec, truth.manifest)[0]
+            share = Share(str(truth.folder), owners, spec.instances, served, -1, number)
+            slots = SlotsWatch(spec.buckets, spec.instances)
+            view = SharedView(opened, share, settle, start=truth.manifest.n, watch=slots)
             runners = Runners(runner, Runner(truth.log, truth.manifests, [view], look_every=LOOK_SECONDS))
         else:
             head = partial(load, truth.log, truth.manifests)
@@ -267,7 +276,7 @@ def follow(
         truth.folder, lambda: _lowest(runners), grace_seconds, carrier, start=truth.manifest.n
     )
     runner.add(prune)
-    return Followers(runners, tables, late_tables, opened, prune)
+    return Followers(runners, tables, late_tables, opened, prune, slots)
 
 
 def _lowest(runner: Runners) -> int:

@@ -57,7 +57,9 @@ class LiveSection(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A change since the last claim: its record's number and its opaque JSON."""
+    """A change since the last claim, or the one that epochs name as their `map`: its record's number, its opaque
+    JSON.
+    """
 
     n: int
     change: str
@@ -133,7 +135,8 @@ class _Draft:
         self._n, self._digest = record.n, entry.digest
         match record:
             case ClaimRecord():
-                self._fields.update(writer=record.writer, spec=record.spec, changes=())
+                kept = tuple(change for change in self._fields["changes"] if change.n == self._fields["map"])
+                self._fields.update(writer=record.writer, spec=record.spec, changes=kept)
             case ChangeRecord():
                 self._fields["changes"] += (Change(record.n, record.change),)
             case EpochRecord():

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from millpond.errors import CorruptError
 from millpond.model.spec import PondSpec
@@ -38,11 +39,20 @@ class Share(NamedTuple):
     local: int
 
 
+class Since(NamedTuple):
+    """The record by which owners changed last, when it was written (µs since 1970 UTC), and why."""
+
+    n: int
+    at_us: int
+    why: str
+
+
 class Placement(NamedTuple):
-    """Which instance owns which buckets, and where they lie, at one moment."""
+    """Which instance owns which buckets, and where they lie, at one moment; `since`: None if owners never changed."""
 
     stretches: tuple[Stretch, ...]
     shares: tuple[Share, ...]
+    since: Since | None = None
 
     @property
     def local_hit_rate(self) -> float:
@@ -79,6 +89,47 @@ def aligned_owners(shards: Sequence[str], instances: int) -> Owners:
     return tuple(owners.tolist())
 
 
+def realigned(owners: Sequence[int], shards: Sequence[str], instances: int) -> Owners:
+    """The owners after as few moves as make every bucket lie on the shard that has most of its instance's.
+
+    A shard that is the home of no instance gets one that has nothing, else one of a shard with several. Buckets away
+    from home go to the instance of their shard that has the fewest; all others stay. With fewer instances than shards
+    nothing moves: shares are even then, and some instances have several shards.
+
+    >>> realigned((0, 0, 0, 1, 1, 1), ["a", "a", "b", "b", "b", "b"], 2)
+    (0, 0, 1, 1, 1, 1)
+    >>> realigned((0, 0, 0, 1, 1, 1), ["c", "c", "c", "b", "b", "b"], 2)
+    (0, 0, 0, 1, 1, 1)
+    """
+    names = list(dict.fromkeys(shards))
+    if instances < len(names):
+        return tuple(owners)
+    codes, held = np.array([names.index(shard) for shard in shards]), np.array(owners)
+    counts = np.zeros((instances, len(names)), np.int64)
+    np.add.at(counts, (held, codes), 1)
+    homes, sizes = np.where(counts.any(axis=1), counts.argmax(axis=1), -1), counts.sum(axis=0)
+    for shard in sorted({*range(len(names))} - {*homes.tolist()}, key=lambda shard: -int(sizes[shard])):
+        homes[_spare(homes, counts, shard)] = shard
+    away = np.flatnonzero(homes[held] != codes)
+    kept = np.bincount(np.delete(held, away), minlength=instances)
+    for bucket in away.tolist():
+        at_home = np.flatnonzero(homes == codes[bucket])
+        held[bucket] = at_home[np.argmin(kept[at_home])]
+        kept[held[bucket]] += 1
+    return tuple(held.tolist())
+
+
+def _spare(homes: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], shard: int) -> int:
+    """The instance that another shard can have: one without buckets, else of a shard with the smallest shares the one
+    that moves fewest.
+    """
+    if (homes < 0).any():
+        return int(np.argmax(homes < 0))
+    sizes, at_home = counts.sum(axis=0), np.bincount(homes, minlength=counts.shape[1])
+    of = np.flatnonzero(homes == np.argmin(np.where(at_home > 1, sizes / np.maximum(at_home, 1), np.inf)))
+    return int(of[np.argmin(counts[of, homes[of]] - counts[of, shard])])
+
+
 def runs_of(owners: Iterable[int]) -> Runs:
     """The runs of equal owners.
 
@@ -96,8 +147,17 @@ def owners_in(spec: PondSpec) -> Owners:
     """
     if isinstance(spec.owned, msgspec.UnsetType):
         return even_owners(spec.buckets, spec.instances)
-    owners = tuple(instance for instance, count in spec.owned for _ in range(count))
-    if len(owners) != spec.buckets or not {*owners} <= {*range(spec.instances)}:
+    return owners_of_runs(spec.owned, spec.buckets, spec.instances)
+
+
+def owners_of_runs(runs: Runs, buckets: int, instances: int) -> Owners:
+    """The instance of each bucket.
+
+    Raises:
+        CorruptError: they are not as many as the buckets and instances.
+    """
+    owners = tuple(instance for instance, count in runs for _ in range(count))
+    if len(owners) != buckets or not {*owners} <= {*range(instances)}:
         raise CorruptError("The stored owners of the pond's buckets are not those of its spec.", "Restore the log.")
     return owners
 

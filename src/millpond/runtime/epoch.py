@@ -10,9 +10,12 @@ import msgspec
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.port import numbered_name
 from millpond.log.protocol import Run
-from millpond.log.records import EpochRecord, Fates, Offsets, Receipt
+from millpond.log.records import ChangeRecord, EpochRecord, Fates, Offsets, Receipt
+from millpond.model.changes import MapChange, change_to_json
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING
+from millpond.placement.alignment import Owners, runs_of
+from millpond.placement.moves import BucketMap, bucket_maps, sources
 from millpond.plan.chain import drained_at, feeds, halted, last_row_us, levels
 from millpond.plan.join import SideLog, last_final_us
 from millpond.plan.late import late_asks
@@ -22,6 +25,7 @@ from millpond.runtime.horizon import events_needed_from, needed_from
 from millpond.runtime.joins import joins_need_from
 from millpond.runtime.lateness import ANY_PARTITION, advanced
 from millpond.runtime.layout import ReadLayout
+from millpond.runtime.moved import STATE, moving
 from millpond.runtime.tallies import tallies_needed_from
 from millpond.runtime.tasks import FoldTask, GatherTask, GroupState, SectionPlace, TimeLine, Watermark
 
@@ -30,7 +34,9 @@ Idle = Mapping[str, frozenset[str]]
 
 
 class Setting(NamedTuple):
-    """What stays the same from epoch to epoch: where the pond is, and how it is laid out; `owners` of buckets."""
+    """What stays the same from epoch to epoch: where the pond is, and how it is laid out; `owners` of buckets, as the
+    pond was made with them.
+    """
 
     pond: str
     folder: str
@@ -89,6 +95,17 @@ def depth(setting: Setting) -> int:
     return max(levels(setting.streams, setting.plan.asked).values(), default=0)
 
 
+def maps(setting: Setting, manifest: Manifest) -> tuple[BucketMap, BucketMap]:
+    """The map by which state lies, and the one for the next epoch."""
+    return bucket_maps(setting.owners, setting.instances, manifest)
+
+
+def map_record(run: Run, writer: str, owners: Owners, why: str, at_us: int) -> ChangeRecord:
+    """The record by which buckets get other owners, from the next epoch on."""
+    change = change_to_json(MapChange(runs_of(owners), why))
+    return ChangeRecord(n=run.n, writer=writer, prev=run.prev, at=at_us, change=change)
+
+
 def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> GatherTask:
     """The gather of the epoch; `now_us` bounds how far ahead an event may be."""
     layout = with_chained(setting.layout, setting.streams, setting.plan)
@@ -96,7 +113,7 @@ def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> Gather
         setting.plan,
         layout,
         time_lines(setting, run.manifest, {}),
-        setting.owners,
+        maps(setting, run.manifest)[1].owners,
         setting.instances,
         now_us,
         frozenset(run.manifest.quarantined),
@@ -124,6 +141,7 @@ def fold_task(
         instance: {group.id: group_state(run.manifest, instance, group) for group in kept}
         for instance in range(setting.instances)
     }
+    lies, now = maps(setting, run.manifest)
     return FoldTask(
         setting.pond,
         setting.cache,
@@ -132,12 +150,14 @@ def fold_task(
         lines,
         floors,
         state,
-        len(setting.owners),
+        now.owners,
         writer,
         drain,
         frozenset(run.manifest.quarantined),
         late_asks(setting.plan, setting.streams),
         feeds(setting.streams),
+        now.number,
+        sources(lies.owners, now.owners),
     )
 
 
@@ -262,10 +282,11 @@ def assemble(
         idle={stream: sorted(line.idle) for stream, line in task.lines.items() if line.idle},
         watermark_floor=task.drain_floor_us,
         drained=task.drained,
+        map=task.map,
         receipts=tuple(receipts),
         counts=_counts(receipts),
         fates=fates,
-        retired=retired(setting.plan, run.manifest, after, followed),
+        retired=retired(setting.plan, run.manifest, after, followed, task.sources),
         quarantined=_raised(receipts),
     )
     return record, b"".join(bodies)
@@ -307,11 +328,15 @@ def _raised(receipts: Sequence[Receipt]) -> dict[str, str]:
     return dict(sorted(reasons.items()))
 
 
-def retired(plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], followed: int) -> tuple[str, ...]:
-    """Sections that nobody needs any more: segments whose slices no open window holds, rows everybody has.
+def retired(
+    plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], followed: int, remade: Collection[int] = ()
+) -> tuple[str, ...]:
+    """Sections that nobody needs any more: segments whose slices no open window holds, rows everybody has, and state
+    of instances that was `remade` as other buckets became theirs.
 
     Rows of served queries stay, so that a lost view can be made again; their late rows go.
     """
+    moved = {one.id for one in moving(plan)}
     marks = {group.id: (group, after.get(group.stream, Watermark())) for group in plan.groups}
     horizons = {("segment", name): needed_from(group.celled, mark) for name, (group, mark) in marks.items()}
     horizons |= {("events", name): events_needed_from(group, mark) for name, (group, mark) in marks.items()}
@@ -320,7 +345,9 @@ def retired(plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], foll
     served = {query.query.name for group in plan.groups for query in group.queries if query.query.serve}
     gone = []
     for section in manifest.sections.values():
-        if section.kind in ("segment", "events", "tallies"):
+        if section.instance in remade and section.group in moved and section.kind in STATE:
+            gone.append(section.id)
+        elif section.kind in ("segment", "events", "tallies"):
             horizon, last = horizons.get((section.kind, section.group)), section.info.get("last")
             past = horizon is not None and isinstance(last, int) and last <= horizon
             if past or not section.rows:  # one without atoms was written for what it supersedes

@@ -17,16 +17,17 @@ import pyarrow as pa
 from millpond.arrays import Ints
 from millpond.clock import lap_us
 from millpond.faults import reached
-from millpond.log.records import Fates, Receipt
+from millpond.log.records import Receipt
 from millpond.model.windows import Range
 from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
+from millpond.runtime.arrived import arrived
 from millpond.runtime.changes import Changes
 from millpond.runtime.closing import Closing, at_once, batches, closing_windows, together
 from millpond.runtime.collected import Collected
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.counted import counter_of, needed_events, passed_now, worth_merging
-from millpond.runtime.counting import add_fates, bounded
+from millpond.runtime.counting import bounded
 from millpond.runtime.deduplicated import decided
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.framed import Due, rows_of_events
@@ -36,7 +37,8 @@ from millpond.runtime.horizon import events_needed_from, needed_from
 from millpond.runtime.joins import fold_joins
 from millpond.runtime.late_rows import write_late_rows
 from millpond.runtime.lateness import advanced
-from millpond.runtime.packet import GroupPart, decode_packet, late_rows_of, selected_rows_of
+from millpond.runtime.moved import moved_in
+from millpond.runtime.packet import GroupPart
 from millpond.runtime.ranges import rows_due
 from millpond.runtime.raw import RawRows, piece_of_raw
 from millpond.runtime.rows import BlockKeys, Family, families, rows_of_block, rows_of_sessions
@@ -72,48 +74,29 @@ def fold(
         FilesLostError: a store that carries files has lost some.
     """
     began = lap_us()
-    arrived = [(*decode_packet(packet), packet) for packet in packets]
-    arrived.sort(key=lambda packet: (packet[0].stream, packet[0].partition, packet[0].sequence))
-    counts = {f"bytes_moved:{WHOLE_POND}": sum(packet.size for packet in packets)}
-    fates: Fates = {}
-    newest: dict[str, dict[str, int]] = {}
-    late: dict[str, list[pa.RecordBatch]] = {}
-    selected: dict[str, list[pa.RecordBatch]] = {}
-    parts: dict[str, list[GroupPart]] = {}
-    for header, groups, packet in arrived:
-        for query, found in header.counts.items():
-            for name, value in found.items():
-                counts[f"{name}:{query}"] = counts.get(f"{name}:{query}", 0) + value
-        add_fates(fates, header.fates)
-        for held, rows in ((late, late_rows_of(header, packet)), (selected, selected_rows_of(header, packet))):
-            if rows is not None:
-                held.setdefault(header.stream, []).append(rows)
-        reached_so_far = newest.setdefault(header.stream, {})
-        for name, time in header.newest_us.items():
-            reached_so_far[name] = max(time, reached_so_far.get(name, time))
-        for part in groups:
-            parts.setdefault(part.group, []).append(part)
-    counts |= {f"max_time:{stream}:{name}": time for stream, times in newest.items() for name, time in times.items()}
+    came = arrived(packets)
+    counts = came.counts | {f"bytes_moved:{WHOLE_POND}": sum(packet.size for packet in packets)}
     reasons: dict[str, str] = {}
     delta = DeltaWriter()
     files.fetch(task.files(instance))
-    marks = _marks(task, newest)
+    task = moved_in(task, instance, files, delta)
+    marks = _marks(task, came.newest)
     for group in task.plan.groups:
         folding = _GroupFold(task, instance, group, files, delta, counts, reasons)
-        folding.run(parts.get(group.id, []), *marks.get(group.stream, (Watermark(), Watermark())))
+        folding.run(came.parts.get(group.id, []), *marks.get(group.stream, (Watermark(), Watermark())))
     if task.plan.joins.plans:
-        fold_joins(task, instance, parts, marks, files, delta, counts, reasons, FAN_IN)
-    for stream, found_late in late.items():
+        fold_joins(task, instance, came.parts, marks, files, delta, counts, reasons, FAN_IN)
+    for stream, found_late in came.late.items():
         floor = task.lines.get(stream, TimeLine()).mark.floor_us
         write_late_rows(task.late.get(stream, ()), found_late, floor, task.number, delta, counts)
-    for stream, found_selected in selected.items():
+    for stream, found_selected in came.selected.items():
         write_selected_rows(task.plan.selections_of(stream), found_selected, delta)
     counts[f"fold_us:{WHOLE_POND}"] = lap_us() - began
     reached("fold.before_delta")
     receipt, body = delta.finish(files, task.number, instance, attempt, counts)
     reached("fold.after_delta")
     files.sweep(task.number, task.files)
-    return msgspec.structs.replace(receipt, fates=bounded(fates), reasons=reasons), body
+    return msgspec.structs.replace(receipt, fates=bounded(came.fates), reasons=reasons), body
 
 
 def _marks(task: FoldTask, newest: Mapping[str, Mapping[str, int]]) -> dict[str, tuple[Watermark, Watermark]]:

@@ -131,7 +131,11 @@ class GroupState(msgspec.Struct, frozen=True):
 
 
 class FoldTask(msgspec.Struct, frozen=True):
-    """Everything a fold needs besides its packets; `feeds`: queries whose rows others read."""
+    """Everything a fold needs besides its packets; `feeds`: queries whose rows others read.
+
+    `owners[bucket]` is the bucket's instance; `map` numbers them, see `placement.moves`. `sources`: for an instance
+    that owns other buckets than in the epoch before, the instances whose state holds them.
+    """
 
     pond: str
     cache: str
@@ -140,12 +144,19 @@ class FoldTask(msgspec.Struct, frozen=True):
     lines: dict[str, TimeLine]
     drain_floor_us: dict[str, int]
     state: dict[int, dict[str, GroupState]]
-    buckets: int
+    owners: tuple[int, ...]
     writer: str
     drained: bool = False
     quarantined: frozenset[str] = frozenset()
     late: dict[str, tuple[LateAsk, ...]] = {}
     feeds: frozenset[str] = frozenset()
+    map: int = 0
+    sources: dict[int, tuple[int, ...]] = {}
+
+    @property
+    def buckets(self) -> int:
+        """How many buckets the pond has."""
+        return len(self.owners)
 
     def files(self, instance: int | None = None) -> set[str]:
         """Names of the files that `instance` needs, or any instance."""

@@ -33,8 +33,21 @@ from millpond.log.manifest import Manifests
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Committed, Run, Steps, Writer, perform
 from millpond.log.records import EpochRecord, Receipt
+from millpond.placement.alignment import Owners
 from millpond.runtime.carried import Carrier
-from millpond.runtime.epoch import Batch, Idle, Setting, assemble, depth, fold_task, gather_task, pending
+from millpond.runtime.epoch import (
+    Batch,
+    Idle,
+    Setting,
+    assemble,
+    depth,
+    fold_task,
+    gather_task,
+    map_record,
+    maps,
+    pending,
+)
+from millpond.runtime.followers.slots import Wanted
 from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.layout import ReadLayout
 from millpond.runtime.tasks import FoldTask
@@ -74,17 +87,19 @@ class Driver:
 
     Instances `open_files`; a `carrier` brings these between hosts, if need be. `announce(n)` tells followers that
     record n is true; `followed()` is the record they all have applied; `on_epoch` is told of every commit.
+    `wanted` gives better owners of buckets than those of now, if there are any.
     """
 
     def __init__(
         self, spark: SparkSession, setting: Setting, log: Log, manifests: Manifests, writer: Writer,
         announce: Callable[[int], None], followed: Callable[[], int], on_epoch: Callable[[Epoch], None],
         open_files: OpenFiles, carrier: Carrier | None = None,
+        wanted: Callable[[Owners], Wanted | None] = lambda _owners: None,
     ) -> None:  # fmt: skip
         self._spark = spark
         self._setting = setting
         self._log, self._manifests, self._writer = log, manifests, writer
-        self._announce, self._followed, self._on_epoch = announce, followed, on_epoch
+        self._announce, self._followed, self._on_epoch, self._wanted = announce, followed, on_epoch, wanted
         self._open_files, self._carrier = open_files, carrier
         self._checkpoint = Path()
         self._failure: MillpondError | None = None
@@ -204,6 +219,7 @@ class Driver:
         layout = self._setting.layout
         check_names(end, layout.sources if layout is not None else ())
         batch = Batch(query_id(self._checkpoint), number, start, end)
+        self._follow_slots()
         run = self._perform(self._writer.begin(number, start, end, batch.spark_query))
         reached("begin.decided")
         if isinstance(run, AlreadyTrue):
@@ -214,6 +230,15 @@ class Driver:
         task = gather_task(self._setting, run, now_us())
         packets = packets_of(frame.sparkSession, frame, task, self._open_files)
         self._run_batch(run, batch, packets, idle=idle)
+
+    def _follow_slots(self) -> None:
+        """Give buckets the owners that fit the store better, if there are any, by a record of its own."""
+        wanted = self._wanted(maps(self._setting, self._writer.manifest)[1].owners)
+        if wanted is not None:
+            reached("map.before")
+            run = self._perform(self._writer.drain())
+            self._perform(self._writer.commit(map_record(run, self._writer.token, *wanted, now_us())))
+            reached("map.after")
 
     def _run_batch(
         self, run: Run, batch: Batch, packets: DataFrame, drained: int | None = None, idle: Idle | None = None

@@ -42,6 +42,11 @@ class DeltaWriter:
         self._parts += [data, b"\0" * padding]
         self._size += size + padding
 
+    @property
+    def sections(self) -> int:
+        """How many sections there are: the ordinal of the next one."""
+        return len(self._sections)
+
     def finish(
         self, files: Files, number: int, instance: int, attempt: str, counts: dict[str, int]
     ) -> tuple[Receipt, bytes]:

@@ -32,6 +32,10 @@ class Files:
         self._folder = folder
         self._mapped: dict[str, pa.Buffer] = {}
 
+    def hold(self, file: str, data: pa.Buffer) -> None:
+        """Let a file that is not written yet be read."""
+        self._mapped[file] = data
+
     def read(self, file: str, offset: int, size: int) -> pa.Buffer:
         """`size` bytes at `offset`.
 

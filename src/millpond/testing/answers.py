@@ -84,7 +84,8 @@ class Run:
     def __init__(
         self, folder: Path, queries: Sequence[AnyQuery], instances: int = 1, buckets: int = 64,
         followers: Sequence[Follower] = (), *, keep_rows: bool = True, stream: Stream = STREAM,
-        others: Sequence[Stream] = (), owners: tuple[int, ...] | None = None, file_store: FileStore | None = None,
+        others: Sequence[Stream] = (), owners: tuple[int, ...] | None = None, token: str = "local",
+        file_store: FileStore | None = None,
     ) -> None:  # fmt: skip
         sink = Sink("memory" if keep_rows else "noop")
         remembered = [msgspec.structs.replace(query, sink=sink) for query in queries]
@@ -98,7 +99,7 @@ class Run:
         everybody: list[Follower] = [*self.sinks.values(), *self.late_sinks.values(), self.ledger, *followers]
         self._stream, self._streams = stream, {one.name: one for one in (stream, *others)}
         self.pond = LocalPond(
-            folder, [*self._streams.values()], remembered, instances, buckets, everybody, owners=owners,
+            folder, [*self._streams.values()], remembered, instances, buckets, everybody, token, owners,
             file_store=file_store,
         )
 

@@ -24,7 +24,7 @@ from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.model.stream import Stream
 from millpond.model.types import TIMES
-from millpond.placement.alignment import with_owners
+from millpond.placement.alignment import Owners, owners_in, with_owners
 from millpond.placement.slots import even_owners
 from millpond.plan.build import build_plan, needed_columns, needed_foreign
 from millpond.plan.chain import first_row_us, levels
@@ -33,7 +33,17 @@ from millpond.plan.plan import Plan
 from millpond.runtime.carried import Carrier, Deltas
 from millpond.runtime.chained import chained_lines, gather_chained
 from millpond.runtime.columns import arrow_type
-from millpond.runtime.epoch import Batch, Setting, assemble, depth, fold_task, gather_task, pending, watermarks
+from millpond.runtime.epoch import (
+    Batch,
+    Setting,
+    assemble,
+    depth,
+    fold_task,
+    gather_task,
+    map_record,
+    pending,
+    watermarks,
+)
 from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
 from millpond.runtime.layout import ReadColumn, ReadLayout, StreamLayout
@@ -92,7 +102,7 @@ class LocalPond:
             self.plan,
             ReadLayout(tuple(layout)),
             instances,
-            even_owners(buckets, instances) if owners is None else owners,
+            self._owners(instances, buckets) if owners is None else owners,
         )
         self._width = at
         self._hosts = count()
@@ -104,6 +114,19 @@ class LocalPond:
         self._perform(self._writer.take_over(0, "localhost", 0, "0", to_json(spec)))
         if self._carrier is not None:
             self._carrier.begin(self.manifest)
+
+    def _owners(self, instances: int, buckets: int) -> Owners:
+        """Those that the pond in the folder was made with, if it has as many instances and buckets."""
+        manifest = self._writer.manifest
+        known = from_json(manifest.spec) if manifest.spec else None
+        if known is None or (known.instances, known.buckets) != (instances, buckets):
+            return even_owners(buckets, instances)
+        return owners_in(known)
+
+    def move(self, owners: Owners, why: str = "asked") -> None:
+        """Give buckets other owners, from the next epoch on."""
+        run = self._perform(self._writer.drain())
+        self._perform(self._writer.commit(map_record(run, self._writer.token, owners, why, 0)))
 
     def follow(self, follower: Follower) -> None:
         """Drive one more follower, from its cursor on."""

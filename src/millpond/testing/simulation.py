@@ -18,15 +18,15 @@ from millpond.log.manifest import Manifest, fold_all, load
 from millpond.log.port import HINT_NAME
 from millpond.log.protocol import TICK, Writer
 from millpond.log.records import ClaimRecord, Entry, EpochRecord, decode
-from millpond.testing.simulated_driver import APPEND_FAULTS, ActorSteps, Driver, Publisher, instance_of
-from millpond.testing.simulated_world import GROUP, Row, Sink, Violation, World, demand, positions
+from millpond.testing.simulated_driver import APPEND_FAULTS, ActorSteps, Driver, Publisher
+from millpond.testing.simulated_world import GROUP, Row, Sink, Violation, World, bucket_of, demand, positions
 
 FAULTY_TICKS = 260
 HEALING_TICKS = 4_000
 
 CRASH = "crash"
 PAUSE = "pause"
-_COMMITTING = ("claim", "commit", "drain", "change")
+_COMMITTING = ("claim", "commit", "drain", "change", "map")
 _STEPS = (
     "start:load",
     "claim:read",
@@ -50,6 +50,8 @@ _STEPS = (
     "drain:announce",
     "change:append",
     "change:announce",
+    "map:append",
+    "map:announce",
     "follow:cursor",
     "follow:load",
     "follow:read",
@@ -65,7 +67,7 @@ _WORLD_FAULTS = (
     "manifest damaged",
     "sink lost",
 )
-_RARE = ("start:", "claim:", "drain:", "change:", "checkpoint:repair", "begin:announce", "follow:load")
+_RARE = ("start:", "claim:", "drain:", "change:", "map:", "checkpoint:repair", "begin:announce", "follow:load")
 PLANNED = frozenset(
     [(step, kind) for step in _STEPS for kind in (CRASH, PAUSE)]
     + [(f"{phase}:append", kind) for phase in _COMMITTING for kind in APPEND_FAULTS]
@@ -385,10 +387,10 @@ def _check_rows(world: World, rows: list[Row]) -> None:
     seen: Counter[int] = Counter()
     newest: dict[tuple[str, int, int], int] = {}
     for stream, partition, position, counted in rows:
-        instance = instance_of(partition, position, world.instances)
-        seen[instance] += 1
-        demand(counted == seen[instance], f"{GROUP} state at {stream}/{partition}/{position} was {counted}")
+        bucket = bucket_of(partition, position)
+        seen[bucket] += 1
+        demand(counted == seen[bucket], f"{GROUP} state at {stream}/{partition}/{position} was {counted}")
         demand(
-            newest.get((stream, partition, instance), -1) < position, f"{stream}/{partition} is out of order"
+            newest.get((stream, partition, bucket), -1) < position, f"{stream}/{partition} is out of order"
         )
-        newest[stream, partition, instance] = position
+        newest[stream, partition, bucket] = position

@@ -3,7 +3,8 @@
 The follower itself, in the driver, moves no rows: it asks for a run of small tasks, one per instance, of which each
 reads the records and its own result rows and writes them into its own buckets. In the usual case that is one call
 to the store per record and instance (two where rows may change). A bucket that the store has lost is found by its
-number, and is replayed in the same task.
+number, and is replayed in the same task. Of a record of another bucket map the rows of all instances are read, for
+those of a bucket may be anybody's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from millpond.errors import CorruptError, StoreError
 from millpond.log.follower import NOTHING_APPLIED
@@ -20,14 +23,18 @@ from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import Entry, EpochRecord, decode
-from millpond.runtime.followers.rows import RowsReader, section_reader
-from millpond.runtime.followers.view import BucketsBehind, ViewFollower, drop_unserved
+from millpond.model.changes import map_change_in
+from millpond.placement.alignment import owners_of_runs
+from millpond.runtime.followers.rows import ReadSection, RowsReader, section_reader
+from millpond.runtime.followers.slots import SlotsWatch
+from millpond.runtime.followers.view import BUCKET, BucketsBehind, ViewFollower, drop_unserved
 from millpond.state.store import BucketStore
 
 
 class Share(msgspec.Struct, frozen=True):
     """What the instances must know: the pond's folder, the instance of each bucket, how many instances there are, what
-    is served (see `ViewFollower`), and that every bucket has applied record `since` (-1: not known).
+    is served (see `ViewFollower`), and that every bucket has applied record `since` (-1: not known). `map` is the
+    number of the bucket map that the owners are of.
     """
 
     folder: str
@@ -35,6 +42,7 @@ class Share(msgspec.Struct, frozen=True):
     instances: int
     served: dict[str, int]
     since: int
+    map: int = 0
 
 
 class Caught(msgspec.Struct, frozen=True):
@@ -67,7 +75,7 @@ def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
     mine = [bucket for bucket, owner in enumerate(share.owners) if owner == instance]
     folder = Path(share.folder)
     log, manifests = Log(LocalFolder(folder / "log")), Manifests(LocalFolder(folder / "manifest"))
-    rows = RowsReader(section_reader(folder), instance=instance)
+    rows = _OwnRows(section_reader(folder), share.map, instance, mine)
     view = ViewFollower(store, rows, mine, lambda: share.served, lambda: load(log, manifests))
     lost, news = 0, False
     try:
@@ -90,24 +98,66 @@ def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
     return Caught(n, lost, news)
 
 
-class SharedView:
-    """The follower of a view that `settle` keeps; `note` says what the store has lost last.
+class _OwnRows(RowsReader):
+    """The rows of an instance's buckets, whichever instance wrote them."""
 
-    `share.served` is what is served; tables of other queries are dropped.
+    def __init__(self, read_section: ReadSection, number: int, instance: int, mine: Sequence[int]) -> None:
+        super().__init__(read_section, instance=instance)
+        self._every = RowsReader(read_section)
+        self._number, self._mine = number, pa.array(mine, pa.int64())
+
+    def queries(self, entry: Entry) -> list[str]:
+        """See `RowsReader.queries`."""
+        return super().queries(entry) if self._is_ours(entry) else self._every.queries(entry)
+
+    def batches(self, entry: Entry, query: str) -> pa.Table | None:
+        """See `RowsReader.batches`."""
+        if self._is_ours(entry):
+            return super().batches(entry, query)
+        table = self._every.batches(entry, query)
+        if table is None:
+            return None
+        mine = table.filter(pc.is_in(table[BUCKET].cast(pa.int64()), self._mine))
+        return mine if len(mine) else None
+
+    def _is_ours(self, entry: Entry) -> bool:
+        return not isinstance(entry.record, EpochRecord) or entry.record.map == self._number
+
+
+class SharedView:
+    """The follower of a view that `settle` keeps; `note` says what the store has lost last, and how owners changed.
+
+    `share.served` is what is served; tables of other queries are dropped. `share` is as of record `start`. `watch`
+    looks where the store keeps the buckets.
     """
 
     name = "view"
 
-    def __init__(self, store: BucketStore, share: Share, settle: Settle) -> None:
+    def __init__(
+        self, store: BucketStore, share: Share, settle: Settle, *, start: int = NOTHING_APPLIED,
+        watch: SlotsWatch | None = None,
+    ) -> None:  # fmt: skip
         self._store = store
         self._share = share
         self._settle = settle
+        self._start, self._watch = start, watch
         self._settled = NOTHING_APPLIED
         self._known: frozenset[str] | None = None
-        self.note: str | None = None
+        self._lost: str | None = None
+        self._moved: str | None = None
+
+    @property
+    def note(self) -> str | None:
+        """What was mended, for people."""
+        return "; ".join(part for part in (self._lost, self._moved) if part is not None) or None
 
     def cursor(self) -> int:
         """See `Follower.cursor`; brings every bucket to the head first, whatever the store has lost or has too much."""
+        settled = self._cursor()
+        self._look()
+        return settled
+
+    def _cursor(self) -> int:
         before = self._settled
         if before == NOTHING_APPLIED:
             return self._go(NOTHING_APPLIED)
@@ -124,8 +174,25 @@ class SharedView:
         Raises:
             StoreError: the store refused; ask for the cursor.
         """
+        self._take_map(manifest)
         if self._settled < n and self._go(self._settled) < n:
             raise StoreError(f"The view is at {self._settled}, not at {n}.", "It is replayed from the log.")
+        self._look()
+
+    def _take_map(self, manifest: Manifest) -> None:
+        """Share the buckets by the newest map; by an older one rows are found too, but each instance reads them all."""
+        newest = next((one for one in reversed(manifest.changes) if map_change_in(one.change) is not None), None)
+        if newest is None or newest.n <= max(self._share.map, self._start):
+            return
+        change = map_change_in(newest.change)
+        assert change is not None
+        owners = owners_of_runs(change.owned, len(self._share.owners), self._share.instances)
+        self._share = msgspec.structs.replace(self._share, owners=owners, map=newest.n)
+        self._moved = f"the bucket map changed by record {newest.n}: {change.why}"
+
+    def _look(self) -> None:
+        if self._watch is not None:
+            self._watch.look(self._store)
 
     def _go(self, since: int) -> int:
         share = msgspec.structs.replace(self._share, since=since)
@@ -144,4 +211,4 @@ class SharedView:
 
     def _tell(self, lost: int) -> None:
         if lost:
-            self.note = f"{lost} buckets that the store had lost were replayed, by record {self._settled}"
+            self._lost = f"{lost} buckets that the store had lost were replayed, by record {self._settled}"

@@ -1,0 +1,71 @@
+"""Watches where a store keeps the buckets, and says which owners fit better once slots have come to rest.
+
+The view's thread looks, the driver's asks: so a store that is silent holds up no epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from millpond.clock import Clock, now_us
+from millpond.errors import StoreError
+from millpond.placement.alignment import Owners, placement_of, realigned
+from millpond.state.store import BucketStore
+
+LOOK_EVERY_US = 1_000_000
+"""How long slots must have been where they are before owners follow them, and how often they are looked at."""
+
+
+class Wanted(NamedTuple):
+    """Owners that fit the shards, and why, for people."""
+
+    owners: Owners
+    why: str
+
+
+class SlotsWatch:
+    """Where the buckets of one pond lie."""
+
+    def __init__(self, buckets: int, instances: int, *, every_us: int = LOOK_EVERY_US, clock: Clock = now_us) -> None:
+        self._buckets, self._instances = buckets, instances
+        self._every_us, self._clock = every_us, clock
+        self._looked_us: int | None = None
+        self._seen: tuple[str, ...] = ()
+        self._steady: tuple[str, ...] = ()
+        self._fits: tuple[Owners, tuple[str, ...]] | None = None
+
+    def look(self, store: BucketStore) -> None:
+        """Look at the shards, unless that was done a moment ago; a store that does not answer is asked again later."""
+        now = self._clock()
+        if self._looked_us is not None and now < self._looked_us + self._every_us:
+            return
+        self._looked_us = now
+        try:
+            seen = tuple(store.shards(range(self._buckets)))
+        except StoreError:
+            self._seen = self._steady = ()
+            return
+        # slots that are on their way would move state several times
+        self._steady = seen if seen == self._seen else ()
+        self._seen = seen
+
+    def wanted(self, owners: Owners) -> Wanted | None:
+        """Better owners than these, if there are any; asks no store."""
+        steady = self._steady
+        if not steady or self._fits == (owners, steady):
+            return None
+        better = realigned(owners, steady, self._instances)
+        if better == owners:
+            self._fits = owners, steady
+            return None
+        return Wanted(better, _why(owners, better, steady))
+
+
+def _why(before: Owners, after: Owners, shards: Sequence[str]) -> str:
+    moved = sum(old != new for old, new in zip(before, after, strict=True))
+    rates = [placement_of(owners, shards).local_hit_rate for owners in (before, after)]
+    return (
+        f"slots of the store lie elsewhere: {moved:,} of {len(after):,} buckets follow them to instances of their "
+        f"shards, local-hit rate {rates[0]:.1%} before, {rates[1]:.1%} after"
+    )

@@ -1,0 +1,197 @@
+"""State that moves with its buckets: the first fold of an instance after the bucket map changed makes its state anew.
+
+Every instance whose buckets changed reads the live sections of those that owned its buckets before (itself among them,
+where it keeps some), takes the keys that are its own now, and writes what they have as sections of its delta, in a new
+generation of keys. The rest of the fold stands on these. What was read ends with the same record (`epoch.retired`), so
+each key is in the state of exactly one instance, before the record and after it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millpond.arrays import Ints
+from millpond.log.records import SectionKind, section_id
+from millpond.placement.slots import buckets_of, slots_of
+from millpond.plan.event_log import LogPlan
+from millpond.plan.join import SideLog
+from millpond.plan.plan import GroupPlan, Plan
+from millpond.runtime.event_log import GroupLog
+from millpond.runtime.generations import OPENING, attached, read_section
+from millpond.runtime.logged import value_name
+from millpond.runtime.tasks import FoldTask, GroupState, SectionPlace
+from millpond.state.atoms import some_atoms
+from millpond.state.cells import Cells
+from millpond.state.delta import DeltaWriter
+from millpond.state.event_log import Events, encode_events
+from millpond.state.files import Files
+from millpond.state.keys import KeyColumns, canonical, texts_of
+from millpond.state.segments import encode_cells, to_bytes
+
+STATE: tuple[SectionKind, ...] = ("keys", "segment", "events", "tallies")
+"""The kinds of sections that moves make anew; rows stay where they were written."""
+
+
+class _Numbered(NamedTuple):
+    """For each slot of a source the one in the new generation, -1 where the key is not ours, and the keys' sections."""
+
+    now: npt.NDArray[np.int32]
+    sections: list[pa.RecordBatch]
+
+
+def moving(plan: Plan) -> list[GroupPlan | SideLog]:
+    """What lies by bucket; a join without keys deals its events to instances by another rule."""
+    return [*plan.groups, *(log for log in plan.joins.logs if not isinstance(log.dealt, str))]
+
+
+def moved_in(task: FoldTask, instance: int, files: Files, delta: DeltaWriter) -> FoldTask:
+    """The task with the state of `instance` made anew in `delta`, if it owns other buckets than in the epoch before.
+
+    Raises:
+        CorruptError: a section does not read.
+    """
+    if instance not in task.sources:
+        return task
+    files.fetch(name for source in task.sources[instance] for name in task.files(source))
+    state = dict(task.state.get(instance, {}))
+    for group in moving(task.plan):
+        made = _Making(task, instance, group, files, delta)
+        state[group.id] = made.logs() if isinstance(group, SideLog) else made.group()
+    return msgspec.structs.replace(task, state=task.state | {instance: state})
+
+
+class _Making:
+    """The state of one group, or of a side of joins, on one instance."""
+
+    def __init__(
+        self, task: FoldTask, instance: int, group: GroupPlan | SideLog, files: Files, delta: DeltaWriter
+    ) -> None:
+        self._task, self._instance, self._group, self._files, self._delta = task, instance, group, files, delta
+        self._owners = np.array(task.owners)
+        self._sources = [task.of(source, group) for source in task.sources[instance]]
+        newest = max((state.generation for state in self._sources), default=0)
+        self._generation = newest + 1 if isinstance(group, GroupPlan) else 0
+
+    def group(self) -> GroupState:
+        """Keys first, then everything by the slots that they have now."""
+        parts = self._numbered()
+        keys = self._write_keys(parts)
+        if keys is None:
+            return GroupState()
+        found: dict[str, list[SectionPlace]] = {}
+        for state, (now, sections) in zip(self._sources, parts, strict=True):
+            for apart in ("segments", "tiles", "revisions"):
+                places: tuple[SectionPlace, ...] = getattr(state, apart)
+                every = attached(self._files, state, places, sections, self._group.delays_us)
+                for place, cells in zip(places, every, strict=True):
+                    self._move_cells(place, cells, now, apart, found)
+            log = self._log(state, sections)
+            for place in (*state.events, *state.tallies):
+                events = log.section(place)
+                events = events._replace(slots=now[events.slots])
+                kind: SectionKind = "events" if place in state.events else "tallies"
+                self._move_events(place, events.take(events.slots >= 0), kind, found)
+        return GroupState((keys,), **{name: tuple(places) for name, places in found.items()})
+
+    def logs(self) -> GroupState:
+        """Events that know their keys by themselves."""
+        assert isinstance(self._group, SideLog)
+        found: dict[str, list[SectionPlace]] = {}
+        for state in self._sources:
+            log = self._log(state, [])
+            for place in state.events:
+                events = log.section(place)
+                keys = [canonical(events.columns[value_name(key)]) for key in self._group.keys]
+                self._move_events(place, events.take(self._mine(keys, events.rows)), "events", found)
+        return GroupState(events=tuple(found.get("events", ())))
+
+    def _mine(self, keys: KeyColumns, count: int) -> Ints:
+        """Positions of the keys that are the instance's own now."""
+        buckets = buckets_of(slots_of(texts_of(keys, count)), len(self._owners))
+        return np.flatnonzero(self._owners[buckets] == self._instance)
+
+    def _numbered(self) -> list[_Numbered]:
+        parts, first = [], 0
+        for state in self._sources:
+            sections = [read_section(self._files, place) for place in state.keys]
+            count, width = sum(section.num_rows for section in sections), len(self._group.keys)
+            kept = self._mine(_together(sections, width), count)
+            now = np.full(count, -1, np.int32)
+            now[kept] = np.arange(first, first + len(kept), dtype=np.int32)
+            parts.append(_Numbered(now, sections))
+            first += len(kept)
+        return parts
+
+    def _write_keys(self, parts: list[_Numbered]) -> SectionPlace | None:
+        """The keys that are ours, those of a source in the order that they had: so cells stay sorted."""
+        width = len(self._group.keys)
+        names = [*(f"k{i}" for i in range(width)), "hash"]
+        columns: list[list[pa.Array]] = [[] for _ in names]
+        for now, sections in parts:
+            if not sections:
+                continue
+            kept = pa.array(now >= 0)
+            for chunks, column in zip(columns, _together(sections, width, "hash"), strict=True):
+                chunks.append(column.filter(kept))
+        chosen = [[chunk for chunk in chunks if len(chunk)] for chunks in columns]
+        if not chosen[-1]:
+            return None
+        batch = pa.RecordBatch.from_arrays([pa.concat_arrays(chunks) for chunks in chosen], names=names)
+        info: dict[str, int | str | list[int]] = {"base": 0, "level": OPENING}
+        return self._write("keys", to_bytes(batch), batch.num_rows, info)
+
+    def _move_cells(
+        self, place: SectionPlace, cells: Cells, now: npt.NDArray[np.int32], apart: str,
+        found: dict[str, list[SectionPlace]],
+    ) -> None:  # fmt: skip
+        slots = now[cells.slots]
+        mine = some_atoms(cells._replace(slots=slots), slots >= 0)
+        if not mine.rows:
+            return
+        info = self._info(place, int(mine.slices.start_us.min()), int(mine.slices.end_us.max()))
+        if apart != "segments":
+            info[apart] = 1
+        found.setdefault(apart, []).append(self._write("segment", to_bytes(encode_cells(mine)), mine.rows, info))
+
+    def _move_events(
+        self, place: SectionPlace, events: Events, kind: SectionKind, found: dict[str, list[SectionPlace]]
+    ) -> None:
+        if not events.rows:
+            return
+        info = self._info(place, int(events.times_us.min()), int(events.times_us.max()) + 1)
+        found.setdefault(kind, []).append(self._write(kind, to_bytes(encode_events(events)), events.rows, info))
+
+    def _info(self, place: SectionPlace, first: int, last: int) -> dict[str, int | str | list[int]]:
+        return {"first": first, "last": last, "level": place.level, "delays": list(self._group.delays_us)}
+
+    def _log(self, state: GroupState, sections: list[pa.RecordBatch]) -> GroupLog:
+        """A log that reads sections as they are: tallies are events too."""
+        return GroupLog(self._files, self._group, LogPlan((), (), False), state, sections)
+
+    def _write(
+        self, kind: SectionKind, data: pa.Buffer, rows: int, info: dict[str, int | str | list[int]]
+    ) -> SectionPlace:
+        """Add a section to the delta; the fold reads it from memory."""
+        task = self._task
+        info["generation"] = self._generation
+        name = section_id(task.number, self._instance, self._delta.sections)
+        self._delta.add(kind, self._group.id, data, rows, info)
+        file = f"delta in memory/{name}"
+        self._files.hold(file, data)
+        level, last = info["level"], info.get("last")
+        assert isinstance(level, int) and (last is None or isinstance(last, int))
+        delays = () if kind == "keys" else self._group.delays_us
+        return SectionPlace(name, file, False, 0, data.size, rows, level, self._generation, delays, last)
+
+
+def _together(sections: list[pa.RecordBatch], width: int, *more: str) -> list[pa.Array]:
+    """The key columns of some sections, and others by name, each as one."""
+    if not sections:
+        return []
+    columns = [*range(width), *more]
+    return [pa.concat_arrays([section.column(column) for section in sections]) for column in columns]

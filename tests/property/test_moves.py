@@ -1,0 +1,254 @@
+"""Buckets that get other owners while a pond runs: no answer changes, and state is where the map says it is."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from millpond.errors import CorruptError, OverflowedError
+from millpond.log.manifest import Manifest
+from millpond.model.expressions import Column
+from millpond.model.join import KINDS, Join, Side, Within
+from millpond.model.query import Deduplication, Named, Query
+from millpond.model.selection import AnyQuery
+from millpond.model.windows import Counted, Range, Session, Sliding
+from millpond.placement.alignment import Owners
+from millpond.placement.slots import buckets_of, slots_of
+from millpond.plan.chain import chained_stream
+from millpond.runtime import fold
+from millpond.runtime.epoch import group_state, maps
+from millpond.runtime.generations import read_section
+from millpond.state.delta import Files
+from millpond.state.keys import texts_of
+from millpond.testing import oracle
+from millpond.testing.answers import Answers, Run, dealt
+from millpond.testing.cases import SECOND, SESSIONS, STREAM, WINDOWS, Case, aggregate_of, random_case
+from millpond.testing.compare import assert_same_rows, canonical
+from millpond.testing.local_pond import DyingLog
+from millpond.testing.rowwise import Raised
+from millpond.testing.strategies import cases_of
+
+PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
+FRAMES = (Range(0), Range(20 * SECOND), Counted(3, 2), Counted(10, 1))
+
+
+def other_owners(dice: random.Random, run: Run) -> Owners:
+    """A map anyhow, or one a few buckets away, or one instance for all."""
+    instances, owners = run.pond.setting.instances, [*maps(run.pond.setting, run.pond.manifest)[1].owners]
+    rare = dice.choice((1.0, 0.5, 0.1))
+    if dice.random() < 0.2:
+        return (dice.randrange(instances),) * len(owners)
+    return tuple(dice.randrange(instances) if dice.random() < rare else owner for owner in owners)
+
+
+def played(
+    folder: Path, queries: Sequence[AnyQuery], case: Case, seed: int, instances: int, buckets: int = 16,
+    drained: bool = True, moving: bool = True, after: Callable[[Run], None] = lambda _run: None, **more: object,
+) -> Answers:  # fmt: skip
+    """The answers of a pond whose buckets move before most epochs; drivers die around these records and epochs."""
+    dice, deal, drivers = random.Random(f"{seed} moves"), dealt(seed), count()
+
+    def started() -> Run:
+        token = f"driver-{next(drivers)}"  # of its own: it claims the log
+        return Run(folder, queries, instances, buckets, token=token, **more)  # type: ignore[arg-type]
+
+    def moved(run: Run) -> Run:
+        while moving and dice.random() < 0.6:
+            owners, dies = other_owners(dice, run), dice.choice([None, None, None, "before", "after"])
+            if dies is None:
+                run.pond.move(owners)
+                continue
+            run.pond.log = DyingLog(folder, dies)
+            with pytest.raises(KeyboardInterrupt):
+                run.pond.move(owners)
+            run = started()
+        return run
+
+    run = started()
+    for rows in case.epochs:
+        run, parts = moved(run), deal(rows)
+        dies = dice.choice([None] * 6 + ["before", "after"]) if moving else None
+        run = started() if dice.random() < 0.2 else run
+        if dies is not None:
+            run.pond.log = DyingLog(folder, dies)
+            with pytest.raises(KeyboardInterrupt):
+                run.epoch(parts)
+            run = started()
+        if dies != "after":
+            run.epoch(parts)
+        after(run)
+    if drained:
+        run = moved(run)
+        run.pond.drain()
+        after(run)
+    # a new driver's sinks begin at the first record: all rows there are
+    return started().answers()
+
+
+def check(case: Case, found: Answers, drained: bool = True) -> int:
+    """Hold the answers against the naive twin; returns how many rows were compared."""
+    compared = 0
+    for query in case.queries:
+        counted = oracle.counts(query, case.epochs)
+        assert found.counts.get(query.name, {}) == (counted if counted["read"] else {}), query
+        try:
+            expected = oracle.answer(query, case.epochs, drained=drained)
+        except (Raised, OverflowedError):
+            assert query.name in found.quarantined, query
+            continue
+        assert query.name not in found.quarantined, query
+        assert_same_rows(expected, found.rows[query.name], about=str(query))
+        compared += len(expected)
+    return compared
+
+
+def state_is_where_the_map_says(run: Run) -> None:
+    """Every key is in the dictionary of the instance that owns its bucket, and in no other."""
+    setting, files = run.pond.setting, Files(Path(run.pond.setting.folder))
+    owners = np.array(maps(setting, run.pond.manifest)[0].owners)
+    for group in setting.plan.groups:
+        for instance in range(setting.instances):
+            for place in group_state(run.pond.manifest, instance, group).keys:
+                section = read_section(files, place)
+                texts = texts_of(section.columns[: len(group.keys)], section.num_rows)
+                assert (owners[buckets_of(slots_of(texts), len(owners))] == instance).all()
+
+
+def mixed(case: Case, seed: int) -> Case:
+    """The queries with windows of every kind."""
+    dice = random.Random(seed)
+    windows = [*WINDOWS[:4], *SESSIONS[:4], *FRAMES]
+    return Case(case.epochs, [replace(query, window=dice.choice(windows)) for query in case.queries])
+
+
+@pytest.mark.parametrize("first", range(7000, 7018, 6))
+def test_answers_are_those_of_the_naive_twin(
+    first: int, folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "FAN_IN", 3)
+    compared = 0
+    for seed in range(first, first + 6):
+        case = mixed(random_case(seed, 80, 5), seed)
+        dice = random.Random(seed)
+        found = played(
+            next(folders), case.queries, case, seed, dice.randint(2, 4), dice.choice((4, 64)),
+            after=state_is_where_the_map_says,
+        )  # fmt: skip
+        compared += check(case, found)
+    assert compared > 300
+
+
+@settings(PROPERTY, max_examples=30)
+@given(case=cases_of(max_events=30, max_queries=4), seed=st.integers(0, 2**16), drained=st.booleans())
+def test_small_nasty_streams(case: Case, seed: int, drained: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder, case = tmp_path_factory.mktemp("pond"), mixed(case, seed)
+    check(case, played(folder, case.queries, case, seed, 2 + seed % 3, drained=drained), drained)
+    shutil.rmtree(folder)
+
+
+def joins() -> list[Join]:
+    """Joins by a key, by none whose events lie by bucket, and by none whose events are dealt."""
+    values = (Column("k", "string"), Column("v", "int"), Column("ts", "timestamp"))
+    output = tuple(
+        Named(f"{side}{i}", Column(f"{side}:{i}", value.type)) for side in ("left", "right")
+        for i, value in enumerate(values)
+    )  # fmt: skip
+    found = []
+    for kind in KINDS:
+        for keys in ((Column("k", "string"),), (Column("g", "bigint"), Column("flag", "boolean")), ()):
+            side = Side(STREAM.name, "ts", 5 * SECOND, keys, values)
+            within = Within(-2 * SECOND, 3 * SECOND)
+            found.append(Join(f"{kind.replace(' ', '_')}_{len(keys)}", side, side, kind, within, output))
+    return found
+
+
+def others(seed: int) -> tuple[list[AnyQuery], dict[str, object]]:
+    """Rows that change, events that repeat none, queries over queries."""
+    aggregates = (aggregate_of("count", None), aggregate_of("sum", Column("v", "int")))
+    output = (
+        Named("k", Column("key:0", "string")), Named("at", Column("window.end", "timestamp")),
+        Named("n", Column("agg:0", "bigint")), Named("total", Column("agg:1", "bigint")),
+    )  # fmt: skip
+    key, window = Column("k", "string"), Sliding(20 * SECOND, 10 * SECOND)
+    base = Query("base", STREAM.name, "ts", 3 * SECOND, window, (key,), aggregates, output)
+    over = replace(
+        base, name="over", stream="base", event_time="at", window=Sliding(60 * SECOND, 60 * SECOND),
+        aggregates=(aggregate_of("count", None), aggregate_of("sum", Column("n", "bigint"))),
+    )  # fmt: skip
+    made: list[AnyQuery] = [
+        base, over,
+        replace(base, name="update", emit="update"), replace(base, name="corrected", correct_us=40 * SECOND),
+        replace(base, name="sessions", window=Session(4 * SECOND), correct_us=30 * SECOND),
+        replace(base, name="once", deduplicate=Deduplication((key, Column("v", "int")), 30 * SECOND)),
+        replace(base, name="long", window=Sliding(120 * SECOND, 2 * SECOND)),
+        replace(base, name="late", delay_us=0, window=Sliding(120 * SECOND, 60 * SECOND)),
+    ]  # fmt: skip
+    return [*made, *joins()], {"others": [chained_stream(base)]}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_that_change_joins_and_chains_are_those_of_a_pond_that_stays(
+    seed: int, folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "FAN_IN", 3)
+    (queries, more), case = others(seed), random_case(seed, 120, 1, epochs=12)
+    kept = played(next(folders), queries, case, seed, 3, moving=False, **more)
+    found = played(next(folders), queries, case, seed, 3, after=state_is_where_the_map_says, **more)
+    assert not kept.quarantined and not found.quarantined
+    for query in queries:
+        assert kept.rows[query.name], query.name
+        rows = [sorted(repr(canonical(row)) for row in side.rows[query.name]) for side in (kept, found)]
+        assert rows[0] == rows[1], query.name
+    names = {query.name for query in queries}
+    assert all(found.counts.get(name) == kept.counts.get(name) for name in names)
+    assert all(found.withheld.get(name) == kept.withheld.get(name) for name in names)
+
+
+def kinds(manifest: Manifest, instance: int) -> set[str]:
+    return {section.kind for section in manifest.sections.values() if section.instance == instance}
+
+
+def test_state_moves_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    case = random_case(3, 120, 4)
+    base = next(query for query in others(3)[0] if isinstance(query, Query))
+    queries = [replace(base, window=Sliding(3600 * SECOND, 3600 * SECOND))]
+    run = Run(tmp_path, queries, 3, 12)
+    for rows in case.epochs[:4]:
+        run.epoch([rows])
+    untouched = [section for section in run.pond.manifest.sections.values() if section.instance == 2]
+    assert all("keys" in kinds(run.pond.manifest, instance) for instance in range(3))
+    run.pond.move((0,) * 8 + (2,) * 4, "because")
+    number = run.pond.manifest.n
+    assert run.pond.manifest.map == 0, "it is in force from the next epoch on"
+    run.epoch([case.epochs[4]])
+    manifest = run.pond.manifest
+    assert manifest.map == number
+    assert kinds(manifest, 1) <= {"rows"}, "who owns nothing keeps nothing"
+    assert {section.id for section in untouched} <= manifest.sections.keys(), "who owns the same keeps what it has"
+    run = Run(tmp_path, queries, 3, 12, token="next")
+    assert [change.n for change in run.pond.manifest.changes] == [number], "a claim keeps the map by which state lies"
+    run.epoch([case.epochs[5]])
+    assert run.pond.manifest.map == number
+    remade = [one for one in run.pond.manifest.sections.values() if one.n > number + 2 and one.kind == "keys"]
+    assert all(int(one.info["base"]) > 0 for one in remade), "what has moved does not move again"  # type: ignore[arg-type]
+
+
+def test_a_map_of_another_pond_is_refused(tmp_path: Path) -> None:
+    queries = random_case(3, 10, 1).queries
+    for driver, owners in enumerate(((0,) * 7, (2,) * 8)):
+        run = Run(tmp_path, queries, 2, 8, token=f"driver-{driver}")
+        run.pond.move(owners)
+        with pytest.raises(CorruptError, match="owners of the pond's buckets"):
+            run.epoch([[]])
+    run = Run(tmp_path, queries, 2, 8, token="last")
+    assert not run.pond.manifest.changes, "what no epoch has followed ends with its driver"
+    run.epoch([[]])
