@@ -30,7 +30,10 @@ Idle = Mapping[str, frozenset[str]]
 
 
 class Setting(NamedTuple):
-    """What stays the same from epoch to epoch: where the pond is, and how it is laid out; `owners` of buckets."""
+    """What stays the same from epoch to epoch: where the pond is, and how it is laid out; `owners` of buckets.
+
+    `paused`: queries that tell no rows; `replaced`: pairs of a version that was replaced and its query.
+    """
 
     pond: str
     folder: str
@@ -40,6 +43,8 @@ class Setting(NamedTuple):
     layout: ReadLayout | None
     instances: int
     owners: tuple[int, ...]
+    paused: frozenset[str] = frozenset()
+    replaced: tuple[tuple[str, str], ...] = ()
 
 
 class Batch(NamedTuple):
@@ -99,7 +104,7 @@ def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> Gather
         setting.owners,
         setting.instances,
         now_us,
-        frozenset(run.manifest.quarantined),
+        setting.paused | run.manifest.quarantined.keys(),
         late_asks(setting.plan, setting.streams),
         setting.folder,
         chained_rows(run.manifest, setting.streams, layout),
@@ -137,9 +142,10 @@ def fold_task(
         len(setting.owners),
         writer,
         drain,
-        frozenset(run.manifest.quarantined),
+        setting.paused | run.manifest.quarantined.keys(),
         late_asks(setting.plan, setting.streams),
         feeds(setting.streams),
+        dict(setting.replaced),
     )
 
 

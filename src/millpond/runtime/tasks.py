@@ -127,7 +127,9 @@ class GroupState(msgspec.Struct, frozen=True):
 
 
 class FoldTask(msgspec.Struct, frozen=True):
-    """Everything a fold needs besides its packets; `feeds`: queries whose rows others read."""
+    """Everything a fold needs besides its packets; `feeds`: queries whose rows others read; `replaced`: for versions
+    that were replaced, the query whose rows theirs are.
+    """
 
     pond: str
     folder: str
@@ -143,6 +145,7 @@ class FoldTask(msgspec.Struct, frozen=True):
     quarantined: frozenset[str] = frozenset()
     late: dict[str, tuple[LateAsk, ...]] = {}
     feeds: frozenset[str] = frozenset()
+    replaced: dict[str, str] = {}
 
     def of(self, instance: int, group: GroupPlan | SideLog) -> GroupState:
         """What `instance` remembers of `group`, or of a side of joins."""

@@ -18,20 +18,22 @@ from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log, Lost, Won
 from millpond.log.protocol import AlreadyTrue, Run, Steps, Writer, perform
 from millpond.log.records import Offsets
-from millpond.model.join import Join
-from millpond.model.selection import AnyQuery, Selection
-from millpond.model.spec import PondSpec, from_json, to_json
+from millpond.model.selection import AnyQuery
+from millpond.model.spec import PondSpec, to_json
 from millpond.model.stream import Stream
 from millpond.model.types import TIMES
 from millpond.placement.alignment import with_owners
 from millpond.placement.slots import even_owners
 from millpond.plan.build import build_plan, needed_columns, needed_foreign
-from millpond.plan.chain import first_row_us, levels
 from millpond.plan.late import LateAsk, late_asks
 from millpond.plan.plan import Plan
-from millpond.runtime.chained import chained_lines, gather_chained
+from millpond.reconfigure.apply import arranged, change_record, plan_of
+from millpond.reconfigure.beginnings import beginnings
+from millpond.reconfigure.catalog import in_force
+from millpond.reconfigure.changes import Change
+from millpond.runtime.chained import gather_chained
 from millpond.runtime.columns import arrow_type
-from millpond.runtime.epoch import Batch, Setting, assemble, depth, fold_task, gather_task, pending, watermarks
+from millpond.runtime.epoch import Batch, Setting, assemble, depth, fold_task, gather_task, pending
 from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
 from millpond.runtime.layout import ReadColumn, ReadLayout, StreamLayout
@@ -54,45 +56,62 @@ def read_columns(plan: Plan, stream: Stream, late: Iterable[LateAsk], first: int
 
 
 class LocalPond:
-    """One pond in `folder`; a second one on the same folder takes over from the first, with other queries if need be.
+    """One pond in `folder`; a second one on the same folder takes over from the first, with other queries if need be:
+    they are those in force where none are given.
 
     `epoch` takes the events of one batch: stream name -> one Arrow table per source partition.
     """
 
     def __init__(
-        self, folder: Path, streams: Sequence[Stream], queries: Sequence[AnyQuery], instances: int = 1,
+        self, folder: Path, streams: Sequence[Stream], queries: Sequence[AnyQuery] | None, instances: int = 1,
         buckets: int = 64, followers: Sequence[Follower] = (), token: str = "local",
         owners: tuple[int, ...] | None = None,
     ) -> None:  # fmt: skip
         self.log = Log(LocalFolder(folder / "log"))
         self.manifests = Manifests(LocalFolder(folder / "manifest"))
         self._writer = Writer(token, load(self.log, self.manifests))
-        since = _since(self._writer.manifest, streams, queries)
-        self.plan = build_plan(queries, since)
-        read = [stream for stream in streams if stream.upstream is None]
+        known = in_force(self._writer.manifest) if self._writer.manifest.spec else None
+        if known is not None and queries is None:
+            spec, instances, buckets = known, known.instances, known.buckets
+        else:
+            asked = queries or ()
+            since = {} if known is None else beginnings(known, self._writer.manifest, streams, asked)
+            spec = PondSpec.of(tuple(streams), asked, instances, buckets)
+            spec = msgspec.structs.replace(spec, since_us=since or msgspec.UNSET)
+        owned = even_owners(buckets, instances) if owners is None else owners
+        self.setting = Setting(
+            "local", str(folder), str(folder / "cache"), spec.streams, plan_of(spec), None, instances, owned
+        )
+        self._arrange(spec)
+        self._followers = [(Pump(follower.name), follower) for follower in followers]
+        self._perform(self._writer.take_over(0, "localhost", 0, "0", to_json(with_owners(spec, owned))))
+
+    def _arrange(self, spec: PondSpec) -> None:
+        """Answer these queries from the next epoch on."""
+        self.setting, self.plan = arranged(self.setting, spec), plan_of(spec)
+        read = [stream for stream in spec.streams if stream.upstream is None]
         self._streams = {stream.name: stream for stream in read}
-        late = late_asks(self.plan, streams)
+        late = late_asks(self.plan, spec.streams)
         layout, at = [], 1
         for stream in read:
             columns = read_columns(self.plan, stream, late.get(stream.name, ()), at)
             at += len(columns)
             order = (stream.order.partition, stream.order.offset) if stream.order else (None, None)
             layout.append(StreamLayout(stream.name, columns, *order))
-        self.setting = Setting(
-            "local",
-            str(folder),
-            str(folder / "cache"),
-            tuple(streams),
-            self.plan,
-            ReadLayout(tuple(layout)),
-            instances,
-            even_owners(buckets, instances) if owners is None else owners,
-        )
+        self.setting = self.setting._replace(layout=ReadLayout(tuple(layout)))
         self._width = at
-        self._followers = [(Pump(follower.name), follower) for follower in followers]
-        spec = with_owners(PondSpec.of(tuple(streams), queries, instances, buckets), self.setting.owners)
-        spec = msgspec.structs.replace(spec, since_us=since or msgspec.UNSET)
-        self._perform(self._writer.take_over(0, "localhost", 0, "0", to_json(spec)))
+
+    @property
+    def spec(self) -> PondSpec:
+        """What is in force."""
+        return in_force(self._writer.manifest)
+
+    def change(self, change: Change) -> int:
+        """Put a change in force; returns its record. It was checked before, see `reconfigure.accept`."""
+        run = self._perform(self._writer.drain())
+        self._perform(self._writer.commit(change_record(self.spec, change, run, self._writer.token, 0)))
+        self._arrange(self.spec)
+        return run.n
 
     def follow(self, follower: Follower) -> None:
         """Drive one more follower, from its cursor on."""
@@ -194,33 +213,6 @@ class LocalPond:
                 array = array.view(kind) if column.type != "date" else array.cast(pa.int32()).view(kind)
             arrays[column.position] = array.cast(kind)
         return pa.RecordBatch.from_arrays(arrays, names=[f"c{i}" for i in range(self._width)])
-
-
-def _since(manifest: Manifest, streams: Sequence[Stream], queries: Sequence[AnyQuery]) -> dict[str, int]:
-    """Where queries begin to answer that the pond did not have before: after every event it has seen, and every row
-    that a query before them will not give.
-    """
-    if not manifest.spec:
-        return {}
-    known, by_name = from_json(manifest.spec), {query.name: query for query in queries}
-    since = {query.name: known.since[query.name] for query in queries if query.name in known.since}
-    order, upstream = levels(streams, queries), {stream.name: stream.upstream for stream in streams}
-    lines = chained_lines(build_plan(queries), streams, manifest, watermarks(manifest))
-    new = set(queries) - set(known.asked)
-    for query in sorted(new, key=lambda query: max(order[stream] for stream in query.streams)):
-        starts = []
-        for name in query.streams:
-            seen = [*manifest.max_time.get(name, {}).values()]
-            line, before = lines.get(name), by_name.get(upstream[name] or "")
-            seen += [] if line is None or line.reaches_us is None else [line.reaches_us]
-            starts += [max(seen) + 1] if seen else []
-            if before is not None and before.name in since and not isinstance(query, Selection):
-                parts = query.sides.values() if isinstance(query, Join) else [query]
-                times = {part.event_time for part in parts if part.stream == name}
-                starts += [first_row_us(before, time, since[before.name]) for time in times]
-        if starts:
-            since[query.name] = max(starts)
-    return since
 
 
 class DyingLog(Log):

@@ -137,7 +137,8 @@ def _index_of(entry: Entry, kind: SectionKind, instance: int | None) -> _Index:
                 continue
             for section in receipt.sections:
                 # late events are late whether or not a result raised
-                left_out = kind == "rows" and record.quarantined.get(section.group)
+                raised = str(section.info.get("version", section.group))
+                left_out = kind == "rows" and record.quarantined.get(raised)
                 if section.kind == kind and section.rows and not left_out:
                     index.setdefault(section.group, []).append((receipt, section))
     return index

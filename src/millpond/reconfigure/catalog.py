@@ -1,0 +1,193 @@
+"""The catalog: which streams and queries are in force, as a pure fold of the claim's spec and the changes after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from millpond.errors import CorruptError
+from millpond.log.manifest import Manifest
+from millpond.log.port import Log
+from millpond.log.records import ChangeRecord, decode
+from millpond.model.changed import Asked, Changed, Leaving
+from millpond.model.join import Join
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, Selection
+from millpond.model.spec import PondSpec, from_json
+from millpond.model.stream import Stream
+from millpond.reconfigure.changes import Add, Alter, Change, Drop, End, Pause, Resume, SetParameter, change_of
+from millpond.reconfigure.lifecycle import query_of
+
+
+class Recorded(NamedTuple):
+    """A change in the log: its record, the writer's clock there in microseconds, and what was changed."""
+
+    n: int
+    at_us: int
+    change: Change
+
+
+def in_force(manifest: Manifest) -> PondSpec:
+    """What the pond is asked in every epoch after the manifest's record.
+
+    Raises:
+        CorruptError: a stored spec or change does not decode.
+    """
+    spec = from_json(manifest.spec)
+    for found in manifest.changes:
+        change = change_of(found.change)
+        if change is not None:
+            spec = applied(spec, found.n, change)
+    return spec
+
+
+def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
+    """The spec after a change in record `n`."""
+    left = _with(spec.left, last=n)
+    match change:
+        case Add():
+            return _added(spec, left, change)
+        case Drop():
+            return _dropped(spec, left, n, change)
+        case Pause():
+            return _asking(spec, _with(left, paused=tuple(sorted({*left.paused, change.name}))), spec.asked)
+        case Resume():
+            return _asking(spec, _with(left, paused=_without(left.paused, change.name)), spec.asked)
+        case Alter():
+            return _altered(spec, left, change)
+        case End():
+            return _ended(spec, left, change.name)
+        case SetParameter():
+            return _asking(spec, _with(left, parameters=left.parameters | {change.name: change.value}), spec.asked)
+
+
+def _added(spec: PondSpec, left: Changed, change: Add) -> PondSpec:
+    since = dict(spec.since)
+    if not isinstance(change.since_us, msgspec.UnsetType):
+        since[change.name] = change.since_us
+    streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
+    leaving = tuple(one for one in left.leaving if one.asked.query.name != change.name)
+    return _asking(spec, _with(left, leaving=leaving), (*spec.asked, change.asked.query), streams, since)
+
+
+def _dropped(spec: PondSpec, left: Changed, n: int, change: Drop) -> PondSpec:
+    gone = query_of(spec, change.name)
+    versions = {name for name, of in left.replaced.items() if of == change.name}
+    left = _with(
+        left, paused=_without(left.paused, change.name), leaving=(*left.leaving, Leaving(Asked.of(gone), n)),
+        versions={name: version for name, version in left.versions.items() if name != change.name},
+        until_us={name: until for name, until in left.until_us.items() if name not in versions},
+        replaced={name: of for name, of in left.replaced.items() if name not in versions},
+    )  # fmt: skip
+    asked = tuple(query for query in spec.asked if query.name not in {change.name, *versions})
+    streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
+    return _asking(spec, left, asked, streams)
+
+
+def _altered(spec: PondSpec, left: Changed, change: Alter) -> PondSpec:
+    old, version = query_of(spec, change.name), spec.left.versions.get(change.name, 1)
+    asked, since = [change.asked.query], dict(spec.since)
+    if not isinstance(change.since_us, msgspec.UnsetType):
+        was = since.pop(change.name, None)
+        since[change.name] = change.since_us
+        if not isinstance(change.until_us, msgspec.UnsetType):
+            mine = version_name(change.name, version)
+            asked.append(_leaving_off(old, mine))
+            since |= {} if was is None else {mine: was}
+            left = _with(
+                left, until_us=left.until_us | {mine: change.until_us}, replaced=left.replaced | {mine: change.name}
+            )
+    left = _with(left, versions=left.versions | {change.name: version + 1})
+    others = tuple(query for query in spec.asked if query.name != change.name)
+    streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
+    return _asking(spec, left, (*others, *asked), streams, since)
+
+
+def _ended(spec: PondSpec, left: Changed, version: str) -> PondSpec:
+    left = _with(
+        left, until_us={name: until for name, until in left.until_us.items() if name != version},
+        replaced={name: of for name, of in left.replaced.items() if name != version},
+    )  # fmt: skip
+    return _asking(spec, left, tuple(query for query in spec.asked if query.name != version))
+
+
+def _leaving_off(old: AnyQuery, name: str) -> AnyQuery:
+    """A version that only answers the windows that are left to it: late events are the new one's."""
+    if isinstance(old, Query):
+        return msgspec.structs.replace(old, name=name, late=msgspec.UNSET)
+    return msgspec.structs.replace(old, name=name)
+
+
+def version_name(name: str, version: int) -> str:
+    """What a version is called in plans and records once it was replaced.
+
+    >>> version_name("spend", 2)
+    'spend@2'
+    """
+    return f"{name}@{version}"
+
+
+def _asking(
+    spec: PondSpec, left: Changed, asked: Iterable[AnyQuery], streams: tuple[Stream, ...] | None = None,
+    since: Mapping[str, int] | None = None,
+) -> PondSpec:  # fmt: skip
+    """The spec with other queries. Streams that are read stay, for Spark would read one that comes back anew; of those
+    that are made of others only what is still asked for.
+    """
+    queries = tuple(asked)
+    used = {stream for query in queries for stream in query.streams}
+    told = times_told(queries)
+    times = {stream: time for stream, time in (spec.left.times | times_told(spec.asked)).items() if stream not in told}
+    kept = tuple(stream for stream in streams or spec.streams if stream.name in used or is_read(stream))
+    names, chosen = {query.name for query in queries}, spec.since if since is None else since
+    made = PondSpec.of(kept, queries, spec.instances, spec.buckets)
+    return msgspec.structs.replace(
+        made,
+        since_us={name: start for name, start in chosen.items() if name in names} or msgspec.UNSET,
+        owned=spec.owned,
+        changed=_with(left, times={stream: time for stream, time in times.items() if stream in {s.name for s in kept}}),
+    )
+
+
+def is_read(stream: Stream) -> bool:
+    """Whether a stream is read itself, not made of others or of the rows of a query."""
+    return stream.derived is None and stream.upstream is None
+
+
+def times_told(queries: Iterable[AnyQuery]) -> dict[str, str]:
+    """By which column queries tell the time of the streams they read."""
+    told = {}
+    for query in queries:
+        for side in () if isinstance(query, Selection) else query.sides.values() if isinstance(query, Join) else (query,):
+            told[side.stream] = side.event_time
+    return told
+
+
+def _with(left: Changed, **fields: object) -> Changed:
+    return msgspec.structs.replace(left, **fields)
+
+
+def _without(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return tuple(one for one in names if one != name)
+
+
+def history(log: Log, manifest: Manifest) -> Iterator[Recorded]:
+    """Every change of queries up to the manifest's record, the newest first; reads no record but theirs.
+
+    Raises:
+        CorruptError: one of them does not read.
+    """
+    n = in_force(manifest).left.last if manifest.spec else -1
+    while n >= 0:
+        data = log.read(n)
+        record = None if data is None else decode(data).record
+        change = change_of(record.change) if isinstance(record, ChangeRecord) else None
+        if record is None or change is None:
+            raise CorruptError(f"Record {n} of the log should be a change of queries.", "Restore the log.")
+        yield Recorded(n, record.at, change)
+        n = change.before
+
+
+__all__ = ["Recorded", "applied", "history", "in_force", "is_read", "times_told", "version_name"]
