@@ -1,4 +1,4 @@
-"""Queries that come, go, pause and change between epochs: every row is that of the naive twin, which knows the changes."""
+"""Queries that come, go, pause and change between epochs: every row is that of the naive twin, who knows of it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 
 from millpond.errors import ChangeRefused
 from millpond.model.endpoints import Sink
-from millpond.model.query import Query
+from millpond.model.expressions import Column
+from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.changes import Add, Change
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.sinks import MemorySink
-from millpond.testing import stateless
 from millpond.testing.answers import dealt, read_section, table_of
 from millpond.testing.cases import SESSIONS, STREAM, WINDOWS, Menu, condition, query, random_case
 from millpond.testing.compare import assert_same_rows, rows_of
@@ -45,6 +45,7 @@ class Changing:
         asked = [kept(one) for one in queries]
         self.pond = LocalPond(folder, [STREAM], asked, instances, 16)
         self.naive, self._turn = NaiveChanges(asked), 0
+        self.known = {one.name: one for one in asked}
         for one in asked:
             self._follow(one.name, -1)
 
@@ -61,6 +62,7 @@ class Changing:
         self.naive.change(change)
         if isinstance(change, Add):
             self._follow(change.name, n)
+            self.known[change.name] = change.asked.query  # type: ignore[assignment]
         return change
 
     def restart(self) -> None:
@@ -77,6 +79,7 @@ class Changing:
 
     def check(self, epochs: Sequence[Sequence[dict[str, Any]]], about: object) -> int:
         self.pond.drain()
+        self.naive.epoch()
         assert not self.pond.manifest.quarantined
         expected = self.naive.rows(epochs, drained=True)
         for name, rows in expected.items():
@@ -87,23 +90,18 @@ class Changing:
 def asked_at_random(dice: random.Random, name: str, menu: Menu, others: Sequence[Plain]) -> Plain:
     """A new query, or one that shares most of what it asks with another."""
     if dice.random() < 0.15:
-        return kept(stateless.selection(dice, name, menu) if hasattr(stateless, "selection") else _selection(dice, name))
+        where = condition(dice, MENU)
+        return kept(Selection(name, STREAM.name, (Named("k", Column("k", "string")),), where))
     fresh = query(dice, name, menu)
     siblings = [one for one in others if isinstance(one, Query)]
     if siblings and dice.random() < 0.6:
         other = dice.choice(siblings)
         fresh = msgspec.structs.replace(
-            other, name=name, window=dice.choice((other.window, fresh.window)), where=dice.choice((other.where, fresh.where)),
-            delay_us=dice.choice((other.delay_us, fresh.delay_us)), having=dice.choice((other.having, None)),
+            other, name=name, window=dice.choice((other.window, fresh.window)),
+            where=dice.choice((other.where, fresh.where)), delay_us=dice.choice((other.delay_us, fresh.delay_us)),
+            having=dice.choice((other.having, None)),
         )  # fmt: skip
     return kept(fresh)
-
-
-def _selection(dice: random.Random, name: str) -> Selection:
-    from millpond.model.expressions import Column
-    from millpond.model.query import Named
-
-    return Selection(name, STREAM.name, (Named("k", Column("k", "string")),), condition(dice, MENU))
 
 
 def altered(dice: random.Random, old: Plain, menu: Menu) -> Plain:
@@ -131,7 +129,9 @@ def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
     try:
         if kind == "add":
             name = f"q{dice.randint(0, 9)}"
-            change: Change = accept.add(pond, asked_at_random(dice, name, menu, current))  # type: ignore[arg-type]
+            again = run.known.get(name)
+            asked = altered(dice, again, menu) if again else asked_at_random(dice, name, menu, current)  # type: ignore[arg-type]
+            change: Change = accept.add(pond, asked)
         elif kind == "alter":
             old = next((one for one in current if one.name == some), None)
             if old is None:

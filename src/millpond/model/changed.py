@@ -51,6 +51,9 @@ class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
     queries whose rows do not leave. `times`: by which column the time of a stream is still observed that no query
     tells it by. `leaving`: dropped queries whose sinks may lag. `until_us`: for versions that were replaced, the time
     at and after which no window of theirs begins; `replaced`: whose version it was. `parameters`: values by name.
+
+    State is kept in the form it has: `signed` are groups that stay split by signature, however few filters are left;
+    `apart` queries that came when a group had no room for one more filter, and are in a group so split beside it.
     """
 
     last: int = -1
@@ -61,3 +64,5 @@ class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
     until_us: dict[str, int] = {}
     replaced: dict[str, str] = {}
     parameters: dict[str, Literal] = {}
+    signed: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()

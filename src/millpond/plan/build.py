@@ -8,6 +8,7 @@ import msgspec
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
+from millpond.model.changed import Changed
 from millpond.model.expressions import (
     Call,
     Column,
@@ -32,14 +33,12 @@ from millpond.plan.tallies import Tally, keeps_tallies, tallies_of
 
 
 def build_plan(
-    queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None = None, until_us: Mapping[str, int] | None = None,
-    watched: Mapping[str, str] | None = None,
-) -> Plan:  # fmt: skip
+    queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None = None, left: Changed | None = None
+) -> Plan:
     """The shared plan of `queries`; equal measures, filters and edges of different queries exist once.
 
-    `since_us`: for queries added when there were events already, the earliest start of their windows. `until_us`: for
-    those that were replaced, where no window of theirs starts any more. `watched`: streams whose times are to be
-    observed though no query tells them, by which column.
+    `since_us`: for queries added when there were events already, the earliest start of their windows. `left`: what
+    changes left behind.
 
     Raises:
         QueryTypeError: two queries have the same name.
@@ -53,21 +52,22 @@ def build_plan(
     windowed = [query for query in ordered if isinstance(query, Query)]
     selections = tuple(query for query in ordered if isinstance(query, Selection))
     joins = [query for query in ordered if isinstance(query, Join)]
-    _check_event_times([*windowed, *joins], watched or {})
+    left = left or Changed()
+    _check_event_times([*windowed, *joins], left.times)
     groups: dict[tuple[object, ...], list[Query]] = {}
     for query in windowed:
         identity = _identity(query)
         if query.window == RUNNING:  # what was counted before a query came may lack its measures
             identity = (*identity, "running", (since_us or {}).get(query.name))
+        if query.name in left.apart:
+            identity = (*identity, "signed")
         groups.setdefault(identity, []).append(query)
-    made = (
-        _group(fingerprint(identity), members, since_us or {}, until_us or {}) for identity, members in groups.items()
-    )
+    made = (_group(fingerprint(identity), members, since_us or {}, left) for identity, members in groups.items())
     sides = (identity_of(join, side) for join in joins for side in join.sides)
     joined = plan_joins(joins, since_us or {}, {identity: fingerprint(identity) for identity in sides})
     return Plan(
         tuple(made), selections or msgspec.UNSET, joined if joins else msgspec.UNSET,
-        tuple(sorted((watched or {}).items())) or msgspec.UNSET,
+        tuple(sorted(left.times.items())) or msgspec.UNSET,
     )  # fmt: skip
 
 
@@ -112,9 +112,7 @@ def _timed(query: Query | Join) -> Iterable[Query | Side]:
     return query.sides.values() if isinstance(query, Join) else (query,)
 
 
-def _group(
-    identity: str, queries: list[Query], since_us: Mapping[str, int], until_us: Mapping[str, int]
-) -> GroupPlan:
+def _group(identity: str, queries: list[Query], since_us: Mapping[str, int], left: Changed) -> GroupPlan:
     """`queries` agree in stream, event time and keys."""
     delays = sorted({query.late_after_us for query in queries})
     windows = sorted({query.window for query in queries}, key=_order)
@@ -136,7 +134,7 @@ def _group(
                 ),
                 delays.index(query.late_after_us),
                 msgspec.UNSET if query.window == RUNNING else since_us.get(query.name, msgspec.UNSET),
-                until_us.get(query.name, msgspec.UNSET),
+                left.until_us.get(query.name, msgspec.UNSET),
             )
         )
     return GroupPlan(
@@ -151,6 +149,7 @@ def _group(
         _log_of(queries, tuple(measures)) or msgspec.UNSET,
         queries[0].deduplicate,
         tallies_asked(queries) or msgspec.UNSET,
+        True if identity in left.signed or queries[0].name in left.apart else msgspec.UNSET,
     )
 
 

@@ -103,7 +103,8 @@ SIGNED_FROM = 17
 class GroupPlan(msgspec.Struct, frozen=True, dict=True):
     """All queries with the same stream, event time and key: they share dictionary, edges, measures, slices.
 
-    Or session windows over the same events by the same key: they share dictionary, measures, atoms.
+    Or session windows over the same events by the same key: they share dictionary, measures, atoms. `signatures`: its
+    cells are split by signature, however few filters are left.
     """
 
     id: str
@@ -117,6 +118,7 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
     log: LogPlan | msgspec.UnsetType = msgspec.UNSET
     deduplicate: Deduplication | msgspec.UnsetType = msgspec.UNSET
     tallied: tuple[Tally, ...] | msgspec.UnsetType = msgspec.UNSET
+    signatures: bool | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def tallies(self) -> tuple[Tally, ...]:
@@ -166,7 +168,7 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def signed(self) -> bool:
         """Whether its cells are split by signature."""
-        return bool(self.sliding) and len(self.filters) >= SIGNED_FROM
+        return bool(self.sliding) and (self.signatures is True or len(self.filters) >= SIGNED_FROM)
 
     @cached_property
     def kept(self) -> tuple[Measure, ...]:

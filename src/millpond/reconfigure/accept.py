@@ -50,7 +50,7 @@ def add(
         raise ChangeRefused(f"{query.name!r} reads like a version of a query.", f"Use a name without {_ABOVE}.")
     fresh = _new(pond.spec, streams)
     since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, fresh, told_by)
-    build_plan((*pond.spec.asked, query), pond.spec.since, watched=pond.spec.left.times)
+    build_plan((*pond.spec.asked, query), pond.spec.since, pond.spec.left)  # refuses another event time
     return Add(Asked.of(query), fresh, since, who)
 
 

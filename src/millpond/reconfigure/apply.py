@@ -12,7 +12,7 @@ from millpond.model.spec import PondSpec
 from millpond.plan.build import build_plan
 from millpond.plan.plan import Plan
 from millpond.reconfigure.catalog import applied
-from millpond.reconfigure.changes import Alter, Change, Drop, End, change_text
+from millpond.reconfigure.changes import Add, Alter, Change, Drop, End, change_text
 from millpond.runtime.epoch import Setting
 
 _STATE = ("segment", "keys", "events", "tallies")
@@ -20,9 +20,8 @@ _STATE = ("segment", "keys", "events", "tallies")
 
 def plan_of(spec: PondSpec) -> Plan:
     """How the queries in force are answered together; a stateless query that is paused is not asked at all."""
-    left = spec.left
-    asked = (query for query in spec.asked if not (isinstance(query, Selection) and query.name in left.paused))
-    return build_plan(asked, spec.since, left.until_us, left.times)
+    asked = (query for query in spec.asked if not (isinstance(query, Selection) and query.name in spec.left.paused))
+    return build_plan(asked, spec.since, spec.left)
 
 
 def arranged(setting: Setting, spec: PondSpec) -> Setting:
@@ -36,6 +35,8 @@ def arranged(setting: Setting, spec: PondSpec) -> Setting:
 def change_record(spec: PondSpec, change: Change, run: Run, writer: str, at_us: int) -> ChangeRecord:
     """The record of a change to the pond `spec`: whatever no query in force is answered from any more goes with it."""
     change = msgspec.structs.replace(change, before=spec.left.last)
+    if isinstance(change, Add | Alter | Drop | End):
+        change = _in_form(spec, change)
     after = plan_of(applied(spec, run.n, change))
     lifted = [change.name] if isinstance(change, Drop | Alter | End) and change.name in run.manifest.quarantined else []
     return ChangeRecord(
@@ -47,6 +48,16 @@ def change_record(spec: PondSpec, change: Change, run: Run, writer: str, at_us: 
         retired=orphaned(after, run.manifest) or msgspec.UNSET,
         lifted=tuple(lifted) or msgspec.UNSET,
     )
+
+
+def _in_form(spec: PondSpec, change: Add | Alter | Drop | End) -> Change:
+    """The change under which all state keeps the form it has: cells by filter, or split by signature."""
+    before = {group.id: group for group in plan_of(spec).groups}
+    after = [group for group in plan_of(applied(spec, 0, change)).groups if group.id in before]
+    if isinstance(change, Add | Alter) and any(group.signed and not before[group.id].signed for group in after):
+        return _in_form(spec, msgspec.structs.replace(change, apart=True))
+    signed = tuple(group.id for group in after if before[group.id].signed and not group.signed)
+    return msgspec.structs.replace(change, signed=signed)
 
 
 def orphaned(plan: Plan, manifest: Manifest) -> tuple[str, ...]:

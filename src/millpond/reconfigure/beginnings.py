@@ -58,7 +58,7 @@ def beginning(
     known: PondSpec, plan: Plan, manifest: Manifest, query: AnyQuery, streams: Sequence[Stream] = (),
     told_by: Mapping[str, Collection[str]] | None = None,
 ) -> int | msgspec.UnsetType:  # fmt: skip
-    """The earliest start of windows of a query added to the pond `known`, whose plan is `plan`; UNSET: it misses nothing.
+    """The earliest start of windows of a query added to the pond `known`, of this plan; UNSET: it misses nothing.
 
     `streams`: those that are new with it. `told_by`: for such of them as are made of others, the streams whose event
     times theirs are, if they are.
@@ -99,8 +99,8 @@ def _check_observed(
     if not any(source in manifest.offsets for source in sources) or {*told_by.get(stream.name, ())} & {*told}:
         return
     raise ChangeRefused(
-        f"Events of {', '.join(sources)} were read before anything asked for their times, so it cannot be said from when "
-        f"on windows over {stream.name} would be whole.",
+        f"Events of {', '.join(sources)} were read before anything asked for their times, so it cannot be said from "
+        f"when on windows over {stream.name} would be whole.",
         "Declare the stream a second time under another name, which is then read from its beginning.",
     )
 

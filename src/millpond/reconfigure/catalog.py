@@ -46,6 +46,8 @@ def in_force(manifest: Manifest) -> PondSpec:
 def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
     """The spec after a change in record `n`."""
     left = _with(spec.left, last=n)
+    if isinstance(change, Add | Alter | Drop | End):
+        left = _with(left, signed=tuple(sorted({*left.signed, *change.signed})))
     match change:
         case Add():
             return _added(spec, left, change)
@@ -69,7 +71,8 @@ def _added(spec: PondSpec, left: Changed, change: Add) -> PondSpec:
         since[change.name] = change.since_us
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
     leaving = tuple(one for one in left.leaving if one.asked.query.name != change.name)
-    return _asking(spec, _with(left, leaving=leaving), (*spec.asked, change.asked.query), streams, since)
+    apart = (*left.apart, change.name) if change.apart else left.apart
+    return _asking(spec, _with(left, leaving=leaving, apart=apart), (*spec.asked, change.asked.query), streams, since)
 
 
 def _dropped(spec: PondSpec, left: Changed, n: int, change: Drop) -> PondSpec:
@@ -89,6 +92,9 @@ def _dropped(spec: PondSpec, left: Changed, n: int, change: Drop) -> PondSpec:
 def _altered(spec: PondSpec, left: Changed, change: Alter) -> PondSpec:
     old, version = query_of(spec, change.name), spec.left.versions.get(change.name, 1)
     asked, since = [change.asked.query], dict(spec.since)
+    was_apart, apart = change.name in left.apart, _without(left.apart, change.name)
+    if change.apart or (was_apart and isinstance(change.since_us, msgspec.UnsetType)):
+        apart = (*apart, change.name)
     if not isinstance(change.since_us, msgspec.UnsetType):
         was = since.pop(change.name, None)
         since[change.name] = change.since_us
@@ -96,10 +102,11 @@ def _altered(spec: PondSpec, left: Changed, change: Alter) -> PondSpec:
             mine = version_name(change.name, version)
             asked.append(_leaving_off(old, mine))
             since |= {} if was is None else {mine: was}
+            apart = (*apart, mine) if was_apart else apart
             left = _with(
                 left, until_us=left.until_us | {mine: change.until_us}, replaced=left.replaced | {mine: change.name}
             )
-    left = _with(left, versions=left.versions | {change.name: version + 1})
+    left = _with(left, versions=left.versions | {change.name: version + 1}, apart=apart)
     others = tuple(query for query in spec.asked if query.name != change.name)
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
     return _asking(spec, left, (*others, *asked), streams, since)
@@ -147,8 +154,11 @@ def _asking(
         made,
         since_us={name: start for name, start in chosen.items() if name in names} or msgspec.UNSET,
         owned=spec.owned,
-        changed=_with(left, times={stream: time for stream, time in times.items() if stream in {s.name for s in kept}}),
-    )
+        changed=_with(
+            left, times={stream: time for stream, time in times.items() if stream in {s.name for s in kept}},
+            apart=tuple(name for name in left.apart if name in names),
+        ),
+    )  # fmt: skip
 
 
 def is_read(stream: Stream) -> bool:
@@ -158,10 +168,12 @@ def is_read(stream: Stream) -> bool:
 
 def times_told(queries: Iterable[AnyQuery]) -> dict[str, str]:
     """By which column queries tell the time of the streams they read."""
-    told = {}
+    told: dict[str, str] = {}
     for query in queries:
-        for side in () if isinstance(query, Selection) else query.sides.values() if isinstance(query, Join) else (query,):
-            told[side.stream] = side.event_time
+        if isinstance(query, Join):
+            told |= {side.stream: side.event_time for side in query.sides.values()}
+        elif isinstance(query, Query):
+            told[query.stream] = query.event_time
     return told
 
 

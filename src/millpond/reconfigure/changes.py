@@ -1,7 +1,9 @@
 """What can be changed of the queries of a pond that has begun, as values: the JSON of a change record.
 
 Each is in force for every epoch after its record. `who` is whoever asked for it; `before` the record of the change of
-queries before it (-1: none), so that history is a walk back that reads no epoch. Other parts of the pond have changes
+queries before it (-1: none), so that history is a walk back that reads no epoch. `signed`: groups that are to keep the
+form of their cells though it is not their plan's (see `model.changed`); `apart`: the query gets a group beside one that
+has no room for its filters. Other parts of the pond have changes
 of their own, with a `kind` of their own: `change_of` passes over those in `OTHERS`.
 """
 
@@ -30,6 +32,8 @@ class Add(msgspec.Struct, frozen=True, tag_field="kind", tag="add", omit_default
     since_us: int | msgspec.UnsetType = msgspec.UNSET
     who: str = ""
     before: int = -1
+    signed: tuple[str, ...] = ()
+    apart: bool = False
 
     @property
     def name(self) -> str:
@@ -46,6 +50,7 @@ class Drop(msgspec.Struct, frozen=True, tag_field="kind", tag="drop", omit_defau
     streams: tuple[Stream, ...] = ()
     who: str = ""
     before: int = -1
+    signed: tuple[str, ...] = ()
 
 
 class Pause(msgspec.Struct, frozen=True, tag_field="kind", tag="pause", omit_defaults=True):
@@ -77,6 +82,8 @@ class Alter(msgspec.Struct, frozen=True, tag_field="kind", tag="alter", omit_def
     until_us: int | msgspec.UnsetType = msgspec.UNSET
     who: str = ""
     before: int = -1
+    signed: tuple[str, ...] = ()
+    apart: bool = False
 
     @property
     def name(self) -> str:
@@ -90,6 +97,7 @@ class End(msgspec.Struct, frozen=True, tag_field="kind", tag="end", omit_default
     name: str
     who: str = ""
     before: int = -1
+    signed: tuple[str, ...] = ()
 
 
 class SetParameter(msgspec.Struct, frozen=True, tag_field="kind", tag="param", omit_defaults=True):

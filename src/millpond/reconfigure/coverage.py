@@ -11,7 +11,7 @@ So a new query is whole from the latest of these times on, each the earliest amo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from millpond.model.query import Query
 from millpond.model.windows import RUNNING, Sliding
@@ -53,20 +53,18 @@ def _retained(plans: Iterable[QueryPlan], mark: Watermark) -> int | None:
 def _known(group: GroupPlan, query: Query, measures: Iterable[str]) -> Iterator[int | None]:
     """For each thing that the query needs, since when some query in force has it."""
     patient = [plan for plan in group.queries if plan.query.late_after_us >= query.late_after_us]
-    yield _since(patient, lambda plan: plan.query.late_after_us == query.late_after_us)
-    of_plan = {plan.query.name: {group.measures[i].id for i in measures_read([plan])} for plan in patient}
-    for measure in measures:
-        yield _since(patient, lambda plan, measure=measure: measure in of_plan[plan.query.name])  # type: ignore[misc]
-    logged = {plan.query.name: set(logged_of(plan.query)) for plan in patient}
-    for pair in set(logged_of(query)):
-        yield _since(patient, lambda plan, pair=pair: pair in logged[plan.query.name])  # type: ignore[misc]
+    delays = [plan.from_us for plan in patient if plan.query.late_after_us == query.late_after_us]
+    yield min(delays, default=None)
+    has: dict[object, int] = {}
+    for plan in patient:
+        for one in (*(group.measures[i].id for i in measures_read([plan])), *logged_of(plan.query)):
+            has[one] = min(plan.from_us, has.get(one, plan.from_us))
+    for one in (*measures, *logged_of(query)):
+        yield has.get(one)
     assert isinstance(query.window, Sliding)
-    for phase in {query.window.offset_us, (query.window.offset_us + query.window.size_us) % query.window.slide_us}:
-        yield _since(group.celled, lambda plan, phase=phase: _cuts(plan, phase, query.window.slide_us))  # type: ignore
-
-
-def _since(plans: Iterable[QueryPlan], has: Callable[[QueryPlan], bool]) -> int | None:
-    return min((plan.from_us for plan in plans if has(plan)), default=None)
+    window = query.window
+    for phase in {window.offset_us, (window.offset_us + window.size_us) % window.slide_us}:
+        yield min((plan.from_us for plan in group.celled if _cuts(plan, phase, window.slide_us)), default=None)
 
 
 def _cuts(plan: QueryPlan, phase_us: int, step_us: int) -> bool:
@@ -74,4 +72,5 @@ def _cuts(plan: QueryPlan, phase_us: int, step_us: int) -> bool:
     window = plan.query.window
     if not isinstance(window, Sliding) or step_us % window.slide_us:
         return False
-    return any(not (phase_us - edge) % window.slide_us for edge in (window.offset_us, window.offset_us + window.size_us))
+    edges = window.offset_us, window.offset_us + window.size_us
+    return any(not (phase_us - edge) % window.slide_us for edge in edges)

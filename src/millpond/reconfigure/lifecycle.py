@@ -6,7 +6,6 @@ from millpond.errors import ChangeRefused
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
-from millpond.plan.chain import feeds
 
 ABSENT, RUNNING, PAUSED = "absent", "running", "paused"
 
@@ -68,9 +67,8 @@ def check_move(spec: PondSpec, name: str, kind: str) -> None:
 
 def _check_kind(spec: PondSpec, query: AnyQuery, kind: str) -> None:
     """Refuse what this kind of query does not allow."""
-    readers = sorted(
-        reader.name for reader in current(spec) if query.name in feeds(s for s in spec.streams if s.name in reader.streams)
-    )
+    rows = {stream.name for stream in spec.streams if stream.upstream == query.name}
+    readers = sorted(reader.name for reader in current(spec) if rows & {*reader.streams})
     if readers and kind in ("drop", "pause", "alter"):
         raise ChangeRefused(
             f"The rows of {query.name} are read by {', '.join(readers)}: it cannot be {_DONE[kind]}.",

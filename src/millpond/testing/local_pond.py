@@ -24,7 +24,7 @@ from millpond.model.stream import Stream
 from millpond.model.types import TIMES
 from millpond.placement.alignment import with_owners
 from millpond.placement.slots import even_owners
-from millpond.plan.build import build_plan, needed_columns, needed_foreign
+from millpond.plan.build import needed_columns, needed_foreign
 from millpond.plan.late import LateAsk, late_asks
 from millpond.plan.plan import Plan
 from millpond.reconfigure.apply import arranged, change_record, plan_of

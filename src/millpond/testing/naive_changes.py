@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from millpond.model.expressions import Column
@@ -67,7 +66,7 @@ class NaiveChanges:
         elif isinstance(change, Alter):
             old = self._versions[change.name][-1]
             start = _start(change)
-            if change.until_us is not UNSET and not isinstance(change.until_us, type(UNSET)):
+            if isinstance(change.until_us, int):
                 old.until_us = change.until_us
             else:
                 old.last = self._epoch
@@ -91,7 +90,7 @@ class NaiveChanges:
 
 
 def _start(change: Add | Alter) -> int | None:
-    return None if isinstance(change.since_us, type(UNSET)) else change.since_us
+    return change.since_us if isinstance(change.since_us, int) else None
 
 
 def _rows_of(version: _Version, epochs: Sequence[Batch], drained: bool) -> list[Result]:
