@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
@@ -74,7 +75,9 @@ class SkipsByBatchUnseen(Writer):
 class TakesOverWithoutClaim(Writer):
     """Trusts that its predecessor is dead."""
 
-    def take_over(self, at: int, host: str, pid: int, version: str, spec: str) -> Steps[Committed]:
+    def take_over(
+        self, at: int, host: str, pid: int, version: str, spec: Callable[[Manifest], str]
+    ) -> Steps[Committed]:
         yield from self._catch_up()
         if self.manifest.n < 0:
             return (yield from super().take_over(at, host, pid, version, spec))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from millpond.control.causes import Why, explain_why
+from millpond.control.changing import Asking, Changing
 from millpond.control.compiling import compiled_of, write_compiled
 from millpond.control.inputs import empty_inputs
 from millpond.control.latest import LatestRows
@@ -20,17 +24,20 @@ from millpond.control.reader import read_truth
 from millpond.control.schemas import check_files
 from millpond.control.tally import QueryCounts, Tally
 from millpond.control.why import find_facts
-from millpond.control.wiring import Followers, Truth, follow, new_writer, open_truth, owners_for
-from millpond.errors import ForeignPondError, InputError, QueryTypeError, StoreError, UnsupportedQuery
+from millpond.control.wiring import IDENTITY, Followers, Truth, follow, new_writer, open_truth, owners_for
+from millpond.errors import ChangeRefused, ForeignPondError, InputError, QueryTypeError, StoreError
 from millpond.log.manifest import Manifest, load
 from millpond.model.endpoints import Sink
 from millpond.model.query import changed_functions
 from millpond.model.selection import AnyQuery
-from millpond.model.spec import PondSpec, from_json, to_json
+from millpond.model.spec import PondSpec, to_json
 from millpond.model.stream import Stream
 from millpond.placement.alignment import Placement, owners_in, placement_of, with_owners
 from millpond.plan.build import build_plan
 from millpond.plan.plan import Plan
+from millpond.reconfigure.apply import arranged, plan_of
+from millpond.reconfigure.catalog import in_force, seen
+from millpond.reconfigure.lifecycle import current
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.epoch import Setting
 from millpond.runtime.followers.runner import FollowerStatus
@@ -42,7 +49,6 @@ from millpond.spark.frontend import FrontEnd
 from millpond.spark.hosts import check_one_host
 from millpond.spark.mapped import BatchFunction
 from millpond.spark.properties import Mode, Repeats
-from millpond.spark.read import read
 from millpond.spark.session import (
     Frame,
     Session,
@@ -58,11 +64,11 @@ _MEMORY = Sink("memory")
 _WAITS = "at work or waiting; a stopped process that holds the lock of its store must be continued or killed"
 
 
-class Pond:
+class Pond(Changing):
     """Many continuous queries over the same streams: read once, moved once, remembered once.
 
-    `path` is the pond's folder, made if it is new; a later pond on the same folder with the same queries goes
-    on where the last one stopped. `spark` is a classic session of yours, or None to start one. `instances` is
+    `path` is the pond's folder, made if it is new; a later pond on the same folder with the same queries, or with none,
+    goes on where the last one stopped. `spark` is a classic session of yours, or None to start one. `instances` is
     the number of parallel folds (default: Spark's parallelism). `store` is where rows of served queries are
     kept: `lmdb`, `lmdb:PATH`, `redis://HOST:PORT` or `memory`. `on_epoch` is told of every committed epoch.
 
@@ -94,6 +100,7 @@ class Pond:
         self._driver: Driver | None = None
         self._followers: Followers | None = None
         self._spec: PondSpec | None = None
+        self._analysing = threading.RLock()
 
     def stream(self, stream: Stream) -> None:
         """Declare a stream, so that SQL can name it.
@@ -124,9 +131,9 @@ class Pond:
     def add(
         self, name: str, query: str | Frame, *, sink: Sink = _MEMORY, serve: bool = False, late: Sink | None = None,
         emit: str = "final", correct_for: str | None = None, deduplicate: Sequence[str] = (),
-        deduplicate_within: str | None = None,
+        deduplicate_within: str | None = None, who: str | None = None,
     ) -> AnyQuery:  # fmt: skip
-        """Add a query before the pond runs: Spark SQL, or a Structured Streaming DataFrame that is not started.
+        """Add a query, also while the pond runs: Spark SQL, or a Structured Streaming DataFrame that is not started.
 
         SQL may read the rows of an earlier query, `FROM STREAM its_name`; they come an epoch later.
         Its rows go to `sink` (default: kept in memory, see `table`); `serve` keeps the latest row per key
@@ -134,24 +141,19 @@ class Pond:
         watermark passes their window; with `emit="update"` in each epoch that changes them (`_op`: upsert or delete);
         with `correct_for="1 hour"` once, and again when events come that much later than the delay (`_revision`).
         An event that is equal in the columns `deduplicate` to one at most `deduplicate_within` before it is left out.
+        Of a pond that has begun it answers every window that starts after what was read, or that what is kept makes
+        whole; `who` (default: the user of this process) stands in the history.
 
         Raises:
             QueryError: the query is wrong, refused or not supported; nothing was added.
         """
+        mode, repeats = Mode(emit, correct_for), Repeats(tuple(deduplicate), deduplicate_within)
+        asking = Asking(sink, serve, late, mode, repeats)
         if self._driver is not None:
-            raise UnsupportedQuery(f"{name} cannot be added to a pond that runs.", "Add it before `run`.")
+            return self._add(name, query, asking, who)
         if name in self._queries:
             raise QueryTypeError(f"The query name {name!r} is used twice.", "Give each query its own name.")
-        mode, repeats = Mode(emit, correct_for), Repeats(tuple(deduplicate), deduplicate_within)
-        if isinstance(query, str):
-            made = self._front.query_from_sql(
-                name, query, sink=sink, serve=serve, late=late, mode=mode, repeats=repeats
-            )
-        else:
-            made = self._front.query_from_dataframe(
-                name, query, sink=sink, serve=serve, late=late, mode=mode, repeats=repeats
-            )
-        self._queries[name] = made
+        made = self._queries[name] = self._analysed(name, query, asking)
         return made
 
     def map_batches(
@@ -216,7 +218,7 @@ class Pond:
     @property
     def plan(self) -> Plan:
         """How the queries are answered together."""
-        return build_plan(self._queries.values())
+        return build_plan(self._queries.values()) if self._spec is None else plan_of(self._spec)
 
     def notes(self) -> list[InputError]:
         """What may be a mistake but is none for sure: folders that hold nothing yet, files that lack a column.
@@ -238,11 +240,7 @@ class Pond:
         """
         self.open()
         assert self._driver is not None and self._spec is not None
-        wanted = self._front.wanted(self.queries)
-        # with the tick, which cannot say where it will end, Spark takes a bounded input as one batch
-        frame, layout = read(self._reading, wanted, tick=not once)
-        self._driver.lay_out(layout, self._front.lookups(wanted))
-        finished = self._driver.run(frame, once=once)
+        finished = self._driver.run(lambda: self._read(tick=not once), once=once)
         if finished and drain:
             self.drain()
         elif finished:
@@ -270,23 +268,25 @@ class Pond:
         """
         if self._driver is not None:
             return
+        truth = self._known_truth()
         if not self._queries:
             raise QueryTypeError("The pond has no queries.", "Add one first.")
         check_files(self._front.readings(self.queries))
-        truth = open_truth(self.path)
+        truth = truth or open_truth(self.path)
         spec = self._agreed_spec(truth.manifest)
         check_one_host(self.spark, self.path)
         followers = follow(truth, self.queries, spec, self._store, self._reading)
         setting = Setting(
-            truth.pond, str(self.path), str(self._cache), spec.streams, self.plan, None, spec.instances, owners_in(spec)
-        )
+            truth.pond, str(self.path), str(self._cache), spec.streams, plan_of(spec), None, spec.instances,
+            owners_in(spec),
+        )  # fmt: skip
         driver = Driver(
-            self._reading, setting, truth.log, truth.manifests, new_writer(truth),
-            followers.runner.notify, followers.followed, self._committed,
+            self._reading, arranged(setting, spec), truth.log, truth.manifests, new_writer(truth),
+            followers.runner.notify, followers.followed, self._committed, self._changed,
         )  # fmt: skip
         try:
             check_deltas(self.path, truth.log, truth.manifest)
-            head = driver.take_over(VERSION, to_json(spec))
+            head = driver.take_over(VERSION, partial(_claimed, truth.manifest, spec))
         except BaseException:
             followers.close()
             raise
@@ -294,18 +294,33 @@ class Pond:
         followers.runner.notify(head)
         self._truth, self._driver, self._followers, self._spec = truth, driver, followers, spec
 
+    def _known_truth(self) -> Truth | None:
+        """The pond that is there, if this one has no queries: it goes on with those in force."""
+        if self._queries or not (self.path / IDENTITY).is_file():
+            return None
+        truth = open_truth(self.path)
+        if truth.manifest.spec:
+            spec = in_force(truth.manifest)
+            self._front.restore(spec.streams, current(spec))
+            self._queries = {query.name: query for query in current(spec)}
+        return truth
+
     def _agreed_spec(self, manifest: Manifest) -> PondSpec:
         """What is asked now, if it is what the folder was asked before."""
-        known = from_json(manifest.spec) if manifest.spec else None
+        known = in_force(manifest) if manifest.spec else None
         instances = self._instances or (known.instances if known else default_instances(self.spark))
         used = {stream for query in self.queries for stream in query.streams}
         streams = tuple(stream for stream in self._front.streams.values() if stream.name in used)
         spec = PondSpec.of(streams, self.queries, instances)
-        if known is not None and known.meaning != spec.meaning:
+        if known is not None and seen(known).meaning != spec.meaning:
             raise ForeignPondError(
-                f"{self.path} was made for {_differences(known, spec)}.",
-                "Use the queries it was made for, or a new folder.",
+                f"{self.path} was made for {_differences(seen(known), spec)}.",
+                "Use the queries it was made for, or a new folder."
+                if isinstance(known.changed, msgspec.UnsetType)
+                else "Its queries were changed: open it without any, or with those in force.",
             )
+        if known is not None and not isinstance(known.changed, msgspec.UnsetType):
+            return known
         # state lies by instance, so owners stay as they were chosen
         chosen = owners_for(self.queries, self._store, instances, spec.buckets) if known is None else owners_in(known)
         return with_owners(spec, chosen)
@@ -435,7 +450,7 @@ class Pond:
         """Stop the followers and close the store; the Spark session stays as it was."""
         if self._followers is not None:
             self._followers.close()
-        self._driver = self._followers = self._truth = None
+        self._driver = self._followers = self._truth = self._spec = None
 
     def __enter__(self) -> Pond:
         return self
@@ -450,6 +465,18 @@ def _host_local_folder() -> Path:
     """Where key tables are cached on this host; memory-backed where the system offers that."""
     base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
     return base / f"millpond-{os.getuid()}"
+
+
+def _claimed(loaded: Manifest, spec: PondSpec, manifest: Manifest) -> str:
+    """What a claim behind `manifest` says, given that `spec` was made for what stood in the log when it was loaded.
+
+    Raises:
+        ChangeRefused: another driver has changed the queries since.
+    """
+    before, now = (in_force(one) if one.spec else None for one in (loaded, manifest))
+    if now not in (None, before, spec):
+        raise ChangeRefused("Another driver has changed the pond while this one opened it.", "Open it again.")
+    return to_json(spec)
 
 
 def _differences(known: PondSpec, asked: PondSpec) -> str:

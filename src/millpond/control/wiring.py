@@ -7,6 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
+from millpond.control.joining import Joining
 from millpond.errors import ForeignPondError, PlaceError, StoreError
 from millpond.ids import writer_token
 from millpond.log.local import LocalFolder
@@ -17,14 +18,13 @@ from millpond.log.race import check_create_if_absent
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
-from millpond.model.windows import length_us
 from millpond.placement.alignment import Owners, aligned_owners, owners_in
 from millpond.placement.slots import even_owners, hash_tags
 from millpond.runtime.followers.prune import PruneFollower
-from millpond.runtime.followers.rows import RowsReader, section_reader
+from millpond.runtime.followers.rows import section_reader
 from millpond.runtime.followers.runner import Runner, Runners
 from millpond.runtime.followers.shared_view import Share, SharedView
-from millpond.runtime.followers.sinks import MemoryTables, sink_follower
+from millpond.runtime.followers.sinks import MemoryTables
 from millpond.runtime.followers.view import ViewFollower
 from millpond.spark.session import Session
 from millpond.spark.settle import settled
@@ -62,6 +62,7 @@ class Followers(NamedTuple):
     late_tables: MemoryTables
     store: BucketStore | None
     prune: PruneFollower
+    joining: Joining
 
     def close(self, timeout: float = 30.0) -> None:
         """Stop the thread and close the store; one that hangs in a store is left behind with it."""
@@ -198,34 +199,30 @@ def follow(
     Raises:
         UnsupportedQuery, ForeignPondError, PlaceError, StoreError: a sink or the store does not fit.
     """
-    read = section_reader(truth.folder)
-    rows, tables = RowsReader(read), MemoryTables()
-    late_rows, late_tables = RowsReader(read, "late"), MemoryTables()
-    cursors = truth.folder / "cursors"
     runner = Runner(truth.log, truth.manifests)
     runners = Runners(runner)
+    joining = Joining(runner, truth.pond, truth.folder / "cursors", section_reader(truth.folder))
     for query in queries:
-        if query.sink.format != "noop":
-            runner.add(sink_follower(query, truth.pond, rows, cursors, memory=tables))
-        if query.late_sink is not None:
-            runner.add(sink_follower(query, truth.pond, late_rows, cursors, memory=late_tables, late=True))
-    served = {query.name: length_us(query.window) for query in queries if isinstance(query, Query) and query.serve}
+        joining.add(query)
+    for leaving in spec.left.leaving:
+        joining.add_last(leaving)
     opened = None
-    if served:
+    if joining.served:
         opened = open_store(store, truth, spec.buckets)
         if on_network(store):
-            share = Share(str(truth.folder), owners_in(spec), spec.instances, served, -1)
+            share = Share(str(truth.folder), owners_in(spec), spec.instances, dict(joining.served), -1)
             open_there = partial(instance_store, store, truth.pond, spec.buckets)
             view = SharedView(opened, share, lambda asked: settled(spark, asked, open_there))
+            joining.shared = view
             runners = Runners(runner, Runner(truth.log, truth.manifests, [view], look_every=LOOK_SECONDS))
         else:
             head = partial(load, truth.log, truth.manifests)
-            runner.add(ViewFollower(opened, rows, spec.buckets, lambda: served, head))
+            runner.add(ViewFollower(opened, joining.rows, spec.buckets, lambda: dict(joining.served), head))
     prune = PruneFollower(
         truth.folder, lambda: _lowest(runners), grace_seconds, start=truth.manifest.n
     )
     runner.add(prune)
-    return Followers(runners, tables, late_tables, opened, prune)
+    return Followers(runners, joining.tables, joining.late_tables, opened, prune, joining)
 
 
 def _lowest(runner: Runners) -> int:

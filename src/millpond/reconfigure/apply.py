@@ -9,11 +9,33 @@ from millpond.log.protocol import Run
 from millpond.log.records import ChangeRecord
 from millpond.model.selection import Selection
 from millpond.model.spec import PondSpec
-from millpond.plan.build import build_plan
+from millpond.plan.build import build_plan, needed_columns
+from millpond.plan.late import late_asks
 from millpond.plan.plan import Plan
 from millpond.reconfigure.catalog import applied
 from millpond.reconfigure.changes import Add, Alter, Change, Drop, End, change_text
 from millpond.runtime.epoch import Setting
+
+
+def is_read(setting: Setting) -> bool:
+    """Whether the layout has every column that the plan needs of what is read."""
+    if setting.layout is None:
+        return False
+    have = {layout.name: {column.name for column in layout.columns} for layout in setting.layout.streams}
+    late = late_asks(setting.plan, setting.streams)
+    for stream in setting.streams:
+        if stream.upstream is not None:
+            continue
+        needed = {*needed_columns(setting.plan, stream.name)}
+        needed.update(name for ask in late.get(stream.name, ()) for name in ask.columns)
+        if needed and stream.order is not None:
+            needed |= {*stream.order.columns}
+        if stream.name not in have and (needed or stream.name not in setting.layout.sources):
+            return False
+        if not needed <= have.get(stream.name, set()):
+            return False
+    return True
+
 
 _STATE = ("segment", "keys", "events", "tallies")
 

@@ -14,11 +14,11 @@ from millpond.log.records import ChangeRecord, decode
 from millpond.model.changed import Asked, Changed, Leaving
 from millpond.model.join import Join
 from millpond.model.query import Query
-from millpond.model.selection import AnyQuery, Selection
+from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json
 from millpond.model.stream import Stream
 from millpond.reconfigure.changes import Add, Alter, Change, Drop, End, Pause, Resume, SetParameter, change_of
-from millpond.reconfigure.lifecycle import query_of
+from millpond.reconfigure.lifecycle import current, query_of
 
 
 class Recorded(NamedTuple):
@@ -161,6 +161,16 @@ def _asking(
     )  # fmt: skip
 
 
+def seen(spec: PondSpec) -> PondSpec:
+    """The pond as whoever asks its queries sees it: without what changes left behind."""
+    if isinstance(spec.changed, msgspec.UnsetType):
+        return spec
+    queries = current(spec)
+    used = {stream for query in queries for stream in query.streams}
+    streams = tuple(stream for stream in spec.streams if stream.name in used)
+    return PondSpec.of(streams, queries, spec.instances, spec.buckets)
+
+
 def is_read(stream: Stream) -> bool:
     """Whether a stream is read itself, not made of others or of the rows of a query."""
     return stream.derived is None and stream.upstream is None
@@ -202,4 +212,4 @@ def history(log: Log, manifest: Manifest) -> Iterator[Recorded]:
         n = change.before
 
 
-__all__ = ["Recorded", "applied", "history", "in_force", "is_read", "times_told", "version_name"]
+__all__ = ["Recorded", "applied", "history", "in_force", "is_read", "seen", "times_told", "version_name"]

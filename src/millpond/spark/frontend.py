@@ -12,9 +12,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery, from_text
+from millpond.errors import ChangeRefused, QueryError, QueryTypeError, UnsupportedQuery, from_text
 from millpond.model.endpoints import Sink, Source
-from millpond.model.expressions import columns_of
+from millpond.model.expressions import Foreign, columns_of, walk
 from millpond.model.functions import UserFunction, bytes_of
 from millpond.model.join import Join
 from millpond.model.query import Query
@@ -301,13 +301,23 @@ class FrontEnd:
                 queries.append(self._query(terms, blank(text[: statement.start]) + statement.text, leaving))
         return queries
 
-    def wanted(self, queries: Iterable[AnyQuery]) -> tuple[Wanted, ...]:
+    def wanted(
+        self, queries: Iterable[AnyQuery], kept: Iterable[str] = (), times: Mapping[str, str] | None = None
+    ) -> tuple[Wanted, ...]:
         """What to read for these queries: streams in the order of declaration, columns in that of the stream.
+
+        `kept`: streams that are read whether or not a query asks for them; `times`: streams whose time is observed, by
+        which column.
 
         Raises:
             KeyError: a query was not made here.
         """
-        needed: dict[str, set[str]] = {}
+        queries = tuple(queries)
+        read = {stream for query in queries for stream in query.streams}
+        bases = {base for name in read if (made := self.streams[name].derived) is not None for base in made.reads}
+        needed: dict[str, set[str]] = {name: set() for name in kept if name in read or name not in bases}
+        for watched, time in (times or {}).items():
+            needed.setdefault(watched, set()).add(time)
         for query in queries:
             if isinstance(query, Join):
                 for side in query.sides.values():
@@ -334,6 +344,45 @@ class FrontEnd:
             foreigns = tuple(by_name[column] for column in rest)
             found.append(Wanted(stream, plain, foreigns, self._derived.get(name)))
         return tuple(found)
+
+    def forget(self, name: str) -> AnyQuery | None:
+        """Let the name of a query be free again; the query that had it, if one did."""
+        self._chained.pop(name, None)
+        return self._queries.pop(name, None)
+
+    def remember(self, query: AnyQuery) -> None:
+        """Let texts read the rows of a query by its name."""
+        self._queries[query.name] = query
+
+    def restore(self, streams: Iterable[Stream], queries: Iterable[AnyQuery]) -> None:
+        """Know the streams and queries of a pond that is opened without them.
+
+        Raises:
+            ChangeRefused: something of them stands only where they were made: in a text, or in a program.
+        """
+        asked = list(queries)
+        for stream in streams:
+            if stream.derived is not None:
+                users = ", ".join(query.name for query in asked if stream.name in query.streams)
+                raise _not_stored(users, f"read {stream.derived.text}")
+            if stream.upstream is None:
+                self.declare(stream)
+        for query in asked:
+            if isinstance(query, Join):
+                parts = [one for side in query.sides.values() for one in side.expressions]
+            else:
+                parts = [*expressions_of(query)]
+            if any(isinstance(node, Foreign) for part in parts for node in walk(part)):
+                raise _not_stored(query.name, "have expressions that only Spark evaluates")
+            self._queries[query.name] = query
+        for stream in streams:
+            if stream.upstream is not None:
+                self._chained[stream.name] = show_rows(self._spark, self._queries[stream.upstream])
+
+    def bases(self, query: AnyQuery) -> tuple[Stream, ...]:
+        """The sources that a query reads as parts of derived streams."""
+        made = [self._derived[name] for name in query.streams if name in self._derived]
+        return tuple({branch.base.name: branch.base for derived in made for branch in derived.branches}.values())
 
     def lookups(self, wanted: Iterable[Wanted]) -> Lookups:
         """The tables that are listed again while a pond reads this."""
@@ -407,6 +456,12 @@ class FrontEnd:
 
     def _known(self, name: str) -> Stream | None:
         return next((stream for stream in self._all() if stream.name.lower() == name.lower()), None)
+
+
+def _not_stored(who: str, what: str) -> ChangeRefused:
+    return ChangeRefused(
+        f"The pond cannot be opened without its queries: {who} {what}.", "Add all those in force before you open it."
+    )
 
 
 def _leaving(late: Sink | None, mode: Mode | None, repeats: Repeats | None) -> Leaving:

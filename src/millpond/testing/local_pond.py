@@ -84,7 +84,7 @@ class LocalPond:
         )
         self._arrange(spec)
         self._followers = [(Pump(follower.name), follower) for follower in followers]
-        self._perform(self._writer.take_over(0, "localhost", 0, "0", to_json(with_owners(spec, owned))))
+        self._perform(self._writer.take_over(0, "localhost", 0, "0", lambda _: to_json(with_owners(spec, owned))))
 
     def _arrange(self, spec: PondSpec) -> None:
         """Answer these queries from the next epoch on."""

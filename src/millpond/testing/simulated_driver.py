@@ -119,7 +119,7 @@ class Driver:
         self.checkpoint = self.world.checkpoint
 
     def _take_over(self) -> ActorSteps[None]:
-        yield from self._protocol("claim", self.writer.take_over(0, "host", 1, "0", "{}"))
+        yield from self._protocol("claim", self.writer.take_over(0, "host", 1, "0", lambda _: "{}"))
 
     def _record(self, n: int) -> bytes:
         data = self.world.log.read(n)

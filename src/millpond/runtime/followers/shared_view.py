@@ -8,7 +8,7 @@ number, and is replayed in the same task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -105,6 +105,10 @@ class SharedView:
         self._settled = NOTHING_APPLIED
         self._known: frozenset[str] | None = None
         self.note: str | None = None
+
+    def serve(self, served: Mapping[str, int]) -> None:
+        """Keep the rows of these queries from the next record on."""
+        self._share = msgspec.structs.replace(self._share, served=dict(served))
 
     def cursor(self) -> int:
         """See `Follower.cursor`; brings every bucket to the head first, whatever the store has lost or has too much."""

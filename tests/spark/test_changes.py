@@ -1,0 +1,110 @@
+"""A pond whose queries change while it runs: each at a named record, every row that of the naive twin."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from millpond import Pond
+from millpond.log.records import EpochRecord, decode
+from millpond.model.endpoints import Source
+from millpond.model.stream import Field, Stream
+from millpond.spark.driver import Epoch
+from millpond.testing.compare import assert_same_rows, rows_of
+from millpond.testing.naive_changes import NaiveChanges
+
+SECOND = 1_000_000
+FILES = 8
+FIELDS = (Field("ts", "timestamp"), Field("k", "string"), Field("v", "bigint"), Field("w", "bigint"))
+SPEND = """
+    SELECT k, window(ts, '20 seconds', '10 seconds') AS w, count(*) AS n, sum(v) AS total
+    FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 5 SECONDS GROUP BY ALL
+"""
+BIG = SPEND.replace("GROUP BY", "WHERE v > 50 GROUP BY")
+WIDE = SPEND.replace("sum(v)", "sum(w)")
+SHORT = SPEND.replace("'20 seconds', '10 seconds'", "'10 seconds'")
+
+
+def make_input(folder: Path, files: int = FILES) -> list[list[dict[str, Any]]]:
+    """An epoch per file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    dice, epochs = random.Random(3), []
+    for i in range(files):
+        rows = [
+            {"ts": int((1_700_000_000 + 10 * i + 10 * dice.random() - dice.choice((0, 0, 0, 4, 30))) * SECOND),
+             "k": dice.choice("abc"), "v": dice.randint(0, 100), "w": dice.randint(0, 9)}
+            for _ in range(40)
+        ]  # fmt: skip
+        columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+        columns["ts"] = pa.array(columns["ts"], pa.timestamp("us", "UTC"))
+        file = folder / f"f{i}.parquet"
+        pq.write_table(pa.table(columns), file)
+
+
+        os.utime(file, (1_700_000_000 + i, 1_700_000_000 + i))
+        epochs.append(rows)
+    return epochs
+
+
+def stream(folder: Path, name: str = "tx") -> Stream:
+    return Stream(name, FIELDS, Source("parquet", (("maxFilesPerTrigger", "1"), ("path", str(folder)))))
+
+
+class Told:
+    """Does something after an epoch, by its number among the epochs with events."""
+
+    def __init__(self, todo: dict[int, Any]) -> None:
+        self.todo, self.seen = todo, 0
+
+    def __call__(self, epoch: Epoch) -> None:
+        if epoch.record.counts.get("*", {}).get("events"):
+            self.seen += 1
+            for act in self.todo.pop(self.seen, ()):
+                act()
+
+
+def expected(pond: Pond, queries: Sequence[Any], epochs: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    """What the naive twin says, told of the changes where the log has them."""
+    naive, changes = NaiveChanges(queries), {recorded.n: recorded.change for recorded in pond.history()}
+    log = pond._truth.log
+    for n in range(pond.manifest().n + 1):
+        if n in changes:
+            naive.change(changes[n])
+        record = decode(log.read(n)).record
+        if isinstance(record, EpochRecord):
+            naive.epoch()
+    return naive.rows(epochs, drained=True)
+
+
+@pytest.mark.spark
+def test_queries_come_change_and_go_while_the_pond_runs(spark: SparkSession, tmp_path: Path) -> None:
+    epochs = make_input(tmp_path / "in")
+    told = Told({})
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        first = pond.add("spend", SPEND)
+        told.todo = {
+            1: [lambda: pond.add("big", BIG), lambda: pond.add("again", SPEND)],
+            2: [lambda: pond.add("wide", WIDE), lambda: pond.pause("again")],
+            3: [lambda: pond.alter("big", BIG.replace("50", "20")), lambda: pond.resume("again")],
+            5: [lambda: pond.drop("spend")],
+            6: [lambda: pond.add("spend", SHORT)],
+        }
+        pond.run(drain=True)
+        kinds = [type(recorded.change).__name__ for recorded in reversed(pond.history())]
+        assert kinds[:7] == ["Add", "Add", "Add", "Pause", "Alter", "Resume", "Drop"]
+        for name, rows in expected(pond, [first], epochs).items():
+            found = rows_of(pond.table(name))
+            if name == "spend":  # the new one has a table of its own
+                rows, found = rows[-len(found) :], found
+            assert found
+            assert_same_rows(rows, found, about=name)
+        assert pond.history()[0].change.who
