@@ -145,6 +145,29 @@ class FoldsAsPacketsArrive(Driver):
         return arrived
 
 
+class ClaimsWhatItReadFirst(Driver):
+    """Says in its claim what was asked when it first tried to claim."""
+
+    first: str | None = None
+
+    def claimed(self, manifest: Manifest) -> str:
+        self.first = super().claimed(manifest) if self.first is None else self.first
+        return self.first
+
+
+class AnswersByWhatItKnows(Driver):
+    """Takes a change of its own for made when the append has told so, and never looks again."""
+
+    confirmed = 0
+
+    def commit(self, phase: str, record: EpochRecord | ChangeRecord, body: bytes) -> ActorSteps[None]:
+        yield from super().commit(phase, record, body)
+        self.confirmed += isinstance(record, ChangeRecord)
+
+    def in_force(self, run: Run) -> int:
+        return super().in_force(run) - len(run.manifest.changes) + self.confirmed
+
+
 class UnguardedSink(Sink):
     """Shows whatever it is handed."""
 
@@ -180,6 +203,8 @@ MUTANTS = [
     Parts(driver=CountsEveryAttempt),
     Parts(driver=ForgetsWhatIsSuperseded),
     Parts(driver=FoldsAsPacketsArrive),
+    Parts(driver=ClaimsWhatItReadFirst),
+    Parts(driver=AnswersByWhatItKnows),
     Parts(sink=UnguardedSink),
     Parts(sink=SinkThatAcceptsHoles),
     Parts(sink=SinkWithSeparateCursor),

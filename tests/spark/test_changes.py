@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +19,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond import Pond
-from millpond.log.records import EpochRecord, decode
+from millpond.errors import ChangeRefused
+from millpond.log.local import LocalFolder
+from millpond.log.manifest import Manifests, load
+from millpond.log.port import Log
+from millpond.log.records import ChangeRecord, ClaimRecord, EpochRecord, decode
 from millpond.model.endpoints import Source
+from millpond.model.spec import from_json
 from millpond.model.stream import Field, Stream
+from millpond.reconfigure.changes import change_of
 from millpond.spark.driver import Epoch
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.naive_changes import NaiveChanges
@@ -108,3 +119,78 @@ def test_queries_come_change_and_go_while_the_pond_runs(spark: SparkSession, tmp
             assert found
             assert_same_rows(rows, found, about=name)
         assert pond.history()[0].change.who
+        with pytest.raises(ChangeRefused, match="no query 'nothing'"):
+            pond.drop("nothing")
+        with pytest.raises(ChangeRefused, match="other columns"):
+            pond.alter("big", WIDE.replace("count(*) AS n, ", ""))
+        assert pond.price_of("drop", "wide").freed == 0 and pond.price_of("alter", "big", BIG).cost == "complete at once"
+
+
+PROGRAM = Path(__file__).with_name("change_program.py")
+FAULTS = ("change.before:2", "commit.before_append:3", "change.recorded:1", "change.in_force:3", "read.again:1")
+
+
+def start(*arguments: str, log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """The program, with a planned fault if one is told."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MILLPOND_FAULT")}
+    inherited["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    with log.open("ab") as errors:
+        return subprocess.Popen(
+            [sys.executable, str(PROGRAM), *arguments], env=inherited | (environment or {}), stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=errors, text=True,
+        )  # fmt: skip
+
+
+def told_rows(base: Path, epochs: list[list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """What the naive twin says of the pond's log: its changes, and its cut of the files into epochs."""
+    log = Log(LocalFolder(base / "pond" / "log"))
+    manifest = load(log, Manifests(LocalFolder(base / "pond" / "manifest")))
+    claim = decode(log.read(0) or b"").record
+    assert isinstance(claim, ClaimRecord)
+    first = from_json(claim.spec)
+    naive, cut, reached = NaiveChanges(first.queries), [], -1
+    for n in range(manifest.n + 1):
+        record = decode(log.read(n) or b"").record
+        if isinstance(record, ChangeRecord) and (change := change_of(record.change)) is not None:
+            naive.change(change)
+        elif isinstance(record, EpochRecord) and not record.drained:
+            end = json.loads(record.end["tx"])["logOffset"]
+            cut.append([row for file in epochs[reached + 1 : end + 1] for row in file])
+            reached = end
+            naive.epoch()
+    naive.epoch()
+    return naive.rows(cut, drained=True)
+
+
+def shown(folder: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for part in sorted(folder.glob("part-*")) for line in part.read_text().splitlines()]
+    for row in rows:
+        at = datetime.fromisoformat(row["at"].replace("Z", "+00:00"))
+        row["at"] = int(at.replace(tzinfo=at.tzinfo or timezone.utc).timestamp()) * SECOND
+    return rows
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_driver_that_is_killed_around_a_change_leaves_it_wholly_done_or_not_at_all(tmp_path: Path) -> None:
+    epochs = make_input(tmp_path / "in")
+    successor = start("serve", "-", log=tmp_path / "successor.log")
+    try:
+        for fault in FAULTS:
+            base = tmp_path / fault.replace(":", "-")
+            (base / "faults").mkdir(parents=True)
+            (base / "in").symlink_to(tmp_path / "in")
+            planned = {"MILLPOND_FAULT": f"{fault}:kill", "MILLPOND_FAULT_DIR": str(base / "faults")}
+            first = start("run", str(base), log=base / "first.log", environment=planned)
+            assert first.wait(150) == -signal.SIGKILL, f"{fault}: {first.stdout and first.stdout.read()}"
+            assert successor.stdin is not None and successor.stdout is not None
+            successor.stdin.write(f"{base}\n")
+            successor.stdin.flush()
+            done = json.loads(successor.stdout.readline())
+            assert done["ok"], (fault, done["error"])
+            for name, rows in told_rows(base, epochs).items():
+                assert rows
+                assert_same_rows(rows, shown(base / "out" / name), about=f"{fault}: {name}")
+    finally:
+        successor.kill()
+        successor.wait(60)

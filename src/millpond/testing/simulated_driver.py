@@ -91,7 +91,7 @@ class Driver:
         self.token = token
         self.name = token
         self.random = world.random
-        self.tasks_started = 0
+        self.tasks_started = self.changes_made = 0
         self.announced: list[int] = []
         self.torn: tuple[str, bytes] | None = None
         self._writer_type = writer
@@ -119,7 +119,15 @@ class Driver:
         self.checkpoint = self.world.checkpoint
 
     def _take_over(self) -> ActorSteps[None]:
-        yield from self._protocol("claim", self.writer.take_over(0, "host", 1, "0", lambda _: "{}"))
+        yield from self._protocol("claim", self.writer.take_over(0, "host", 1, "0", self.claimed))
+
+    def claimed(self, manifest: Manifest) -> str:
+        """What a claim says is asked: all changes so far; a place for mutants that lose some."""
+        return json.dumps(asked_in(manifest))
+
+    def in_force(self, run: Run) -> int:
+        """By how many changes an epoch answers; a place for mutants that miss some."""
+        return len(asked_in(run.manifest))
 
     def _record(self, n: int) -> bytes:
         data = self.world.log.read(n)
@@ -177,7 +185,9 @@ class Driver:
     def _aside(self) -> ActorSteps[None]:
         run = yield from self._protocol("drain", self.writer.drain())
         if self.random.random() < 0.5:
-            change = ChangeRecord(n=run.n, writer=self.token, prev=run.prev, at=0, change="{}")
+            self.changes_made += 1
+            text = json.dumps(f"{self.token}-{self.changes_made}")
+            change = ChangeRecord(n=run.n, writer=self.token, prev=run.prev, at=0, change=text)
             yield from self.commit("change", change, b"")
         else:
             known = run.manifest.offsets
@@ -275,7 +285,7 @@ class Driver:
         for packet in packets:
             for position in packet.positions:
                 seen += 1
-                new.append((packet.stream, packet.partition, position, seen))
+                new.append((packet.stream, packet.partition, position, seen, self.in_force(run)))
         kept, supersedes = new, tuple[str, ...]()
         if live and self.random.random() < 0.25:
             old = [row for section in live for row in self.world.deltas.section(section, self.world.log)]
@@ -357,6 +367,12 @@ class Publisher:
                     reply = None
                     sink.apply(n, record, manifest)
                     self.world.check_sink(sink)
+
+
+def asked_in(manifest: Manifest) -> list[str]:
+    """All changes up to the manifest's record, those that the claim repeats first."""
+    claimed: list[str] = json.loads(manifest.spec or "[]")
+    return [*claimed, *(str(json.loads(change.change)) for change in manifest.changes)]
 
 
 def instance_of(partition: int, position: int, instances: int) -> int:

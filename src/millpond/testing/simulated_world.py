@@ -17,8 +17,9 @@ from millpond.log.port import Log
 from millpond.log.protocol import TICK
 from millpond.log.records import Entry, EpochRecord, Offsets, Receipt, Section, decode
 
-Row = tuple[str, int, int, int]
-"""Stream, source partition, position, and the number of events its instance had seen by then."""
+Row = tuple[str, int, int, int, int]
+"""Stream, source partition, position, the number of events its instance had seen by then, and that of changes in force.
+"""
 
 GROUP = "group"
 
@@ -212,8 +213,8 @@ def read_rows(delta: bytes, section: Section) -> list[Row]:
 
 def row_of(item: list[int | str]) -> Row:
     """Return a row as it was before JSON."""
-    stream, partition, position, seen = item
-    return str(stream), int(partition), int(position), int(seen)
+    stream, partition, position, seen, changes = item
+    return str(stream), int(partition), int(position), int(seen), int(changes)
 
 
 @dataclass
