@@ -12,16 +12,30 @@ import pytest
 
 from millpond.errors import ChangeRefused
 from millpond.model.endpoints import Sink
-from millpond.model.expressions import Column
+from millpond.model.expressions import Column, call
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
+from millpond.model.windows import Sliding
+from millpond.plan.build import build_plan
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.changes import Add, Change
+from millpond.reconfigure.price import COMPLETE_AT_ONCE, COMPLETE_LATER, price_of
+from millpond.runtime.followers.prune import PruneFollower
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.sinks import MemorySink
 from millpond.testing.answers import dealt, read_section, table_of
-from millpond.testing.cases import SESSIONS, STREAM, WINDOWS, Menu, condition, query, random_case
+from millpond.testing.cases import (
+    SECOND,
+    SESSIONS,
+    STREAM,
+    WINDOWS,
+    Menu,
+    aggregate_of,
+    condition,
+    query,
+    random_case,
+)
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.local_pond import LocalPond
 from millpond.testing.naive_changes import NaiveChanges, Plain
@@ -145,6 +159,13 @@ def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
     return kind
 
 
+def aggregated(number: int) -> Query:
+    """A query with one cell in all."""
+    asked = (aggregate_of("count", None),)
+    outputs = (Named("n", Column("agg:0", "bigint")),)
+    return Query(f"q{number}", STREAM.name, "ts", 0, Sliding(10 * SECOND, 10 * SECOND), (), asked, outputs, sink=MEMORY)
+
+
 def random_run(folder: Path, seed: int, menu: Menu, events: int = 160, epochs: int = 14) -> set[str]:
     """A pond whose queries change at random; what was done to it."""
     dice = random.Random(seed)
@@ -153,6 +174,8 @@ def random_run(folder: Path, seed: int, menu: Menu, events: int = 160, epochs: i
     for batch in case.epochs:
         for _ in range(dice.choice((0, 1, 1, 2, 4))):
             done.add(change_at_random(dice, run, menu))
+        if dice.random() < 0.1:
+            run.restart()
         run.epoch(deal(batch))
     run.check(case.epochs, seed)
     return done
@@ -161,3 +184,71 @@ def random_run(folder: Path, seed: int, menu: Menu, events: int = 160, epochs: i
 @pytest.mark.parametrize("seed", range(24))
 def test_changes_between_random_epochs_are_those_of_the_naive_twin(tmp_path: Path, seed: int) -> None:
     random_run(tmp_path, seed, MIXED if seed % 2 else SLICED)
+
+
+def wide(name: str, key: str) -> Query:
+    """A query whose state is a cell per key."""
+    asked = aggregate_of("sum", Column("amount", "double")), aggregate_of("count", None)
+    outputs = (Named("n", Column("agg:1", "bigint")),)
+    window = Sliding(100 * SECOND, 50 * SECOND)
+    return Query(name, STREAM.name, "ts", 0, window, (Column(key, "string"),), asked, outputs, sink=MEMORY)
+
+
+def on_disk(folder: Path, *places: str) -> int:
+    return sum(file.stat().st_size for place in places for file in (folder / place).rglob("*") if file.is_file())
+
+
+def many_keys(second: int) -> list[dict[str, Any]]:
+    empty = dict.fromkeys(field.name for field in STREAM.columns)
+    return [empty | {"k": f"key-{i}", "amount": 1.0, "ts": second * SECOND + i} for i in range(20_000)]
+
+
+def test_what_is_dropped_gives_its_bytes_back(tmp_path: Path) -> None:
+    run = Changing(tmp_path, [aggregated(1)], 2)
+    run.pond.follow(PruneFollower(tmp_path, lambda: 1 << 62, 0.0))
+    places = "delta", "cache"
+    for second in range(3):
+        run.epoch([many_keys(second)])
+    alone = on_disk(tmp_path, *places)
+    run.change(accept.add(run.between(), wide("wide", "k")))
+    for second in range(3, 6):
+        run.epoch([many_keys(second)])
+    assert on_disk(tmp_path, *places) > alone + 1_000_000
+    run.change(accept.drop(run.between(), "wide"))
+    gone = {"segment", "keys"}
+    group = build_plan([wide("wide", "k")]).groups[0].id
+    assert not [one for one in run.pond.manifest.sections.values() if one.kind in gone and one.group == group]
+    for second in range(6, 9):  # sections of rows wait for their followers, files for pruning
+        run.epoch([many_keys(second)[:10]])
+    assert on_disk(tmp_path, *places) <= alone + 4096
+
+
+def test_a_query_that_needs_what_is_kept_answers_the_windows_that_are_open(tmp_path: Path) -> None:
+    #   events at 0 … 9 s, watermark 9 s; windows of 20 s every 10 s are cut at 0, 10, 20: those that are open hold all
+    dice = random.Random(2)
+    epochs = [[event(second + i / 10, dice) for i in range(10)] for second in range(30)]
+    twenty = msgspec.structs.replace(aggregated(1), window=Sliding(20 * SECOND, 10 * SECOND), delay_us=5 * SECOND)
+    ten = msgspec.structs.replace(twenty, name="ten", window=Sliding(10 * SECOND, 10 * SECOND))
+    fine = msgspec.structs.replace(twenty, name="fine", window=Sliding(15 * SECOND, 5 * SECOND))
+    other = msgspec.structs.replace(ten, name="other", where=call("isnotnull", (Column("k", "string"),), "boolean"))
+    run = Changing(tmp_path, [twenty], 2)
+    for rows in epochs[:18]:
+        run.epoch([rows])
+    starts = {}
+    for asked in (ten, fine, other):
+        change = accept.add(run.between(), asked)
+        price = price_of(run.between(), change, run.pond.setting)
+        starts[asked.name] = change.since_us, price.cost
+        run.change(change)
+    newest = max(row["ts"] for row in epochs[17])
+    # the watermark is at 12.9 s: the window that ends at 20 s is open, and its slices begin at 0
+    assert starts["ten"] == (0, COMPLETE_AT_ONCE)
+    assert starts["fine"] == starts["other"] == (newest + 1, COMPLETE_LATER)
+    for rows in epochs[18:]:
+        run.epoch([rows])
+    assert run.check(epochs, "covered") == 4 + 2 + 2 + 1
+
+
+def event(second: float, dice: random.Random) -> dict[str, Any]:
+    empty = dict.fromkeys(field.name for field in STREAM.columns)
+    return empty | {"k": dice.choice(("a", None)), "ts": int(second * SECOND)}

@@ -123,7 +123,7 @@ def test_queries_come_change_and_go_while_the_pond_runs(spark: SparkSession, tmp
             pond.drop("nothing")
         with pytest.raises(ChangeRefused, match="other columns"):
             pond.alter("big", WIDE.replace("count(*) AS n, ", ""))
-        assert pond.price_of("drop", "wide").freed == 0 and pond.price_of("alter", "big", BIG).cost == "complete at once"
+        assert pond.price_of("drop", "wide").freed == 0
 
 
 PROGRAM = Path(__file__).with_name("change_program.py")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
 import msgspec
 
 from millpond.log.manifest import Manifest
@@ -80,6 +84,14 @@ def _in_form(spec: PondSpec, change: Add | Alter | Drop | End) -> Change:
         return _in_form(spec, msgspec.structs.replace(change, apart=True))
     signed = tuple(group.id for group in after if before[group.id].signed and not group.signed)
     return msgspec.structs.replace(change, signed=signed)
+
+
+def clear_tables(cache: Path, gone: Collection[str]) -> None:
+    """Delete this host's tables of the keys of groups that are gone; they are derived, and cached again if need be."""
+    for group in gone:
+        for table in cache.glob(f"{group}-*"):
+            with suppress(OSError):
+                table.unlink()
 
 
 def orphaned(plan: Plan, manifest: Manifest) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Committed, Run, Steps, Writer, perform
 from millpond.log.records import ChangeRecord, EpochRecord
 from millpond.model.spec import PondSpec
-from millpond.reconfigure.apply import arranged, is_read
+from millpond.reconfigure.apply import arranged, clear_tables, is_read
 from millpond.reconfigure.changes import Change
 from millpond.reconfigure.desk import Desk, Make
 from millpond.runtime.epoch import Batch, Idle, Setting, assemble, depth, fold_task, gather_task, pending
@@ -229,7 +229,10 @@ class Driver:
         before, spec = self._setting.streams, self._desk.spec(manifest)
         if spec is self._arranged:
             return
+        groups = {group.id for group in self._setting.plan.groups}
         self._setting, self._arranged = arranged(self._setting, spec), spec
+        gone = groups - {group.id for group in self._setting.plan.groups}
+        clear_tables(Path(self._setting.cache) / self._setting.pond, gone)
         if before != spec.streams:
             self._watch.watch(spec.streams, now_us())
 

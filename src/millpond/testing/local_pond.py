@@ -27,7 +27,7 @@ from millpond.placement.slots import even_owners
 from millpond.plan.build import needed_columns, needed_foreign
 from millpond.plan.late import LateAsk, late_asks
 from millpond.plan.plan import Plan
-from millpond.reconfigure.apply import arranged, change_record, plan_of
+from millpond.reconfigure.apply import arranged, change_record, clear_tables, plan_of
 from millpond.reconfigure.beginnings import beginnings
 from millpond.reconfigure.catalog import in_force
 from millpond.reconfigure.changes import Change
@@ -88,7 +88,10 @@ class LocalPond:
 
     def _arrange(self, spec: PondSpec) -> None:
         """Answer these queries from the next epoch on."""
+        groups = {group.id for group in self.setting.plan.groups}
         self.setting, self.plan = arranged(self.setting, spec), plan_of(spec)
+        gone = groups - {group.id for group in self.plan.groups}
+        clear_tables(Path(self.setting.cache) / self.setting.pond, gone)
         read = [stream for stream in spec.streams if stream.upstream is None]
         self._streams = {stream.name: stream for stream in read}
         late = late_asks(self.plan, spec.streams)
