@@ -200,7 +200,7 @@ def on_disk(folder: Path, *places: str) -> int:
 
 def many_keys(second: int) -> list[dict[str, Any]]:
     empty = dict.fromkeys(field.name for field in STREAM.columns)
-    return [empty | {"k": f"key-{i}", "amount": 1.0, "ts": second * SECOND + i} for i in range(20_000)]
+    return [empty | {"k": f"key-{i}", "amount": 1.0, "ts": second * SECOND + i} for i in range(40_000)]
 
 
 def test_what_is_dropped_gives_its_bytes_back(tmp_path: Path) -> None:

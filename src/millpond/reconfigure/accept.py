@@ -19,9 +19,10 @@ from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING, Session, Sliding
 from millpond.plan.build import build_plan
+from millpond.plan.parameters import Constant, constant_of, parameters_in
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.beginnings import beginning
-from millpond.reconfigure.changes import Add, Alter, Drop, End, Pause, Resume
+from millpond.reconfigure.changes import Add, Alter, Drop, End, Pause, Resume, SetParameter
 from millpond.reconfigure.lifecycle import check_move, query_of
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.tasks import Watermark
@@ -48,6 +49,7 @@ def add(
     check_move(pond.spec, query.name, "add")
     if _ABOVE in query.name:
         raise ChangeRefused(f"{query.name!r} reads like a version of a query.", f"Use a name without {_ABOVE}.")
+    _check_parameters(pond.spec, query)
     fresh = _new(pond.spec, streams)
     since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, fresh, told_by)
     build_plan((*pond.spec.asked, query), pond.spec.since, pond.spec.left)  # refuses another event time
@@ -99,6 +101,7 @@ def alter(
     """
     check_move(pond.spec, query.name, "alter")
     old = query_of(pond.spec, query.name)
+    _check_parameters(pond.spec, query)
     query = _in_place_of(old, query)
     fresh = _new(pond.spec, streams)
     if isinstance(old, Selection) or isinstance(query, Selection) or keeps_state(old, query):
@@ -111,6 +114,23 @@ def alter(
         if _answered(pond, old, until):
             until = msgspec.UNSET
     return Alter(Asked.of(query), fresh, since, until, who)
+
+
+def param(pond: Pond, name: str, value: Constant, who: str = "") -> SetParameter:
+    """Another value of a live parameter, of the type it has; a new one may be named by queries that come later.
+
+    Raises:
+        ChangeRefused: the value is not of its type.
+    """
+    known = pond.spec.left.parameters.get(name)
+    return SetParameter(name, constant_of(name, value, None if known is None else known.type), who)
+
+
+def _check_parameters(spec: PondSpec, query: AnyQuery) -> None:
+    unknown = sorted({*parameters_in(query)} - {*spec.left.parameters})
+    if unknown:
+        what = f"{query.name} names parameters that have no value: {', '.join(unknown)}."
+        raise ChangeRefused(what, "Set them first, with `pond.param`.")
 
 
 def keeps_state(old: AnyQuery, new: AnyQuery) -> bool:

@@ -55,7 +55,10 @@ def arranged(setting: Setting, spec: PondSpec) -> Setting:
     left = spec.left
     replaced = tuple(sorted(left.replaced.items()))
     paused = frozenset(left.paused) | {name for name, of in replaced if of in left.paused}
-    return setting._replace(streams=spec.streams, plan=plan_of(spec), paused=paused, replaced=replaced)
+    return setting._replace(
+        streams=spec.streams, plan=plan_of(spec), paused=paused, replaced=replaced,
+        parameters=tuple(sorted(left.parameters.items())),
+    )  # fmt: skip
 
 
 def change_record(spec: PondSpec, change: Change, run: Run, writer: str, at_us: int) -> ChangeRecord:

@@ -11,11 +11,13 @@ from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.port import numbered_name
 from millpond.log.protocol import Run
 from millpond.log.records import EpochRecord, Fates, Offsets, Receipt
+from millpond.model.expressions import Literal
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING
 from millpond.plan.chain import drained_at, feeds, halted, last_row_us, levels
 from millpond.plan.join import SideLog, last_final_us
 from millpond.plan.late import late_asks
+from millpond.plan.parameters import with_parameters
 from millpond.plan.plan import GroupPlan, Plan
 from millpond.runtime.chained import chained_lines, chained_rows, event_time_of, is_pending, with_chained
 from millpond.runtime.horizon import events_needed_from, needed_from
@@ -32,7 +34,8 @@ Idle = Mapping[str, frozenset[str]]
 class Setting(NamedTuple):
     """What stays the same from epoch to epoch: where the pond is, and how it is laid out; `owners` of buckets.
 
-    `paused`: queries that tell no rows; `replaced`: pairs of a version that was replaced and its query.
+    `paused`: queries that tell no rows; `replaced`: pairs of a version that was replaced and its query;
+    `parameters`: the constants in force.
     """
 
     pond: str
@@ -45,6 +48,7 @@ class Setting(NamedTuple):
     owners: tuple[int, ...]
     paused: frozenset[str] = frozenset()
     replaced: tuple[tuple[str, str], ...] = ()
+    parameters: tuple[tuple[str, Literal], ...] = ()
 
 
 class Batch(NamedTuple):
@@ -98,7 +102,7 @@ def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> Gather
     """The gather of the epoch; `now_us` bounds how far ahead an event may be."""
     layout = with_chained(setting.layout, setting.streams, setting.plan)
     return GatherTask(
-        setting.plan,
+        with_parameters(setting.plan, dict(setting.parameters)),
         layout,
         time_lines(setting, run.manifest, {}),
         setting.owners,
@@ -108,6 +112,7 @@ def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> Gather
         late_asks(setting.plan, setting.streams),
         setting.folder,
         chained_rows(run.manifest, setting.streams, layout),
+        dict(setting.parameters),
     )
 
 
@@ -135,7 +140,7 @@ def fold_task(
         setting.folder,
         setting.cache,
         run.n,
-        setting.plan,
+        with_parameters(setting.plan, dict(setting.parameters)),
         lines,
         floors,
         state,

@@ -100,7 +100,7 @@ def _gather_chunk(
 ) -> Iterator[tuple[int, bytes]]:
     began = lap_us()
     columns = StreamColumns(stream, table)
-    evaluator = Evaluator(columns, table.num_rows)
+    evaluator = Evaluator(columns, table.num_rows, task.parameters)
     floor = task.lines.get(stream.name, TimeLine()).mark.floor_us
     parts: list[list[GroupPart]] = [[] for _ in range(task.instances)]
     whole = {} if stream.chained else {"events": table.num_rows, "bytes_read": table.nbytes}

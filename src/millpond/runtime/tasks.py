@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from millpond.model.expressions import Literal
 from millpond.model.windows import NEVER_LATE_US
 from millpond.plan.join import SideLog
 from millpond.plan.late import LateAsk
@@ -59,7 +60,8 @@ class GatherTask(msgspec.Struct, frozen=True):
     """Everything a gather needs besides its events; `owners[bucket]` is the bucket's instance.
 
     `now_us`: the driver's clock when the epoch began; None: no event is too far ahead. `late`: who wants its late
-    events, by stream. `chained`: rows of queries, in the pond's `folder`, that are events of this epoch.
+    events, by stream. `chained`: rows of queries, in the pond's `folder`, that are events of this epoch. `parameters`:
+    the constants of those in filters and arguments.
     """
 
     plan: Plan
@@ -72,6 +74,7 @@ class GatherTask(msgspec.Struct, frozen=True):
     late: dict[str, tuple[LateAsk, ...]] = {}
     folder: str = ""
     chained: tuple[ChainedRows, ...] = ()
+    parameters: dict[str, Literal] = {}
 
 
 class SectionPlace(msgspec.Struct, frozen=True):
