@@ -12,14 +12,14 @@ import pytest
 
 from millpond.errors import ChangeRefused
 from millpond.model.endpoints import Sink
-from millpond.model.expressions import Column, call
+from millpond.model.expressions import Call, Column, Expression, Parameter, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
-from millpond.reconfigure.changes import Add, Change
+from millpond.reconfigure.changes import Add, Change, SetParameter
 from millpond.reconfigure.price import COMPLETE_AT_ONCE, COMPLETE_LATER, price_of
 from millpond.runtime.followers.prune import PruneFollower
 from millpond.runtime.followers.rows import RowsReader
@@ -59,6 +59,7 @@ class Changing:
         asked = [kept(one) for one in queries]
         self.pond = LocalPond(folder, [STREAM], asked, instances, 16)
         self.naive, self._turn = NaiveChanges(asked), 0
+        self.change(SetParameter("least", literal(3, "bigint")))
         self.known = {one.name: one for one in asked}
         for one in asked:
             self._follow(one.name, -1)
@@ -104,7 +105,7 @@ class Changing:
 def asked_at_random(dice: random.Random, name: str, menu: Menu, others: Sequence[Plain]) -> Plain:
     """A new query, or one that shares most of what it asks with another."""
     if dice.random() < 0.15:
-        where = condition(dice, MENU)
+        where = dice.choice((condition(dice, MENU), at_least("v")))
         return kept(Selection(name, STREAM.name, (Named("k", Column("k", "string")),), where))
     fresh = query(dice, name, menu)
     siblings = [one for one in others if isinstance(one, Query)]
@@ -115,7 +116,19 @@ def asked_at_random(dice: random.Random, name: str, menu: Menu, others: Sequence
             where=dice.choice((other.where, fresh.where)), delay_us=dice.choice((other.delay_us, fresh.delay_us)),
             having=dice.choice((other.having, None)),
         )  # fmt: skip
+    if dice.random() < 0.3:
+        part = dice.choice(("where", "having"))
+        counted = next((i for i, one in enumerate(fresh.aggregates) if one.type == "bigint"), None)
+        if part == "where" or counted is not None:
+            fresh = msgspec.structs.replace(fresh, **{part: at_least("v" if part == "where" else f"agg:{counted}")})
     return kept(fresh)
+
+
+def at_least(column: str) -> Expression:
+    """A condition with a live parameter."""
+    value: Expression = Column(column, "bigint" if ":" in column else "int")
+    wide = value if ":" in column else Call("cast", (value,), "bigint")
+    return call("ge", (wide, Parameter("least", "bigint")), "boolean")
 
 
 def altered(dice: random.Random, old: Plain, menu: Menu) -> Plain:
@@ -139,7 +152,7 @@ def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
     current = [one for one in pond.spec.asked if one.name not in pond.spec.left.replaced]
     names = [one.name for one in current] or ["none"]
     some = dice.choice(names)
-    kind = dice.choice(("add", "add", "drop", "pause", "resume", "resume", "alter", "alter"))
+    kind = dice.choice(("add", "add", "drop", "pause", "resume", "resume", "alter", "alter", "param", "param"))
     try:
         if kind == "add":
             name = f"q{dice.randint(0, 9)}"
@@ -151,6 +164,8 @@ def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
             if old is None:
                 return "nothing"
             change = accept.alter(pond, altered(dice, old, menu))  # type: ignore[arg-type]
+        elif kind == "param":
+            change = accept.param(pond, "least", dice.randint(0, 60))
         else:
             change = getattr(accept, kind)(pond, some)
     except ChangeRefused:

@@ -15,6 +15,7 @@ from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
+from millpond.plan.parameters import Constant, constant_of
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond as Between
 from millpond.reconfigure.catalog import Recorded, history, is_read
@@ -108,6 +109,22 @@ class Changing:
         self._ask(lambda pond: accept.alter(pond, made, streams, who))
         return made
 
+    def param(self, name: str, value: Constant, *, who: str | None = None) -> None:
+        """Set a live parameter, `:name` in texts, in force from the next epoch on: a number or a text, of one type.
+
+        Before the pond is opened it is the first value; a pond that has begun goes on with that in force. In WHERE and
+        arguments an event is judged by the value of the epoch that reads it; in HAVING and outputs, and without
+        windows, a row is told by that of the epoch that tells it. What was counted before stays.
+
+        Raises:
+            ChangeRefused: the value is of another type.
+        """
+        if self._driver is None:
+            known = self._front.parameters.get(name)
+            self._front.parameters[name] = constant_of(name, value, None if known is None else known.type)
+            return
+        self._ask(lambda pond: accept.param(pond, name, value, _who(who)))
+
     def price_of(self, kind: str, name: str, query: str | Frame | None = None) -> Price:
         """What a change would cost if it were made now; nothing is changed. `kind`: add, alter, drop, pause or resume.
 
@@ -185,6 +202,7 @@ class Changing:
         joining, before = self._followers.joining, self._spec
         self._spec = spec
         self._queries = {query.name: query for query in current(spec)}
+        self._front.parameters = dict(spec.left.parameters)
         if isinstance(change, Add):
             joining.add(change.asked.query, n)
         elif isinstance(change, Alter):

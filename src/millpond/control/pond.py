@@ -27,6 +27,7 @@ from millpond.control.why import find_facts
 from millpond.control.wiring import IDENTITY, Followers, Truth, follow, new_writer, open_truth, owners_for
 from millpond.errors import ChangeRefused, ForeignPondError, InputError, QueryTypeError, StoreError
 from millpond.log.manifest import Manifest, load
+from millpond.model.changed import Changed
 from millpond.model.endpoints import Sink
 from millpond.model.query import changed_functions
 from millpond.model.selection import AnyQuery
@@ -293,6 +294,7 @@ class Pond(Changing):
         followers.runner.start()
         followers.runner.notify(head)
         self._truth, self._driver, self._followers, self._spec = truth, driver, followers, spec
+        self._front.parameters = dict(spec.left.parameters)
 
     def _known_truth(self) -> Truth | None:
         """The pond that is there, if this one has no queries: it goes on with those in force."""
@@ -321,6 +323,8 @@ class Pond(Changing):
             )
         if known is not None and not isinstance(known.changed, msgspec.UnsetType):
             return known
+        if self._front.parameters:
+            spec = msgspec.structs.replace(spec, changed=Changed(parameters=dict(self._front.parameters)))
         # state lies by instance, so owners stay as they were chosen
         chosen = owners_for(self.queries, self._store, instances, spec.buckets) if known is None else owners_in(known)
         return with_owners(spec, chosen)

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from millpond.errors import ChangeRefused, QueryError, QueryTypeError, UnsupportedQuery, from_text
 from millpond.model.endpoints import Sink, Source
-from millpond.model.expressions import Foreign, columns_of, walk
+from millpond.model.expressions import Foreign, Literal, columns_of, walk
 from millpond.model.functions import UserFunction, bytes_of
 from millpond.model.join import Join
 from millpond.model.query import Query
@@ -32,6 +32,7 @@ from millpond.spark.joins import extract_any
 from millpond.spark.latest import FORMAT, ServedTable
 from millpond.spark.lookups import Lookups, Places, Refreshed, lookups, refreshed
 from millpond.spark.mapped import BatchFunction, batches_of
+from millpond.spark.parameters import marked
 from millpond.spark.properties import Mode, Repeats, duration_us
 from millpond.spark.quiet import unlogged
 from millpond.spark.read import Reading, Wanted, Watermark, load, register
@@ -76,6 +77,7 @@ class FrontEnd:
         self._foreigns: dict[str, Projected] = {}
         self._functions = UserFunctions(self._catalyst)
         self._refreshed: dict[Places, Refreshed] = {}
+        self.parameters: dict[str, Literal] = {}
 
     @property
     def streams(self) -> Mapping[str, Stream]:
@@ -226,6 +228,8 @@ class FrontEnd:
     def _query(self, terms: Terms, text: str, leaving: Leaving) -> AnyQuery:
         """The query of a text; `text` is it with blanks before, where it stands in a file."""
         check_size(terms.text)
+        marks = marked(text, self.parameters)
+        text = marks.text
         others, functions = self._registered()
         earlier = (name for name in self._queries if name.isidentifier() and name.isascii())
         allowed = (*others, *earlier), functions
@@ -244,7 +248,7 @@ class FrontEnd:
                 self._catalyst, frame, terms, self._all(), relation, self._functions, self._queries
             )  # fmt: skip
             check_chained(found, upstreams)
-            return self._kept(found, leaving)
+            return self._kept(found._replace(query=marks.restored(found.query)), leaving)
         except PySparkException as error:
             raise spark_refusal(error, text) from error
         except QueryError as error:
