@@ -25,6 +25,7 @@ from millpond.log.manifest import Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import ChangeRecord, ClaimRecord, EpochRecord, decode
 from millpond.model.endpoints import Source
+from millpond.model.expressions import Literal, literal
 from millpond.model.spec import from_json
 from millpond.model.stream import Field, Stream
 from millpond.reconfigure.changes import change_of
@@ -41,6 +42,7 @@ SPEND = """
 """
 BIG = SPEND.replace("GROUP BY", "WHERE v > 50 GROUP BY")
 WIDE = SPEND.replace("sum(v)", "sum(w)")
+EACH = "SELECT k, v FROM STREAM tx WHERE v < :least + 9"
 SHORT = SPEND.replace("'20 seconds', '10 seconds'", "'10 seconds'")
 
 
@@ -82,9 +84,11 @@ class Told:
                 act()
 
 
-def expected(pond: Pond, queries: Sequence[Any], epochs: list[list[dict[str, Any]]]) -> dict[str, Any]:
+def expected(
+    pond: Pond, queries: Sequence[Any], epochs: list[list[dict[str, Any]]], parameters: dict[str, Literal] | None = None
+) -> dict[str, Any]:
     """What the naive twin says, told of the changes where the log has them."""
-    naive, changes = NaiveChanges(queries), {recorded.n: recorded.change for recorded in pond.history()}
+    naive, changes = NaiveChanges(queries, parameters), {recorded.n: recorded.change for recorded in pond.history()}
     log = pond._truth.log
     for n in range(pond.manifest().n + 1):
         if n in changes:
@@ -194,3 +198,33 @@ def test_a_driver_that_is_killed_around_a_change_leaves_it_wholly_done_or_not_at
     finally:
         successor.kill()
         successor.wait(60)
+
+
+@pytest.mark.spark
+def test_a_live_parameter_changes_between_two_epochs(spark: SparkSession, tmp_path: Path) -> None:
+    epochs = make_input(tmp_path / "in")
+    told = Told({})
+    limited = SPEND.replace("GROUP BY", "WHERE v >= :least GROUP BY").replace("ALL", "ALL HAVING sum(v) > :total")
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        with pytest.raises(ChangeRefused, match=":least has no value"):
+            pond.add("limited", limited)
+        pond.param("least", 20)
+        pond.param("total", 100.0)
+        first = pond.add("limited", limited)
+        told.todo = {
+            2: [lambda: pond.param("least", 70), lambda: pond.param("total", 30)],
+            5: [lambda: pond.param("least", 0), lambda: pond.add("each", EACH)],
+        }
+        pond.run(drain=True)
+        with pytest.raises(ChangeRefused, match="least is 'many', not of type bigint"):
+            pond.param("least", "many")
+        start = {"least": literal(20, "bigint"), "total": literal(100.0, "double")}
+        found = expected(pond, [first], epochs, start)
+        for name, rows in found.items():
+            assert rows
+            assert_same_rows(rows, rows_of(pond.table(name)), about=name)
+    with Pond(spark, tmp_path / "pond") as again:  # it goes on with the queries and values in force
+        again.run(drain=True)
+        assert [query.name for query in again.queries] == ["limited", "each"]
+        assert again._spec is not None and again._spec.left.parameters["least"] == literal(0, "bigint")
