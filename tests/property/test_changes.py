@@ -17,7 +17,7 @@ from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
-from millpond.reconfigure import accept
+from millpond.reconfigure import accept, lifecycle
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.changes import Add, Change, SetParameter
 from millpond.reconfigure.price import COMPLETE_AT_ONCE, COMPLETE_LATER, price_of
@@ -149,21 +149,23 @@ def altered(dice: random.Random, old: Plain, menu: Menu) -> Plain:
 def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
     """Make a random change, or be refused; its kind."""
     pond = run.between()
-    current = [one for one in pond.spec.asked if one.name not in pond.spec.left.replaced]
+    current = lifecycle.current(pond.spec)
     names = [one.name for one in current] or ["none"]
     some = dice.choice(names)
-    kind = dice.choice(("add", "add", "drop", "pause", "resume", "resume", "alter", "alter", "param", "param"))
+    kind = dice.choice(("add", "add", "drop", "pause", "resume", "resume", "alter", "alter", "param", "param",
+                        "shadow", "shadow", "promote", "promote", "promote", "discard"))  # fmt: skip
     try:
         if kind == "add":
             name = f"q{dice.randint(0, 9)}"
             again = run.known.get(name)
             asked = altered(dice, again, menu) if again else asked_at_random(dice, name, menu, current)  # type: ignore[arg-type]
             change: Change = accept.add(pond, asked)
-        elif kind == "alter":
+        elif kind in ("alter", "shadow"):
             old = next((one for one in current if one.name == some), None)
             if old is None:
                 return "nothing"
-            change = accept.alter(pond, altered(dice, old, menu))  # type: ignore[arg-type]
+            make = accept.alter if kind == "alter" else accept.shadow
+            change = make(pond, altered(dice, old, menu))  # type: ignore[arg-type]
         elif kind == "param":
             change = accept.param(pond, "least", dice.randint(0, 60))
         else:

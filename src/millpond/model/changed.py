@@ -50,7 +50,8 @@ class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
     `last`: the record of the newest change of queries; -1: none. `versions`: of queries that were altered. `paused`:
     queries whose rows do not leave. `times`: by which column the time of a stream is still observed that no query
     tells it by. `leaving`: dropped queries whose sinks may lag. `until_us`: for versions that were replaced, the time
-    at and after which no window of theirs begins; `replaced`: whose version it was. `parameters`: values by name.
+    at and after which no window of theirs begins; `replaced`: whose version it was. `shadows`: for queries that are
+    tried in another version, what that one is called. `parameters`: values by name.
 
     State is kept in the form it has: `signed` are groups that stay split by signature, however few filters are left;
     `apart` queries that came when a group had no room for one more filter, and are in a group so split beside it.
@@ -66,3 +67,4 @@ class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
     parameters: dict[str, Literal] = {}
     signed: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
+    shadows: dict[str, str] = {}

@@ -22,7 +22,18 @@ from millpond.plan.build import build_plan
 from millpond.plan.parameters import Constant, constant_of, parameters_in
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.beginnings import beginning
-from millpond.reconfigure.changes import Add, Alter, Drop, End, Pause, Resume, SetParameter
+from millpond.reconfigure.changes import (
+    Add,
+    Alter,
+    Discard,
+    Drop,
+    End,
+    Pause,
+    Promote,
+    Resume,
+    SetParameter,
+    Shadow,
+)
 from millpond.reconfigure.lifecycle import check_move, query_of
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.tasks import Watermark
@@ -110,7 +121,7 @@ def alter(
     since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, fresh, told_by)
     until: int | msgspec.UnsetType = msgspec.UNSET
     if not isinstance(since, msgspec.UnsetType) and _hands_over(old, query):
-        since = until = _first_start(query, since)
+        since = until = _first_start(pond.spec, query, since)
         if _answered(pond, old, until):
             until = msgspec.UNSET
     return Alter(Asked.of(query), fresh, since, until, who)
@@ -131,6 +142,55 @@ def _check_parameters(spec: PondSpec, query: AnyQuery) -> None:
     if unknown:
         what = f"{query.name} names parameters that have no value: {', '.join(unknown)}."
         raise ChangeRefused(what, "Set them first, with `pond.param`.")
+
+
+def shadow(
+    pond: Pond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
+    told_by: Mapping[str, Collection[str]] | None = None,
+) -> Shadow:  # fmt: skip
+    """A version beside the query of the same name, whose rows are only compared with its.
+
+    Raises:
+        ChangeRefused: as `alter`; or windows cannot be told to both.
+    """
+    check_move(pond.spec, query.name, "shadow")
+    old = query_of(pond.spec, query.name)
+    _check_parameters(pond.spec, query)
+    query = _in_place_of(old, query)
+    if _new(pond.spec, streams):
+        raise ChangeRefused(f"{query.name} would read what the pond does not read.", "Add it under another name.")
+    if isinstance(old, Selection) or isinstance(query, Selection) or keeps_state(old, query):
+        return Shadow(Asked.of(query), who=who)
+    assert isinstance(old, Query) and isinstance(query, Query)
+    if not _hands_over(old, query):
+        raise ChangeRefused(
+            f"The windows of {query.name} are runs of events, which two versions would not begin alike.",
+            "Add it under another name.",
+        )
+    since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, (), told_by)
+    if not isinstance(since, msgspec.UnsetType):
+        since = _first_start(pond.spec, query, since)
+    return Shadow(Asked.of(query), since, who)
+
+
+def promote(pond: Pond, name: str, who: str = "") -> Promote:
+    """A query and its shadow change places; once more, and they are back.
+
+    Raises:
+        ChangeRefused: it has no shadow.
+    """
+    check_move(pond.spec, name, "promote")
+    return Promote(name, who)
+
+
+def discard(pond: Pond, name: str, who: str = "") -> Discard:
+    """The shadow of a query goes.
+
+    Raises:
+        ChangeRefused: it has none.
+    """
+    check_move(pond.spec, name, "discard")
+    return Discard(name, who)
 
 
 def keeps_state(old: AnyQuery, new: AnyQuery) -> bool:
@@ -204,7 +264,9 @@ def _hands_over(old: Query, new: Query) -> bool:
     return all(fit)
 
 
-def _first_start(query: Query, since_us: int) -> int:
-    """The first start of a window of fixed size that is not before a time; sessions may start at any."""
-    window = query.window
+def _first_start(spec: PondSpec, query: Query, since_us: int) -> int:
+    """The first start of a window of fixed size that is not before a time, nor of the version before the one in force;
+    sessions may start at any.
+    """
+    window, since_us = query.window, max(since_us, spec.since.get(query.name, since_us))
     return since_us + (window.offset_us - since_us) % window.slide_us if isinstance(window, Sliding) else since_us

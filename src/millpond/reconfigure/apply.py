@@ -16,8 +16,8 @@ from millpond.model.spec import PondSpec
 from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.late import late_asks
 from millpond.plan.plan import Plan
-from millpond.reconfigure.catalog import applied
-from millpond.reconfigure.changes import Add, Alter, Change, Drop, End, change_text
+from millpond.reconfigure.catalog import applied, shadow_name
+from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, End, Promote, Shadow, change_text
 from millpond.runtime.epoch import Setting
 
 
@@ -64,10 +64,10 @@ def arranged(setting: Setting, spec: PondSpec) -> Setting:
 def change_record(spec: PondSpec, change: Change, run: Run, writer: str, at_us: int) -> ChangeRecord:
     """The record of a change to the pond `spec`: whatever no query in force is answered from any more goes with it."""
     change = msgspec.structs.replace(change, before=spec.left.last)
-    if isinstance(change, Add | Alter | Drop | End):
+    if isinstance(change, Add | Alter | Drop | End | Shadow | Discard):
         change = _in_form(spec, change)
     after = plan_of(applied(spec, run.n, change))
-    lifted = [change.name] if isinstance(change, Drop | Alter | End) and change.name in run.manifest.quarantined else []
+    lifted = sorted({*lifted_by(change)} & {*run.manifest.quarantined})
     return ChangeRecord(
         n=run.n,
         writer=writer,
@@ -79,11 +79,24 @@ def change_record(spec: PondSpec, change: Change, run: Run, writer: str, at_us: 
     )
 
 
-def _in_form(spec: PondSpec, change: Add | Alter | Drop | End) -> Change:
+def lifted_by(change: Change) -> tuple[str, ...]:
+    """Names that another version has, or none, after the change: what raised under them is no more."""
+    match change:
+        case Drop() | Promote():
+            return change.name, shadow_name(change.name)
+        case Discard() | Shadow():
+            return (shadow_name(change.name),)
+        case Alter() | End():
+            return (change.name,)
+    return ()
+
+
+def _in_form(spec: PondSpec, change: Add | Alter | Drop | End | Shadow | Discard) -> Change:
     """The change under which all state keeps the form it has: cells by filter, or split by signature."""
     before = {group.id: group for group in plan_of(spec).groups}
     after = [group for group in plan_of(applied(spec, 0, change)).groups if group.id in before]
-    if isinstance(change, Add | Alter) and any(group.signed and not before[group.id].signed for group in after):
+    turned = any(group.signed and not before[group.id].signed for group in after)
+    if turned and isinstance(change, Add | Alter | Shadow):
         return _in_form(spec, msgspec.structs.replace(change, apart=True))
     signed = tuple(group.id for group in after if before[group.id].signed and not group.signed)
     return msgspec.structs.replace(change, signed=signed)

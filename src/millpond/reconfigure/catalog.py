@@ -12,12 +12,26 @@ from millpond.log.manifest import Manifest
 from millpond.log.port import Log
 from millpond.log.records import ChangeRecord, decode
 from millpond.model.changed import Asked, Changed, Leaving
+from millpond.model.endpoints import Sink
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json
 from millpond.model.stream import Stream
-from millpond.reconfigure.changes import Add, Alter, Change, Drop, End, Pause, Resume, SetParameter, change_of
+from millpond.reconfigure.changes import (
+    Add,
+    Alter,
+    Change,
+    Discard,
+    Drop,
+    End,
+    Pause,
+    Promote,
+    Resume,
+    SetParameter,
+    Shadow,
+    change_of,
+)
 from millpond.reconfigure.lifecycle import current, query_of
 
 
@@ -46,7 +60,7 @@ def in_force(manifest: Manifest) -> PondSpec:
 def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
     """The spec after a change in record `n`."""
     left = _with(spec.left, last=n)
-    if isinstance(change, Add | Alter | Drop | End):
+    if isinstance(change, Add | Alter | Drop | End | Shadow | Discard):
         left = _with(left, signed=tuple(sorted({*left.signed, *change.signed})))
     match change:
         case Add():
@@ -61,6 +75,12 @@ def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
             return _altered(spec, left, change)
         case End():
             return _ended(spec, left, change.name)
+        case Shadow():
+            return _shadowed(spec, left, change)
+        case Promote():
+            return _swapped(spec, left, change.name)
+        case Discard():
+            return _discarded(spec, left, change.name)
         case SetParameter():
             return _asking(spec, _with(left, parameters=left.parameters | {change.name: change.value}), spec.asked)
 
@@ -77,12 +97,13 @@ def _added(spec: PondSpec, left: Changed, change: Add) -> PondSpec:
 
 def _dropped(spec: PondSpec, left: Changed, n: int, change: Drop) -> PondSpec:
     gone = query_of(spec, change.name)
-    versions = {name for name, of in left.replaced.items() if of == change.name}
+    versions = {name for name, of in left.replaced.items() if of == change.name} | {left.shadows.get(change.name, "")}
     left = _with(
         left, paused=_without(left.paused, change.name), leaving=(*left.leaving, Leaving(Asked.of(gone), n)),
         versions={name: version for name, version in left.versions.items() if name != change.name},
         until_us={name: until for name, until in left.until_us.items() if name not in versions},
         replaced={name: of for name, of in left.replaced.items() if name not in versions},
+        shadows={name: shadow for name, shadow in left.shadows.items() if name != change.name},
     )  # fmt: skip
     asked = tuple(query for query in spec.asked if query.name not in {change.name, *versions})
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
@@ -110,6 +131,70 @@ def _altered(spec: PondSpec, left: Changed, change: Alter) -> PondSpec:
     others = tuple(query for query in spec.asked if query.name != change.name)
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
     return _asking(spec, left, (*others, *asked), streams, since)
+
+
+def _shadowed(spec: PondSpec, left: Changed, change: Shadow) -> PondSpec:
+    """The query, split at `since_us`, so that rows of windows that both versions answer are told apart from others."""
+    old, version, shadow = query_of(spec, change.name), left.versions.get(change.name, 1), shadow_name(change.name)
+    asked, since = [old, _hidden(change.asked.query, shadow)], dict(spec.since)
+    apart = (*left.apart, shadow) if change.apart else left.apart
+    if isinstance(change.since_us, msgspec.UnsetType):
+        since |= {shadow: since[change.name]} if change.name in since else {}
+        apart = (*apart, shadow) if change.name in left.apart else apart
+    else:
+        mine, was = version_name(change.name, version), since.get(change.name)
+        asked.append(_leaving_off(old, mine))
+        since |= {change.name: change.since_us, shadow: change.since_us} | ({} if was is None else {mine: was})
+        apart = (*apart, mine) if change.name in left.apart else apart
+        left = _with(
+            left, until_us=left.until_us | {mine: change.since_us}, replaced=left.replaced | {mine: change.name},
+            versions=left.versions | {change.name: version + 1},
+        )  # fmt: skip
+    left = _with(left, shadows=left.shadows | {change.name: shadow}, apart=tuple(dict.fromkeys(apart)))
+    others = tuple(query for query in spec.asked if query.name != change.name)
+    return _asking(spec, left, (*others, *asked), since=since)
+
+
+def _swapped(spec: PondSpec, left: Changed, name: str) -> PondSpec:
+    shadow = shadow_name(name)
+    queries = {query.name: query for query in spec.asked}
+    old, new = queries.pop(name), queries.pop(shadow)
+    given = _in_front(new, old)
+    apart = {name: shadow, shadow: name}
+    left = _with(
+        left, versions=left.versions | {name: left.versions.get(name, 1) + 1},
+        apart=tuple(apart.get(one, one) for one in left.apart),
+    )  # fmt: skip
+    return _asking(spec, left, (*queries.values(), given, _hidden(old, shadow)))
+
+
+def _discarded(spec: PondSpec, left: Changed, name: str) -> PondSpec:
+    shadow = shadow_name(name)
+    left = _with(left, shadows={one: of for one, of in left.shadows.items() if one != name})
+    return _asking(spec, left, tuple(query for query in spec.asked if query.name != shadow))
+
+
+def _hidden(query: AnyQuery, name: str) -> AnyQuery:
+    """A version whose rows are only compared."""
+    made = msgspec.structs.replace(query, name=name, sink=Sink("memory"))
+    return msgspec.structs.replace(made, serve=False, late=msgspec.UNSET) if isinstance(made, Query) else made
+
+
+def _in_front(query: AnyQuery, old: AnyQuery) -> AnyQuery:
+    """The version with the name of another, whose rows go where that one's went."""
+    made = msgspec.structs.replace(query, name=old.name, sink=old.sink)
+    if isinstance(made, Query) and isinstance(old, Query):
+        return msgspec.structs.replace(made, serve=old.serve, late=old.late)
+    return made
+
+
+def shadow_name(name: str) -> str:
+    """What the shadow of a query is called in plans and records.
+
+    >>> shadow_name("spend")
+    'spend@shadow'
+    """
+    return f"{name}@shadow"
 
 
 def _ended(spec: PondSpec, left: Changed, version: str) -> PondSpec:
@@ -212,4 +297,4 @@ def history(log: Log, manifest: Manifest) -> Iterator[Recorded]:
         n = change.before
 
 
-__all__ = ["Recorded", "applied", "history", "in_force", "is_read", "seen", "times_told", "version_name"]
+__all__ = ["Recorded", "applied", "history", "in_force", "is_read", "seen", "shadow_name", "times_told", "version_name"]

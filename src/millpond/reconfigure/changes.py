@@ -100,6 +100,41 @@ class End(msgspec.Struct, frozen=True, tag_field="kind", tag="end", omit_default
     signed: tuple[str, ...] = ()
 
 
+class Shadow(msgspec.Struct, frozen=True, tag_field="kind", tag="shadow", omit_defaults=True):
+    """Another version beside a query, on shared state, whose rows are only compared. Both answer windows that start at
+    `since_us` or later (UNSET: all that the query answers); earlier ones are left to the query as it was.
+    """
+
+    asked: Asked
+    since_us: int | msgspec.UnsetType = msgspec.UNSET
+    who: str = ""
+    before: int = -1
+    signed: tuple[str, ...] = ()
+    apart: bool = False
+
+    @property
+    def name(self) -> str:
+        """The query's name."""
+        return self.asked.query.name
+
+
+class Promote(msgspec.Struct, frozen=True, tag_field="kind", tag="promote", omit_defaults=True):
+    """A query and its shadow change places: windows that close from now on are told by the other."""
+
+    name: str
+    who: str = ""
+    before: int = -1
+
+
+class Discard(msgspec.Struct, frozen=True, tag_field="kind", tag="discard", omit_defaults=True):
+    """The shadow of a query goes, with its state."""
+
+    name: str
+    who: str = ""
+    before: int = -1
+    signed: tuple[str, ...] = ()
+
+
 class SetParameter(msgspec.Struct, frozen=True, tag_field="kind", tag="param", omit_defaults=True):
     """Another value of a live parameter."""
 
@@ -109,7 +144,7 @@ class SetParameter(msgspec.Struct, frozen=True, tag_field="kind", tag="param", o
     before: int = -1
 
 
-Change: TypeAlias = Add | Drop | Pause | Resume | Alter | End | SetParameter
+Change: TypeAlias = Add | Drop | Pause | Resume | Alter | End | Shadow | Promote | Discard | SetParameter
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder: msgspec.json.Decoder[Change] = msgspec.json.Decoder(Change)

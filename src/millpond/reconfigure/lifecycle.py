@@ -7,7 +7,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
 
-ABSENT, RUNNING, PAUSED = "absent", "running", "paused"
+ABSENT, RUNNING, PAUSED, SHADOWED = "absent", "running", "paused", "shadowed"
 
 MOVES = {
     (ABSENT, "add"): RUNNING,
@@ -16,6 +16,10 @@ MOVES = {
     (PAUSED, "resume"): RUNNING,
     (RUNNING, "drop"): ABSENT,
     (PAUSED, "drop"): ABSENT,
+    (RUNNING, "shadow"): SHADOWED,
+    (SHADOWED, "promote"): SHADOWED,
+    (SHADOWED, "discard"): RUNNING,
+    (SHADOWED, "drop"): ABSENT,
 }
 """(state, kind of change) -> the state after it. A quarantined query is running, but has raised."""
 
@@ -25,19 +29,27 @@ _CURES = {
     (PAUSED, "alter"): "Resume it first.",
     (PAUSED, "pause"): "Nothing is left to do.",
     (RUNNING, "resume"): "Nothing is left to do.",
+    (PAUSED, "shadow"): "Resume it first.",
+    (RUNNING, "promote"): "Give it a shadow first.",
+    (RUNNING, "discard"): "Nothing is left to do.",
+    (PAUSED, "promote"): "Resume it, and give it a shadow first.",
+    (PAUSED, "discard"): "Nothing is left to do.",
+    (SHADOWED, "add"): "Give the new query another name.",
 }
+_SHADOWED = "Promote its shadow if that is the better one, then discard the other."
 
 
 def state_of(spec: PondSpec, name: str) -> str:
     """The state of a query."""
     if all(query.name != name for query in current(spec)):
         return ABSENT
-    return PAUSED if name in spec.left.paused else RUNNING
+    return PAUSED if name in spec.left.paused else SHADOWED if name in spec.left.shadows else RUNNING
 
 
 def current(spec: PondSpec) -> tuple[AnyQuery, ...]:
-    """The queries as their users see them: without versions that were replaced and still answer their last windows."""
-    return tuple(query for query in spec.asked if query.name not in spec.left.replaced)
+    """The queries as their users see them: without shadows, and versions that still answer their last windows."""
+    hidden = {*spec.left.replaced, *spec.left.shadows.values()}
+    return tuple(query for query in spec.asked if query.name not in hidden)
 
 
 def query_of(spec: PondSpec, name: str) -> AnyQuery:
@@ -69,7 +81,7 @@ def _check_kind(spec: PondSpec, query: AnyQuery, kind: str) -> None:
     """Refuse what this kind of query does not allow."""
     rows = {stream.name for stream in spec.streams if stream.upstream == query.name}
     readers = sorted(reader.name for reader in current(spec) if rows & {*reader.streams})
-    if readers and kind in ("drop", "pause", "alter"):
+    if readers and kind in ("drop", "pause", "alter", "shadow"):
         raise ChangeRefused(
             f"The rows of {query.name} are read by {', '.join(readers)}: it cannot be {_DONE[kind]}.",
             f"Drop {'it' if len(readers) == 1 else 'them'} first.",
@@ -79,11 +91,12 @@ def _check_kind(spec: PondSpec, query: AnyQuery, kind: str) -> None:
             f"The rows of {query.name} may change, and what was told before a pause could not be taken back after it.",
             "Drop it, and add it again.",
         )
-    if kind == "alter" and not isinstance(query, Query | Selection):
+    if kind in ("alter", "shadow") and not isinstance(query, Query | Selection):
         raise ChangeRefused(f"{query.name} is a join of two streams.", "Add it under another name, then drop this one.")
 
 
-_DONE = {"add": "added", "drop": "dropped", "pause": "paused", "resume": "resumed", "alter": "altered"}
+_DONE = {"add": "added", "drop": "dropped", "pause": "paused", "resume": "resumed", "alter": "altered",
+         "shadow": "given a shadow", "promote": "changed for its shadow", "discard": "rid of its shadow"}  # fmt: skip
 
 
 def _refused(spec: PondSpec, name: str, kind: str) -> ChangeRefused:
@@ -91,4 +104,5 @@ def _refused(spec: PondSpec, name: str, kind: str) -> ChangeRefused:
     if state == ABSENT:
         names = ", ".join(sorted(query.name for query in current(spec))) or "none"
         return ChangeRefused(f"There is no query {name!r}.", f"Those that there are: {names}.")
-    return ChangeRefused(f"The query {name!r} is {state}: it cannot be {_DONE[kind]}.", _CURES[state, kind])
+    cure = _CURES.get((state, kind), _SHADOWED)
+    return ChangeRefused(f"The query {name!r} is {state}: it cannot be {_DONE[kind]}.", cure)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.apply import arranged, is_read, orphaned
 from millpond.reconfigure.catalog import applied
-from millpond.reconfigure.changes import Add, Alter, Change
+from millpond.reconfigure.changes import Add, Alter, Change, Shadow
 from millpond.runtime.epoch import Setting, watermarks
 from millpond.runtime.tasks import Watermark
 
@@ -41,10 +41,10 @@ def price_of(pond: Pond, change: Change, setting: Setting) -> Price:
     gone = (pond.manifest.sections[place] for place in orphaned(after.plan, pond.manifest))
     freed = sum(section.size for section in gone)
     rereads = setting.layout is not None and not is_read(after)
-    since = change.since_us if isinstance(change, Add | Alter) else None
+    since = change.since_us if isinstance(change, Add | Alter | Shadow) else None
     if not isinstance(since, int):
         return Price(AT_ONCE, None, rereads, freed)
-    assert isinstance(change, Add | Alter)
+    assert isinstance(change, Add | Alter | Shadow)
     marks = watermarks(pond.manifest)
     seen = [marks.get(stream, Watermark()).max_time_us for stream in change.asked.query.streams]
     newest = max((time for time in seen if time is not None), default=None)

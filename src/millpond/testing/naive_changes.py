@@ -15,7 +15,7 @@ from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.types import WINDOW
 from millpond.plan.parameters import parameters_in
-from millpond.reconfigure.changes import Add, Alter, Change, Drop, Pause, Resume, SetParameter
+from millpond.reconfigure.changes import Add, Alter, Change, Drop, Pause, Promote, Resume, SetParameter, Shadow
 from millpond.testing import oracle, stateless
 from millpond.testing.oracle import Batch, Result, Value
 
@@ -49,6 +49,7 @@ class NaiveChanges:
         self._now: Parameters = dict(parameters or {})
         self._parameters: list[Parameters] = []
         self._epoch = 0
+        self._shadows: dict[str, Plain] = {}
 
     def epoch(self) -> None:
         """An epoch was committed."""
@@ -80,6 +81,17 @@ class NaiveChanges:
             else:
                 old.last = self._epoch
             self._versions[change.name].append(self._version(change, old.since_us if start is None else start))
+        elif isinstance(change, Shadow):
+            query, old = change.asked.query, self._versions[change.name][-1]
+            assert isinstance(query, Query | Selection)
+            self._shadows[change.name] = query
+            if isinstance(change.since_us, int):  # the same query goes on, in two halves
+                old.until_us = change.since_us
+                self._versions[change.name].append(_Version(old.query, self._epoch, change.since_us))
+        elif isinstance(change, Promote):
+            old, new = self._versions[change.name][-1], self._shadows[change.name]
+            old.last, self._shadows[change.name] = self._epoch, old.query
+            self._versions[change.name].append(_Version(new, self._epoch, old.since_us))
 
     def _version(self, change: Add | Alter, since_us: int | None) -> _Version:
         query = change.asked.query

@@ -72,7 +72,7 @@ def test_the_first_record_is_a_claim_and_every_take_over_adds_one(pond: Pond) ->
         assert data is not None
         record = decode(data).record
         assert isinstance(record, ClaimRecord)
-        assert (record.host, record.pid, record.version, record.spec) == ("host", 2, "0.1", lambda _: "{}")
+        assert (record.host, record.pid, record.version, record.spec) == ("host", 2, "0.1", "{}")
     assert pond.announced == [0, 1, 2]
     assert pond.log.last() == 2
 
