@@ -228,3 +228,29 @@ def test_a_live_parameter_changes_between_two_epochs(spark: SparkSession, tmp_pa
         again.run(drain=True)
         assert [query.name for query in again.queries] == ["limited", "each"]
         assert again._spec is not None and again._spec.left.parameters["least"] == literal(0, "bigint")
+
+
+@pytest.mark.spark
+def test_a_version_is_tried_compared_and_promoted(spark: SparkSession, tmp_path: Path) -> None:
+    epochs = make_input(tmp_path / "in")
+    told, differences = Told({}), []
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        first = pond.add("big", BIG)
+        told.todo = {
+            1: [lambda: pond.shadow("big", BIG.replace("50", "90"))],
+            4: [lambda: pond.promote("big")],
+            6: [lambda: pond.rollback("big")],
+        }
+        pond.run()
+        pond.settle()
+        differences.append(pond.diff("big"))
+        pond.run(drain=True)
+        assert_same_rows(expected(pond, [first], epochs)["big"], rows_of(pond.table("big")), about="big")
+        differences.append(pond.diff("big"))
+        pond.discard("big")
+        with pytest.raises(ChangeRefused, match="cannot be rid of its shadow"):
+            pond.diff("big")
+    # fewer events are above 90 than above 50, so the sums of most windows differ
+    assert len(differences[0].only_query) > 3 and len(differences[0].only_shadow) > 0
+    assert len(differences[1].only_query) > len(differences[0].only_query)

@@ -19,7 +19,8 @@ from millpond.plan.parameters import Constant, constant_of
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond as Between
 from millpond.reconfigure.catalog import Recorded, history, is_read
-from millpond.reconfigure.changes import Add, Alter, Change, Drop
+from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, Promote, Shadow
+from millpond.reconfigure.compared import Difference
 from millpond.reconfigure.desk import Make
 from millpond.reconfigure.lifecycle import check_move, current, query_of
 from millpond.reconfigure.price import Price, price_of
@@ -96,18 +97,67 @@ class Changing:
         Raises:
             QueryError: the version is wrong, or no version of this query can be told so; nothing was changed.
         """
-        asking = Asking(Sink(), repeats=Repeats(tuple(deduplicate), deduplicate_within))
+        made = self._version(name, query, Repeats(tuple(deduplicate), deduplicate_within))
+        streams, who = self._streams_of(made), _who(who)
+        self._ask(lambda pond: accept.alter(pond, made, streams, who))
+        return made
+
+    def shadow(self, name: str, query: str | Frame, *, who: str | None = None) -> AnyQuery:
+        """Try another version of a query beside it, on shared state; its rows go nowhere, and are compared: see `diff`.
+
+        Raises:
+            QueryError: as `alter`; nothing was changed.
+        """
+        made = self._version(name, query)
+        streams, who = self._streams_of(made), _who(who)
+        self._ask(lambda pond: accept.shadow(pond, made, streams, who))
+        return made
+
+    def promote(self, name: str, *, who: str | None = None) -> None:
+        """Let a query and its shadow change places: windows that close from then on are told by the other.
+
+        Raises:
+            ChangeRefused: it has no shadow.
+        """
+        self._ask(lambda pond: accept.promote(pond, name, _who(who)))
+
+    def rollback(self, name: str, *, who: str | None = None) -> None:
+        """Return to the version before `promote`, whose state was kept: they change places again.
+
+        Raises:
+            ChangeRefused: it has no shadow.
+        """
+        self.promote(name, who=who)
+
+    def discard(self, name: str, *, who: str | None = None) -> None:
+        """End the shadow of a query, with its state.
+
+        Raises:
+            ChangeRefused: it has none.
+        """
+        self._ask(lambda pond: accept.discard(pond, name, _who(who)))
+
+    def diff(self, name: str) -> Difference:
+        """What a query and its shadow told otherwise, of windows that both answer, since the pond was opened.
+
+        Raises:
+            ChangeRefused: it has no shadow.
+        """
+        self.open()
+        assert self._followers is not None and self._spec is not None
+        check_move(self._spec, name, "discard")
+        return self._followers.joining.compared[name].difference()
+
+    def _version(self, name: str, query: str | Frame, repeats: Repeats | None = None) -> AnyQuery:
+        """Another version, analysed; the name stands for what it stood for."""
         with self._analysing:
             before = self._front.forget(name)
             try:
-                made = self._analysed(name, query, asking)
+                return self._analysed(name, query, Asking(Sink(), repeats=repeats or Repeats()))
             finally:
                 self._front.forget(name)
                 if before is not None:
                     self._front.remember(before)
-        streams, who = self._streams_of(made), _who(who)
-        self._ask(lambda pond: accept.alter(pond, made, streams, who))
-        return made
 
     def param(self, name: str, value: Constant, *, who: str | None = None) -> None:
         """Set a live parameter, `:name` in texts, in force from the next epoch on: a number or a text, of one type.
@@ -126,24 +176,16 @@ class Changing:
         self._ask(lambda pond: accept.param(pond, name, value, _who(who)))
 
     def price_of(self, kind: str, name: str, query: str | Frame | None = None) -> Price:
-        """What a change would cost if it were made now; nothing is changed. `kind`: add, alter, drop, pause or resume.
+        """What a change would cost if it were made now; nothing is changed. `kind` is the name of a method here.
 
         Raises:
             QueryError: it would be refused.
         """
         if query is None:
             return self._priced(lambda pond: _simple(kind)(pond, name))
-        with self._analysing:
-            before = self._front.forget(name)
-            try:
-                made = self._analysed(name, query, Asking(Sink()))
-            finally:
-                self._front.forget(name)
-                if before is not None:
-                    self._front.remember(before)
+        made = self._version(name, query)
         streams = self._streams_of(made)
-        make = accept.add if kind == "add" else accept.alter
-        return self._priced(lambda pond: make(pond, made, streams))
+        return self._priced(lambda pond: _with_query(kind)(pond, made, streams))
 
     def history(self) -> list[Recorded]:
         """Every change of queries, the newest first: its record, when it was made (µs since 1970 UTC), and what."""
@@ -208,7 +250,15 @@ class Changing:
         elif isinstance(change, Alter):
             with self._analysing:
                 self._front.remember(change.asked.query)
+        elif isinstance(change, Shadow):
+            joining.compare(change.name, n)
+        elif isinstance(change, Promote):
+            with self._analysing:
+                self._front.remember(self._queries[change.name])
+        elif isinstance(change, Discard):
+            joining.compare_no_more(change.name)
         elif isinstance(change, Drop) and before is not None:
+            joining.compare_no_more(change.name)
             joining.leave(query_of(before, change.name), n)
             self._front.forget(change.name)
 
@@ -234,10 +284,20 @@ class Changing:
 
 def _simple(kind: str) -> Callable[[Between, str], Change]:
     made: dict[str, Callable[[Between, str], Change]] = {
-        "drop": accept.drop, "pause": accept.pause, "resume": accept.resume
+        "drop": accept.drop, "pause": accept.pause, "resume": accept.resume, "promote": accept.promote,
+        "discard": accept.discard,
     }  # fmt: skip
     if kind not in made:
         raise ChangeRefused(f"{kind!r} is no change, or one that needs a query.", f"Use one of {', '.join(made)}.")
+    return made[kind]
+
+
+def _with_query(kind: str) -> Callable[[Between, AnyQuery, Sequence[Stream]], Change]:
+    made: dict[str, Callable[[Between, AnyQuery, Sequence[Stream]], Change]] = {
+        "add": accept.add, "alter": accept.alter, "shadow": accept.shadow
+    }  # fmt: skip
+    if kind not in made:
+        raise ChangeRefused(f"{kind!r} is no change that needs a query.", f"Use one of {', '.join(made)}.")
     return made[kind]
 
 

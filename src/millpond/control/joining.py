@@ -13,6 +13,8 @@ from millpond.model.endpoints import Sink
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.windows import length_us
+from millpond.reconfigure.catalog import shadow_name
+from millpond.reconfigure.compared import Compared
 from millpond.runtime.followers.cursors import follower_name
 from millpond.runtime.followers.rows import ReadSection, RowsReader
 from millpond.runtime.followers.runner import Runner
@@ -29,6 +31,7 @@ class Joining:
     def __init__(self, runner: Runner, pond: str, cursors: Path, read: ReadSection) -> None:
         self._runner, self._pond, self._cursors = runner, pond, cursors
         self._rows, self._late_rows = RowsReader(read), RowsReader(read, "late")
+        self._read, self.compared = read, dict[str, Compared]()
         self.rows = self._rows
         self.tables, self.late_tables = MemoryTables(), MemoryTables()
         self.served: dict[str, int] = {}
@@ -99,6 +102,16 @@ class Joining:
     def _share(self) -> None:
         if self.shared is not None:
             self.shared.serve(self.served)
+
+    def compare(self, name: str, since: int) -> None:
+        """Compare the rows of a query with those of its shadow, from record `since` on."""
+        self.compared[name] = Compared(name, shadow_name(name), self._read, since)
+        self._runner.add(self.compared[name])
+
+    def compare_no_more(self, name: str) -> None:
+        """Forget what differed."""
+        if (found := self.compared.pop(name, None)) is not None:
+            self._runner.remove(found.name)
 
     def leave(self, query: AnyQuery, n: int) -> None:
         """Let the followers of a query go when they have applied record `n`."""

@@ -206,6 +206,8 @@ def follow(
         joining.add(query)
     for leaving in spec.left.leaving:
         joining.add_last(leaving)
+    for name in spec.left.shadows:
+        joining.compare(name, truth.manifest.n)
     opened = None
     if joining.served:
         opened = open_store(store, truth, spec.buckets)

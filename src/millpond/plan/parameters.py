@@ -53,7 +53,7 @@ def parameters_in(query: AnyQuery) -> frozenset[str]:
 
 def with_parameters(plan: Plan, parameters: Mapping[str, Literal]) -> Plan:
     """The plan with constants wherever state does not depend on them: HAVING, outputs, stateless queries."""
-    if not any(map(parameters_in, plan.asked)):
+    if not parameters or not any(map(parameters_in, plan.asked)):
         return plan
     groups = tuple(_group(group, parameters) for group in plan.groups)
     selections = tuple(_selection(selection, parameters) for selection in plan.selections)

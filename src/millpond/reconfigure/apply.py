@@ -15,6 +15,7 @@ from millpond.model.selection import Selection
 from millpond.model.spec import PondSpec
 from millpond.plan.build import build_plan, needed_columns
 from millpond.plan.late import late_asks
+from millpond.plan.parameters import with_parameters
 from millpond.plan.plan import Plan
 from millpond.reconfigure.catalog import applied, shadow_name
 from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, End, Promote, Shadow, change_text
@@ -56,7 +57,7 @@ def arranged(setting: Setting, spec: PondSpec) -> Setting:
     replaced = tuple(sorted(left.replaced.items()))
     paused = frozenset(left.paused) | {name for name, of in replaced if of in left.paused}
     return setting._replace(
-        streams=spec.streams, plan=plan_of(spec), paused=paused, replaced=replaced,
+        streams=spec.streams, plan=with_parameters(plan_of(spec), left.parameters), paused=paused, replaced=replaced,
         parameters=tuple(sorted(left.parameters.items())),
     )  # fmt: skip
 

@@ -17,7 +17,6 @@ from millpond.model.windows import RUNNING
 from millpond.plan.chain import drained_at, feeds, halted, last_row_us, levels
 from millpond.plan.join import SideLog, last_final_us
 from millpond.plan.late import late_asks
-from millpond.plan.parameters import with_parameters
 from millpond.plan.plan import GroupPlan, Plan
 from millpond.runtime.chained import chained_lines, chained_rows, event_time_of, is_pending, with_chained
 from millpond.runtime.horizon import events_needed_from, needed_from
@@ -35,7 +34,7 @@ class Setting(NamedTuple):
     """What stays the same from epoch to epoch: where the pond is, and how it is laid out; `owners` of buckets.
 
     `paused`: queries that tell no rows; `replaced`: pairs of a version that was replaced and its query;
-    `parameters`: the constants in force.
+    `parameters`: the constants in force; HAVING and outputs of the plan have them already.
     """
 
     pond: str
@@ -102,7 +101,7 @@ def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> Gather
     """The gather of the epoch; `now_us` bounds how far ahead an event may be."""
     layout = with_chained(setting.layout, setting.streams, setting.plan)
     return GatherTask(
-        with_parameters(setting.plan, dict(setting.parameters)),
+        setting.plan,
         layout,
         time_lines(setting, run.manifest, {}),
         setting.owners,
@@ -140,7 +139,7 @@ def fold_task(
         setting.folder,
         setting.cache,
         run.n,
-        with_parameters(setting.plan, dict(setting.parameters)),
+        setting.plan,
         lines,
         floors,
         state,

@@ -99,6 +99,7 @@ class Driver:
         self._gate = threading.Lock()
         self._head = threading.RLock()  # whoever appends holds it
         self._epochs_in: int | None = None
+        self._read_for: Setting | None = None
         self._arranged: PondSpec | None = None
         self._watch = IdleWatch(setting.streams, now_us())
 
@@ -290,9 +291,10 @@ class Driver:
         if isinstance(run, AlreadyTrue):
             return
         self._arrange(run.manifest)
-        if not is_read(self._setting):
+        if self._setting is not self._read_for and not is_read(self._setting):
             self._rereading = True
             raise _Stopped
+        self._read_for = self._setting
         idle = self._watch.idle(run.manifest.max_time, now_us())
         if run.idle and not (self._watch.is_news(idle) or pending(self._setting, run.manifest)):
             return
