@@ -102,6 +102,7 @@ class Pond(Changing):
         self._followers: Followers | None = None
         self._spec: PondSpec | None = None
         self._analysing = threading.RLock()
+        self.refused = []
 
     def stream(self, stream: Stream) -> None:
         """Declare a stream, so that SQL can name it.
