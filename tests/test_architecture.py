@@ -17,6 +17,7 @@ RANKS = {
     "model": 1, "log": 1,
     "plan": 2, "state": 2, "placement": 2,
     "runtime": 3,
+    "reconfigure": 3.5,
     "spark": 4,
     "testing": 4.5,
     "control": 5,

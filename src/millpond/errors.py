@@ -6,6 +6,7 @@
     │   ├── QueryRefused          MP-REFUSED       it parses, but a part of it is not allowed here
     │   ├── UnsupportedQuery      MP-UNSUPPORTED   allowed, but not a shape this version answers
     │   ├── QueryTypeError        MP-TYPE          a name or a type does not fit
+    │   ├── ChangeRefused         MP-CHANGE        what runs cannot be changed so
     │   └── StaleError            MP-STALE         a compiled file is not of the SQL as it is now
     ├── InputError            what is read
     │   ├── SourceError           MP-SOURCE        a stream cannot be read
@@ -91,6 +92,12 @@ class QueryTypeError(QueryError):
     """A column, a function or a type does not fit."""
 
     code = "MP-TYPE"
+
+
+class ChangeRefused(QueryError):
+    """What is asked of a pond that has begun cannot be changed so; nothing was changed."""
+
+    code = "MP-CHANGE"
 
 
 class StaleError(QueryError):

@@ -48,8 +48,14 @@ FOLLOWER_STEPS = (
     "view.after_apply",
     "prune.before_delete",
 )
-STEPS = (*DRIVER_STEPS, *WORKER_STEPS, *FOLLOWER_STEPS)
-"""Every step there is, in the order in which an epoch meets them; a test enumerates it."""
+CHANGE_STEPS = (
+    "change.before",
+    "change.recorded",
+    "change.in_force",
+    "read.again",
+)
+STEPS = (*DRIVER_STEPS, *WORKER_STEPS, *FOLLOWER_STEPS, *CHANGE_STEPS)
+"""Every step there is, in the order in which an epoch meets them, those of changes last; a test enumerates it."""
 
 ACTIONS = ("kill", "stop", "raise")
 

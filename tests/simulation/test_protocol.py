@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.protocol import AlreadyTrue, Append, Committed, Run, Steps, Writer
 from millpond.log.records import ChangeRecord, Entry, EpochRecord, Offsets, decode, encode
-from millpond.testing.simulated_driver import ActorSteps, Attempt, Driver, Moves, Packet
+from millpond.testing.simulated_driver import ActorSteps, Attempt, Driver, Moves, Packet, whims_in
 from millpond.testing.simulated_world import Sink
 from millpond.testing.simulation import PLANNED, Parts, SimulationFailure, simulate
 
@@ -74,7 +75,9 @@ class SkipsByBatchUnseen(Writer):
 class TakesOverWithoutClaim(Writer):
     """Trusts that its predecessor is dead."""
 
-    def take_over(self, at: int, host: str, pid: int, version: str, spec: str) -> Steps[Committed]:
+    def take_over(
+        self, at: int, host: str, pid: int, version: str, spec: Callable[[Manifest], str]
+    ) -> Steps[Committed]:
         yield from self._catch_up()
         if self.manifest.n < 0:
             return (yield from super().take_over(at, host, pid, version, spec))
@@ -169,6 +172,27 @@ class ForgetsItsMap(Driver):
 
     def commit(self, phase: str, record: EpochRecord | ChangeRecord, body: bytes) -> ActorSteps[None]:
         yield from super().commit(phase, replace(record, map=0) if isinstance(record, EpochRecord) else record, body)
+class ClaimsWhatItReadFirst(Driver):
+    """Says in its claim what was asked when it first tried to claim."""
+
+    first: str | None = None
+
+    def claimed(self, manifest: Manifest) -> str:
+        self.first = super().claimed(manifest) if self.first is None else self.first
+        return self.first
+
+
+class AnswersByWhatItKnows(Driver):
+    """Takes a change of its own for made when the append has told so, and never looks again."""
+
+    confirmed = 0
+
+    def commit(self, phase: str, record: EpochRecord | ChangeRecord, body: bytes) -> ActorSteps[None]:
+        yield from super().commit(phase, record, body)
+        self.confirmed += len(whims_in([record.change])) if isinstance(record, ChangeRecord) else 0
+
+    def in_force(self, run: Run) -> int:
+        return super().in_force(run) - len(whims_in(change.change for change in run.manifest.changes)) + self.confirmed
 
 
 class UnguardedSink(Sink):
@@ -210,6 +234,8 @@ MUTANTS = [
     Parts(driver=TakesOverNothing),
     Parts(driver=ReadsOnlyItsOwn),
     Parts(driver=ForgetsItsMap),
+    Parts(driver=ClaimsWhatItReadFirst),
+    Parts(driver=AnswersByWhatItKnows),
     Parts(sink=UnguardedSink),
     Parts(sink=SinkThatAcceptsHoles),
     Parts(sink=SinkWithSeparateCursor),

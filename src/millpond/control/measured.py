@@ -22,6 +22,7 @@ from millpond.plan.build import build_plan
 from millpond.plan.explain_events import event_bytes, kept_text
 from millpond.plan.plan import Measure
 from millpond.plan.price import Price
+from millpond.reconfigure.apply import plan_of
 from millpond.runtime.sharing import WORD_BYTES, GroupCells, Sharing, group_cells, sharing
 from millpond.runtime.tasks import WHOLE_POND
 
@@ -60,7 +61,7 @@ def measure(folder: Path, queries: Sequence[AnyQuery]) -> Measured:
             epochs += 1
             for name in totals:
                 totals[name] += record.counts.get(WHOLE_POND, {}).get(name, 0)
-    found = sharing(build_plan(spec.asked), truth.manifest, truth.folder, spec.instances)
+    found = sharing(plan_of(spec), truth.manifest, truth.folder, spec.instances)
     return Measured(truth, spec, epochs, totals, found)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,8 +14,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from millpond.control.agreed import agreed, claimed
 from millpond.control.carriage import Carriage, carriage
 from millpond.control.causes import Why, explain_why
+from millpond.control.changing import Asking, Changing
 from millpond.control.compiling import compiled_of, write_compiled
 from millpond.control.inputs import empty_inputs
 from millpond.control.placed import placed_now, unserved
@@ -22,17 +26,19 @@ from millpond.control.schemas import check_files
 from millpond.control.tables import own_tables
 from millpond.control.tally import QueryCounts, Tally
 from millpond.control.why import find_facts
-from millpond.control.wiring import Followers, Truth, follow, new_writer, open_truth, owners_for
-from millpond.errors import ForeignPondError, InputError, QueryTypeError, StoreError, UnsupportedQuery
+from millpond.control.wiring import IDENTITY, Followers, Truth, follow, new_writer, open_truth, owners_for
+from millpond.errors import InputError, QueryTypeError, StoreError
 from millpond.log.manifest import Manifest, load
 from millpond.model.endpoints import KEYED, Sink, Source
-from millpond.model.query import changed_functions
 from millpond.model.selection import AnyQuery
-from millpond.model.spec import PondSpec, from_json, to_json
+from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.placement.alignment import Placement, owners_in, with_owners
 from millpond.plan.build import build_plan
 from millpond.plan.plan import Plan
+from millpond.reconfigure.apply import arranged, plan_of
+from millpond.reconfigure.catalog import in_force, still_leaving
+from millpond.reconfigure.lifecycle import current
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.epoch import Setting
 from millpond.runtime.followers.runner import FollowerStatus
@@ -43,7 +49,6 @@ from millpond.spark.driver import Driver, Epoch
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.mapped import BatchFunction
 from millpond.spark.properties import Mode, Repeats
-from millpond.spark.read import read
 from millpond.spark.session import (
     Frame,
     Session,
@@ -59,11 +64,11 @@ _MEMORY = Sink("memory")
 _WAITS = "at work or waiting; a stopped process that holds the lock of its store must be continued or killed"
 
 
-class Pond:
+class Pond(Changing):
     """Many continuous queries over the same streams: read once, moved once, remembered once.
 
-    `path` is the pond's folder, made if it is new; a later pond on the same folder with the same queries goes
-    on where the last one stopped. `spark` is a classic session of yours, or None to start one. `instances` is
+    `path` is the pond's folder, made if it is new; a later pond on the same folder with the same queries, or with none,
+    goes on where the last one stopped. `spark` is a classic session of yours, or None to start one. `instances` is
     the number of parallel folds (default: Spark's parallelism). `store` is where rows of served queries are
     kept: `lmdb`, `lmdb:PATH`, `redis://HOST:PORT` or `memory`. `on_epoch` is told of every committed epoch.
 
@@ -96,6 +101,8 @@ class Pond:
         self._followers: Followers | None = None
         self._carriage: Carriage | None = None
         self._spec: PondSpec | None = None
+        self._analysing = threading.RLock()
+        self.refused = []
 
     def stream(self, stream: Stream) -> None:
         """Declare a stream, so that SQL can name it.
@@ -126,9 +133,9 @@ class Pond:
     def add(
         self, name: str, query: str | Frame, *, sink: Sink = _MEMORY, serve: bool = False, late: Sink | None = None,
         emit: str = "final", correct_for: str | None = None, deduplicate: Sequence[str] = (),
-        deduplicate_within: str | None = None,
+        deduplicate_within: str | None = None, who: str | None = None,
     ) -> AnyQuery:  # fmt: skip
-        """Add a query before the pond runs: Spark SQL, or a Structured Streaming DataFrame that is not started.
+        """Add a query, also while the pond runs: Spark SQL, or a Structured Streaming DataFrame that is not started.
 
         SQL may read the rows of an earlier query, `FROM STREAM its_name`; they come an epoch later.
         Its rows go to `sink` (default: kept in memory, see `table`); `serve` keeps the latest row per key
@@ -136,24 +143,19 @@ class Pond:
         watermark passes their window; with `emit="update"` in each epoch that changes them (`_op`: upsert or delete);
         with `correct_for="1 hour"` once, and again when events come that much later than the delay (`_revision`).
         An event that is equal in the columns `deduplicate` to one at most `deduplicate_within` before it is left out.
+        Of a pond that has begun it answers every window that starts after what was read, or that what is kept makes
+        whole; `who` (default: the user of this process) stands in the history.
 
         Raises:
             QueryError: the query is wrong, refused or not supported; nothing was added.
         """
+        mode, repeats = Mode(emit, correct_for), Repeats(tuple(deduplicate), deduplicate_within)
+        asking = Asking(sink, serve, late, mode, repeats)
         if self._driver is not None:
-            raise UnsupportedQuery(f"{name} cannot be added to a pond that runs.", "Add it before `run`.")
+            return self._add(name, query, asking, who)
         if name in self._queries:
             raise QueryTypeError(f"The query name {name!r} is used twice.", "Give each query its own name.")
-        mode, repeats = Mode(emit, correct_for), Repeats(tuple(deduplicate), deduplicate_within)
-        if isinstance(query, str):
-            made = self._front.query_from_sql(
-                name, query, sink=sink, serve=serve, late=late, mode=mode, repeats=repeats
-            )
-        else:
-            made = self._front.query_from_dataframe(
-                name, query, sink=sink, serve=serve, late=late, mode=mode, repeats=repeats
-            )
-        self._queries[name] = made
+        made = self._queries[name] = self._analysed(name, query, asking)
         return made
 
     def map_batches(
@@ -243,7 +245,7 @@ class Pond:
     @property
     def plan(self) -> Plan:
         """How the queries are answered together."""
-        return build_plan(self._queries.values())
+        return build_plan(self._queries.values()) if self._spec is None else plan_of(self._spec)
 
     def notes(self) -> list[InputError]:
         """What may be a mistake but is none for sure: folders that hold nothing yet, files that lack a column.
@@ -265,11 +267,7 @@ class Pond:
         """
         self.open()
         assert self._driver is not None and self._spec is not None
-        wanted = self._front.wanted(self.queries)
-        # with the tick, which cannot say where it will end, Spark takes a bounded input as one batch
-        frame, layout = read(self._reading, wanted, tick=not once)
-        self._driver.lay_out(layout, self._front.lookups(wanted))
-        finished = self._driver.run(frame, once=once)
+        finished = self._driver.run(lambda: self._read(tick=not once), once=once)
         if finished and drain:
             self.drain()
         elif finished:
@@ -297,46 +295,50 @@ class Pond:
         """
         if self._driver is not None:
             return
+        truth = self._known_truth()
         if not self._queries:
             raise QueryTypeError("The pond has no queries.", "Add one first.")
         check_files(self._front.readings(self.queries))
-        truth = open_truth(self.path)
-        spec = self._agreed_spec(truth.manifest)
+        truth = truth or open_truth(self.path)
+        known = in_force(truth.manifest) if truth.manifest.spec else None
+        instances = self._instances or (known.instances if known else default_instances(self.spark))
+        asked = agreed(self.path, known, self.queries, self.streams, instances, self._front.parameters)
+        # changes of owners are counted from those that the pond was made with
+        owned = owners_in(known) if known else owners_for(self.queries, self._store, instances, asked.buckets)
+        spec = with_owners(asked, owned)
         carried = self._carriage = carriage(self._reading, truth, spec, self._cache, self._store)
         followers = follow(truth, self.queries, spec, self._store, carried.settle, carried.carrier)
+        spec = still_leaving(spec, followers.joining.lagging)
         setting = Setting(
-            truth.pond, str(self.path), str(self._cache), spec.streams, self.plan, None, spec.instances, owners_in(spec)
-        )
+            truth.pond, str(self.path), str(self._cache), spec.streams, plan_of(spec), None, spec.instances,
+            owners_in(spec),
+        )  # fmt: skip
         driver = Driver(
-            self._reading, setting, truth.log, truth.manifests, new_writer(truth),
-            followers.runner.notify, followers.followed, self._committed,
+            self._reading, arranged(setting, spec), truth.log, truth.manifests, new_writer(truth),
+            followers.runner.notify, followers.followed, self._committed, self._changed,
             carried.open_files, carried.carrier, followers.wanted,
         )  # fmt: skip
         try:
             check_deltas(self.path, truth.log, truth.manifest)
-            head = driver.take_over(VERSION, to_json(spec))
+            head = driver.take_over(VERSION, partial(claimed, truth.manifest, spec))
         except BaseException:
             followers.close()
             raise
         followers.runner.start()
         followers.runner.notify(head)
         self._truth, self._driver, self._followers, self._spec = truth, driver, followers, spec
+        self._front.parameters = dict(spec.left.parameters)
 
-    def _agreed_spec(self, manifest: Manifest) -> PondSpec:
-        """What is asked now, if it is what the folder was asked before."""
-        known = from_json(manifest.spec) if manifest.spec else None
-        instances = self._instances or (known.instances if known else default_instances(self.spark))
-        used = {stream for query in self.queries for stream in query.streams}
-        streams = tuple(stream for stream in self._front.streams.values() if stream.name in used)
-        spec = PondSpec.of(streams, self.queries, instances)
-        if known is not None and known.meaning != spec.meaning:
-            raise ForeignPondError(
-                f"{self.path} was made for {_differences(known, spec)}.",
-                "Use the queries it was made for, or a new folder.",
-            )
-        # changes of owners are counted from those that the pond was made with
-        chosen = owners_for(self.queries, self._store, instances, spec.buckets) if known is None else owners_in(known)
-        return with_owners(spec, chosen)
+    def _known_truth(self) -> Truth | None:
+        """The pond that is there, if this one has no queries: it goes on with those in force."""
+        if self._queries or not (self.path / IDENTITY).is_file():
+            return None
+        truth = open_truth(self.path)
+        if truth.manifest.spec:
+            spec = in_force(truth.manifest)
+            self._front.restore(spec.streams, current(spec))
+            self._queries = {query.name: query for query in current(spec)}
+        return truth
 
     def stop(self) -> None:
         """Let `run` return after the epoch at hand; may be called from a signal handler or another thread."""
@@ -466,7 +468,7 @@ class Pond:
         """Stop the followers and close the store; the Spark session stays as it was."""
         if self._followers is not None:
             self._followers.close()
-        self._driver = self._followers = self._truth = None
+        self._driver = self._followers = self._truth = self._spec = None
 
     def __enter__(self) -> Pond:
         return self
@@ -481,15 +483,3 @@ def _host_local_folder() -> Path:
     """Where key tables are cached on this host; memory-backed where the system offers that."""
     base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
     return base / f"millpond-{os.getuid()}"
-
-
-def _differences(known: PondSpec, asked: PondSpec) -> str:
-    """What two specs do not share, by name."""
-    if known.instances != asked.instances:
-        return f"{known.instances} instances, not {asked.instances}"
-    functions = changed_functions(known.queries, asked.queries)
-    if functions:
-        return f"other functions ({', '.join(functions)}; what changed must have a new version)"
-    old, new = ({query.name: query for query in spec.meaning.asked} for spec in (known, asked))
-    changed = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
-    return f"other queries ({', '.join(changed[:5])})" if changed else "other streams"

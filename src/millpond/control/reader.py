@@ -14,14 +14,15 @@ from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifests, load
 from millpond.log.port import Log
 from millpond.model.query import Query
-from millpond.model.spec import PondSpec, from_json
+from millpond.model.spec import PondSpec
+from millpond.reconfigure.catalog import in_force
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.followers.view import Served, lookup
 from millpond.runtime.rows import served_key
 
 
 def read_truth(folder: Path) -> tuple[Truth, PondSpec]:
-    """The pond in `folder` and what it was last asked; nothing is written.
+    """The pond in `folder` and what it is asked now; nothing is written.
 
     Raises:
         ForeignPondError: there is no pond.
@@ -36,7 +37,7 @@ def read_truth(folder: Path) -> tuple[Truth, PondSpec]:
     manifest = load(log, manifests)
     if not manifest.spec:
         raise ForeignPondError(f"The pond in {folder} was never run.", cure)
-    return Truth(folder, pond, log, manifests, manifest), from_json(manifest.spec)
+    return Truth(folder, pond, log, manifests, manifest), in_force(manifest)
 
 
 def look_up(folder: Path, query: str, key: Sequence[str], store: str = "lmdb") -> Served:

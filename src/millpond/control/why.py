@@ -123,7 +123,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
     streams, asked = {stream.name: stream for stream in spec.streams}, {asked.name: asked for asked in spec.asked}
     mark_us, due, slower = None, None, query.streams[0]
     if isinstance(query, Query):
-        group, plan = build_plan(spec.queries, spec.since).of_query(name)
+        group, plan = build_plan(spec.queries, spec.since, spec.left).of_query(name)
         mark_us = watermarks(manifest).get(query.stream, Watermark()).at(query.delay_us)
         if not query.updating:  # whose rows leave with the events that change them
             due = next_due(group, plan, manifest, Files(truth.folder), spec.instances)

@@ -8,6 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
+from millpond.control.joining import Joining
 from millpond.errors import ForeignPondError, PlaceError, StoreError
 from millpond.ids import writer_token
 from millpond.log.local import LocalFolder
@@ -18,16 +19,15 @@ from millpond.log.race import check_create_if_absent
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
-from millpond.model.windows import length_us
 from millpond.placement.alignment import Owners, aligned_owners
 from millpond.placement.moves import maps_in
 from millpond.placement.slots import even_owners, hash_tags
 from millpond.runtime.carried import Carrier
 from millpond.runtime.followers.prune import PruneFollower
-from millpond.runtime.followers.rows import RowsReader, section_reader
+from millpond.runtime.followers.rows import section_reader
 from millpond.runtime.followers.runner import Runner, Runners
 from millpond.runtime.followers.shared_view import Settle, Share, SharedView
-from millpond.runtime.followers.sinks import MemoryTables, sink_follower
+from millpond.runtime.followers.sinks import MemoryTables
 from millpond.runtime.followers.slots import SlotsWatch, Wanted
 from millpond.runtime.followers.view import ViewFollower
 from millpond.runtime.keyed import OpenRows
@@ -67,6 +67,7 @@ class Followers(NamedTuple):
     late_tables: MemoryTables
     store: BucketStore | None
     prune: PruneFollower
+    joining: Joining
     slots: SlotsWatch | None = None
 
     def wanted(self, owners: Owners) -> Wanted | None:
@@ -248,35 +249,33 @@ def follow(
     Raises:
         UnsupportedQuery, ForeignPondError, PlaceError, StoreError: a sink or the store does not fit.
     """
-    read = section_reader(truth.folder)
-    rows, tables = RowsReader(read), MemoryTables()
-    late_rows, late_tables = RowsReader(read, "late"), MemoryTables()
-    cursors, opens = truth.folder / "cursors", partial(keyed_rows, store)
     runner = Runner(truth.log, truth.manifests)
     runners = Runners(runner)
+    joining = Joining(runner, truth.pond, truth.folder / "cursors", section_reader(truth.folder))
     for query in queries:
-        if query.sink.format != "noop":
-            runner.add(sink_follower(query, truth.pond, rows, cursors, memory=tables, opens=opens))
-        if query.late_sink is not None:
-            runner.add(sink_follower(query, truth.pond, late_rows, cursors, memory=late_tables, late=True))
-    served = {query.name: length_us(query.window) for query in queries if isinstance(query, Query) and query.serve}
+        joining.add(query)
+    for leaving in spec.left.leaving:
+        joining.add_last(leaving)
+    for name in spec.left.shadows:
+        joining.compare(name, truth.manifest.n)
     opened = slots = None
-    if served:
+    if joining.served:
         opened = open_store(store, truth, spec.buckets)
         if on_network(store):
             number, owners = maps_in(spec, truth.manifest)[0]
-            share = Share(str(truth.folder), owners, spec.instances, served, -1, number)
+            share = Share(str(truth.folder), owners, spec.instances, dict(joining.served), -1, number)
             slots = SlotsWatch(spec.buckets, spec.instances)
             view = SharedView(opened, share, settle, start=truth.manifest.n, watch=slots)
+            joining.shared = view
             runners = Runners(runner, Runner(truth.log, truth.manifests, [view], look_every=LOOK_SECONDS))
         else:
             head = partial(load, truth.log, truth.manifests)
-            runner.add(ViewFollower(opened, rows, spec.buckets, lambda: served, head))
+            runner.add(ViewFollower(opened, joining.rows, spec.buckets, lambda: dict(joining.served), head))
     prune = PruneFollower(
         truth.folder, lambda: _lowest(runners), grace_seconds, carrier, start=truth.manifest.n
     )
     runner.add(prune)
-    return Followers(runners, tables, late_tables, opened, prune, slots)
+    return Followers(runners, joining.tables, joining.late_tables, opened, prune, joining, slots)
 
 
 def _lowest(runner: Runners) -> int:

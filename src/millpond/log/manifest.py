@@ -138,12 +138,19 @@ class _Draft:
                 kept = tuple(change for change in self._fields["changes"] if change.n == self._fields["map"])
                 self._fields.update(writer=record.writer, spec=record.spec, changes=kept)
             case ChangeRecord():
-                self._fields["changes"] += (Change(record.n, record.change),)
+                self._add_change(record)
             case EpochRecord():
                 self._add_epoch(record)
 
     def freeze(self) -> Manifest:
         return Manifest(**{**self._fields, "n": self._n, "digest": self._digest})
+
+    def _add_change(self, record: ChangeRecord) -> None:
+        self._fields["changes"] += (Change(record.n, record.change),)
+        for old in () if isinstance(record.retired, msgspec.UnsetType) else record.retired:
+            self._fields["sections"].pop(old, None)
+        for query in () if isinstance(record.lifted, msgspec.UnsetType) else record.lifted:
+            self._fields["quarantined"].pop(query, None)
 
     def _add_epoch(self, record: EpochRecord) -> None:
         fields = self._fields

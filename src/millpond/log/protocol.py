@@ -120,10 +120,13 @@ class Writer:
         self._records_per_manifest = records_per_manifest
         self._saved_n = -1
 
-    def take_over(self, at: int, host: str, pid: int, version: str, spec: str) -> Steps[Committed]:
+    def take_over(
+        self, at: int, host: str, pid: int, version: str, spec: Callable[[Manifest], str]
+    ) -> Steps[Committed]:
         """Append a claim at the first free number, after reading whatever stands before it.
 
-        `at` is in microseconds since 1970 UTC. From the claim on, every older writer is fenced.
+        `at` is in microseconds since 1970 UTC; `spec` says what is asked from the claim on, given what stands before
+        it, so that no change by an older writer is lost. From the claim on, every older writer is fenced.
         """
         yield from self._catch_up()
         # It may be ours already: an earlier try of this claim won, and its reply was lost.
@@ -136,7 +139,7 @@ class Writer:
                 host=host,
                 pid=pid,
                 version=version,
-                spec=spec,
+                spec=spec(self.manifest),
             )
             self._fold((yield from self._append(encode(claim))))
         yield from self._settle(save=True)

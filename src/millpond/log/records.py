@@ -86,13 +86,19 @@ class ClaimRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="claim", kw
 
 
 class ChangeRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="change", kw_only=True):
-    """A change of what is asked, in force for every epoch after it; `change` is opaque JSON."""
+    """A change of what is asked, in force for every epoch after it; `change` is opaque JSON.
+
+    `retired`: sections that are not live from here on; `lifted`: queries whose quarantine ends. Both are left out where
+    there are none.
+    """
 
     n: int
     writer: str
     prev: str
     at: int
     change: str
+    retired: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    lifted: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class EpochRecord(

@@ -7,7 +7,7 @@ Spark evaluates, in the projection of the read, and which then behaves like a co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import TypeAlias
 
@@ -112,7 +112,14 @@ class Foreign(msgspec.Struct, frozen=True, tag_field="node", tag="foreign"):
         return f"x_{self.key}"
 
 
-Expression: TypeAlias = Column | Literal | Call | Foreign
+class Parameter(msgspec.Struct, frozen=True, tag_field="node", tag="parameter"):
+    """A live parameter: the constant that is in force in the epoch that evaluates it; it never raises."""
+
+    name: str
+    type: str
+
+
+Expression: TypeAlias = Column | Literal | Call | Foreign | Parameter
 
 
 def call(op: str, args: tuple[Expression, ...], kind: str) -> Call:
@@ -150,6 +157,28 @@ def walk(expression: Expression) -> Iterator[Expression]:
     if isinstance(expression, Call):
         for arg in expression.args:
             yield from walk(arg)
+
+
+def replaced(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
+    """The tree with each leaf changed, in the form that `call` gives."""
+    if not isinstance(expression, Call):
+        return change(expression)
+    args = tuple(replaced(arg, change) for arg in expression.args)
+    return expression if args == expression.args else Call(expression.op, args, expression.type)
+
+
+def bound(expression: Expression, parameters: Mapping[str, Literal]) -> Expression:
+    """The expression with the constants of its parameters.
+
+    Raises:
+        KeyError: one of them has none.
+    """
+    return replaced(expression, lambda leaf: parameters[leaf.name] if isinstance(leaf, Parameter) else leaf)
+
+
+def parameters_of(expression: Expression) -> frozenset[str]:
+    """Names of the parameters in the expression."""
+    return frozenset(node.name for node in walk(expression) if isinstance(node, Parameter))
 
 
 def columns_of(expression: Expression) -> frozenset[str]:
@@ -211,6 +240,8 @@ def render(expression: Expression) -> str:
         return repr(expression.value) if isinstance(expression.value, str) else str(expression.value).lower()
     if isinstance(expression, Foreign):
         return expression.sql
+    if isinstance(expression, Parameter):
+        return f":{expression.name}"
     parts = [render(arg) for arg in expression.args]
     sign = _SIGNS.get(expression.op)
     if sign:

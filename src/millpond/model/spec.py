@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from millpond.errors import CorruptError
+from millpond.model.changed import Changed
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
@@ -22,7 +23,8 @@ class PondSpec(msgspec.Struct, frozen=True):
     `since_us`: for queries that were added when their stream had been read, the earliest start of their windows.
     `queries` have windows; `stateless` are those without, `joins` those over two streams; both are left out of the JSON
     where there are none. `owned`: which instance owns which buckets, as runs (instance, how many) in the order of
-    buckets; left out where each owns an equal, contiguous range.
+    buckets; left out where each owns an equal, contiguous range. `changed`: what changes left behind that is neither
+    stream nor query; left out of a pond that was never changed.
     """
 
     streams: tuple[Stream, ...]
@@ -33,6 +35,7 @@ class PondSpec(msgspec.Struct, frozen=True):
     since_us: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     joins: tuple[Join, ...] | msgspec.UnsetType = msgspec.UNSET
     owned: tuple[tuple[int, int], ...] | msgspec.UnsetType = msgspec.UNSET
+    changed: Changed | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def of(
@@ -51,6 +54,11 @@ class PondSpec(msgspec.Struct, frozen=True):
     def since(self) -> dict[str, int]:
         """`since_us`; of queries that were there from the beginning nothing."""
         return {} if isinstance(self.since_us, msgspec.UnsetType) else self.since_us
+
+    @property
+    def left(self) -> Changed:
+        """`changed`; of a pond that was never changed an empty one."""
+        return Changed() if isinstance(self.changed, msgspec.UnsetType) else self.changed
 
     @property
     def asked(self) -> tuple[AnyQuery, ...]:

@@ -8,6 +8,7 @@ import msgspec
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
+from millpond.model.changed import Changed
 from millpond.model.expressions import (
     Call,
     Column,
@@ -31,10 +32,13 @@ from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, fingerprint
 from millpond.plan.tallies import Tally, keeps_tallies, tallies_of
 
 
-def build_plan(queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None = None) -> Plan:
+def build_plan(
+    queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None = None, left: Changed | None = None
+) -> Plan:
     """The shared plan of `queries`; equal measures, filters and edges of different queries exist once.
 
-    `since_us`: for queries added when there were events already, the earliest start of their windows.
+    `since_us`: for queries added when there were events already, the earliest start of their windows. `left`: what
+    changes left behind.
 
     Raises:
         QueryTypeError: two queries have the same name.
@@ -48,17 +52,23 @@ def build_plan(queries: Iterable[AnyQuery], since_us: Mapping[str, int] | None =
     windowed = [query for query in ordered if isinstance(query, Query)]
     selections = tuple(query for query in ordered if isinstance(query, Selection))
     joins = [query for query in ordered if isinstance(query, Join)]
-    _check_event_times([*windowed, *joins])
+    left = left or Changed()
+    _check_event_times([*windowed, *joins], left.times)
     groups: dict[tuple[object, ...], list[Query]] = {}
     for query in windowed:
         identity = _identity(query)
         if query.window == RUNNING:  # what was counted before a query came may lack its measures
             identity = (*identity, "running", (since_us or {}).get(query.name))
+        if query.name in left.apart:
+            identity = (*identity, "signed")
         groups.setdefault(identity, []).append(query)
-    made = (_group(fingerprint(identity), members, since_us or {}) for identity, members in groups.items())
+    made = (_group(fingerprint(identity), members, since_us or {}, left) for identity, members in groups.items())
     sides = (identity_of(join, side) for join in joins for side in join.sides)
     joined = plan_joins(joins, since_us or {}, {identity: fingerprint(identity) for identity in sides})
-    return Plan(tuple(made), selections or msgspec.UNSET, joined if joins else msgspec.UNSET)
+    return Plan(
+        tuple(made), selections or msgspec.UNSET, joined if joins else msgspec.UNSET,
+        tuple(sorted(left.times.items())) or msgspec.UNSET,
+    )  # fmt: skip
 
 
 def _identity(query: Query) -> tuple[object, ...]:
@@ -84,9 +94,9 @@ def _order(window: Window) -> tuple[int, ...]:
     return 0, window.size_us, window.slide_us, window.offset_us
 
 
-def _check_event_times(queries: Iterable[Query | Join]) -> None:
+def _check_event_times(queries: Iterable[Query | Join], watched: Mapping[str, str]) -> None:
     """A stream has one watermark, so all its queries must tell time by the same column."""
-    columns: dict[str, str] = {}
+    columns = dict(watched)
     asked = ((query, side) for query in queries for side in _timed(query))
     for query, side in asked:
         first = columns.setdefault(side.stream, side.event_time)
@@ -102,7 +112,7 @@ def _timed(query: Query | Join) -> Iterable[Query | Side]:
     return query.sides.values() if isinstance(query, Join) else (query,)
 
 
-def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> GroupPlan:
+def _group(identity: str, queries: list[Query], since_us: Mapping[str, int], left: Changed) -> GroupPlan:
     """`queries` agree in stream, event time and keys."""
     delays = sorted({query.late_after_us for query in queries})
     windows = sorted({query.window for query in queries}, key=_order)
@@ -124,6 +134,7 @@ def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> 
                 ),
                 delays.index(query.late_after_us),
                 msgspec.UNSET if query.window == RUNNING else since_us.get(query.name, msgspec.UNSET),
+                left.until_us.get(query.name, msgspec.UNSET),
             )
         )
     return GroupPlan(
@@ -138,6 +149,7 @@ def _group(identity: str, queries: list[Query], since_us: Mapping[str, int]) -> 
         _log_of(queries, tuple(measures)) or msgspec.UNSET,
         queries[0].deduplicate,
         tallies_asked(queries) or msgspec.UNSET,
+        True if identity in left.signed or queries[0].name in left.apart else msgspec.UNSET,
     )
 
 
@@ -228,6 +240,8 @@ def _foreign(expression: Expression) -> Iterable[Foreign]:
 
 
 def _expressions(plan: Plan, stream: str) -> Iterable[Expression]:
+    if stream in plan.watched:
+        yield Column(plan.watched[stream], "timestamp")
     for group in plan.groups:
         if group.stream != stream:
             continue

@@ -61,6 +61,7 @@ class Measure(msgspec.Struct, frozen=True, dict=True):
 
 
 _ALWAYS = -(1 << 63)
+_NEVER = (1 << 63) - 1
 
 
 class QueryPlan(msgspec.Struct, frozen=True):
@@ -69,6 +70,7 @@ class QueryPlan(msgspec.Struct, frozen=True):
     `measures[i]` are those of aggregate `i`, in the order `runtime.finish` expects; `delay` is the position
     of the query's `late_after_us` among the group's delays: it takes the events of slice classes 0 … `delay`.
     `since_us`: the query was added when events were there already; its first window starts at or after this.
+    `until_us`: another version has taken its place, and answers what starts at or after this.
     """
 
     query: Query
@@ -76,11 +78,17 @@ class QueryPlan(msgspec.Struct, frozen=True):
     measures: tuple[tuple[int, ...], ...]
     delay: int
     since_us: int | msgspec.UnsetType = msgspec.UNSET
+    until_us: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def from_us(self) -> int:
         """The earliest start of a window that it answers."""
         return _ALWAYS if isinstance(self.since_us, msgspec.UnsetType) else self.since_us
+
+    @property
+    def before_us(self) -> int:
+        """All windows that it answers start before this."""
+        return _NEVER if isinstance(self.until_us, msgspec.UnsetType) else self.until_us
 
 
 def measures_read(plans: Iterable[QueryPlan]) -> list[int]:
@@ -95,7 +103,8 @@ SIGNED_FROM = 17
 class GroupPlan(msgspec.Struct, frozen=True, dict=True):
     """All queries with the same stream, event time and key: they share dictionary, edges, measures, slices.
 
-    Or session windows over the same events by the same key: they share dictionary, measures, atoms.
+    Or session windows over the same events by the same key: they share dictionary, measures, atoms. `signatures`: its
+    cells are split by signature, however few filters are left.
     """
 
     id: str
@@ -109,6 +118,7 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
     log: LogPlan | msgspec.UnsetType = msgspec.UNSET
     deduplicate: Deduplication | msgspec.UnsetType = msgspec.UNSET
     tallied: tuple[Tally, ...] | msgspec.UnsetType = msgspec.UNSET
+    signatures: bool | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def tallies(self) -> tuple[Tally, ...]:
@@ -158,7 +168,7 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def signed(self) -> bool:
         """Whether its cells are split by signature."""
-        return bool(self.sliding) and len(self.filters) >= SIGNED_FROM
+        return bool(self.sliding) and (self.signatures is True or len(self.filters) >= SIGNED_FROM)
 
     @cached_property
     def kept(self) -> tuple[Measure, ...]:
@@ -170,11 +180,20 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Every group of the pond, its stateless queries and its joins, in a fixed order."""
+    """Every group of the pond, its stateless queries and its joins, in a fixed order.
+
+    `timed`: streams, and by which column their times are observed though no query tells them any more.
+    """
 
     groups: tuple[GroupPlan, ...]
     stateless: tuple[Selection, ...] | msgspec.UnsetType = msgspec.UNSET
     joined: Joins | msgspec.UnsetType = msgspec.UNSET
+    timed: tuple[tuple[str, str], ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def watched(self) -> dict[str, str]:
+        """`timed`, by stream."""
+        return {} if isinstance(self.timed, msgspec.UnsetType) else dict(self.timed)
 
     @property
     def joins(self) -> Joins:

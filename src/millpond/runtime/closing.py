@@ -33,20 +33,21 @@ def closing_windows(
     """Windows of the group that hold a slice [start, end) and whose end the watermark passes, by end; those of queries
     whose rows may change are told in `changes`.
     """
-    pairs: dict[tuple[int, int], int] = {}
+    pairs: dict[tuple[int, int], tuple[int, int]] = {}
     for plan in group.celled:
         if plan.query.changing:
             continue
         pair = group.windows.index(plan.query.window), plan.delay
-        pairs[pair] = min(plan.from_us, pairs.get(pair, plan.from_us))
+        first, until = pairs.get(pair, (plan.from_us, plan.before_us))
+        pairs[pair] = min(plan.from_us, first), max(plan.before_us, until)
     found = []
-    for (position, delay), from_us in sorted(pairs.items()):
+    for (position, delay), (from_us, before_us) in sorted(pairs.items()):
         low, high = before.at(group.delays_us[delay]), after.at(group.delays_us[delay])
         if high is None or (low is not None and low >= high):
             continue
         window = group.sliding[position]
         for end in ends_over(window, starts_us, ends_us, low, high):
-            if end - window.size_us >= from_us:
+            if from_us <= end - window.size_us < before_us:
                 found.append(Closing(end, end - window.size_us, position, delay))
     return sorted(found)
 

@@ -62,6 +62,7 @@ class Collected:
         for query, found in self._rows.items():
             rows = sum(batch.num_rows for batch in found)
             self._counts[f"rows:{query}"] = rows
-            self._delta.add("rows", query, rows_stream(found), rows, {})
+            of = self._task.replaced.get(query)
+            self._delta.add("rows", of or query, rows_stream(found), rows, {"version": query} if of else {})
         for query, rows in self._unread.items():
             self._counts[f"rows:{query}"] = rows

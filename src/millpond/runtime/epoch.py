@@ -12,6 +12,7 @@ from millpond.log.port import numbered_name
 from millpond.log.protocol import Run
 from millpond.log.records import ChangeRecord, EpochRecord, Fates, Offsets, Receipt
 from millpond.model.changes import MapChange, change_to_json
+from millpond.model.expressions import Literal
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING
 from millpond.placement.alignment import Owners, runs_of
@@ -36,6 +37,9 @@ Idle = Mapping[str, frozenset[str]]
 class Setting(NamedTuple):
     """What stays the same from epoch to epoch: where the pond is, and how it is laid out; `owners` of buckets, as the
     pond was made with them.
+
+    `paused`: queries that tell no rows; `replaced`: pairs of a version that was replaced and its query;
+    `parameters`: the constants in force; HAVING and outputs of the plan have them already.
     """
 
     pond: str
@@ -46,6 +50,9 @@ class Setting(NamedTuple):
     layout: ReadLayout | None
     instances: int
     owners: tuple[int, ...]
+    paused: frozenset[str] = frozenset()
+    replaced: tuple[tuple[str, str], ...] = ()
+    parameters: tuple[tuple[str, Literal], ...] = ()
 
 
 class Batch(NamedTuple):
@@ -116,9 +123,10 @@ def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> Gather
         maps(setting, run.manifest)[1].owners,
         setting.instances,
         now_us,
-        frozenset(run.manifest.quarantined),
+        setting.paused | run.manifest.quarantined.keys(),
         late_asks(setting.plan, setting.streams),
         chained_rows(run.manifest, setting.streams, layout),
+        dict(setting.parameters),
     )
 
 
@@ -153,11 +161,12 @@ def fold_task(
         now.owners,
         writer,
         drain,
-        frozenset(run.manifest.quarantined),
+        setting.paused | run.manifest.quarantined.keys(),
         late_asks(setting.plan, setting.streams),
         feeds(setting.streams),
         now.number,
         sources(lies.owners, now.owners),
+        dict(setting.replaced),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.model.expressions import Call, Column, Expression, Foreign, Literal
+from millpond.model.expressions import Call, Column, Expression, Foreign, Literal, Parameter
 from millpond.model.types import is_decimal
 from millpond.runtime.arithmetic import ARITHMETIC, compare
 from millpond.runtime.bins import binned
@@ -33,8 +33,11 @@ class Evaluator:
     [False, True]
     """
 
-    def __init__(self, columns: Mapping[str, Values], rows: int) -> None:
+    def __init__(
+        self, columns: Mapping[str, Values], rows: int, parameters: Mapping[str, Literal] | None = None
+    ) -> None:
         self._columns = columns
+        self._parameters = parameters or {}
         self._known: dict[Expression, Values] = {}
         self.rows = rows
 
@@ -59,8 +62,8 @@ class Evaluator:
     def _evaluate(self, expression: Expression) -> Values:
         if isinstance(expression, Column | Foreign):
             return self._columns[expression.name]
-        if isinstance(expression, Literal):
-            return constant(expression)
+        if isinstance(expression, Literal | Parameter):
+            return constant(expression if isinstance(expression, Literal) else self._parameters[expression.name])
         lazy = _LAZY.get(expression.op)
         if lazy is not None:
             return lazy(self, expression)

@@ -441,7 +441,8 @@ class _GroupFold:
                 mine = [
                     window
                     for window in run
-                    if window.window == windows[family.window] and window.start_us >= family.first.from_us
+                    if window.window == windows[family.window]
+                    and family.first.from_us <= window.start_us < family.first.before_us
                 ]
                 if mine and not self._answer_family(family, block, mine, keys):
                     going.remove(family)

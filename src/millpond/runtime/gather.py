@@ -100,7 +100,7 @@ def _gather_chunk(
 ) -> Iterator[tuple[int, bytes]]:
     began = lap_us()
     columns = StreamColumns(stream, table)
-    evaluator = Evaluator(columns, table.num_rows)
+    evaluator = Evaluator(columns, table.num_rows, task.parameters)
     floor = task.lines.get(stream.name, TimeLine()).mark.floor_us
     parts: list[list[GroupPart]] = [[] for _ in range(task.instances)]
     whole = {} if stream.chained else {"events": table.num_rows, "bytes_read": table.nbytes}
@@ -136,6 +136,9 @@ def _gather_chunk(
         for join, side in task.plan.joins.users_of(log):
             in_time = late <= log.delays_us.index(join.sides[side].delay_us)
             count_side(counts, join, side, evaluator, judged.timed, in_time, sources)
+    if judged is None and stream.name in task.plan.watched:  # nobody asks for them now; who comes later must know
+        times = columns[task.plan.watched[stream.name]]
+        newest = judge.judge(times.data, times.null, *order).newest_us
     if judged is not None:
         late_rows = catch.packed(stream, table, judged)
     selected = select_rows(task.plan.selections_of(stream.name), stream, table, evaluator, sources, counts)

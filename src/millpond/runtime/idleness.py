@@ -18,6 +18,14 @@ class IdleWatch:
         self._active_us: dict[tuple[str, str], int] = {}
         self._recorded: dict[str, frozenset[str]] = {}
 
+    def watch(self, streams: Sequence[Stream], now_us: int) -> None:
+        """Watch these streams; new ones are taken for active now."""
+        for stream in streams:
+            if stream.order is not None and stream.name not in self._orders:
+                self._orders[stream.name] = stream.order
+                for partition in stream.order.partitions:
+                    self._active_us[stream.name, partition] = now_us
+
     def idle(self, known: dict[str, dict[str, int]], now_us: int) -> dict[str, frozenset[str]]:
         """Idle partitions per stream; `known`: the largest time per partition that the log holds."""
         found = {}

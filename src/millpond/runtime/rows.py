@@ -106,7 +106,7 @@ def _shape_of(plan: QueryPlan) -> Hashable:
     aggregates = tuple(msgspec.structs.replace(aggregate, filter=None) for aggregate in query.aggregates)
     if needs_events(plan) or needs_tallies(plan):  # whose events are told by the filters of one query
         return query.name
-    return query.window, plan.delay, plan.from_us, aggregates, query.having, query.output, query.serve
+    return query.window, plan.delay, plan.from_us, plan.before_us, aggregates, query.having, query.output, query.serve
 
 
 class BlockKeys:

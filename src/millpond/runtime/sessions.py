@@ -63,20 +63,23 @@ class Sessions(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Queries of one gap and delay: they have the same sessions."""
+    """Queries of one gap and delay that answer sessions from one time on: they have the same sessions."""
 
     gap_us: int
     delay: int
+    from_us: int
+    before_us: int
     plans: list[QueryPlan]
 
 
 def asked_of(group: GroupPlan) -> list[Asked]:
-    """The queries of a group of session windows, by gap and delay."""
-    found: dict[tuple[int, int], list[QueryPlan]] = {}
+    """The queries of a group of session windows, by gap, delay and which starts they answer."""
+    found: dict[tuple[int, int, int, int], list[QueryPlan]] = {}
     for plan in group.queries:
         assert isinstance(plan.query.window, Session)
-        found.setdefault((plan.query.window.gap_us, plan.delay), []).append(plan)
-    return [Asked(*pair, plans) for pair, plans in sorted(found.items())]
+        alike = plan.query.window.gap_us, plan.delay, plan.from_us, plan.before_us
+        found.setdefault(alike, []).append(plan)
+    return [Asked(*alike, plans) for alike, plans in sorted(found.items())]
 
 
 def sessions_of(atoms: Cells, gap_us: int, delay: int) -> Sessions:
@@ -121,4 +124,5 @@ def closing(group: GroupPlan, asked: Asked, atoms: Cells, before: Watermark, aft
     """The sessions that close when the watermark moves."""
     delay_us = group.delays_us[asked.delay]
     found = sessions_of(atoms, asked.gap_us, asked.delay)
-    return found.take(open_ones(found, before.at(delay_us)) & ~open_ones(found, after.at(delay_us)))
+    closed = open_ones(found, before.at(delay_us)) & ~open_ones(found, after.at(delay_us))
+    return found.take(closed & (found.starts_us >= asked.from_us) & (found.starts_us < asked.before_us))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from millpond.model.expressions import Literal
 from millpond.model.windows import NEVER_LATE_US
 from millpond.plan.join import SideLog
 from millpond.plan.late import LateAsk
@@ -59,7 +60,8 @@ class GatherTask(msgspec.Struct, frozen=True):
     """Everything a gather needs besides its events; `owners[bucket]` is the bucket's instance.
 
     `now_us`: the driver's clock when the epoch began; None: no event is too far ahead. `late`: who wants its late
-    events, by stream. `chained`: rows of queries, that are events of this epoch.
+    events, by stream. `chained`: rows of queries that are events of this epoch. `parameters`: the constants of those in
+    filters and arguments.
     """
 
     plan: Plan
@@ -71,6 +73,7 @@ class GatherTask(msgspec.Struct, frozen=True):
     quarantined: frozenset[str] = frozenset()
     late: dict[str, tuple[LateAsk, ...]] = {}
     chained: tuple[ChainedRows, ...] = ()
+    parameters: dict[str, Literal] = {}
 
 
 class SectionPlace(msgspec.Struct, frozen=True):
@@ -134,7 +137,8 @@ class FoldTask(msgspec.Struct, frozen=True):
     """Everything a fold needs besides its packets; `feeds`: queries whose rows others read.
 
     `owners[bucket]` is the bucket's instance; `map` numbers them, see `placement.moves`. `sources`: for an instance
-    that owns other buckets than in the epoch before, the instances whose state holds them.
+    that owns other buckets than in the epoch before, the instances whose state holds them. `replaced`: for versions
+    that were replaced, the query whose rows theirs are.
     """
 
     pond: str
@@ -152,6 +156,7 @@ class FoldTask(msgspec.Struct, frozen=True):
     feeds: frozenset[str] = frozenset()
     map: int = 0
     sources: dict[int, tuple[int, ...]] = {}
+    replaced: dict[str, str] = {}
 
     @property
     def buckets(self) -> int:

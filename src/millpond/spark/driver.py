@@ -10,6 +10,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -29,11 +30,15 @@ from millpond.errors import (
     of_machine,
 )
 from millpond.faults import reached
-from millpond.log.manifest import Manifests
+from millpond.log.manifest import Manifest, Manifests
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Committed, Run, Steps, Writer, perform
-from millpond.log.records import EpochRecord, Receipt
+from millpond.log.records import ChangeRecord, EpochRecord, Receipt
+from millpond.model.spec import PondSpec
 from millpond.placement.alignment import Owners
+from millpond.reconfigure.apply import arranged, clear_tables, is_read
+from millpond.reconfigure.changes import Change
+from millpond.reconfigure.desk import Desk, Make
 from millpond.runtime.carried import Carrier
 from millpond.runtime.epoch import (
     Batch,
@@ -79,21 +84,32 @@ def _unwritable(folder: str, error: OSError) -> MillpondError:
 
 
 class _Stopped(Exception):
-    """Leaves Spark's callback so that the batch it was called for stays unread, to be run by the next driver."""
+    """Leaves Spark's callback so that the batch it was called for stays unread, to be run by the next driver, or by
+    this one when it reads other columns.
+    """
+
+
+class Reading(NamedTuple):
+    """What is read: the frame, where its columns stand, and the tables in it that are listed anew."""
+
+    frame: DataFrame
+    layout: ReadLayout
+    lookups: Lookups
 
 
 class Driver:
-    """Runs one pond. Made by `control.wiring`, used from one thread besides Spark's own.
+    """Runs one pond. Made by `control.wiring`, used from one thread besides Spark's own; changes are asked from any.
 
     Instances `open_files`; a `carrier` brings these between hosts, if need be. `announce(n)` tells followers that
-    record n is true; `followed()` is the record they all have applied; `on_epoch` is told of every commit.
-    `wanted` gives better owners of buckets than those of now, if there are any.
+    record n is true; `followed()` is the record they all have applied; `on_epoch` is told of every commit,
+    `on_change` of every change of queries that is in force from then on. `wanted` gives better owners of buckets than
+    those of now, if there are any.
     """
 
     def __init__(
         self, spark: SparkSession, setting: Setting, log: Log, manifests: Manifests, writer: Writer,
         announce: Callable[[int], None], followed: Callable[[], int], on_epoch: Callable[[Epoch], None],
-        open_files: OpenFiles, carrier: Carrier | None = None,
+        on_change: Callable[[int, Change, PondSpec], None], open_files: OpenFiles, carrier: Carrier | None = None,
         wanted: Callable[[Owners], Wanted | None] = lambda _owners: None,
     ) -> None:  # fmt: skip
         self._spark = spark
@@ -105,12 +121,17 @@ class Driver:
         self._failure: MillpondError | None = None
         self._query: StreamingQuery | None = None
         self._lookups = Lookups(())
-        self._stopping = self._busy = False
+        self._stopping = self._busy = self._rereading = False
+        self._desk = Desk(on_change)
         self._gate = threading.Lock()
+        self._head = threading.RLock()  # whoever appends holds it
+        self._epochs_in: int | None = None
+        self._read_for: Setting | None = None
+        self._arranged: PondSpec | None = None
         self._watch = IdleWatch(setting.streams, now_us())
 
-    def take_over(self, version: str, spec: str) -> int:
-        """Claim the log; every older driver is fenced from here on. Returns the claim's number."""
+    def take_over(self, version: str, spec: Callable[[Manifest], str]) -> int:
+        """Claim the log, see `Writer.take_over`; every older driver is fenced from then on. Returns the number."""
         reached("claim.before")
         done = self._perform(
             self._writer.take_over(now_us(), socket.gethostname(), os.getpid(), version, spec)
@@ -121,6 +142,7 @@ class Driver:
             raise self._fenced_or(_unwritable(self._setting.folder, error)) from error  # or cleared by a successor
         if self._carrier is not None:
             self._carrier.begin(self._writer.manifest)
+        self._arranged = self._desk.spec(done.manifest)
         return done.n
 
     def repair(self) -> None:
@@ -131,17 +153,34 @@ class Driver:
         """
         repair(self._checkpoint, self._writer.manifest)
 
-    def lay_out(self, layout: ReadLayout, lookups: Lookups) -> None:
-        """Say where the columns of the frame to be run stand, and which tables it reads that are listed anew."""
-        self._setting, self._lookups = self._setting._replace(layout=layout), lookups
-
-    def run(self, frame: DataFrame, *, once: bool) -> bool:
+    def run(self, reading: Callable[[], Reading], *, once: bool) -> bool:
         """Run epochs until all input there is has been taken (`once`) or `stop` is called; tells whether it was not.
+
+        `reading` says what to read; it is asked again when a change needs what is not read yet.
 
         Raises:
             MillpondError: whatever ended the query, with its code.
         """
+        self._desk.runs(True)
         self._failure = None
+        try:
+            while True:
+                frame, layout, self._lookups = reading()
+                self._setting, self._rereading = self._setting._replace(layout=layout), False
+                finished = self._run_query(frame, once)
+                if not self._rereading or not finished:
+                    break
+                reached("read.again")
+        except BaseException as error:
+            self._desk.runs(False)
+            self._desk.give_up(error)
+            raise
+        self._desk.runs(False)
+        self.make_changes()
+        return finished
+
+    def _run_query(self, frame: DataFrame, once: bool) -> bool:
+        """Run one streaming query to its end; tells whether `stop` did not end it."""
         try:
             check_continues(self._checkpoint, self._writer.manifest)
             self._lookups.renew()
@@ -158,7 +197,7 @@ class Driver:
                 if self._may_stop():
                     self._query.stop()
         except (PySparkException, Py4JError, ConnectionError) as error:
-            if self._failure is not None or not self._stopping:
+            if self._failure is not None or not (self._stopping or self._rereading):
                 raise self._explained(error) from error
         finally:
             self._query = None
@@ -175,6 +214,58 @@ class Driver:
         with self._gate:
             return self._stopping and not self._busy
 
+    def ask(self, make: Make) -> Future[int]:
+        """Have a change recorded between two epochs, or at once where none run; its result is its record."""
+        done, running = self._desk.ask(make)
+        if not running:
+            self.make_changes()
+        return done
+
+    def make_changes(self) -> None:
+        """Record the changes that wait, and answer by what is in force; between two epochs only.
+
+        Raises:
+            FencedError, PlaceError, …: see `errors`; what waited and is not recorded was not done.
+        """
+        if self._desk.idle:
+            return
+        with self._head:
+            reached("change.before")
+            try:
+                self._desk.work(lambda: self._perform(self._writer.drain()), self._record, self._writer.token, now_us())
+            except MillpondError as error:
+                self._desk.give_up(error)
+                raise
+            self._arrange(self._writer.manifest)
+            reached("change.in_force")
+
+    @property
+    def setting(self) -> Setting:
+        """By what the next epoch is answered, as far as it is known."""
+        return self._setting
+
+    @property
+    def in_epoch(self) -> bool:
+        """Whether this thread is the one that runs an epoch, so that it must not wait for what comes after."""
+        return self._epochs_in == threading.get_ident()
+
+    def _record(self, record: ChangeRecord) -> Manifest:
+        self._perform(self._writer.commit(record))
+        reached("change.recorded")
+        return self._writer.manifest
+
+    def _arrange(self, manifest: Manifest) -> None:
+        """Answer by what is in force after the manifest's record, however it came into the log."""
+        before, spec = self._setting.streams, self._desk.spec(manifest)
+        if spec is self._arranged:
+            return
+        groups = {group.id for group in self._setting.plan.groups}
+        self._setting, self._arranged = arranged(self._setting, spec), spec
+        gone = groups - {group.id for group in self._setting.plan.groups}
+        clear_tables(Path(self._setting.cache) / self._setting.pond, gone)
+        if before != spec.streams:
+            self._watch.watch(spec.streams, now_us())
+
     def settle(self) -> None:
         """Run epochs that read nothing until no rows of a query wait for others."""
         while pending(self._setting, self._perform(self._writer.drain()).manifest):
@@ -188,14 +279,16 @@ class Driver:
     def _without_input(self, drained: int | None = None) -> None:
         """An epoch that reads nothing; it closes every window over streams of the level `drained`, if any."""
         reached("drain.before")
-        run = self._perform(self._writer.drain())
-        offsets = dict(run.manifest.offsets)
-        batch = Batch(run.manifest.spark_query, run.manifest.batch, offsets, offsets)
-        try:
-            packets = packets_of(self._spark, None, gather_task(self._setting, run), self._open_files)
-            self._run_batch(run, batch, packets, drained)
-        except (PySparkException, Py4JError, ConnectionError) as error:
-            raise self._explained(error) from error
+        with self._head:
+            run = self._perform(self._writer.drain())
+            self._arrange(run.manifest)
+            offsets = dict(run.manifest.offsets)
+            batch = Batch(run.manifest.spark_query, run.manifest.batch, offsets, offsets)
+            try:
+                packets = packets_of(self._spark, None, gather_task(self._setting, run), self._open_files)
+                self._run_batch(run, batch, packets, drained)
+            except (PySparkException, Py4JError, ConnectionError) as error:
+                raise self._explained(error) from error
 
     def _epoch(self, frame: DataFrame, number: int) -> None:
         """Spark's callback: an exception that leaves it ends the streaming query, so it is kept for `run`."""
@@ -203,14 +296,17 @@ class Driver:
             if self._stopping:
                 raise _Stopped
             self._busy = True
+        self._epochs_in = threading.get_ident()
         try:
-            self._begin(frame, number)
+            with self._head:
+                self.make_changes()
+                self._begin(frame, number)
             self._lookups.renew()  # Spark plans a batch before it calls, so this is for the next one
         except (MillpondError, PySparkException, Py4JError, ConnectionError) as error:
             self._failure = self._explained(error)
             raise
         finally:
-            self._busy = False
+            self._busy, self._epochs_in = False, None
         reached("batch.return")
 
     def _begin(self, frame: DataFrame, number: int) -> None:
@@ -224,6 +320,11 @@ class Driver:
         reached("begin.decided")
         if isinstance(run, AlreadyTrue):
             return
+        self._arrange(run.manifest)
+        if self._setting is not self._read_for and not is_read(self._setting):
+            self._rereading = True
+            raise _Stopped
+        self._read_for = self._setting
         idle = self._watch.idle(run.manifest.max_time, now_us())
         if run.idle and not (self._watch.is_news(idle) or pending(self._setting, run.manifest)):
             return

@@ -13,9 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery, from_text
+from millpond.errors import ChangeRefused, QueryError, QueryTypeError, UnsupportedQuery, from_text
 from millpond.model.endpoints import Sink, Source
-from millpond.model.expressions import columns_of
+from millpond.model.expressions import Foreign, Literal, columns_of, walk
 from millpond.model.functions import UserFunction, bytes_of
 from millpond.model.join import Join
 from millpond.model.query import Query
@@ -32,6 +32,7 @@ from millpond.spark.gate import check_size, judge, parse
 from millpond.spark.joins import extract_any
 from millpond.spark.lookups import Lookups, Places, Refreshed, lookups, refreshed
 from millpond.spark.mapped import BatchFunction, batches_of
+from millpond.spark.parameters import marked
 from millpond.spark.properties import Mode, Repeats, duration_us
 from millpond.spark.quiet import unlogged
 from millpond.spark.read import Reading, Wanted, Watermark, load, register
@@ -77,6 +78,7 @@ class FrontEnd:
         self._foreigns: dict[str, Projected] = {}
         self._functions = UserFunctions(self._catalyst)
         self._refreshed: dict[Places, Refreshed] = {}
+        self.parameters: dict[str, Literal] = {}
 
     @property
     def streams(self) -> Mapping[str, Stream]:
@@ -225,6 +227,8 @@ class FrontEnd:
     def _query(self, terms: Terms, text: str, leaving: Leaving) -> AnyQuery:
         """The query of a text; `text` is it with blanks before, where it stands in a file."""
         check_size(terms.text)
+        marks = marked(text, self.parameters)
+        text = marks.text
         others, functions = self._registered()
         earlier = (name for name in self._queries if name.isidentifier() and name.isascii())
         allowed = (*others, *earlier), functions
@@ -243,7 +247,7 @@ class FrontEnd:
                 self._catalyst, frame, terms, self._all(), relation, self._functions, self._queries
             )  # fmt: skip
             check_chained(found, upstreams)
-            return self._kept(found, leaving)
+            return self._kept(found._replace(query=marks.restored(found.query)), leaving)
         except PySparkException as error:
             raise spark_refusal(error, text) from error
         except QueryError as error:
@@ -300,13 +304,23 @@ class FrontEnd:
                 queries.append(self._query(terms, blank(text[: statement.start]) + statement.text, leaving))
         return queries
 
-    def wanted(self, queries: Iterable[AnyQuery]) -> tuple[Wanted, ...]:
+    def wanted(
+        self, queries: Iterable[AnyQuery], kept: Iterable[str] = (), times: Mapping[str, str] | None = None
+    ) -> tuple[Wanted, ...]:
         """What to read for these queries: streams in the order of declaration, columns in that of the stream.
+
+        `kept`: streams that are read whether or not a query asks for them; `times`: streams whose time is observed, by
+        which column.
 
         Raises:
             KeyError: a query was not made here.
         """
-        needed: dict[str, set[str]] = {}
+        queries = tuple(queries)
+        read = {stream for query in queries for stream in query.streams}
+        bases = {base for name in read if (made := self.streams[name].derived) is not None for base in made.reads}
+        needed: dict[str, set[str]] = {name: set() for name in kept if name in read or name not in bases}
+        for watched, time in (times or {}).items():
+            needed.setdefault(watched, set()).add(time)
         for query in queries:
             if isinstance(query, Join):
                 for side in query.sides.values():
@@ -333,6 +347,48 @@ class FrontEnd:
             foreigns = tuple(by_name[column] for column in rest)
             found.append(Wanted(stream, plain, foreigns, self._derived.get(name)))
         return tuple(found)
+
+    def forget(self, name: str) -> AnyQuery | None:
+        """Let the name of a query be free again; the query that had it, if one did."""
+        return self._queries.pop(name, None)
+
+    def forget_rows(self, name: str) -> None:
+        """Forget the stream of a query's rows, which nobody reads any more."""
+        self._chained.pop(name, None)
+
+    def remember(self, query: AnyQuery) -> None:
+        """Let texts read the rows of a query by its name."""
+        self._queries[query.name] = query
+
+    def restore(self, streams: Iterable[Stream], queries: Iterable[AnyQuery]) -> None:
+        """Know the streams and queries of a pond that is opened without them.
+
+        Raises:
+            ChangeRefused: something of them stands only where they were made: in a text, or in a program.
+        """
+        asked = list(queries)
+        for stream in streams:
+            if stream.derived is not None:
+                users = ", ".join(query.name for query in asked if stream.name in query.streams)
+                raise _not_stored(users, f"read {stream.derived.text}")
+            if stream.upstream is None:
+                self.declare(stream)
+        for query in asked:
+            if isinstance(query, Join):
+                parts = [one for side in query.sides.values() for one in side.expressions]
+            else:
+                parts = [*expressions_of(query)]
+            if any(isinstance(node, Foreign) for part in parts for node in walk(part)):
+                raise _not_stored(query.name, "have expressions that only Spark evaluates")
+            self._queries[query.name] = query
+        for stream in streams:
+            if stream.upstream is not None:
+                self._chained[stream.name] = show_rows(self._spark, self._queries[stream.upstream])
+
+    def bases(self, query: AnyQuery) -> tuple[Stream, ...]:
+        """The sources that a query reads as parts of derived streams."""
+        made = [self._derived[name] for name in query.streams if name in self._derived]
+        return tuple({branch.base.name: branch.base for derived in made for branch in derived.branches}.values())
 
     def lookups(self, wanted: Iterable[Wanted]) -> Lookups:
         """The tables that are listed again while a pond reads this."""
@@ -406,6 +462,12 @@ class FrontEnd:
 
     def _known(self, name: str) -> Stream | None:
         return next((stream for stream in self._all() if stream.name.lower() == name.lower()), None)
+
+
+def _not_stored(who: str, what: str) -> ChangeRefused:
+    return ChangeRefused(
+        f"The pond cannot be opened without its queries: {who} {what}.", "Add all those in force before you open it."
+    )
 
 
 def _leaving(late: Sink | None, mode: Mode | None, repeats: Repeats | None) -> Leaving:

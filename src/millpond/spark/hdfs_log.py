@@ -30,7 +30,9 @@ class HadoopFolder:
         with self._explained():
             path = self._jvm.org.apache.hadoop.fs.Path(self._uri)
             configuration = _java(spark, "_jsc").hadoopConfiguration()
-            self._files: Any = path.getFileSystem(configuration)
+            # an instance of our own: records carry digests, and a local file is there a moment before its checksum is
+            self._files: Any = self._jvm.org.apache.hadoop.fs.FileSystem.newInstance(path.toUri(), configuration)
+            self._files.setVerifyChecksum(False)
             checkpointing = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
             self._manager: Any = checkpointing.CheckpointFileManager.create(path, configuration)
             self._files.mkdirs(path)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from millpond.errors import UnsupportedQuery
-from millpond.model.expressions import Call, Column, Expression, Foreign, Literal
+from millpond.model.expressions import Call, Column, Expression, Foreign, Literal, Parameter, render
 from millpond.model.types import digits_of, integer_range, is_decimal, is_float, is_integer
 
 
@@ -54,8 +54,8 @@ def translate(expression: Expression) -> Sql:
     Raises:
         Unsupported: DuckDB cannot mirror a part of it.
     """
-    if isinstance(expression, Foreign):
-        raise Unsupported(f"DuckDB does not know {expression.sql}.")
+    if isinstance(expression, Foreign | Parameter):
+        raise Unsupported(f"DuckDB does not know {render(expression)}.")
     if "float" in (expression.type, *(arg.type for arg in getattr(expression, "args", ()))):
         raise Unsupported("DuckDB's judge has no 32-bit arithmetic.")
     if isinstance(expression, Column):

@@ -6,8 +6,8 @@ Streams are handed in as Arrow batches per source partition; one call is one epo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TypeVar
 
 import msgspec
@@ -19,31 +19,23 @@ from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log, Lost, Won
 from millpond.log.protocol import AlreadyTrue, Run, Steps, Writer, perform
 from millpond.log.records import Offsets
-from millpond.model.join import Join
-from millpond.model.selection import AnyQuery, Selection
-from millpond.model.spec import PondSpec, from_json, to_json
+from millpond.model.selection import AnyQuery
+from millpond.model.spec import PondSpec, to_json
 from millpond.model.stream import Stream
 from millpond.model.types import TIMES
 from millpond.placement.alignment import Owners, owners_in, with_owners
 from millpond.placement.slots import even_owners
-from millpond.plan.build import build_plan, needed_columns, needed_foreign
-from millpond.plan.chain import first_row_us, levels
+from millpond.plan.build import needed_columns, needed_foreign
 from millpond.plan.late import LateAsk, late_asks
 from millpond.plan.plan import Plan
+from millpond.reconfigure.apply import arranged, change_record, clear_tables, plan_of
+from millpond.reconfigure.beginnings import beginnings
+from millpond.reconfigure.catalog import in_force
+from millpond.reconfigure.changes import Change
 from millpond.runtime.carried import Carrier, Deltas
-from millpond.runtime.chained import chained_lines, gather_chained
+from millpond.runtime.chained import gather_chained
 from millpond.runtime.columns import arrow_type
-from millpond.runtime.epoch import (
-    Batch,
-    Setting,
-    assemble,
-    depth,
-    fold_task,
-    gather_task,
-    map_record,
-    pending,
-    watermarks,
-)
+from millpond.runtime.epoch import Batch, Setting, assemble, depth, fold_task, gather_task, map_record, pending
 from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
 from millpond.runtime.layout import ReadColumn, ReadLayout, StreamLayout
@@ -69,59 +61,70 @@ def read_columns(plan: Plan, stream: Stream, late: Iterable[LateAsk], first: int
 
 
 class LocalPond:
-    """One pond in `folder`; a second one on the same folder takes over from the first, with other queries if need be.
+    """One pond in `folder`; a second one on the same folder takes over from the first, with other queries if need be:
+    they are those in force where none are given.
 
     `epoch` takes the events of one batch: stream name -> one Arrow table per source partition. With a `file_store`
     each task runs on a host of its own.
     """
 
     def __init__(
-        self, folder: Path, streams: Sequence[Stream], queries: Sequence[AnyQuery], instances: int = 1,
+        self, folder: Path, streams: Sequence[Stream], queries: Sequence[AnyQuery] | None, instances: int = 1,
         buckets: int = 64, followers: Sequence[Follower] = (), token: str = "local",
         owners: tuple[int, ...] | None = None, file_store: FileStore | None = None,
     ) -> None:  # fmt: skip
         self.log = Log(LocalFolder(folder / "log"))
         self.manifests = Manifests(LocalFolder(folder / "manifest"))
         self._writer = Writer(token, load(self.log, self.manifests))
-        since = _since(self._writer.manifest, streams, queries)
-        self.plan = build_plan(queries, since)
-        read = [stream for stream in streams if stream.upstream is None]
+        known = in_force(self._writer.manifest) if self._writer.manifest.spec else None
+        if known is not None and queries is None:
+            spec, instances, buckets = known, known.instances, known.buckets
+        else:
+            asked = queries or ()
+            since = {} if known is None else beginnings(known, self._writer.manifest, streams, asked)
+            spec = PondSpec.of(tuple(streams), asked, instances, buckets)
+            spec = msgspec.structs.replace(spec, since_us=since or msgspec.UNSET)
+        owned = _owners(known, instances, buckets) if owners is None else owners
+        self.setting = Setting(
+            "local", str(folder), str(folder / "cache"), spec.streams, plan_of(spec), None, instances, owned
+        )
+        self._arrange(spec)
+        self._folder, self._file_store = folder, file_store
+        self._carrier = None if file_store is None else Carrier(folder, file_store)
+        self._followers = [(Pump(follower.name), follower) for follower in followers]
+        self._perform(self._writer.take_over(0, "localhost", 0, "0", lambda _: to_json(with_owners(spec, owned))))
+        if self._carrier is not None:
+            self._carrier.begin(self.manifest)
+
+    def _arrange(self, spec: PondSpec) -> None:
+        """Answer these queries from the next epoch on."""
+        groups = {group.id for group in self.setting.plan.groups}
+        self.setting, self.plan = arranged(self.setting, spec), plan_of(spec)
+        gone = groups - {group.id for group in self.plan.groups}
+        clear_tables(Path(self.setting.cache) / self.setting.pond, gone)
+        read = [stream for stream in spec.streams if stream.upstream is None]
         self._streams = {stream.name: stream for stream in read}
-        late = late_asks(self.plan, streams)
+        late = late_asks(self.plan, spec.streams)
         layout, at = [], 1
         for stream in read:
             columns = read_columns(self.plan, stream, late.get(stream.name, ()), at)
             at += len(columns)
             order = (stream.order.partition, stream.order.offset) if stream.order else (None, None)
             layout.append(StreamLayout(stream.name, columns, *order))
-        self.setting = Setting(
-            "local",
-            str(folder),
-            str(folder / "cache"),
-            tuple(streams),
-            self.plan,
-            ReadLayout(tuple(layout)),
-            instances,
-            self._owners(instances, buckets) if owners is None else owners,
-        )
+        self.setting = self.setting._replace(layout=ReadLayout(tuple(layout)))
         self._width = at
-        self._hosts = count()
-        self._folder, self._file_store = folder, file_store
-        self._carrier = None if file_store is None else Carrier(folder, file_store)
-        self._followers = [(Pump(follower.name), follower) for follower in followers]
-        spec = with_owners(PondSpec.of(tuple(streams), queries, instances, buckets), self.setting.owners)
-        spec = msgspec.structs.replace(spec, since_us=since or msgspec.UNSET)
-        self._perform(self._writer.take_over(0, "localhost", 0, "0", to_json(spec)))
-        if self._carrier is not None:
-            self._carrier.begin(self.manifest)
 
-    def _owners(self, instances: int, buckets: int) -> Owners:
-        """Those that the pond in the folder was made with, if it has as many instances and buckets."""
-        manifest = self._writer.manifest
-        known = from_json(manifest.spec) if manifest.spec else None
-        if known is None or (known.instances, known.buckets) != (instances, buckets):
-            return even_owners(buckets, instances)
-        return owners_in(known)
+    @property
+    def spec(self) -> PondSpec:
+        """What is in force."""
+        return in_force(self._writer.manifest)
+
+    def change(self, change: Change) -> int:
+        """Put a change in force; returns its record. It was checked before, see `reconfigure.accept`."""
+        run = self._perform(self._writer.drain())
+        self._perform(self._writer.commit(change_record(self.spec, change, run, self._writer.token, 0)))
+        self._arrange(self.spec)
+        return run.n
 
     def move(self, owners: Owners, why: str = "asked") -> None:
         """Give buckets other owners, from the next epoch on."""
@@ -220,7 +223,7 @@ class LocalPond:
         """The files as a host sees them; if a store carries them, one that was never asked before."""
         if self._file_store is None:
             return Files(self._folder)
-        return CarriedFiles(self._folder / f"host{next(self._hosts)}", self._file_store)
+        return CarriedFiles(Path(mkdtemp(prefix="host", dir=self._folder)), self._file_store)
 
     def _frames(self, events: Mapping[str, Sequence[pa.Table]]) -> Iterable[pa.RecordBatch]:
         assert self.setting.layout is not None
@@ -243,31 +246,11 @@ class LocalPond:
         return pa.RecordBatch.from_arrays(arrays, names=[f"c{i}" for i in range(self._width)])
 
 
-def _since(manifest: Manifest, streams: Sequence[Stream], queries: Sequence[AnyQuery]) -> dict[str, int]:
-    """Where queries begin to answer that the pond did not have before: after every event it has seen, and every row
-    that a query before them will not give.
-    """
-    if not manifest.spec:
-        return {}
-    known, by_name = from_json(manifest.spec), {query.name: query for query in queries}
-    since = {query.name: known.since[query.name] for query in queries if query.name in known.since}
-    order, upstream = levels(streams, queries), {stream.name: stream.upstream for stream in streams}
-    lines = chained_lines(build_plan(queries), streams, manifest, watermarks(manifest))
-    new = set(queries) - set(known.asked)
-    for query in sorted(new, key=lambda query: max(order[stream] for stream in query.streams)):
-        starts = []
-        for name in query.streams:
-            seen = [*manifest.max_time.get(name, {}).values()]
-            line, before = lines.get(name), by_name.get(upstream[name] or "")
-            seen += [] if line is None or line.reaches_us is None else [line.reaches_us]
-            starts += [max(seen) + 1] if seen else []
-            if before is not None and before.name in since and not isinstance(query, Selection):
-                parts = query.sides.values() if isinstance(query, Join) else [query]
-                times = {part.event_time for part in parts if part.stream == name}
-                starts += [first_row_us(before, time, since[before.name]) for time in times]
-        if starts:
-            since[query.name] = max(starts)
-    return since
+def _owners(known: PondSpec | None, instances: int, buckets: int) -> Owners:
+    """Those that the pond was made with, if it has as many instances and buckets."""
+    if known is None or (known.instances, known.buckets) != (instances, buckets):
+        return even_owners(buckets, instances)
+    return owners_in(known)
 
 
 class DyingLog(Log):

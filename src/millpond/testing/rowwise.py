@@ -48,6 +48,7 @@ def evaluate(expression: Expression, row: Row) -> Value:
         if isinstance(value, Raised):
             raise value
         return value
+    assert isinstance(expression, Call)  # parameters were given their constants
     lazy = _LAZY.get(expression.op)
     if lazy is not None:
         return lazy(expression.args, row)

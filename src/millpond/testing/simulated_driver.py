@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -104,7 +104,7 @@ class Driver:
         self.token = token
         self.name = token
         self.random = world.random
-        self.tasks_started = 0
+        self.tasks_started = self.changes_made = 0
         self.announced: list[int] = []
         self.torn: tuple[str, bytes] | None = None
         self._writer_type = writer
@@ -132,7 +132,15 @@ class Driver:
         self.checkpoint = self.world.checkpoint
 
     def _take_over(self) -> ActorSteps[None]:
-        yield from self._protocol("claim", self.writer.take_over(0, "host", 1, "0", "{}"))
+        yield from self._protocol("claim", self.writer.take_over(0, "host", 1, "0", self.claimed))
+
+    def claimed(self, manifest: Manifest) -> str:
+        """What a claim says is asked: all changes so far; a place for mutants that lose some."""
+        return json.dumps(asked_in(manifest))
+
+    def in_force(self, run: Run) -> int:
+        """By how many changes an epoch answers; a place for mutants that miss some."""
+        return len(asked_in(run.manifest))
 
     def _record(self, n: int) -> bytes:
         data = self.world.log.read(n)
@@ -189,10 +197,13 @@ class Driver:
 
     def _aside(self) -> ActorSteps[None]:
         run = yield from self._protocol("drain", self.writer.drain())
-        kind = self.random.choice(("change", "map", "map", "drain", "drain"))
+        kind = self.random.choice(("change", "change", "map", "map", "drain", "drain"))
         if kind != "drain":
             owners = [self.random.randrange(self.world.instances) for _ in range(BUCKETS)]
-            text = "{}" if kind == "change" else change_to_json(MapChange(runs_of(owners), "a whim"))
+            text = change_to_json(MapChange(runs_of(owners), "a whim"))
+            if kind == "change":
+                self.changes_made += 1
+                text = json.dumps({"kind": "whim", "name": f"{self.token}-{self.changes_made}"})
             change = ChangeRecord(n=run.n, writer=self.token, prev=run.prev, at=0, change=text)
             yield from self.commit(kind, change, b"")
         else:
@@ -306,7 +317,7 @@ class Driver:
             for position in packet.positions:
                 bucket = bucket_of(packet.partition, position)
                 seen[bucket] += 1
-                new.append((packet.stream, packet.partition, position, seen[bucket]))
+                new.append((packet.stream, packet.partition, position, seen[bucket], self.in_force(run)))
         kept = [*(old or ()), *new]
         supersedes = () if old is None else tuple(section.id for section in live)
         segment, rows = json.dumps(kept).encode(), json.dumps(new).encode()
@@ -404,7 +415,7 @@ class Publisher:
 def _seen(rows: Sequence[Row]) -> list[int]:
     """How many of the rows each bucket has."""
     counts = [0] * BUCKETS
-    for _, partition, position, _ in rows:
+    for _, partition, position, _, _ in rows:
         counts[bucket_of(partition, position)] += 1
     return counts
 
@@ -413,6 +424,18 @@ def _counted(section: LiveSection) -> list[int]:
     found = section.info["seen"]
     assert isinstance(found, list)
     return found
+
+
+def asked_in(manifest: Manifest) -> list[str]:
+    """All changes but of owners up to the manifest's record, those that the claim repeats first."""
+    claimed: list[str] = json.loads(manifest.spec or "[]")
+    return [*claimed, *whims_in(change.change for change in manifest.changes)]
+
+
+def whims_in(changes: Iterable[str]) -> list[str]:
+    """The names of those changes that are not of owners."""
+    found = map(json.loads, changes)
+    return [change["name"] for change in found if change["kind"] == "whim"]
 
 
 def _at(receipt: Receipt, at: int) -> Receipt:

@@ -17,8 +17,8 @@ from millpond.log.port import Log
 from millpond.log.protocol import TICK
 from millpond.log.records import Entry, EpochRecord, Offsets, Receipt, Section, decode
 
-Row = tuple[str, int, int, int]
-"""Stream, source partition, position, and the number of events its bucket had seen by then."""
+Row = tuple[str, int, int, int, int]
+"""Stream, source partition, position, the number of events its bucket had seen by then, that of changes in force."""
 
 GROUP = "group"
 
@@ -219,8 +219,8 @@ def bucket_of(partition: int, position: int) -> int:
 
 def row_of(item: list[int | str]) -> Row:
     """Return a row as it was before JSON."""
-    stream, partition, position, seen = item
-    return str(stream), int(partition), int(position), int(seen)
+    stream, partition, position, seen, changes = item
+    return str(stream), int(partition), int(position), int(seen), int(changes)
 
 
 @dataclass

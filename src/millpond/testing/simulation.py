@@ -2,12 +2,13 @@
 
 `simulate(seed)` interleaves up to a few drivers and publishers, step by step, breaks them as `Fault`s say,
 then heals everything and checks: the log covers the input once and without gaps, every epoch saw the state
-of the epochs before it, every sink shows exactly the rows, and nothing is left undone. The same seed is the
-same run.
+of the epochs and the changes before it, every sink shows exactly the rows, and nothing is left undone. The
+same seed is the same run.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,8 +18,8 @@ from millpond.log.follower import Pump
 from millpond.log.manifest import Manifest, fold_all, load
 from millpond.log.port import HINT_NAME
 from millpond.log.protocol import TICK, Writer
-from millpond.log.records import ClaimRecord, Entry, EpochRecord, decode
-from millpond.testing.simulated_driver import APPEND_FAULTS, ActorSteps, Driver, Publisher
+from millpond.log.records import ChangeRecord, ClaimRecord, Entry, EpochRecord, decode
+from millpond.testing.simulated_driver import APPEND_FAULTS, ActorSteps, Driver, Publisher, whims_in
 from millpond.testing.simulated_world import GROUP, Row, Sink, Violation, World, bucket_of, demand, positions
 
 FAULTY_TICKS = 260
@@ -316,6 +317,7 @@ def check_laws(world: World) -> int:
     """Check every law on a world that has settled, from the log's bytes alone; return the number of rows."""
     entries = _entries(world)
     _check_writers(entries)
+    _check_changes(world, entries)
     _check_coverage(world, entries)
     manifest = fold_all(Manifest(), entries)
     demand(
@@ -349,6 +351,21 @@ def _check_writers(entries: list[Entry]) -> None:
         if isinstance(entry.record, ClaimRecord):
             writer = entry.record.writer
         demand(entry.record.writer == writer, f"record {entry.n} was written after another driver's claim")
+
+
+def _check_changes(world: World, entries: list[Entry]) -> None:
+    """Each change is made once, for good, and each epoch answers by those before its record, and no other."""
+    made: list[str] = []
+    for entry in entries:
+        record = entry.record
+        if isinstance(record, ClaimRecord):
+            demand(json.loads(record.spec) == made, f"the claim {entry.n} says {record.spec}, after {made}")
+        elif isinstance(record, ChangeRecord):
+            made += whims_in([record.change])
+        else:
+            by = {row[4] for row in world.deltas.rows_of(entry)}
+            demand(by <= {len(made)}, f"record {entry.n} answers by {by} changes, after {len(made)}")
+    demand(len(set(made)) == len(made), f"a change was made twice: {made}")
 
 
 def _check_coverage(world: World, entries: list[Entry]) -> None:
@@ -386,7 +403,7 @@ def _check_rows(world: World, rows: list[Row]) -> None:
     )
     seen: Counter[int] = Counter()
     newest: dict[tuple[str, int, int], int] = {}
-    for stream, partition, position, counted in rows:
+    for stream, partition, position, counted, _ in rows:
         bucket = bucket_of(partition, position)
         seen[bucket] += 1
         demand(counted == seen[bucket], f"{GROUP} state at {stream}/{partition}/{position} was {counted}")

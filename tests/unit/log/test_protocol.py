@@ -41,7 +41,7 @@ class Pond:
     def writer(self, token: str) -> Writer:
         """Start a driver, which takes over."""
         writer = Writer(token, load(self.log, self.manifests))
-        self.run(writer.take_over(1, "host", 2, "0.1", "{}"))
+        self.run(writer.take_over(1, "host", 2, "0.1", lambda _: "{}"))
         return writer
 
     def begin(
@@ -207,7 +207,7 @@ def test_an_epoch_that_beats_the_claim_counts_and_the_claim_goes_above_it(pond: 
     begun = pond.begin(old, 0, {}, {"tx": "5"})
     assert isinstance(begun, Run)
     new = Writer("b", load(pond.log, pond.manifests))
-    claiming = new.take_over(1, "host", 2, "0.1", "{}")
+    claiming = new.take_over(1, "host", 2, "0.1", lambda _: "{}")
     reply: Reply = None
     while not isinstance(effect := claiming.send(reply), Append):
         reply = pond.log.read(effect.n)  # type: ignore[union-attr]
@@ -262,8 +262,8 @@ def test_a_claim_whose_reply_was_lost_is_not_made_twice(pond: Pond) -> None:
     pond.log = Log(folder)
     writer = Writer("a", load(pond.log, pond.manifests))
     with pytest.raises(PlaceError):
-        pond.run(writer.take_over(1, "host", 2, "0.1", "{}"))
-    assert pond.run(writer.take_over(1, "host", 2, "0.1", "{}")) == Committed(0, writer.manifest)
+        pond.run(writer.take_over(1, "host", 2, "0.1", lambda _: "{}"))
+    assert pond.run(writer.take_over(1, "host", 2, "0.1", lambda _: "{}")) == Committed(0, writer.manifest)
     assert pond.log.last() == 0
 
 
@@ -313,7 +313,7 @@ def test_hints_and_manifests_are_left_on_the_way_and_may_fail() -> None:
         pond.manifest_folder = folder_type("memory:manifest")
         pond.manifests = Manifests(pond.manifest_folder)
         writer = Writer("a", load(pond.log, pond.manifests), records_per_hint=4, records_per_manifest=10)
-        pond.run(writer.take_over(1, "host", 2, "0.1", "{}"))
+        pond.run(writer.take_over(1, "host", 2, "0.1", lambda _: "{}"))
         for batch in range(24):
             pond.commit(writer, batch, {"tx": str(batch)} if batch else {}, {"tx": str(batch + 1)})
         assert pond.log.last() == 24

@@ -9,7 +9,7 @@ those of a bucket may be anybody's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -150,6 +150,10 @@ class SharedView:
     def note(self) -> str | None:
         """What was mended, for people."""
         return "; ".join(part for part in (self._lost, self._moved) if part is not None) or None
+
+    def serve(self, served: Mapping[str, int]) -> None:
+        """Keep the rows of these queries from the next record on."""
+        self._share = msgspec.structs.replace(self._share, served=dict(served))
 
     def cursor(self) -> int:
         """See `Follower.cursor`; brings every bucket to the head first, whatever the store has lost or has too much."""

@@ -1,0 +1,325 @@
+"""What can be changed of a pond while it runs; see `reconfigure` for what each change means."""
+
+from __future__ import annotations
+
+import getpass
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from millpond.control.schemas import check_files
+from millpond.control.wiring import Followers, Truth
+from millpond.errors import ChangeRefused, MillpondError
+from millpond.log.manifest import Manifest
+from millpond.model.endpoints import Sink
+from millpond.model.selection import AnyQuery
+from millpond.model.spec import PondSpec
+from millpond.model.stream import Stream
+from millpond.plan.parameters import Constant, constant_of
+from millpond.reconfigure import accept
+from millpond.reconfigure.accept import Pond as Between
+from millpond.reconfigure.catalog import Recorded, history, is_read
+from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, Promote, Shadow
+from millpond.reconfigure.compared import Difference
+from millpond.reconfigure.desk import Make
+from millpond.reconfigure.lifecycle import check_move, current, query_of
+from millpond.reconfigure.price import Price, price_of
+from millpond.spark.driver import Driver, Reading
+from millpond.spark.frontend import FrontEnd
+from millpond.spark.properties import Mode, Repeats
+from millpond.spark.read import read
+from millpond.spark.session import Frame, Session
+
+
+class Asking(NamedTuple):
+    """How a query is asked, besides what: see `Pond.add`."""
+
+    sink: Sink
+    serve: bool = False
+    late: Sink | None = None
+    mode: Mode = Mode()
+    repeats: Repeats = Repeats()
+
+
+class Changing:
+    """The changes of a pond: each is checked at once, recorded between two epochs, and in force in the next one.
+
+    A call returns when its change is in the log, so it takes as long as the epoch at hand; in `on_epoch`, which is a
+    part of it, it returns before, and what turns out to be refused, since another change came first, is in `refused`.
+    """
+
+    refused: list[MillpondError]
+
+    _driver: Driver | None
+    _followers: Followers | None
+    _truth: Truth | None
+    _spec: PondSpec | None
+    _front: FrontEnd
+    _reading: Session
+    _queries: dict[str, AnyQuery]
+    _analysing: threading.RLock
+
+    def drop(self, name: str, *, who: str | None = None) -> None:
+        """End a query: its state goes, its sinks get what was committed before; its name is free again.
+
+        Raises:
+            ChangeRefused: there is none, or others read its rows.
+        """
+        if self._driver is None and name in self._queries:
+            del self._queries[name]
+            self._front.forget(name)
+            return
+        self._ask(lambda pond: accept.drop(pond, name, self._bases(pond.spec, name), _who(who)))
+
+    def pause(self, name: str, *, who: str | None = None) -> None:
+        """Keep rows of a query that would leave from leaving, for ever, until `resume`; its state is kept.
+
+        Raises:
+            ChangeRefused: there is none, it is paused, its rows may change or others read them.
+        """
+        self._ask(lambda pond: accept.pause(pond, name, _who(who)))
+
+    def resume(self, name: str, *, who: str | None = None) -> None:
+        """Let rows of a paused query leave again; the first windows are as whole as any.
+
+        Raises:
+            ChangeRefused: it is not paused.
+        """
+        self._ask(lambda pond: accept.resume(pond, name, _who(who)))
+
+    def alter(
+        self, name: str, query: str | Frame, *, deduplicate: Sequence[str] = (), deduplicate_within: str | None = None,
+        who: str | None = None,
+    ) -> AnyQuery:  # fmt: skip
+        """Put another version in the place of a query; its rows go where they went, and have the same columns.
+
+        A version that differs in HAVING or outputs only has the next row. Otherwise the old version answers the windows
+        that start before a time, and the new one those from there on, each whole; see `accept.alter`.
+
+        Raises:
+            QueryError: the version is wrong, or no version of this query can be told so; nothing was changed.
+        """
+        made = self._version(name, query, Repeats(tuple(deduplicate), deduplicate_within))
+        streams, who = self._streams_of(made), _who(who)
+        self._ask(lambda pond: accept.alter(pond, made, streams, who))
+        return made
+
+    def shadow(self, name: str, query: str | Frame, *, who: str | None = None) -> AnyQuery:
+        """Try another version of a query beside it, on shared state; its rows go nowhere, and are compared: see `diff`.
+
+        Raises:
+            QueryError: as `alter`; nothing was changed.
+        """
+        made = self._version(name, query)
+        streams, who = self._streams_of(made), _who(who)
+        self._ask(lambda pond: accept.shadow(pond, made, streams, who))
+        return made
+
+    def promote(self, name: str, *, who: str | None = None) -> None:
+        """Let a query and its shadow change places: windows that close from then on are told by the other.
+
+        Raises:
+            ChangeRefused: it has no shadow.
+        """
+        self._ask(lambda pond: accept.promote(pond, name, _who(who)))
+
+    def rollback(self, name: str, *, who: str | None = None) -> None:
+        """Return to the version before `promote`, whose state was kept: they change places again.
+
+        Raises:
+            ChangeRefused: it has no shadow.
+        """
+        self.promote(name, who=who)
+
+    def discard(self, name: str, *, who: str | None = None) -> None:
+        """End the shadow of a query, with its state.
+
+        Raises:
+            ChangeRefused: it has none.
+        """
+        self._ask(lambda pond: accept.discard(pond, name, _who(who)))
+
+    def diff(self, name: str) -> Difference:
+        """What a query and its shadow told otherwise, of windows that both answer, since the pond was opened.
+
+        Raises:
+            ChangeRefused: it has no shadow.
+        """
+        self.open()
+        assert self._followers is not None and self._spec is not None
+        check_move(self._spec, name, "discard")
+        return self._followers.joining.compared[name].difference()
+
+    def _version(self, name: str, query: str | Frame, repeats: Repeats | None = None) -> AnyQuery:
+        """Another version, analysed; the name stands for what it stood for."""
+        with self._analysing:
+            before = self._front.forget(name)
+            try:
+                return self._analysed(name, query, Asking(Sink(), repeats=repeats or Repeats()))
+            finally:
+                self._front.forget(name)
+                if before is not None:
+                    self._front.remember(before)
+
+    def param(self, name: str, value: Constant, *, who: str | None = None) -> None:
+        """Set a live parameter, `:name` in texts, in force from the next epoch on: a number or a text, of one type.
+
+        Before the pond is opened it is the first value; a pond that has begun goes on with that in force. In WHERE and
+        arguments an event is judged by the value of the epoch that reads it; in HAVING and outputs, and without
+        windows, a row is told by that of the epoch that tells it. What was counted before stays.
+
+        Raises:
+            ChangeRefused: the value is of another type.
+        """
+        if self._driver is None:
+            known = self._front.parameters.get(name)
+            self._front.parameters[name] = constant_of(name, value, None if known is None else known.type)
+            return
+        self._ask(lambda pond: accept.param(pond, name, value, _who(who)))
+
+    def price_of(self, kind: str, name: str, query: str | Frame | None = None) -> Price:
+        """What a change would cost if it were made now; nothing is changed. `kind` is the name of a method here.
+
+        Raises:
+            QueryError: it would be refused.
+        """
+        if query is None:
+            return self._priced(lambda pond: _simple(kind)(pond, name))
+        made = self._version(name, query)
+        streams = self._streams_of(made)
+        return self._priced(lambda pond: _with_query(kind)(pond, made, streams))
+
+    def history(self) -> list[Recorded]:
+        """Every change of queries, the newest first: its record, when it was made (µs since 1970 UTC), and what."""
+        self.open()
+        assert self._truth is not None
+        return list(history(self._truth.log, self.manifest()))
+
+    def _add(self, name: str, query: str | Frame, asking: Asking, who: str | None) -> AnyQuery:
+        """Add a query to a pond that is open."""
+        assert self._spec is not None and self._followers is not None
+        check_move(self._spec, name, "add")
+        with self._analysing:
+            made = self._analysed(name, query, asking)
+        try:
+            check_files(self._front.readings([made]))
+            self._followers.joining.check(made, self._followers.store is not None)
+            streams, who = self._streams_of(made), _who(who)
+            self._ask(lambda pond: accept.add(pond, made, streams, who))
+        except BaseException:
+            with self._analysing:
+                if name not in self._queries:
+                    self._front.forget(name)
+            raise
+        return made
+
+    def _analysed(self, name: str, query: str | Frame, asking: Asking) -> AnyQuery:
+        how: dict[str, Any] = asking._asdict()
+        if isinstance(query, str):
+            return self._front.query_from_sql(name, query, **how)
+        return self._front.query_from_dataframe(name, query, **how)
+
+    def _streams_of(self, query: AnyQuery) -> tuple[Stream, ...]:
+        return tuple(self._front.streams[name] for name in query.streams)
+
+    def _bases(self, spec: PondSpec, name: str) -> tuple[Stream, ...]:
+        """The sources that are to be read on when a query goes that reads them as parts of others."""
+        return self._front.bases(query_of(spec, name))
+
+    def _ask(self, make: Make) -> None:
+        """Check a change by what is in force now, and have it recorded."""
+        self._priced(make)
+        assert self._driver is not None
+        done = self._driver.ask(make)
+        if self._driver.in_epoch:
+            done.add_done_callback(self._heard)
+        else:
+            done.result()
+
+    def _heard(self, done: Future[int]) -> None:
+        error = done.exception()
+        if isinstance(error, MillpondError):
+            self.refused.append(error)
+
+    def _priced(self, make: Make) -> Price:
+        self.open()
+        assert self._spec is not None and self._driver is not None
+        pond = Between(self._spec, self.manifest())
+        return price_of(pond, make(pond), self._driver.setting)
+
+    def _changed(self, n: int, change: Change, spec: PondSpec) -> None:
+        """A change is in the log: the next epoch answers so."""
+        assert self._followers is not None
+        joining, before = self._followers.joining, self._spec
+        self._spec = spec
+        self._queries = {query.name: query for query in current(spec)}
+        self._front.parameters = dict(spec.left.parameters)
+        if isinstance(change, Add):
+            joining.add(change.asked.query, n)
+        elif isinstance(change, Alter):
+            with self._analysing:
+                self._front.remember(change.asked.query)
+        elif isinstance(change, Shadow):
+            joining.compare(change.name, n)
+        elif isinstance(change, Promote):
+            with self._analysing:
+                self._front.remember(self._queries[change.name])
+        elif isinstance(change, Discard):
+            joining.compare_no_more(change.name)
+        elif isinstance(change, Drop) and before is not None:
+            joining.compare_no_more(change.name)
+            joining.leave(query_of(before, change.name), n)
+            with self._analysing:
+                self._front.forget(change.name)
+                self._front.forget_rows(change.name)
+
+    def _read(self, *, tick: bool) -> Reading:
+        """What to read for the queries in force; asked again when a change needs more."""
+        assert self._spec is not None
+        spec = self._spec
+        with self._analysing:
+            wanted = self._front.wanted(
+                spec.asked, [stream.name for stream in spec.streams if is_read(stream)], spec.left.times
+            )
+            # with the tick, which cannot say where it will end, Spark takes a bounded input as one batch
+            return Reading(*read(self._reading, wanted, tick=tick), self._front.lookups(wanted))
+
+    def open(self) -> None:
+        """See `Pond.open`."""
+        raise NotImplementedError
+
+    def manifest(self) -> Manifest:
+        """See `Pond.manifest`."""
+        raise NotImplementedError
+
+
+def _simple(kind: str) -> Callable[[Between, str], Change]:
+    made: dict[str, Callable[[Between, str], Change]] = {
+        "drop": accept.drop, "pause": accept.pause, "resume": accept.resume, "promote": accept.promote,
+        "discard": accept.discard,
+    }  # fmt: skip
+    if kind not in made:
+        raise ChangeRefused(f"{kind!r} is no change, or one that needs a query.", f"Use one of {', '.join(made)}.")
+    return made[kind]
+
+
+def _with_query(kind: str) -> Callable[[Between, AnyQuery, Sequence[Stream]], Change]:
+    made: dict[str, Callable[[Between, AnyQuery, Sequence[Stream]], Change]] = {
+        "add": accept.add, "alter": accept.alter, "shadow": accept.shadow
+    }  # fmt: skip
+    if kind not in made:
+        raise ChangeRefused(f"{kind!r} is no change that needs a query.", f"Use one of {', '.join(made)}.")
+    return made[kind]
+
+
+def _who(who: str | None) -> str:
+    """Whoever asks: as told, or the user of this process."""
+    if who is not None:
+        return who
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a process without a user's name
+        return ""
+
+

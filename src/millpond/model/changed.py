@@ -1,0 +1,70 @@
+"""What changes of a pond leave behind that is neither a stream nor a query; part of the stored spec."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millpond.model.expressions import Literal
+from millpond.model.join import Join
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, Selection
+
+
+class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A query of any kind, stored: exactly one of the three is there."""
+
+    windowed: Query | msgspec.UnsetType = msgspec.UNSET
+    stateless: Selection | msgspec.UnsetType = msgspec.UNSET
+    join: Join | msgspec.UnsetType = msgspec.UNSET
+
+    @classmethod
+    def of(cls, query: AnyQuery) -> Asked:
+        """The query in its place."""
+        if isinstance(query, Query):
+            return cls(windowed=query)
+        return cls(stateless=query) if isinstance(query, Selection) else cls(join=query)
+
+    @property
+    def query(self) -> AnyQuery:
+        """The query.
+
+        Raises:
+            ValueError: there is none.
+        """
+        for found in (self.windowed, self.stateless, self.join):
+            if not isinstance(found, msgspec.UnsetType):
+                return found
+        raise ValueError("nothing is asked")
+
+
+class Leaving(msgspec.Struct, frozen=True):
+    """A query that was dropped by record `n`, so its sinks have nothing to come but what was committed before."""
+
+    asked: Asked
+    n: int
+
+
+class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What changes left behind.
+
+    `last`: the record of the newest change of queries; -1: none. `versions`: of queries that were altered. `paused`:
+    queries whose rows do not leave. `times`: by which column the time of a stream is still observed that no query
+    tells it by. `leaving`: dropped queries whose sinks may lag. `until_us`: for versions that were replaced, the time
+    at and after which no window of theirs begins; `replaced`: whose version it was. `shadows`: for queries that are
+    tried in another version, what that one is called. `parameters`: values by name.
+
+    State is kept in the form it has: `signed` are groups that stay split by signature, however few filters are left;
+    `apart` queries that came when a group had no room for one more filter, and are in a group so split beside it.
+    """
+
+    last: int = -1
+    versions: dict[str, int] = {}
+    paused: tuple[str, ...] = ()
+    times: dict[str, str] = {}
+    leaving: tuple[Leaving, ...] = ()
+    until_us: dict[str, int] = {}
+    replaced: dict[str, str] = {}
+    parameters: dict[str, Literal] = {}
+    signed: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
+    shadows: dict[str, str] = {}

@@ -1,0 +1,272 @@
+"""From what is asked to the change that is recorded: checked against the catalog, and told from when on it holds.
+
+All of this is decided between two epochs, by the manifest that the change's record follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from millpond.errors import ChangeRefused
+from millpond.log.manifest import Manifest
+from millpond.model.changed import Asked
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, Selection
+from millpond.model.spec import PondSpec
+from millpond.model.stream import Stream
+from millpond.model.windows import RUNNING, Session, Sliding
+from millpond.plan.build import build_plan
+from millpond.plan.parameters import Constant, constant_of, parameters_in
+from millpond.reconfigure.apply import plan_of
+from millpond.reconfigure.beginnings import beginning
+from millpond.reconfigure.changes import (
+    Add,
+    Alter,
+    Discard,
+    Drop,
+    End,
+    Pause,
+    Promote,
+    Resume,
+    SetParameter,
+    Shadow,
+)
+from millpond.reconfigure.lifecycle import check_move, query_of
+from millpond.runtime.epoch import watermarks
+from millpond.runtime.tasks import Watermark
+
+_ABOVE = "@"
+
+
+class Pond(NamedTuple):
+    """A pond between two epochs: what is in force, and what its log amounts to."""
+
+    spec: PondSpec
+    manifest: Manifest
+
+
+def add(
+    pond: Pond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
+    told_by: Mapping[str, Collection[str]] | None = None,
+) -> Add:  # fmt: skip
+    """A query more; `streams`: all that it reads that may be new; `told_by`: see `beginnings.beginning`.
+
+    Raises:
+        ChangeRefused: its name is taken, or it cannot be said from when on it would be whole.
+    """
+    check_move(pond.spec, query.name, "add")
+    if _ABOVE in query.name:
+        raise ChangeRefused(f"{query.name!r} reads like a version of a query.", f"Use a name without {_ABOVE}.")
+    _check_parameters(pond.spec, query)
+    fresh = _new(pond.spec, streams)
+    since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, fresh, told_by)
+    build_plan((*pond.spec.asked, query), pond.spec.since, pond.spec.left)  # refuses another event time
+    return Add(Asked.of(query), fresh, since, who)
+
+
+def drop(pond: Pond, name: str, streams: Sequence[Stream] = (), who: str = "") -> Drop:
+    """A query less; `streams`: sources that it reads as parts of others.
+
+    Raises:
+        ChangeRefused: there is none, or others read its rows.
+    """
+    check_move(pond.spec, name, "drop")
+    return Drop(name, _new(pond.spec, streams), who)
+
+
+def pause(pond: Pond, name: str, who: str = "") -> Pause:
+    """Rows of a query do not leave from now on.
+
+    Raises:
+        ChangeRefused: there is none, it is paused, its rows may change or others read them.
+    """
+    check_move(pond.spec, name, "pause")
+    return Pause(name, who)
+
+
+def resume(pond: Pond, name: str, who: str = "") -> Resume:
+    """Rows of a paused query leave again.
+
+    Raises:
+        ChangeRefused: it is not paused.
+    """
+    check_move(pond.spec, name, "resume")
+    return Resume(name, who)
+
+
+def alter(
+    pond: Pond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
+    told_by: Mapping[str, Collection[str]] | None = None,
+) -> Alter:  # fmt: skip
+    """Another version of the query of the same name; where its rows go stays as it was.
+
+    Where only HAVING or outputs differ, the next row is of the new version. Otherwise windows are handed over: the old
+    version answers those that start before a time, the new one those from there on, where both have windows of fixed
+    size, or sessions, over the same stream; else the old one ends with the change.
+
+    Raises:
+        ChangeRefused: there is none, or its rows would have other columns, or could not be told apart.
+    """
+    check_move(pond.spec, query.name, "alter")
+    old = query_of(pond.spec, query.name)
+    _check_parameters(pond.spec, query)
+    query = _in_place_of(old, query)
+    fresh = _new(pond.spec, streams)
+    if isinstance(old, Selection) or isinstance(query, Selection) or keeps_state(old, query):
+        return Alter(Asked.of(query), fresh, who=who)
+    assert isinstance(old, Query) and isinstance(query, Query)
+    since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, fresh, told_by)
+    until: int | msgspec.UnsetType = msgspec.UNSET
+    if not isinstance(since, msgspec.UnsetType) and _hands_over(old, query):
+        since = until = _first_start(pond.spec, query, since)
+        if _answered(pond, old, until):
+            until = msgspec.UNSET
+    return Alter(Asked.of(query), fresh, since, until, who)
+
+
+def param(pond: Pond, name: str, value: Constant, who: str = "") -> SetParameter:
+    """Another value of a live parameter, of the type it has; a new one may be named by queries that come later.
+
+    Raises:
+        ChangeRefused: the value is not of its type.
+    """
+    known = pond.spec.left.parameters.get(name)
+    return SetParameter(name, constant_of(name, value, None if known is None else known.type), who)
+
+
+def _check_parameters(spec: PondSpec, query: AnyQuery) -> None:
+    unknown = sorted({*parameters_in(query)} - {*spec.left.parameters})
+    if unknown:
+        what = f"{query.name} names parameters that have no value: {', '.join(unknown)}."
+        raise ChangeRefused(what, "Set them first, with `pond.param`.")
+
+
+def shadow(
+    pond: Pond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
+    told_by: Mapping[str, Collection[str]] | None = None,
+) -> Shadow:  # fmt: skip
+    """A version beside the query of the same name, whose rows are only compared with its.
+
+    Raises:
+        ChangeRefused: as `alter`; or windows cannot be told to both.
+    """
+    check_move(pond.spec, query.name, "shadow")
+    old = query_of(pond.spec, query.name)
+    _check_parameters(pond.spec, query)
+    query = _in_place_of(old, query)
+    if _new(pond.spec, streams):
+        raise ChangeRefused(f"{query.name} would read what the pond does not read.", "Add it under another name.")
+    if isinstance(old, Selection) or isinstance(query, Selection) or keeps_state(old, query):
+        return Shadow(Asked.of(query), who=who)
+    assert isinstance(old, Query) and isinstance(query, Query)
+    if not _hands_over(old, query):
+        raise ChangeRefused(
+            f"The windows of {query.name} are runs of events, which two versions would not begin alike.",
+            "Add it under another name.",
+        )
+    since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, (), told_by)
+    if not isinstance(since, msgspec.UnsetType):
+        since = _first_start(pond.spec, query, since)
+    return Shadow(Asked.of(query), since, who)
+
+
+def promote(pond: Pond, name: str, who: str = "") -> Promote:
+    """A query and its shadow change places; once more, and they are back.
+
+    Raises:
+        ChangeRefused: it has no shadow.
+    """
+    check_move(pond.spec, name, "promote")
+    return Promote(name, who)
+
+
+def discard(pond: Pond, name: str, who: str = "") -> Discard:
+    """The shadow of a query goes.
+
+    Raises:
+        ChangeRefused: it has none.
+    """
+    check_move(pond.spec, name, "discard")
+    return Discard(name, who)
+
+
+def keeps_state(old: AnyQuery, new: AnyQuery) -> bool:
+    """Whether two versions differ only in what is made of the state: HAVING, outputs, texts."""
+    if not isinstance(old, Query) or not isinstance(new, Query):
+        return False
+    return msgspec.structs.replace(old, having=new.having, output=new.output, text=new.text) == new
+
+
+def ends(spec: PondSpec, manifest: Manifest) -> list[End]:
+    """The versions that were replaced and have answered their last window."""
+    pond = Pond(spec, manifest)
+    old = {query.name: query for query in spec.asked if isinstance(query, Query)}
+    return [End(name) for name, until in spec.left.until_us.items() if _answered(pond, old[name], until)]
+
+
+def _answered(pond: Pond, query: Query, until_us: int) -> bool:
+    """Whether every window that starts before a time has closed."""
+    mark = watermarks(pond.manifest).get(query.stream, Watermark()).at(query.late_after_us)
+    if mark is None or not isinstance(query.window, Sliding):
+        return False  # a session may go on for any time; its version ends when the next one is altered or dropped
+    return mark >= until_us - 1 + query.window.size_us
+
+
+def _new(spec: PondSpec, streams: Sequence[Stream]) -> tuple[Stream, ...]:
+    known = {stream.name: stream for stream in spec.streams}
+    for stream in streams:
+        if known.get(stream.name, stream) != stream:
+            raise ChangeRefused(
+                f"The pond has another stream {stream.name}.", "Declare it as it was, or under another name."
+            )
+    return tuple(stream for stream in streams if stream.name not in known)
+
+
+def _in_place_of(old: AnyQuery, new: AnyQuery) -> AnyQuery:
+    """The new version with the sinks of the old one.
+
+    Raises:
+        ChangeRefused: its rows do not fit where they go.
+    """
+    if type(old) is not type(new) or old.streams != new.streams:
+        raise ChangeRefused(
+            f"{new.name} would be a query of another kind, or of another stream.",
+            "Add it under another name, then drop this one.",
+        )
+    if [(item.name, item.expression.type) for item in old.output] != [
+        (item.name, item.expression.type) for item in new.output
+    ]:
+        raise ChangeRefused(
+            f"The rows of {new.name} would have other columns, or of other types.",
+            "Add it under another name, then drop this one.",
+        )
+    if isinstance(old, Selection) and isinstance(new, Selection):
+        return msgspec.structs.replace(new, sink=old.sink)
+    assert isinstance(old, Query) and isinstance(new, Query)
+    if old.changing or new.changing or RUNNING in (old.window, new.window):
+        raise ChangeRefused(
+            f"The rows of {new.name} may change, and those that were told could not be taken back.",
+            "Drop it, and add it again.",
+        )
+    if old.serve and (old.keys, old.window) != (new.keys, new.window):
+        raise ChangeRefused(
+            f"{new.name} is served, and its rows would have another key or window.",
+            "Add it under another name, then drop this one.",
+        )
+    return msgspec.structs.replace(new, sink=old.sink, serve=old.serve, late=old.late)
+
+
+def _hands_over(old: Query, new: Query) -> bool:
+    fit = (isinstance(window, Sliding | Session) for window in (old.window, new.window))
+    return all(fit)
+
+
+def _first_start(spec: PondSpec, query: Query, since_us: int) -> int:
+    """The first start of a window of fixed size that is not before a time, nor of the version before the one in force;
+    sessions may start at any.
+    """
+    window, since_us = query.window, max(since_us, spec.since.get(query.name, since_us))
+    return since_us + (window.offset_us - since_us) % window.slide_us if isinstance(window, Sliding) else since_us

@@ -1,0 +1,115 @@
+"""From when on a query that comes later answers: what it could not see belongs to no window of its."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from millpond.errors import ChangeRefused
+from millpond.log.manifest import Manifest
+from millpond.model.join import Join
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, Selection
+from millpond.model.spec import PondSpec
+from millpond.model.stream import Stream
+from millpond.model.windows import RUNNING, Session
+from millpond.plan.build import build_plan
+from millpond.plan.chain import first_row_us, levels
+from millpond.plan.plan import Plan
+from millpond.reconfigure.catalog import is_read, times_told
+from millpond.reconfigure.coverage import covered_from
+from millpond.runtime.chained import chained_lines
+from millpond.runtime.epoch import watermarks
+from millpond.runtime.tasks import Watermark
+
+
+def beginnings(
+    known: PondSpec, manifest: Manifest, streams: Sequence[Stream], queries: Sequence[AnyQuery]
+) -> dict[str, int]:
+    """By query its earliest start of windows: those of `known` as they are; new ones begin after every event that was
+    seen, and after every row that a query before them will not give. Queries that miss nothing are left out.
+
+    A new session begins a gap later: an event before could belong to an earlier one.
+    """
+    by_name = {query.name: query for query in queries}
+    since = {query.name: known.since[query.name] for query in queries if query.name in known.since}
+    order, upstream = levels(streams, queries), {stream.name: stream.upstream for stream in streams}
+    lines = chained_lines(build_plan(queries), streams, manifest, watermarks(manifest))
+    new = set(queries) - set(known.asked)
+    for query in sorted(new, key=lambda query: max(order[stream] for stream in query.streams)):
+        starts = []
+        for name in query.streams:
+            seen = [*manifest.max_time.get(name, {}).values()]
+            line, before = lines.get(name), by_name.get(upstream[name] or "")
+            seen += [] if line is None or line.reaches_us is None else [line.reaches_us]
+            starts += [max(seen) + 1] if seen else []
+            if before is not None and before.name in since and not isinstance(query, Selection):
+                parts = query.sides.values() if isinstance(query, Join) else [query]
+                times = {part.event_time for part in parts if part.stream == name}
+                starts += [first_row_us(before, time, since[before.name]) for time in times]
+        if starts:
+            gap_us = query.window.gap_us if isinstance(query, Query) and isinstance(query.window, Session) else 0
+            since[query.name] = max(starts) + gap_us
+    return since
+
+
+def beginning(
+    known: PondSpec, plan: Plan, manifest: Manifest, query: AnyQuery, streams: Sequence[Stream] = (),
+    told_by: Mapping[str, Collection[str]] | None = None,
+) -> int | msgspec.UnsetType:  # fmt: skip
+    """The earliest start of windows of a query added to the pond `known`, of this plan; UNSET: it misses nothing.
+
+    `streams`: those that are new with it. `told_by`: for such of them as are made of others, the streams whose event
+    times theirs are, if they are.
+
+    Raises:
+        ChangeRefused: events of a stream were read while nobody told their times, so that it cannot be said.
+    """
+    every = (*known.streams, *streams)
+    if isinstance(query, Selection):
+        return msgspec.UNSET
+    for name in query.streams:
+        _check_observed(known, manifest, next(stream for stream in every if stream.name == name), told_by or {})
+    asked = (*(one for one in known.asked if one.name != query.name), query)
+    begun = beginnings(known, _with_bases(manifest, told_by or {}), every, asked).get(query.name)
+    if begun is None:
+        return msgspec.UNSET
+    if isinstance(query, Query):
+        if isinstance(query.window, Session) and query.window.own_end is not None:
+            raise ChangeRefused(
+                f"Sessions of {query.name} have gaps of their own, so one that has begun may go on for any time.",
+                "Add it to a new pond, or use one gap.",
+            )
+        mark = watermarks(manifest).get(query.stream, Watermark())
+        covered = covered_from(plan, query, mark)
+        if covered is not None and query.window != RUNNING:
+            begun = min(begun, covered)
+    return begun if begun > -(1 << 63) else msgspec.UNSET
+
+
+def _check_observed(
+    known: PondSpec, manifest: Manifest, stream: Stream, told_by: Mapping[str, Collection[str]]
+) -> None:
+    """Refuse a stream of whose events some were read by nobody who told their times."""
+    told = times_told(known.asked) | known.left.times
+    if stream.name in told or stream.upstream is not None:
+        return
+    sources = (stream.name,) if is_read(stream) else () if stream.derived is None else stream.derived.reads
+    if not any(source in manifest.offsets for source in sources) or {*told_by.get(stream.name, ())} & {*told}:
+        return
+    raise ChangeRefused(
+        f"Events of {', '.join(sources)} were read before anything asked for their times, so it cannot be said from "
+        f"when on windows over {stream.name} would be whole.",
+        "Declare the stream a second time under another name, which is then read from its beginning.",
+    )
+
+
+def _with_bases(manifest: Manifest, told_by: Mapping[str, Collection[str]]) -> Manifest:
+    """The manifest in which a stream that is new is as far as those it is made of."""
+    times = dict(manifest.max_time)
+    for name, bases in told_by.items():
+        seen = [time for base in bases for time in times.get(base, {}).values()]
+        if seen and name not in times:
+            times[name] = {"*": max(seen)}
+    return msgspec.structs.replace(manifest, max_time=times)

@@ -1,0 +1,304 @@
+"""The catalog: which streams and queries are in force, as a pure fold of the claim's spec and the changes after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from millpond.errors import CorruptError
+from millpond.log.manifest import Manifest
+from millpond.log.port import Log
+from millpond.log.records import ChangeRecord, decode
+from millpond.model.changed import Asked, Changed, Leaving
+from millpond.model.endpoints import Sink
+from millpond.model.join import Join
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
+from millpond.model.spec import PondSpec, from_json
+from millpond.model.stream import Stream
+from millpond.reconfigure.changes import (
+    Add,
+    Alter,
+    Change,
+    Discard,
+    Drop,
+    End,
+    Pause,
+    Promote,
+    Resume,
+    SetParameter,
+    Shadow,
+    change_of,
+)
+from millpond.reconfigure.lifecycle import current, query_of
+
+
+class Recorded(NamedTuple):
+    """A change in the log: its record, the writer's clock there in microseconds, and what was changed."""
+
+    n: int
+    at_us: int
+    change: Change
+
+
+def in_force(manifest: Manifest) -> PondSpec:
+    """What the pond is asked in every epoch after the manifest's record.
+
+    Raises:
+        CorruptError: a stored spec or change does not decode.
+    """
+    spec = from_json(manifest.spec)
+    for found in manifest.changes:
+        change = change_of(found.change)
+        if change is not None:
+            spec = applied(spec, found.n, change)
+    return spec
+
+
+def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
+    """The spec after a change in record `n`."""
+    left = _with(spec.left, last=n)
+    if isinstance(change, Add | Alter | Drop | End | Shadow | Discard):
+        left = _with(left, signed=tuple(sorted({*left.signed, *change.signed})))
+    match change:
+        case Add():
+            return _added(spec, left, change)
+        case Drop():
+            return _dropped(spec, left, n, change)
+        case Pause():
+            return _asking(spec, _with(left, paused=tuple(sorted({*left.paused, change.name}))), spec.asked)
+        case Resume():
+            return _asking(spec, _with(left, paused=_without(left.paused, change.name)), spec.asked)
+        case Alter():
+            return _altered(spec, left, change)
+        case End():
+            return _ended(spec, left, change.name)
+        case Shadow():
+            return _shadowed(spec, left, change)
+        case Promote():
+            return _swapped(spec, left, change.name)
+        case Discard():
+            return _discarded(spec, left, change.name)
+        case SetParameter():
+            return _asking(spec, _with(left, parameters=left.parameters | {change.name: change.value}), spec.asked)
+
+
+def _added(spec: PondSpec, left: Changed, change: Add) -> PondSpec:
+    since = dict(spec.since)
+    if not isinstance(change.since_us, msgspec.UnsetType):
+        since[change.name] = change.since_us
+    streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
+    leaving = tuple(one for one in left.leaving if one.asked.query.name != change.name)
+    apart = (*left.apart, change.name) if change.apart else left.apart
+    return _asking(spec, _with(left, leaving=leaving, apart=apart), (*spec.asked, change.asked.query), streams, since)
+
+
+def _dropped(spec: PondSpec, left: Changed, n: int, change: Drop) -> PondSpec:
+    gone = query_of(spec, change.name)
+    versions = {name for name, of in left.replaced.items() if of == change.name} | {left.shadows.get(change.name, "")}
+    left = _with(
+        left, paused=_without(left.paused, change.name), leaving=(*left.leaving, Leaving(Asked.of(gone), n)),
+        versions={name: version for name, version in left.versions.items() if name != change.name},
+        until_us={name: until for name, until in left.until_us.items() if name not in versions},
+        replaced={name: of for name, of in left.replaced.items() if name not in versions},
+        shadows={name: shadow for name, shadow in left.shadows.items() if name != change.name},
+    )  # fmt: skip
+    asked = tuple(query for query in spec.asked if query.name not in {change.name, *versions})
+    streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
+    return _asking(spec, left, asked, streams)
+
+
+def _altered(spec: PondSpec, left: Changed, change: Alter) -> PondSpec:
+    old, version = query_of(spec, change.name), spec.left.versions.get(change.name, 1)
+    asked, since = [change.asked.query], dict(spec.since)
+    was_apart, apart = change.name in left.apart, _without(left.apart, change.name)
+    if change.apart or (was_apart and isinstance(change.since_us, msgspec.UnsetType)):
+        apart = (*apart, change.name)
+    if not isinstance(change.since_us, msgspec.UnsetType):
+        was = since.pop(change.name, None)
+        since[change.name] = change.since_us
+        if not isinstance(change.until_us, msgspec.UnsetType):
+            mine = version_name(change.name, version)
+            asked.append(_leaving_off(old, mine))
+            since |= {} if was is None else {mine: was}
+            apart = (*apart, mine) if was_apart else apart
+            left = _with(
+                left, until_us=left.until_us | {mine: change.until_us}, replaced=left.replaced | {mine: change.name}
+            )
+    left = _with(left, versions=left.versions | {change.name: version + 1}, apart=apart)
+    others = tuple(query for query in spec.asked if query.name != change.name)
+    streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
+    return _asking(spec, left, (*others, *asked), streams, since)
+
+
+def _shadowed(spec: PondSpec, left: Changed, change: Shadow) -> PondSpec:
+    """The query, split at `since_us`, so that rows of windows that both versions answer are told apart from others."""
+    old, version, shadow = query_of(spec, change.name), left.versions.get(change.name, 1), shadow_name(change.name)
+    asked, since = [old, _hidden(change.asked.query, shadow)], dict(spec.since)
+    apart = (*left.apart, shadow) if change.apart else left.apart
+    if isinstance(change.since_us, msgspec.UnsetType):
+        since |= {shadow: since[change.name]} if change.name in since else {}
+        apart = (*apart, shadow) if change.name in left.apart else apart
+    else:
+        mine, was = version_name(change.name, version), since.get(change.name)
+        asked.append(_leaving_off(old, mine))
+        since |= {change.name: change.since_us, shadow: change.since_us} | ({} if was is None else {mine: was})
+        apart = (*apart, mine) if change.name in left.apart else apart
+        left = _with(
+            left, until_us=left.until_us | {mine: change.since_us}, replaced=left.replaced | {mine: change.name},
+            versions=left.versions | {change.name: version + 1},
+        )  # fmt: skip
+    left = _with(left, shadows=left.shadows | {change.name: shadow}, apart=tuple(dict.fromkeys(apart)))
+    others = tuple(query for query in spec.asked if query.name != change.name)
+    return _asking(spec, left, (*others, *asked), since=since)
+
+
+def _swapped(spec: PondSpec, left: Changed, name: str) -> PondSpec:
+    shadow = shadow_name(name)
+    queries = {query.name: query for query in spec.asked}
+    old, new = queries.pop(name), queries.pop(shadow)
+    given = _in_front(new, old)
+    apart = {name: shadow, shadow: name}
+    left = _with(
+        left, versions=left.versions | {name: left.versions.get(name, 1) + 1},
+        apart=tuple(apart.get(one, one) for one in left.apart),
+    )  # fmt: skip
+    return _asking(spec, left, (*queries.values(), given, _hidden(old, shadow)))
+
+
+def _discarded(spec: PondSpec, left: Changed, name: str) -> PondSpec:
+    shadow = shadow_name(name)
+    left = _with(left, shadows={one: of for one, of in left.shadows.items() if one != name})
+    return _asking(spec, left, tuple(query for query in spec.asked if query.name != shadow))
+
+
+def _hidden(query: AnyQuery, name: str) -> AnyQuery:
+    """A version whose rows are only compared."""
+    made = msgspec.structs.replace(query, name=name, sink=Sink("memory"))
+    return msgspec.structs.replace(made, serve=False, late=msgspec.UNSET) if isinstance(made, Query) else made
+
+
+def _in_front(query: AnyQuery, old: AnyQuery) -> AnyQuery:
+    """The version with the name of another, whose rows go where that one's went."""
+    made = msgspec.structs.replace(query, name=old.name, sink=old.sink)
+    if isinstance(made, Query) and isinstance(old, Query):
+        return msgspec.structs.replace(made, serve=old.serve, late=old.late)
+    return made
+
+
+def shadow_name(name: str) -> str:
+    """What the shadow of a query is called in plans and records.
+
+    >>> shadow_name("spend")
+    'spend@shadow'
+    """
+    return f"{name}@shadow"
+
+
+def _ended(spec: PondSpec, left: Changed, version: str) -> PondSpec:
+    left = _with(
+        left, until_us={name: until for name, until in left.until_us.items() if name != version},
+        replaced={name: of for name, of in left.replaced.items() if name != version},
+    )  # fmt: skip
+    return _asking(spec, left, tuple(query for query in spec.asked if query.name != version))
+
+
+def _leaving_off(old: AnyQuery, name: str) -> AnyQuery:
+    """A version that only answers the windows that are left to it: late events are the new one's."""
+    if isinstance(old, Query):
+        return msgspec.structs.replace(old, name=name, late=msgspec.UNSET)
+    return msgspec.structs.replace(old, name=name)
+
+
+def version_name(name: str, version: int) -> str:
+    """What a version is called in plans and records once it was replaced.
+
+    >>> version_name("spend", 2)
+    'spend@2'
+    """
+    return f"{name}@{version}"
+
+
+def _asking(
+    spec: PondSpec, left: Changed, asked: Iterable[AnyQuery], streams: tuple[Stream, ...] | None = None,
+    since: Mapping[str, int] | None = None,
+) -> PondSpec:  # fmt: skip
+    """The spec with other queries. Streams that are read stay, for Spark would read one that comes back anew; of those
+    that are made of others only what is still asked for.
+    """
+    queries = tuple(asked)
+    used = {stream for query in queries for stream in query.streams}
+    told = times_told(queries)
+    times = {stream: time for stream, time in (spec.left.times | times_told(spec.asked)).items() if stream not in told}
+    kept = tuple(stream for stream in streams or spec.streams if stream.name in used or is_read(stream))
+    names, chosen = {query.name for query in queries}, spec.since if since is None else since
+    made = PondSpec.of(kept, queries, spec.instances, spec.buckets)
+    return msgspec.structs.replace(
+        made,
+        since_us={name: start for name, start in chosen.items() if name in names} or msgspec.UNSET,
+        owned=spec.owned,
+        changed=_with(
+            left, times={stream: time for stream, time in times.items() if stream in {s.name for s in kept}},
+            apart=tuple(name for name in left.apart if name in names),
+        ),
+    )  # fmt: skip
+
+
+def still_leaving(spec: PondSpec, lagging: tuple[Leaving, ...]) -> PondSpec:
+    """The spec that remembers, of the queries that were dropped, only those whose sinks have rows to come."""
+    if isinstance(spec.changed, msgspec.UnsetType):
+        return spec
+    return msgspec.structs.replace(spec, changed=_with(spec.left, leaving=lagging))
+
+
+def seen(spec: PondSpec) -> PondSpec:
+    """The pond as whoever asks its queries sees it: without what changes left behind."""
+    if isinstance(spec.changed, msgspec.UnsetType):
+        return spec
+    queries = current(spec)
+    used = {stream for query in queries for stream in query.streams}
+    streams = tuple(stream for stream in spec.streams if stream.name in used)
+    return PondSpec.of(streams, queries, spec.instances, spec.buckets)
+
+
+def is_read(stream: Stream) -> bool:
+    """Whether a stream is read itself, not made of others or of the rows of a query."""
+    return stream.derived is None and stream.upstream is None
+
+
+def times_told(queries: Iterable[AnyQuery]) -> dict[str, str]:
+    """By which column queries tell the time of the streams they read."""
+    told: dict[str, str] = {}
+    for query in queries:
+        if isinstance(query, Join):
+            told |= {side.stream: side.event_time for side in query.sides.values()}
+        elif isinstance(query, Query):
+            told[query.stream] = query.event_time
+    return told
+
+
+def _with(left: Changed, **fields: object) -> Changed:
+    return msgspec.structs.replace(left, **fields)
+
+
+def _without(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return tuple(one for one in names if one != name)
+
+
+def history(log: Log, manifest: Manifest) -> Iterator[Recorded]:
+    """Every change of queries up to the manifest's record, the newest first; reads no record but theirs.
+
+    Raises:
+        CorruptError: one of them does not read.
+    """
+    n = in_force(manifest).left.last if manifest.spec else -1
+    while n >= 0:
+        data = log.read(n)
+        record = None if data is None else decode(data).record
+        change = change_of(record.change) if isinstance(record, ChangeRecord) else None
+        if record is None or change is None:
+            raise CorruptError(f"Record {n} of the log should be a change of queries.", "Restore the log.")
+        yield Recorded(n, record.at, change)
+        n = change.before

@@ -1,0 +1,87 @@
+"""Rows of a query against those of its shadow: what only one of them tells, of windows that both answer."""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.log.manifest import Manifest
+from millpond.log.records import ChangeRecord, Entry
+from millpond.reconfigure.changes import Promote, change_of
+from millpond.runtime.followers.cursors import is_next
+from millpond.runtime.followers.rows import ReadSection, RowsGone, RowsReader
+from millpond.runtime.followers.text import json_objects
+
+_ROW, _NET = "row", "net"
+_NONE = pa.table({_ROW: pa.array([], pa.large_utf8()), _NET: pa.array([], pa.int64())})
+
+
+class Difference(NamedTuple):
+    """Rows as JSON texts, each as often as it is told: only by the query, only by its shadow; and how many by both.
+
+    `n`: of all records up to this one since they were compared.
+    """
+
+    n: int
+    same: int
+    only_query: list[str]
+    only_shadow: list[str]
+
+
+class Compared:
+    """Follows both from record `since` on; keeps in memory no more than what differs."""
+
+    def __init__(self, query: str, shadow: str, read: ReadSection, since: int) -> None:
+        self.name = f"compare:{query}"
+        self._query, self._shadow = query, shadow
+        self._rows = RowsReader(read, own=True)
+        self._lock = threading.Lock()
+        self._reached, self._told = since, 0
+        self._differing = _NONE
+
+    def cursor(self) -> int:
+        """See `Follower.cursor`; `since` in a new process."""
+        with self._lock:
+            return self._reached
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+        """See `Follower.apply`."""
+        with self._lock:
+            if not is_next(self.name, self._reached, n):
+                return
+            change = change_of(record.record.change) if isinstance(record.record, ChangeRecord) else None
+            if isinstance(change, Promote) and change.name == self._query:
+                self._swap()
+            parts = [self._differing]
+            for name, side in ((self._query, 1), (self._shadow, -1)):
+                try:
+                    table = self._rows.table(record, name)
+                except RowsGone:
+                    table = None
+                if table is not None:
+                    texts = pc.cast(json_objects(table, omit_nulls=False), pa.large_utf8())
+                    parts.append(pa.table({_ROW: texts, _NET: pa.array([side] * len(table), pa.int64())}))
+                    self._told += len(table)
+            if len(parts) > 1:
+                summed = pa.concat_tables(parts).group_by(_ROW).aggregate([(_NET, "sum")])
+                summed = pa.table({_ROW: summed[_ROW], _NET: summed[f"{_NET}_sum"]})
+                self._differing = summed.filter(pc.not_equal(summed[_NET], 0))
+            self._reached = n
+
+    def _swap(self) -> None:
+        """Query and shadow have changed places: what one of them told was the other's."""
+        self._differing = pa.table({_ROW: self._differing[_ROW], _NET: pc.negate(self._differing[_NET])})
+
+    def difference(self) -> Difference:
+        """What differs so far."""
+        with self._lock:
+            rows, net = self._differing[_ROW].to_pylist(), self._differing[_NET].to_pylist()
+            only = [
+                [row for row, count in zip(rows, net, strict=True) for _ in range(max(0, side * count))]
+                for side in (1, -1)
+            ]
+            same = (self._told - sum(map(len, only))) // 2
+            return Difference(self._reached, same, *only)

@@ -1,0 +1,115 @@
+"""Where changes wait for the moment between two epochs, and what is in force as the log says.
+
+Asked from any thread; taken by the one that runs epochs. What is in force follows from the manifest alone, so an append
+whose reply was lost is met again when the log is read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from millpond.errors import MillpondError, TruthError
+from millpond.log.manifest import Manifest
+from millpond.log.protocol import Run
+from millpond.log.records import ChangeRecord
+from millpond.model.spec import PondSpec, from_json
+from millpond.reconfigure.accept import Pond, ends
+from millpond.reconfigure.apply import change_record
+from millpond.reconfigure.catalog import applied
+from millpond.reconfigure.changes import Change, change_of
+
+Make = Callable[[Pond], Change]
+"""Makes the change that is asked, by what is in force then, or raises why not."""
+
+
+class _Asked(NamedTuple):
+    make: Make
+    done: Future[int]
+
+
+class Desk:
+    """The changes asked of one pond; `told` hears of each that was recorded, with what is in force from then on."""
+
+    def __init__(self, told: Callable[[int, Change, PondSpec], None]) -> None:
+        self._told = told
+        self._gate = threading.Lock()
+        self._waiting: deque[_Asked] = deque()
+        self._running = False
+        self._claimed, self._known = "", 0
+        self._spec: PondSpec | None = None
+
+    def ask(self, make: Make) -> tuple[Future[int], bool]:
+        """Leave a change here; its result will be its record. Also whether epochs run, so that somebody will come."""
+        asked = _Asked(make, Future())
+        with self._gate:
+            self._waiting.append(asked)
+            return asked.done, self._running
+
+    def runs(self, running: bool) -> None:
+        """Epochs begin to run, or end."""
+        with self._gate:
+            self._running = running
+
+    def give_up(self, error: BaseException) -> None:
+        """Epochs have ended by an error: what still waits was not done."""
+        while (asked := self._next()) is not None:
+            asked.done.set_exception(error)
+
+    def spec(self, manifest: Manifest) -> PondSpec:
+        """What is in force after the manifest's record; each change is told once.
+
+        Raises:
+            CorruptError: a stored change does not decode.
+        """
+        if self._spec is None or manifest.spec != self._claimed:
+            self._claimed, self._known, self._spec = manifest.spec, 0, from_json(manifest.spec)
+        for found in manifest.changes[self._known :]:
+            self._known += 1
+            change = change_of(found.change)
+            if change is not None:
+                self._spec = applied(self._spec, found.n, change)
+                self._told(found.n, change, self._spec)
+        return self._spec
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is to be done between two epochs."""
+        with self._gate:
+            return not self._waiting and (self._spec is None or not self._spec.left.until_us)
+
+    def work(
+        self, begin: Callable[[], Run], commit: Callable[[ChangeRecord], Manifest], writer: str, now_us: int
+    ) -> None:
+        """Record what waits, one after the other, and the ends of versions that have answered all they were to.
+
+        `begin` gives the log's head, `commit` appends there.
+
+        Raises:
+            TruthError: this driver may not go on; what waits fails with it.
+        """
+        run = begin()
+        spec = self.spec(run.manifest)
+        for end in ends(spec, run.manifest):
+            spec = self.spec(commit(change_record(spec, end, run, writer, now_us)))
+            run = begin()
+        while (asked := self._next()) is not None:
+            try:
+                spec = self.spec(run.manifest)
+                change = asked.make(Pond(spec, run.manifest))
+                self.spec(commit(change_record(spec, change, run, writer, now_us)))
+            except TruthError as error:
+                asked.done.set_exception(error)
+                raise
+            except MillpondError as error:
+                asked.done.set_exception(error)
+            else:
+                asked.done.set_result(run.n)
+            run = begin()
+
+    def _next(self) -> _Asked | None:
+        with self._gate:
+            return self._waiting.popleft() if self._waiting else None

@@ -1,0 +1,108 @@
+"""Which change a query allows in which state: a table, and the errors of whatever does not stand in it."""
+
+from __future__ import annotations
+
+from millpond.errors import ChangeRefused
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery, Selection
+from millpond.model.spec import PondSpec
+
+ABSENT, RUNNING, PAUSED, SHADOWED = "absent", "running", "paused", "shadowed"
+
+MOVES = {
+    (ABSENT, "add"): RUNNING,
+    (RUNNING, "alter"): RUNNING,
+    (RUNNING, "pause"): PAUSED,
+    (PAUSED, "resume"): RUNNING,
+    (RUNNING, "drop"): ABSENT,
+    (PAUSED, "drop"): ABSENT,
+    (RUNNING, "shadow"): SHADOWED,
+    (SHADOWED, "promote"): SHADOWED,
+    (SHADOWED, "discard"): RUNNING,
+    (SHADOWED, "drop"): ABSENT,
+}
+"""(state, kind of change) -> the state after it. A quarantined query is running, but has raised."""
+
+_CURES = {
+    (RUNNING, "add"): "Give the new query another name, or alter this one.",
+    (PAUSED, "add"): "Give the new query another name, or drop this one first.",
+    (PAUSED, "alter"): "Resume it first.",
+    (PAUSED, "pause"): "Nothing is left to do.",
+    (RUNNING, "resume"): "Nothing is left to do.",
+    (PAUSED, "shadow"): "Resume it first.",
+    (RUNNING, "promote"): "Give it a shadow first.",
+    (RUNNING, "discard"): "Nothing is left to do.",
+    (PAUSED, "promote"): "Resume it, and give it a shadow first.",
+    (PAUSED, "discard"): "Nothing is left to do.",
+    (SHADOWED, "add"): "Give the new query another name.",
+}
+_SHADOWED = "Promote its shadow if that is the better one, then discard the other."
+
+
+def state_of(spec: PondSpec, name: str) -> str:
+    """The state of a query."""
+    if all(query.name != name for query in current(spec)):
+        return ABSENT
+    return PAUSED if name in spec.left.paused else SHADOWED if name in spec.left.shadows else RUNNING
+
+
+def current(spec: PondSpec) -> tuple[AnyQuery, ...]:
+    """The queries as their users see them: without shadows, and versions that still answer their last windows."""
+    hidden = {*spec.left.replaced, *spec.left.shadows.values()}
+    return tuple(query for query in spec.asked if query.name not in hidden)
+
+
+def query_of(spec: PondSpec, name: str) -> AnyQuery:
+    """The query of that name, as it is now.
+
+    Raises:
+        ChangeRefused: there is none.
+    """
+    found = next((query for query in current(spec) if query.name == name), None)
+    if found is None:
+        raise _refused(spec, name, "change")
+    return found
+
+
+def check_move(spec: PondSpec, name: str, kind: str) -> None:
+    """Refuse a change that does not stand in the table.
+
+    Raises:
+        ChangeRefused: the message says in which state the query is, and what to do.
+    """
+    state = state_of(spec, name)
+    if (state, kind) not in MOVES:
+        raise _refused(spec, name, kind)
+    if state != ABSENT:
+        _check_kind(spec, query_of(spec, name), kind)
+
+
+def _check_kind(spec: PondSpec, query: AnyQuery, kind: str) -> None:
+    """Refuse what this kind of query does not allow."""
+    rows = {stream.name for stream in spec.streams if stream.upstream == query.name}
+    readers = sorted(reader.name for reader in current(spec) if rows & {*reader.streams})
+    if readers and kind in ("drop", "pause", "alter", "shadow"):
+        raise ChangeRefused(
+            f"The rows of {query.name} are read by {', '.join(readers)}: it cannot be {_DONE[kind]}.",
+            f"Drop {'it' if len(readers) == 1 else 'them'} first.",
+        )
+    if kind == "pause" and isinstance(query, Query) and query.changing:
+        raise ChangeRefused(
+            f"The rows of {query.name} may change, and what was told before a pause could not be taken back after it.",
+            "Drop it, and add it again.",
+        )
+    if kind in ("alter", "shadow") and not isinstance(query, Query | Selection):
+        raise ChangeRefused(f"{query.name} is a join of two streams.", "Add it under another name, then drop this one.")
+
+
+_DONE = {"add": "added", "drop": "dropped", "pause": "paused", "resume": "resumed", "alter": "altered",
+         "shadow": "given a shadow", "promote": "changed for its shadow", "discard": "rid of its shadow"}  # fmt: skip
+
+
+def _refused(spec: PondSpec, name: str, kind: str) -> ChangeRefused:
+    state = state_of(spec, name)
+    if state == ABSENT:
+        names = ", ".join(sorted(query.name for query in current(spec))) or "none"
+        return ChangeRefused(f"There is no query {name!r}.", f"Those that there are: {names}.")
+    cure = _CURES.get((state, kind), _SHADOWED)
+    return ChangeRefused(f"The query {name!r} is {state}: it cannot be {_DONE[kind]}.", cure)

@@ -1,0 +1,52 @@
+"""What a change costs, told before it is made."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from millpond.reconfigure.accept import Pond
+from millpond.reconfigure.apply import arranged, is_read, orphaned
+from millpond.reconfigure.catalog import applied
+from millpond.reconfigure.changes import Add, Alter, Change, Shadow
+from millpond.runtime.epoch import Setting, watermarks
+from millpond.runtime.tasks import Watermark
+
+AT_ONCE = "at once"
+"""Nothing is computed anew: the next epoch is whole."""
+
+COMPLETE_AT_ONCE = "complete at once"
+"""What it needs was kept: every window that is open now, and that it may answer, is whole."""
+
+COMPLETE_LATER = "complete later"
+"""Its first window begins after what was seen."""
+
+
+class Price(NamedTuple):
+    """What a change costs.
+
+    `cost`: one of the classes above. `complete_from_us`: the earliest start of a window that is answered, and whole;
+    None: whatever is open. `rereads`: the read is restarted on its checkpoint, between two epochs. `freed`: bytes of
+    state that go with it.
+    """
+
+    cost: str
+    complete_from_us: int | None = None
+    rereads: bool = False
+    freed: int = 0
+
+
+def price_of(pond: Pond, change: Change, setting: Setting) -> Price:
+    """The price of a change made now; `setting` has the layout of what is read."""
+    after = arranged(setting, applied(pond.spec, pond.manifest.n + 1, change))
+    gone = (pond.manifest.sections[place] for place in orphaned(after.plan, pond.manifest))
+    freed = sum(section.size for section in gone)
+    rereads = setting.layout is not None and not is_read(after)
+    since = change.since_us if isinstance(change, Add | Alter | Shadow) else None
+    if not isinstance(since, int):
+        return Price(AT_ONCE, None, rereads, freed)
+    assert isinstance(change, Add | Alter | Shadow)
+    marks = watermarks(pond.manifest)
+    seen = [marks.get(stream, Watermark()).max_time_us for stream in change.asked.query.streams]
+    newest = max((time for time in seen if time is not None), default=None)
+    covered = newest is not None and since <= newest
+    return Price(COMPLETE_AT_ONCE if covered else COMPLETE_LATER, since, rereads, freed)

@@ -1,0 +1,158 @@
+"""Live parameters in texts: `:limit` is analysed as a constant that stands for it, and made one again in the query.
+
+Spark puts the values of its own parameters into the text, so a plan does not show them. A stand-in is a number, or a
+text, that nobody writes, of the parameter's type; Spark's casts around it stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from millpond.errors import ChangeRefused, UnsupportedQuery
+from millpond.model.expressions import Call, Expression, Foreign, Literal, Parameter, replaced, walk
+from millpond.model.join import Join
+from millpond.model.query import Named, Query
+from millpond.model.selection import AnyQuery, Selection, expressions_of
+from millpond.plan.parameters import parameters_in
+
+_TOKENS = re.compile(
+    r"""'(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | `[^`]*` | --[^\n]* | /\*.*?\*/
+    | (?<![\w:)\]'"`]):(?P<name>[A-Za-z_]\w*)""",
+    re.VERBOSE | re.DOTALL,
+)
+"""Quoted texts and comments, which stay, and names of parameters."""
+
+_STAND_INS = re.compile(r"millpond parameter|\b23058430092\d{8}|\b2\.3058430092\d*E18")
+_FIRST = 1 << 61
+_STEP = 1 << 20  # so that each is exact as a double, too
+
+
+class Marked(NamedTuple):
+    """A text with stand-ins, and what each stands for."""
+
+    text: str
+    parameters: tuple[Parameter, ...]
+
+    def restored(self, query: AnyQuery) -> AnyQuery:
+        """The query with parameters for stand-ins.
+
+        Raises:
+            UnsupportedQuery: one of them stands where its value cannot change between epochs.
+        """
+        if not self.parameters:
+            return query
+        made = _changed(query, self)
+        found = parameters_in(made)
+        for parameter in self.parameters:
+            if parameter.name not in found or any(has_stand_in(node.sql) for node in _foreign(made)):
+                raise UnsupportedQuery(
+                    f"The parameter :{parameter.name} stands where its value cannot change while the pond runs.",
+                    "Use it in comparisons and arithmetic of WHERE, FILTER, HAVING and outputs, or write its value.",
+                )
+        if isinstance(made, Join):
+            raise UnsupportedQuery("A join of two streams has no live parameters.", "Write the value itself.")
+        return made
+
+    def leaf(self, node: Expression) -> Expression:
+        """A parameter, if a constant stands for one."""
+        if isinstance(node, Literal):
+            for place, parameter in enumerate(self.parameters):
+                if _stands_for(node, place, parameter):
+                    same = node.type == parameter.type
+                    return parameter if same else Call("cast", (parameter,), node.type)
+        return node
+
+
+def marked(text: str, parameters: Mapping[str, Literal]) -> Marked:
+    """The text with a stand-in for each parameter.
+
+    >>> marked("SELECT ':a' WHERE v > :a", {"a": Literal("5", "bigint")}).text
+    "SELECT ':a' WHERE v > 2305843009213693952L"
+
+    Raises:
+        ChangeRefused: one has no value, so that its type is not known.
+    """
+    known: dict[str, Parameter] = {}
+
+    def stand_in(found: re.Match[str]) -> str:
+        name = found["name"]
+        if name is None:
+            return found[0]
+        if name not in parameters:
+            raise ChangeRefused(f"The parameter :{name} has no value.", f"Set it first: pond.param({name!r}, …).")
+        parameter = known.setdefault(name, Parameter(name, parameters[name].type))
+        return _written([*known].index(name), parameter)
+
+    told = _TOKENS.sub(stand_in, text)
+    return Marked(told, tuple(known.values()))
+
+
+def has_stand_in(sql: str) -> bool:
+    """Whether the text of an expression holds a stand-in, so that it is no constant.
+
+    >>> has_stand_in("(2305843009213693952L + 9)"), has_stand_in("2.305843009213694E18D"), has_stand_in("9")
+    (True, True, False)
+    """
+    return _STAND_INS.search(sql) is not None
+
+
+def _number(place: int) -> int:
+    return _FIRST + place * _STEP
+
+
+def _text(place: int) -> str:
+    return f"\u2063millpond parameter {place}\u2063"
+
+
+def _written(place: int, parameter: Parameter) -> str:
+    if parameter.type == "string":
+        return f"'{_text(place)}'"
+    if parameter.type == "boolean":
+        raise UnsupportedQuery(f"The parameter :{parameter.name} is a boolean.", "Compare with a number or a text.")
+    return f"{_number(place)}L" if parameter.type == "bigint" else f"{float(_number(place))!r}D"
+
+
+def _stands_for(node: Literal, place: int, parameter: Parameter) -> bool:
+    if parameter.type == "string" or node.type in ("string", "boolean") or node.text is None:
+        return node.type == parameter.type == "string" and node.text == _text(place)
+    value = node.value
+    return not isinstance(value, str | bool) and value == _number(place)
+
+
+def _changed(query: AnyQuery, marks: Marked) -> AnyQuery:
+    """The query with each of its expressions changed."""
+
+    def change(one: Expression) -> Expression:
+        return replaced(one, marks.leaf)
+
+    output = tuple(Named(item.name, change(item.expression)) for item in query.output)
+    if isinstance(query, Selection):
+        where = None if query.where is None else change(query.where)
+        return msgspec.structs.replace(query, where=where, output=output)
+    having = None if query.having is None else change(query.having)
+    if isinstance(query, Join):
+        condition = None if query.condition is None else change(query.condition)
+        return msgspec.structs.replace(query, output=output, having=having, condition=condition)
+    aggregates = tuple(
+        msgspec.structs.replace(
+            aggregate,
+            **{
+                name: change(part)
+                for name in ("argument", "filter", "other")
+                if isinstance(part := getattr(aggregate, name), Literal | Call)
+            },
+        )
+        for aggregate in query.aggregates
+    )
+    where = None if query.where is None else change(query.where)
+    made: Query = msgspec.structs.replace(query, output=output, having=having, aggregates=aggregates, where=where)
+    return made
+
+
+def _foreign(query: AnyQuery) -> Iterator[Foreign]:
+    for part in expressions_of(query):
+        yield from (node for node in walk(part) if isinstance(node, Foreign))

@@ -1,0 +1,271 @@
+"""Queries that come, go, pause and change between epochs: every row is that of the naive twin, who knows of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from millpond.errors import ChangeRefused
+from millpond.model.endpoints import Sink
+from millpond.model.expressions import Call, Column, Expression, Parameter, call, literal
+from millpond.model.query import Named, Query
+from millpond.model.selection import Selection
+from millpond.model.windows import Sliding
+from millpond.plan.build import build_plan
+from millpond.reconfigure import accept, lifecycle
+from millpond.reconfigure.accept import Pond
+from millpond.reconfigure.changes import Add, Change, SetParameter
+from millpond.reconfigure.price import COMPLETE_AT_ONCE, COMPLETE_LATER, price_of
+from millpond.runtime.followers.prune import PruneFollower
+from millpond.runtime.followers.rows import RowsReader
+from millpond.runtime.followers.sinks import MemorySink
+from millpond.testing.answers import dealt, read_section, table_of
+from millpond.testing.cases import (
+    SECOND,
+    SESSIONS,
+    STREAM,
+    WINDOWS,
+    Menu,
+    aggregate_of,
+    condition,
+    query,
+    random_case,
+)
+from millpond.testing.compare import assert_same_rows, rows_of
+from millpond.testing.local_pond import LocalPond
+from millpond.testing.naive_changes import NaiveChanges, Plain
+
+MENU = Menu(summed=("v", "amount", "p"), raising=False, variance=False, events=False)
+SLICED = MENU._replace(windows=WINDOWS)
+MIXED = MENU._replace(windows=(*WINDOWS, *SESSIONS))
+MEMORY = Sink("memory")
+
+
+def kept(asked: Plain) -> Plain:
+    return msgspec.structs.replace(asked, sink=MEMORY)
+
+
+class Changing:
+    """A local pond whose queries change, and the naive twin that is told of it."""
+
+    def __init__(self, folder: Path, queries: Sequence[Plain], instances: int) -> None:
+        self._folder, self._sinks = folder, dict[str, MemorySink]()
+        self._reader = RowsReader(lambda _n, receipt, section: read_section(folder, receipt, section))
+        asked = [kept(one) for one in queries]
+        self.pond = LocalPond(folder, [STREAM], asked, instances, 16)
+        self.naive, self._turn = NaiveChanges(asked), 0
+        self.change(SetParameter("least", literal(3, "bigint")))
+        self.known = {one.name: one for one in asked}
+        for one in asked:
+            self._follow(one.name, -1)
+
+    def _follow(self, name: str, since: int) -> None:
+        if name not in self._sinks:  # the rows of a name that comes again are its rows, too
+            self._sinks[name] = MemorySink(name, self._reader, since)
+            self.pond.follow(self._sinks[name])
+
+    def between(self) -> Pond:
+        return Pond(self.pond.spec, self.pond.manifest)
+
+    def change(self, change: Change) -> Change:
+        n = self.pond.change(change)
+        self.naive.change(change)
+        if isinstance(change, Add):
+            self._follow(change.name, n)
+            self.known[change.name] = change.asked.query  # type: ignore[assignment]
+        return change
+
+    def restart(self) -> None:
+        """Another driver takes over, who is told of no query."""
+        self._turn += 1
+        sinks = list(self._sinks.values())
+        self.pond = LocalPond(self._folder, [STREAM], None, 1, 16, sinks, token=f"turn-{self._turn}")
+
+    def epoch(self, parts: Sequence[Sequence[dict[str, Any]]]) -> None:
+        for end in accept.ends(*self.between()):
+            self.pond.change(end)
+        self.pond.epoch({STREAM.name: [table_of(part) for part in parts]})
+        self.naive.epoch()
+
+    def check(self, epochs: Sequence[Sequence[dict[str, Any]]], about: object) -> int:
+        self.pond.drain()
+        self.naive.epoch()
+        assert not self.pond.manifest.quarantined
+        expected = self.naive.rows(epochs, drained=True)
+        for name, rows in expected.items():
+            assert_same_rows(rows, rows_of(self._sinks[name].table()), about=f"{about}: {name}")
+        return sum(map(len, expected.values()))
+
+
+def asked_at_random(dice: random.Random, name: str, menu: Menu, others: Sequence[Plain]) -> Plain:
+    """A new query, or one that shares most of what it asks with another."""
+    if dice.random() < 0.15:
+        where = dice.choice((condition(dice, MENU), at_least("v")))
+        return kept(Selection(name, STREAM.name, (Named("k", Column("k", "string")),), where))
+    fresh = query(dice, name, menu)
+    siblings = [one for one in others if isinstance(one, Query)]
+    if siblings and dice.random() < 0.6:
+        other = dice.choice(siblings)
+        fresh = msgspec.structs.replace(
+            other, name=name, window=dice.choice((other.window, fresh.window)),
+            where=dice.choice((other.where, fresh.where)), delay_us=dice.choice((other.delay_us, fresh.delay_us)),
+            having=dice.choice((other.having, None)),
+        )  # fmt: skip
+    if dice.random() < 0.3:
+        part = dice.choice(("where", "having"))
+        counted = next((i for i, one in enumerate(fresh.aggregates) if one.type == "bigint"), None)
+        if part == "where" or counted is not None:
+            fresh = msgspec.structs.replace(fresh, **{part: at_least("v" if part == "where" else f"agg:{counted}")})
+    return kept(fresh)
+
+
+def at_least(column: str) -> Expression:
+    """A condition with a live parameter."""
+    value: Expression = Column(column, "bigint" if ":" in column else "int")
+    wide = value if ":" in column else Call("cast", (value,), "bigint")
+    return call("ge", (wide, Parameter("least", "bigint")), "boolean")
+
+
+def altered(dice: random.Random, old: Plain, menu: Menu) -> Plain:
+    """Another version with the same columns."""
+    fresh = query(dice, old.name, menu)
+    if isinstance(old, Selection):
+        return msgspec.structs.replace(old, where=fresh.where)
+    kinds: list[dict[str, Any]] = [
+        {"having": fresh.having if fresh.aggregates == old.aggregates else None},
+        {"where": fresh.where},
+        {"window": fresh.window},
+        {"delay_us": fresh.delay_us},
+        {"window": fresh.window, "where": fresh.where},
+    ]
+    return msgspec.structs.replace(old, **dice.choice(kinds))
+
+
+def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
+    """Make a random change, or be refused; its kind."""
+    pond = run.between()
+    current = lifecycle.current(pond.spec)
+    names = [one.name for one in current] or ["none"]
+    some = dice.choice(names)
+    kind = dice.choice(("add", "add", "drop", "pause", "resume", "resume", "alter", "alter", "param", "param",
+                        "shadow", "shadow", "promote", "promote", "promote", "discard"))  # fmt: skip
+    try:
+        if kind == "add":
+            name = f"q{dice.randint(0, 9)}"
+            again = run.known.get(name)
+            asked = altered(dice, again, menu) if again else asked_at_random(dice, name, menu, current)  # type: ignore[arg-type]
+            change: Change = accept.add(pond, asked)
+        elif kind in ("alter", "shadow"):
+            old = next((one for one in current if one.name == some), None)
+            if old is None:
+                return "nothing"
+            make = accept.alter if kind == "alter" else accept.shadow
+            change = make(pond, altered(dice, old, menu))  # type: ignore[arg-type]
+        elif kind == "param":
+            change = accept.param(pond, "least", dice.randint(0, 60))
+        else:
+            change = getattr(accept, kind)(pond, some)
+    except ChangeRefused:
+        return "refused"
+    run.change(change)
+    return kind
+
+
+def aggregated(number: int) -> Query:
+    """A query with one cell in all."""
+    asked = (aggregate_of("count", None),)
+    outputs = (Named("n", Column("agg:0", "bigint")),)
+    return Query(f"q{number}", STREAM.name, "ts", 0, Sliding(10 * SECOND, 10 * SECOND), (), asked, outputs, sink=MEMORY)
+
+
+def random_run(folder: Path, seed: int, menu: Menu, events: int = 160, epochs: int = 14) -> set[str]:
+    """A pond whose queries change at random; what was done to it."""
+    dice = random.Random(seed)
+    case = random_case(seed, events, 3, epochs=epochs, menu=menu)
+    run, deal, done = Changing(folder, case.queries, 1 + seed % 3), dealt(seed), set[str]()
+    for batch in case.epochs:
+        for _ in range(dice.choice((0, 1, 1, 2, 4))):
+            done.add(change_at_random(dice, run, menu))
+        if dice.random() < 0.1:
+            run.restart()
+        run.epoch(deal(batch))
+    run.check(case.epochs, seed)
+    return done
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_changes_between_random_epochs_are_those_of_the_naive_twin(tmp_path: Path, seed: int) -> None:
+    random_run(tmp_path, seed, MIXED if seed % 2 else SLICED)
+
+
+def wide(name: str, key: str) -> Query:
+    """A query whose state is a cell per key."""
+    asked = aggregate_of("sum", Column("amount", "double")), aggregate_of("count", None)
+    outputs = (Named("n", Column("agg:1", "bigint")),)
+    window = Sliding(100 * SECOND, 50 * SECOND)
+    return Query(name, STREAM.name, "ts", 0, window, (Column(key, "string"),), asked, outputs, sink=MEMORY)
+
+
+def on_disk(folder: Path, *places: str) -> int:
+    return sum(file.stat().st_size for place in places for file in (folder / place).rglob("*") if file.is_file())
+
+
+def many_keys(second: int) -> list[dict[str, Any]]:
+    empty = dict.fromkeys(field.name for field in STREAM.columns)
+    return [empty | {"k": f"key-{i}", "amount": 1.0, "ts": second * SECOND + i} for i in range(40_000)]
+
+
+def test_what_is_dropped_gives_its_bytes_back(tmp_path: Path) -> None:
+    run = Changing(tmp_path, [aggregated(1)], 2)
+    run.pond.follow(PruneFollower(tmp_path, lambda: 1 << 62, 0.0))
+    places = "delta", "cache"
+    for second in range(3):
+        run.epoch([many_keys(second)])
+    alone = on_disk(tmp_path, *places)
+    run.change(accept.add(run.between(), wide("wide", "k")))
+    for second in range(3, 6):
+        run.epoch([many_keys(second)])
+    assert on_disk(tmp_path, *places) > alone + 1_000_000
+    run.change(accept.drop(run.between(), "wide"))
+    gone = {"segment", "keys"}
+    group = build_plan([wide("wide", "k")]).groups[0].id
+    assert not [one for one in run.pond.manifest.sections.values() if one.kind in gone and one.group == group]
+    for second in range(6, 9):  # sections of rows wait for their followers, files for pruning
+        run.epoch([many_keys(second)[:10]])
+    assert on_disk(tmp_path, *places) <= alone + 4096
+
+
+def test_a_query_that_needs_what_is_kept_answers_the_windows_that_are_open(tmp_path: Path) -> None:
+    #   events at 0 … 9 s, watermark 9 s; windows of 20 s every 10 s are cut at 0, 10, 20: those that are open hold all
+    dice = random.Random(2)
+    epochs = [[event(second + i / 10, dice) for i in range(10)] for second in range(30)]
+    twenty = msgspec.structs.replace(aggregated(1), window=Sliding(20 * SECOND, 10 * SECOND), delay_us=5 * SECOND)
+    ten = msgspec.structs.replace(twenty, name="ten", window=Sliding(10 * SECOND, 10 * SECOND))
+    fine = msgspec.structs.replace(twenty, name="fine", window=Sliding(15 * SECOND, 5 * SECOND))
+    other = msgspec.structs.replace(ten, name="other", where=call("isnotnull", (Column("k", "string"),), "boolean"))
+    run = Changing(tmp_path, [twenty], 2)
+    for rows in epochs[:18]:
+        run.epoch([rows])
+    starts = {}
+    for asked in (ten, fine, other):
+        change = accept.add(run.between(), asked)
+        price = price_of(run.between(), change, run.pond.setting)
+        starts[asked.name] = change.since_us, price.cost
+        run.change(change)
+    newest = max(row["ts"] for row in epochs[17])
+    # the watermark is at 12.9 s: the window that ends at 20 s is open, and its slices begin at 0
+    assert starts["ten"] == (0, COMPLETE_AT_ONCE)
+    assert starts["fine"] == starts["other"] == (newest + 1, COMPLETE_LATER)
+    for rows in epochs[18:]:
+        run.epoch([rows])
+    assert run.check(epochs, "covered") == 4 + 2 + 2 + 1
+
+
+def event(second: float, dice: random.Random) -> dict[str, Any]:
+    empty = dict.fromkeys(field.name for field in STREAM.columns)
+    return empty | {"k": dice.choice(("a", None)), "ts": int(second * SECOND)}

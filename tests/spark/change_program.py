@@ -1,0 +1,87 @@
+"""A pond whose queries change as a script says, as a program to be killed and started again: `run BASE` or `serve -`.
+
+BASE/in holds the input, BASE/pond the pond, BASE/out/<query> the sinks. A pond that has begun is opened without its
+queries: it goes on with those in force, and with the script behind what the log has of it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from millpond import Pond
+from millpond.model.endpoints import Sink, Source
+from millpond.model.stream import Field, Stream
+from millpond.spark.driver import Epoch
+from millpond.spark.session import spark_session
+
+FIELDS = (Field("ts", "timestamp"), Field("k", "string"), Field("v", "bigint"), Field("w", "bigint"))
+SPEND = """
+    SELECT k, window.start AS at, count(*) AS n, sum(v) AS total
+    FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 5 SECONDS GROUP BY k, window(ts, '20 seconds', '10 seconds')
+"""
+BIG = SPEND.replace("GROUP BY", "WHERE v > 50 GROUP BY")
+OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def stream(folder: Path) -> Stream:
+    """The files in a folder, one per epoch."""
+    return Stream("tx", FIELDS, Source("parquet", (("maxFilesPerTrigger", "1"), ("path", str(folder)))))
+
+
+class Script:
+    """Changes, each asked for after the epoch that read the file of its number, unless the log has it."""
+
+    def __init__(self, base: Path) -> None:
+        self.pond: Pond | None = None
+        self.asked = 0
+        sink = {name: Sink("json", str(base / "out" / name)) for name in ("big", "wide")}
+        self._steps = [
+            (0, lambda pond: pond.add("big", BIG, sink=sink["big"])),
+            (1, lambda pond: pond.add("wide", SPEND.replace("sum(v)", "sum(w)"), sink=sink["wide"])),
+            (2, lambda pond: pond.alter("big", BIG.replace("50", "20"))),
+            (3, lambda pond: pond.pause("wide")),
+            (4, lambda pond: pond.resume("wide")),
+            (5, lambda pond: pond.drop("spend")),
+        ]
+
+    def __call__(self, epoch: Epoch) -> None:
+        """An epoch was committed."""
+        offset = epoch.record.end.get("tx")
+        if self.pond is None or offset is None:
+            return
+        while self.asked < len(self._steps) and self._steps[self.asked][0] <= json.loads(offset)["logOffset"]:
+            self._steps[self.asked][1](self.pond)
+            self.asked += 1
+
+
+def answer(spark: SparkSession, base: str) -> dict[str, Any]:
+    """Run the pond until its input is taken, and tell how it went."""
+    root, new = Path(base), not (Path(base) / "pond" / "pond.id").exists()
+    script = Script(root)
+    try:
+        with Pond(spark, root / "pond", cache=root / "cache", instances=2, on_epoch=script) as pond:
+            if new:
+                pond.stream(stream(root / "in"))
+                pond.add("spend", SPEND, sink=Sink("json", str(root / "out" / "spend")))
+            kinds = [type(recorded.change).__name__ for recorded in pond.history()]
+            script.asked, script.pond = len(kinds) - kinds.count("End"), pond
+            pond.run(drain=True)
+            return {"ok": True, "error": ""}
+    except Exception as error:
+        return {"ok": False, "error": f"{type(error).__name__}: {error}"}
+
+
+def main(mode: str, base: str) -> None:
+    """`run BASE` for one pond, `serve -` for those that are named on the input."""
+    spark = spark_session("local[2]", driver_memory="700m", extra={"spark.driver.extraJavaOptions": OPTIONS})
+    for asked in [base] if mode == "run" else map(str.strip, sys.stdin):
+        print(json.dumps(answer(spark, asked)), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

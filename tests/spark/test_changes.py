@@ -1,0 +1,292 @@
+"""A pond whose queries change while it runs: each at a named record, every row that of the naive twin."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from millpond import Pond
+from millpond.errors import ChangeRefused
+from millpond.log.local import LocalFolder
+from millpond.log.manifest import Manifests, load
+from millpond.log.port import Log
+from millpond.log.records import ChangeRecord, ClaimRecord, EpochRecord, decode
+from millpond.model.endpoints import Source
+from millpond.model.expressions import Literal, literal
+from millpond.model.spec import from_json
+from millpond.model.stream import Field, Stream
+from millpond.reconfigure.changes import change_of
+from millpond.spark.driver import Epoch
+from millpond.testing.compare import assert_same_rows, rows_of
+from millpond.testing.naive_changes import NaiveChanges
+
+SECOND = 1_000_000
+FILES = 8
+FIELDS = (Field("ts", "timestamp"), Field("k", "string"), Field("v", "bigint"), Field("w", "bigint"))
+SPEND = """
+    SELECT k, window(ts, '20 seconds', '10 seconds') AS w, count(*) AS n, sum(v) AS total
+    FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 5 SECONDS GROUP BY ALL
+"""
+BIG = SPEND.replace("GROUP BY", "WHERE v > 50 GROUP BY")
+WIDE = SPEND.replace("sum(v)", "sum(w)")
+EACH = "SELECT k, v FROM STREAM tx WHERE v < :least + 9"
+SHORT = SPEND.replace("'20 seconds', '10 seconds'", "'10 seconds'")
+
+
+def make_input(folder: Path, files: int = FILES) -> list[list[dict[str, Any]]]:
+    """An epoch per file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    dice, epochs = random.Random(3), []
+    for i in range(files):
+        rows = [
+            {"ts": int((1_700_000_000 + 10 * i + 10 * dice.random() - dice.choice((0, 0, 0, 4, 30))) * SECOND),
+             "k": dice.choice("abc"), "v": dice.randint(0, 100), "w": dice.randint(0, 9)}
+            for _ in range(40)
+        ]  # fmt: skip
+        columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+        columns["ts"] = pa.array(columns["ts"], pa.timestamp("us", "UTC"))
+        file = folder / f"f{i}.parquet"
+        pq.write_table(pa.table(columns), file)
+
+
+        os.utime(file, (1_700_000_000 + i, 1_700_000_000 + i))
+        epochs.append(rows)
+    return epochs
+
+
+def stream(folder: Path, name: str = "tx") -> Stream:
+    return Stream(name, FIELDS, Source("parquet", (("maxFilesPerTrigger", "1"), ("path", str(folder)))))
+
+
+class Told:
+    """Does something after an epoch, by its number among the epochs with events."""
+
+    def __init__(self, todo: dict[int, Any]) -> None:
+        self.todo, self.seen = todo, 0
+
+    def __call__(self, epoch: Epoch) -> None:
+        if epoch.record.counts.get("*", {}).get("events"):
+            self.seen += 1
+            for act in self.todo.pop(self.seen, ()):
+                act()
+
+
+def expected(
+    pond: Pond, queries: Sequence[Any], epochs: list[list[dict[str, Any]]], parameters: dict[str, Literal] | None = None
+) -> dict[str, Any]:
+    """What the naive twin says, told of the changes where the log has them."""
+    naive, changes = NaiveChanges(queries, parameters), {recorded.n: recorded.change for recorded in pond.history()}
+    log = pond._truth.log
+    for n in range(pond.manifest().n + 1):
+        if n in changes:
+            naive.change(changes[n])
+        record = decode(log.read(n)).record
+        if isinstance(record, EpochRecord):
+            naive.epoch()
+    return naive.rows(epochs, drained=True)
+
+
+@pytest.mark.spark
+def test_queries_come_change_and_go_while_the_pond_runs(spark: SparkSession, tmp_path: Path) -> None:
+    epochs = make_input(tmp_path / "in")
+    told = Told({})
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        first = pond.add("spend", SPEND)
+        told.todo = {
+            1: [lambda: pond.add("big", BIG), lambda: pond.add("again", SPEND)],
+            2: [lambda: pond.add("wide", WIDE), lambda: pond.pause("again")],
+            3: [lambda: pond.alter("big", BIG.replace("50", "20")), lambda: pond.resume("again")],
+            5: [lambda: pond.drop("spend")],
+            6: [lambda: pond.add("spend", SHORT)],
+        }
+        pond.run(drain=True)
+        kinds = [type(recorded.change).__name__ for recorded in reversed(pond.history())]
+        assert kinds[:7] == ["Add", "Add", "Add", "Pause", "Alter", "Resume", "Drop"]
+        for name, rows in expected(pond, [first], epochs).items():
+            found = rows_of(pond.table(name))
+            if name == "spend":  # the new one has a table of its own
+                rows, found = rows[-len(found) :], found
+            assert found
+            assert_same_rows(rows, found, about=name)
+        assert pond.history()[0].change.who
+        with pytest.raises(ChangeRefused, match="no query 'nothing'"):
+            pond.drop("nothing")
+        with pytest.raises(ChangeRefused, match="other columns"):
+            pond.alter("big", WIDE.replace("count(*) AS n, ", ""))
+        assert pond.price_of("drop", "wide").freed == 0
+
+
+PROGRAM = Path(__file__).with_name("change_program.py")
+FAULTS = ("change.before:2", "commit.before_append:3", "change.recorded:1", "change.in_force:3", "read.again:1")
+
+
+def start(*arguments: str, log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """The program, with a planned fault if one is told."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MILLPOND_FAULT")}
+    inherited["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    with log.open("ab") as errors:
+        return subprocess.Popen(
+            [sys.executable, str(PROGRAM), *arguments], env=inherited | (environment or {}), stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=errors, text=True,
+        )  # fmt: skip
+
+
+def told_rows(base: Path, epochs: list[list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """What the naive twin says of the pond's log: its changes, and its cut of the files into epochs."""
+    log = Log(LocalFolder(base / "pond" / "log"))
+    manifest = load(log, Manifests(LocalFolder(base / "pond" / "manifest")))
+    claim = decode(log.read(0) or b"").record
+    assert isinstance(claim, ClaimRecord)
+    first = from_json(claim.spec)
+    naive, cut, reached = NaiveChanges(first.queries), [], -1
+    for n in range(manifest.n + 1):
+        record = decode(log.read(n) or b"").record
+        if isinstance(record, ChangeRecord) and (change := change_of(record.change)) is not None:
+            naive.change(change)
+        elif isinstance(record, EpochRecord) and not record.drained:
+            end = json.loads(record.end["tx"])["logOffset"]
+            cut.append([row for file in epochs[reached + 1 : end + 1] for row in file])
+            reached = end
+            naive.epoch()
+    naive.epoch()
+    return naive.rows(cut, drained=True)
+
+
+def shown(folder: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for part in sorted(folder.glob("part-*")) for line in part.read_text().splitlines()]
+    for row in rows:
+        at = datetime.fromisoformat(row["at"].replace("Z", "+00:00"))
+        row["at"] = int(at.replace(tzinfo=at.tzinfo or timezone.utc).timestamp()) * SECOND
+    return rows
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_driver_that_is_killed_around_a_change_leaves_it_wholly_done_or_not_at_all(tmp_path: Path) -> None:
+    epochs = make_input(tmp_path / "in")
+    successor = start("serve", "-", log=tmp_path / "successor.log")
+    try:
+        for fault in FAULTS:
+            base = tmp_path / fault.replace(":", "-")
+            (base / "faults").mkdir(parents=True)
+            (base / "in").symlink_to(tmp_path / "in")
+            planned = {"MILLPOND_FAULT": f"{fault}:kill", "MILLPOND_FAULT_DIR": str(base / "faults")}
+            first = start("run", str(base), log=base / "first.log", environment=planned)
+            assert first.wait(150) == -signal.SIGKILL, f"{fault}: {first.stdout and first.stdout.read()}"
+            assert successor.stdin is not None and successor.stdout is not None
+            successor.stdin.write(f"{base}\n")
+            successor.stdin.flush()
+            done = json.loads(successor.stdout.readline())
+            assert done["ok"], (fault, done["error"])
+            for name, rows in told_rows(base, epochs).items():
+                assert rows
+                assert_same_rows(rows, shown(base / "out" / name), about=f"{fault}: {name}")
+    finally:
+        successor.kill()
+        successor.wait(60)
+
+
+@pytest.mark.spark
+def test_a_live_parameter_changes_between_two_epochs(spark: SparkSession, tmp_path: Path) -> None:
+    epochs = make_input(tmp_path / "in")
+    told = Told({})
+    limited = SPEND.replace("GROUP BY", "WHERE v >= :least GROUP BY").replace("ALL", "ALL HAVING sum(v) > :total")
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        with pytest.raises(ChangeRefused, match=":least has no value"):
+            pond.add("limited", limited)
+        pond.param("least", 20)
+        pond.param("total", 100.0)
+        first = pond.add("limited", limited)
+        told.todo = {
+            2: [lambda: pond.param("least", 70), lambda: pond.param("total", 30)],
+            5: [lambda: pond.param("least", 0), lambda: pond.add("each", EACH)],
+        }
+        pond.run(drain=True)
+        with pytest.raises(ChangeRefused, match="least is 'many', not of type bigint"):
+            pond.param("least", "many")
+        start = {"least": literal(20, "bigint"), "total": literal(100.0, "double")}
+        found = expected(pond, [first], epochs, start)
+        for name, rows in found.items():
+            assert rows
+            assert_same_rows(rows, rows_of(pond.table(name)), about=name)
+    with Pond(spark, tmp_path / "pond") as again:  # it goes on with the queries and values in force
+        again.run(drain=True)
+        assert [query.name for query in again.queries] == ["limited", "each"]
+        assert again._spec is not None and again._spec.left.parameters["least"] == literal(0, "bigint")
+
+
+@pytest.mark.spark
+def test_a_version_is_tried_compared_and_promoted(spark: SparkSession, tmp_path: Path) -> None:
+    epochs = make_input(tmp_path / "in")
+    told, differences = Told({}), []
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        first = pond.add("big", BIG)
+        told.todo = {
+            1: [lambda: pond.shadow("big", BIG.replace("50", "90"))],
+            4: [lambda: pond.promote("big")],
+            6: [lambda: pond.rollback("big")],
+        }
+        pond.run()
+        pond.settle()
+        differences.append(pond.diff("big"))
+        pond.run(drain=True)
+        assert_same_rows(expected(pond, [first], epochs)["big"], rows_of(pond.table("big")), about="big")
+        differences.append(pond.diff("big"))
+        pond.discard("big")
+        with pytest.raises(ChangeRefused, match="cannot be rid of its shadow"):
+            pond.diff("big")
+    # fewer events are above 90 than above 50, so the sums of most windows differ
+    assert len(differences[0].only_query) > 3 and len(differences[0].only_shadow) > 0
+    assert len(differences[1].only_query) > len(differences[0].only_query)
+
+
+def read_by(pond: Pond, name: str) -> int:
+    """How many events a query has read."""
+    counts = pond.counts()
+    return counts[name].whole.read if name in counts else 0
+
+
+@pytest.mark.spark
+def test_queries_are_changed_from_another_thread_on_a_silent_pond(spark: SparkSession, tmp_path: Path) -> None:
+    make_input(tmp_path / "in", 2)
+    make_input(tmp_path / "more", 1)
+    with Pond(spark, tmp_path / "pond", instances=2) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        pond.stream(stream(tmp_path / "more", "more"))
+        pond.add("spend", SPEND)
+        with ThreadPoolExecutor(1) as running:
+            run = running.submit(pond.run, once=False)
+            deadline = time.monotonic() + 60
+            while read_by(pond, "spend") < 80:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            pond.add("wide", WIDE)  # more columns
+            pond.add("other", SPEND.replace("STREAM tx", "STREAM more"))  # a stream more
+            pond.drop("spend")
+            while read_by(pond, "other") < 40:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            with pytest.raises(ChangeRefused, match="is running"):
+                pond.add("wide", WIDE)
+            pond.stop()
+            assert run.result(60) is False
+        assert [type(told.change).__name__ for told in pond.history()] == ["Drop", "Add", "Add"]
+        assert {query.name for query in pond.queries} == {"wide", "other"}
