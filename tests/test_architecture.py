@@ -33,6 +33,7 @@ HOMES = {
     "py4j": ("spark/",),
     "lmdb": ("state/backends/lmdb.py",),
     "redis": ("state/backends/redis", "testing/redis_servers.py"),
+    "confluent_kafka": ("runtime/followers/kafka", "testing/kafka_server.py"),
     "obstore": ("log/object_store.py",),
     "typer": ("cli.py", "control/"),
     "rich": ("cli.py", "control/"),
