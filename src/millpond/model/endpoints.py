@@ -14,6 +14,17 @@ class Source(msgspec.Struct, frozen=True):
     format: str
     options: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def meaning(self) -> Source:
+        """The source without what does not change which events there are: how it is reached and how fast it is read."""
+        if self.format != "kafka":
+            return self
+        kept = tuple(option for option in self.options if option[0] not in _MANNERS)
+        return Source(self.format, kept)
+
+
+_MANNERS = ("connection", "maxOffsetsPerTrigger", "failOnDataLoss")
+
 
 class Sink(msgspec.Struct, frozen=True):
     """Where a query's rows go: `format`, and `path` for formats that are folders."""

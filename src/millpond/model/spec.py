@@ -60,9 +60,13 @@ class PondSpec(msgspec.Struct, frozen=True):
 
     @property
     def meaning(self) -> PondSpec:
-        """The spec without what does not change an answer: the texts of queries, who owns which bucket."""
+        """The spec without what does not change an answer: texts of queries, who owns which bucket, how sources are read."""
         plain = [msgspec.structs.replace(query, text="") for query in self.asked]
-        return PondSpec.of(self.streams, plain, self.instances, self.buckets)
+        streams = tuple(
+            stream if stream.source is None else msgspec.structs.replace(stream, source=stream.source.meaning)
+            for stream in self.streams
+        )
+        return PondSpec.of(streams, plain, self.instances, self.buckets)
 
 
 def to_json(spec: PondSpec) -> str:

@@ -24,10 +24,11 @@ from millpond.faults import reached
 from millpond.log.manifest import Manifests
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Committed, Run, Steps, Writer, perform
-from millpond.log.records import EpochRecord
+from millpond.log.records import EpochRecord, Offsets
 from millpond.runtime.epoch import Batch, Idle, Setting, assemble, depth, fold_task, gather_task, pending
 from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.layout import ReadLayout
+from millpond.runtime.offsets import with_partitions
 from millpond.spark.checkpoint import check_continues, check_names, own_checkpoint, query_id, read_offsets, repair
 from millpond.spark.failures import explained
 from millpond.spark.lookups import Lookups
@@ -161,6 +162,7 @@ class Driver:
         reached("drain.before")
         run = self._perform(self._writer.drain())
         offsets = dict(run.manifest.offsets)
+        self._expect(offsets)
         batch = Batch(run.manifest.spark_query, run.manifest.batch, offsets, offsets)
         try:
             packets = packets_of(self._spark, None, gather_task(self._setting, run))
@@ -189,6 +191,7 @@ class Driver:
         start, end = read_offsets(self._checkpoint, number - 1), read_offsets(self._checkpoint, number)
         layout = self._setting.layout
         check_names(end, layout.sources if layout is not None else ())
+        self._expect(end)
         batch = Batch(query_id(self._checkpoint), number, start, end)
         run = self._perform(self._writer.begin(number, start, end, batch.spark_query))
         reached("begin.decided")
@@ -199,6 +202,12 @@ class Driver:
             return
         packets = packets_of(frame.sparkSession, frame, gather_task(self._setting, run, now_us()))
         self._run_batch(run, batch, packets, idle=idle)
+
+    def _expect(self, offsets: Offsets) -> None:
+        """Wait for all source partitions that offsets name."""
+        streams = with_partitions(self._setting.streams, offsets)
+        self._setting = self._setting._replace(streams=streams)
+        self._watch.expect(streams, now_us())
 
     def _run_batch(
         self, run: Run, batch: Batch, packets: DataFrame, drained: int | None = None, idle: Idle | None = None

@@ -29,6 +29,7 @@ from millpond.spark.extract import Extraction, Terms
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
 from millpond.spark.joins import extract_any
+from millpond.spark.kafka import declared
 from millpond.spark.latest import FORMAT, ServedTable
 from millpond.spark.lookups import Lookups, Places, Refreshed, lookups, refreshed
 from millpond.spark.mapped import BatchFunction, batches_of
@@ -98,6 +99,7 @@ class FrontEnd:
         """
         if not (stream.name.isidentifier() and stream.name.isascii()):
             raise QueryTypeError(f"`{stream.name}` cannot name a stream.", "Use letters, digits and underscores.")
+        stream = declared(stream)
         check_order(stream)
         known = self._known(stream.name)
         if known is not None and known != stream:
@@ -181,7 +183,7 @@ class FrontEnd:
         if known is None:
             raise QueryTypeError(f"There is no stream {stream}.", "Declare it first.")
         evolves = self._spark.conf.get("spark.sql.streaming.queryEvolution.enableSourceEvolution") == "true"
-        frame = load(self._spark, known, named=evolves)
+        frame = load(self._spark, known, named=evolves, analysed_only=True)
         batches = batches_of(known.name, function, tuple(frame.columns), schema, version)
         made = frame.mapInArrow(batches, batches.makes)  # type: ignore[arg-type]
         self._show(name, lambda: made, "")

@@ -76,12 +76,12 @@ def with_times(catalyst: Catalyst, stream: Stream, properties: dict[str, str]) -
             f"The stream {stream.name} has '{given[0]}' without '{missing}'.", "Name both columns, or neither."
         )
     for name in ("order.partitions", "idle_after"):
-        if name in properties and not given:
+        if name in properties and not given and stream.order is None:
             raise QueryTypeError(
                 f"'{name}' of the stream {stream.name} needs an order.", "Add 'order.partition' and 'order.offset'."
             )
-    if given:
-        order = Order(properties[_ORDER[0]], properties[_ORDER[1]])
+    order = Order(properties[_ORDER[0]], properties[_ORDER[1]]) if given else stream.order
+    if order is not None:
         if "order.partitions" in properties:
             names = tuple(name.strip() for name in properties["order.partitions"].split(",") if name.strip())
             order = msgspec.structs.replace(order, partitions=names)

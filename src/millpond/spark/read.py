@@ -12,15 +12,17 @@ from pyspark.sql.types import DataType, StructType
 
 from millpond.errors import QueryTypeError, SourceError
 from millpond.log.protocol import TICK as TICK_STREAM
+from millpond.model.endpoints import Source
 from millpond.model.stream import Stream
 from millpond.runtime.layout import TICK, ReadColumn, ReadLayout, StreamLayout
 from millpond.spark.branches import Branch, Derived, Elements, Function, is_harmless
 from millpond.spark.catalyst import Catalyst, JavaObject, analysed, items, references
 from millpond.spark.foreign import Projected
 from millpond.spark.functions import guarded
+from millpond.spark.kafka import kafka_frame, stand_in_path
 from millpond.spark.mapped import mapped
 
-_OWN_SCHEMA = ("rate", "rate-micro-batch", "kafka")
+_OWN_SCHEMA = ("rate", "rate-micro-batch")
 
 
 class Watermark(NamedTuple):
@@ -47,16 +49,24 @@ class Reading(NamedTuple):
     times: frozenset[str]
 
 
-def load(spark: SparkSession, stream: Stream, *, named: bool = True) -> DataFrame:
+def load(spark: SparkSession, stream: Stream, *, named: bool = True, analysed_only: bool = False) -> DataFrame:
     """The stream as a streaming DataFrame; `named` gives its source the stream's name in the checkpoint.
+
+    `analysed_only`: it will not be read; otherwise one of Kafka has the column `kafka.DEAD` besides its own.
 
     Raises:
         QueryTypeError: the stream has no source.
         SourceError: Spark cannot open it.
+        SetupError: what it takes to read it is not there.
     """
     source = stream.source
     if source is None:
         raise QueryTypeError(f"The stream {stream.name} has no source.", "Declare it with a format and options.")
+    path = stand_in_path(stream)
+    if path is not None:
+        if not analysed_only:
+            return kafka_frame(spark, stream, stream.name if named else None, dead=False)
+        source = Source("json", (("path", path),))
     reader = spark.readStream.format(source.format).options(**dict(source.options))
     if named:
         reader = reader.name(stream.name)
@@ -78,7 +88,7 @@ def register(spark: SparkSession, stream: Stream, watermark: Watermark | None = 
         QueryTypeError, SourceError: as `load`.
     """
     evolves = spark.conf.get("spark.sql.streaming.queryEvolution.enableSourceEvolution") == "true"
-    frame = load(spark, stream, named=evolves)
+    frame = load(spark, stream, named=evolves, analysed_only=True)
     if watermark is not None:
         frame = frame.withWatermark(*watermark)
     frame.createOrReplaceTempView(stream.name)

@@ -51,6 +51,7 @@ from millpond.spark.catalyst import (
     type_of,
 )
 from millpond.spark.foreign import check_stable, tree_of
+from millpond.spark.kafka import stand_in_path
 from millpond.spark.mapped import Batches, batches_in
 from millpond.spark.relations import relation_tree
 
@@ -173,6 +174,7 @@ def named_stream(stream: Stream, streams: Sequence[Stream]) -> Stream:
     """The one of `streams` that equals it by value, or itself under a name made of its digest."""
     path = _options(stream.source).get("path", "") if stream.source else ""
     known = next((other for other in streams if other.upstream is not None and path == rows_path(other.name)), None)
+    known = known or next((other for other in streams if path and path == stand_in_path(other)), None)
     known = known or next((other for other in streams if same_source(other, stream)), None)
     if known is not None:
         return known

@@ -19,6 +19,8 @@ from millpond.model.stream import Field, Stream
 from millpond.plan.modes import FINAL
 from millpond.spark.catalyst import Catalyst, JavaObject, items, kind_of, optional, pairs
 from millpond.spark.gate import check_size, parse
+from millpond.spark.kafka import KAFKA, declared, refuse_kafka
+from millpond.spark.kafka import OPTIONS as KAFKA_OPTIONS
 from millpond.spark.latest import FORMAT, OPTIONS
 from millpond.spark.properties import STREAM_PROPERTIES, Mode, Repeats, with_times
 
@@ -48,6 +50,7 @@ PROVIDERS = {
     "ignoreLeadingWhiteSpace ignoreTrailingWhiteSpace nullValue nanValue positiveInf negativeInf maxColumns "
     "maxCharsPerColumn charToEscapeQuoteEscaping emptyValue unescapedQuoteHandling",
     "rate": "rowsPerSecond rampUpTime numPartitions",
+    KAFKA: KAFKA_OPTIONS,
 }
 """Sources that a file may declare, and their options."""
 
@@ -238,11 +241,13 @@ def _stream(catalyst: Catalyst, plan: JavaObject) -> Stream:
         options["path"] = _plain_path(str(location))
     known = {option.lower(): option for option in PROVIDERS[provider].split()}
     for option in options:
+        if provider == KAFKA:
+            refuse_kafka(name, option)
         _known(option, known, f"an option of {provider}")
     columns = tuple(
         Field(str(column.name()), str(column.dataType().catalogString())) for column in items(plan.columns())
     )
-    stream = Stream(name, _columns(name, provider, columns, options), _source(provider, options, known))
+    stream = declared(Stream(name, _columns(name, provider, columns, options), _source(provider, options, known)))
     return with_times(catalyst, stream, _properties(spec, STREAM_PROPERTIES, "a property of a stream"))
 
 
@@ -257,7 +262,7 @@ def _columns(name: str, provider: str, columns: tuple[Field, ...], options: dict
         return _RATE
     if not columns:
         raise QueryTypeError(f"The stream {name} declares no columns.", "List them: CREATE TABLE name (a INT, …).")
-    if not any(option.lower() == "path" for option in options):
+    if provider != KAFKA and not any(option.lower() == "path" for option in options):
         raise QueryTypeError(f"The stream {name} has no path.", "Add OPTIONS (path '…').")
     return columns
 
