@@ -38,7 +38,7 @@ def test_a_jar_of_another_digest_is_not_used(tmp_path: Path, monkeypatch: pytest
     place.write_bytes(b"others")
     with pytest.raises(SetupError, match="has the digest"):
         fetched([good])
-    assert not [path for path in jars.cache_folder().iterdir()]
+    assert not list(jars.cache_folder().iterdir())
     place.write_bytes(b"bytes")
     assert fetched([good]) == [jars.cache_folder() / "c-1.jar"]
     place.unlink()

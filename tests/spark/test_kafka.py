@@ -45,7 +45,7 @@ def events(seed: int, count: int) -> list[tuple[int, int, str, int]]:
 
 
 def accepted(all_events: list[tuple[int, int, str, int]], delay: int = 3) -> list[tuple[int, int, str, int]]:
-    """The naive rule: an event is late if it is not above the newest before it in its own partition, minus the delay."""
+    """The naive rule: late is what is not above the newest before it in its own partition, minus the delay."""
     newest: dict[int, int] = {}
     found = []
     for event in all_events:
@@ -127,14 +127,14 @@ def test_what_retention_deleted_is_a_gap_until_one_goes_on_without_it(
     kafka_server.delete_before(topic, 1, 50)
     with Pond(spark, tmp_path / "pond") as pond:
         load(pond, topic)
-        with pytest.raises(OffsetGapError, match="retention.*failOnDataLoss 'false'"):
+        with pytest.raises(OffsetGapError, match=r"retention.*failOnDataLoss 'false'"):
             pond.run()
     with Pond(spark, tmp_path / "pond") as pond:
         load(pond, topic, ", failOnDataLoss false, maxOffsetsPerTrigger 50")
         pond.run(drain=True)
         assert pond.counts()["q"].whole.read == 300 - 90 - 20
         left = [event for n, event in enumerate(given) if n < 90 or event[0] != 1 or n // PARTITIONS >= 50]
-        told = dict(((row[0], row[1]), row) for row in windows(accepted(left)))
+        told = {(row[0], row[1]): row for row in windows(accepted(left))}
         assert all(told[row[0], row[1]] == row for row in rows_of(pond))  # rows of the first run are gone with it
 
 

@@ -272,11 +272,13 @@ class Pond:
             return
         if not self._queries:
             raise QueryTypeError("The pond has no queries.", "Add one first.")
-        check_files(self._front.readings(self.queries))
+        readings = self._front.readings(self.queries)
+        check_files(readings)
         truth = open_truth(self.path)
         spec = self._agreed_spec(truth.manifest)
         check_one_host(self.spark, self.path)
-        followers = follow(truth, self.queries, spec, self._store, self._reading)
+        read_streams = [reading.stream for reading in readings]
+        followers = follow(truth, self.queries, spec, self._store, self._reading, streams=read_streams)
         setting = Setting(
             truth.pond, str(self.path), str(self._cache), spec.streams, self.plan, None, spec.instances, owners_in(spec)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from millpond.log.race import check_create_if_absent
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
+from millpond.model.stream import Stream
 from millpond.model.windows import length_us
 from millpond.placement.alignment import Owners, aligned_owners, owners_in
 from millpond.placement.slots import even_owners, hash_tags
@@ -24,7 +25,7 @@ from millpond.runtime.followers.prune import PruneFollower
 from millpond.runtime.followers.rows import RowsReader, section_reader
 from millpond.runtime.followers.runner import Runner, Runners
 from millpond.runtime.followers.shared_view import Share, SharedView
-from millpond.runtime.followers.sinks import MemoryTables, sink_follower
+from millpond.runtime.followers.sinks import MemoryTables, dead_letter_follower, sink_follower
 from millpond.runtime.followers.view import ViewFollower
 from millpond.spark.session import Session
 from millpond.spark.settle import settled
@@ -191,9 +192,9 @@ def store_file(address: str, truth: Truth) -> Path | None:
 
 def follow(
     truth: Truth, queries: Sequence[AnyQuery], spec: PondSpec, store: str, spark: Session,
-    grace_seconds: float = GRACE_SECONDS,
+    grace_seconds: float = GRACE_SECONDS, streams: Iterable[Stream] = (),
 ) -> Followers:  # fmt: skip
-    """Sinks, view and pruning, not yet started.
+    """Sinks, view and pruning, not yet started; `streams` are those that are read, with their places of dead letters.
 
     Raises:
         UnsupportedQuery, ForeignPondError, PlaceError, StoreError: a sink or the store does not fit.
@@ -203,12 +204,19 @@ def follow(
     late_rows, late_tables = RowsReader(read, "late"), MemoryTables()
     cursors = truth.folder / "cursors"
     runner = Runner(truth.log, truth.manifests)
-    runners = Runners(runner)
+    alone: list[Runner] = []
     for query in queries:
-        if query.sink.format != "noop":
+        if query.sink.format == "kafka":  # a broker that is away must keep nobody waiting
+            alone.append(Runner(truth.log, truth.manifests, [sink_follower(query, truth.pond, rows, cursors)]))
+        elif query.sink.format != "noop":
             runner.add(sink_follower(query, truth.pond, rows, cursors, memory=tables))
         if query.late_sink is not None:
             runner.add(sink_follower(query, truth.pond, late_rows, cursors, memory=late_tables, late=True))
+    dead = RowsReader(read, "dead")
+    for stream in streams:
+        if stream.on_malformed.sink is not None:
+            runner.add(dead_letter_follower(stream.name, stream.on_malformed.sink, truth.pond, dead))
+    runners = Runners(runner, *alone)
     served = {query.name: length_us(query.window) for query in queries if isinstance(query, Query) and query.serve}
     opened = None
     if served:
@@ -217,7 +225,7 @@ def follow(
             share = Share(str(truth.folder), owners_in(spec), spec.instances, served, -1)
             open_there = partial(instance_store, store, truth.pond, spec.buckets)
             view = SharedView(opened, share, lambda asked: settled(spark, asked, open_there))
-            runners = Runners(runner, Runner(truth.log, truth.manifests, [view], look_every=LOOK_SECONDS))
+            runners = Runners(runner, *alone, Runner(truth.log, truth.manifests, [view], look_every=LOOK_SECONDS))
         else:
             head = partial(load, truth.log, truth.manifests)
             runner.add(ViewFollower(opened, rows, spec.buckets, lambda: served, head))

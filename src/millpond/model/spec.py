@@ -60,7 +60,7 @@ class PondSpec(msgspec.Struct, frozen=True):
 
     @property
     def meaning(self) -> PondSpec:
-        """The spec without what does not change an answer: texts of queries, who owns which bucket, how sources are read."""
+        """The spec without what does not change an answer: texts, who owns which bucket, in what manner is read."""
         plain = [msgspec.structs.replace(query, text="") for query in self.asked]
         streams = tuple(
             stream if stream.source is None else msgspec.structs.replace(stream, source=stream.source.meaning)

@@ -27,6 +27,7 @@ from millpond.runtime.columns import arrow_type
 from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.counted import counter_of, needed_events, passed_now, worth_merging
 from millpond.runtime.counting import add_fates, bounded
+from millpond.runtime.dead_letters import write_dead_letters
 from millpond.runtime.deduplicated import decided
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.framed import Due, rows_of_events
@@ -75,13 +76,15 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
     newest: dict[str, dict[str, int]] = {}
     late: dict[str, list[pa.RecordBatch]] = {}
     selected: dict[str, list[pa.RecordBatch]] = {}
+    dead: dict[str, list[pa.RecordBatch]] = {}
     parts: dict[str, list[GroupPart]] = {}
     for header, groups, packet in arrived:
         for query, found in header.counts.items():
             for name, value in found.items():
                 counts[f"{name}:{query}"] = counts.get(f"{name}:{query}", 0) + value
         add_fates(fates, header.fates)
-        for held, rows in ((late, late_rows_of(header, packet)), (selected, selected_rows_of(header, packet))):
+        apart = dead if header.malformed is True else selected
+        for held, rows in ((late, late_rows_of(header, packet)), (apart, selected_rows_of(header, packet))):
             if rows is not None:
                 held.setdefault(header.stream, []).append(rows)
         reached_so_far = newest.setdefault(header.stream, {})
@@ -104,6 +107,8 @@ def fold(task: FoldTask, instance: int, packets: Sequence[pa.Buffer], attempt: s
         write_late_rows(task.late.get(stream, ()), found_late, floor, task.number, delta, counts)
     for stream, found_selected in selected.items():
         write_selected_rows(task.plan.selections_of(stream), found_selected, delta)
+    for stream, found_dead in dead.items():
+        write_dead_letters(stream, found_dead, task.number, delta, counts)
     counts[f"fold_us:{WHOLE_POND}"] = lap_us() - began
     reached("fold.before_delta")
     receipt, body = delta.finish(Path(task.folder), task.number, instance, attempt, counts)

@@ -25,6 +25,7 @@ from millpond.log.manifest import Manifests
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Committed, Run, Steps, Writer, perform
 from millpond.log.records import EpochRecord, Offsets
+from millpond.runtime.dead_letters import Breaker
 from millpond.runtime.epoch import Batch, Idle, Setting, assemble, depth, fold_task, gather_task, pending
 from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.layout import ReadLayout
@@ -82,6 +83,7 @@ class Driver:
         self._stopping = self._busy = False
         self._gate = threading.Lock()
         self._watch = IdleWatch(setting.streams, now_us())
+        self._breaker = Breaker()
 
     def take_over(self, version: str, spec: str) -> int:
         """Claim the log; every older driver is fenced from here on. Returns the claim's number."""
@@ -219,6 +221,7 @@ class Driver:
         worked = now_us() - began
         reached("epoch.after_job")
         record, body = assemble(self._setting, run, task, batch, deltas, now_us(), self._followed())
+        self._breaker.check(self._setting.layout, record)
         done = self._perform(self._writer.commit(record, body))
         if isinstance(done, Committed):
             self._watch.committed(record, now_us())

@@ -13,10 +13,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StringType, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from millpond.errors import QueryRefused, QueryTypeError, SetupError, UnsupportedQuery
-from millpond.model.stream import Field, Order, Stream
+from millpond.model.stream import DEAD_LETTER, Field, Order, Stream
 from millpond.runtime.connections import connection
 from millpond.spark.jars import fetched, given_folder, listed
 
@@ -38,7 +38,9 @@ META = (
 `_source` is the source partition, `topic-3`, by which events are ordered.
 """
 
-READER = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "maxOffsetsPerTrigger", "failOnDataLoss")
+READER = (
+    "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "maxOffsetsPerTrigger", "failOnDataLoss"
+)  # fmt: skip
 """Options that Spark's connector takes as they are."""
 
 _TOPICS = ("subscribe", "subscribePattern")
@@ -151,8 +153,13 @@ def stand_in_path(stream: Stream) -> str | None:
     return f"/millpond/kafka/{stream.name}/*"
 
 
-def kafka_frame(spark: SparkSession, stream: Stream, name: str | None, *, dead: bool) -> DataFrame:
-    """The stream's columns, read; with `dead` also the records that do not parse, told in the column of that name.
+def tells_malformed(stream: Stream) -> bool:
+    """Whether records of a stream that do not parse are told apart, to be counted at least."""
+    return stream.source is not None and stream.source.format == KAFKA
+
+
+def kafka_frame(spark: SparkSession, stream: Stream, name: str | None) -> DataFrame:
+    """The stream's columns, and `DEAD`: what is known of a record that does not parse, NULL for all others.
 
     Raises:
         SetupError: the connector or the connection cannot be had.
@@ -168,17 +175,17 @@ def kafka_frame(spark: SparkSession, stream: Stream, name: str | None, *, dead: 
     for option in (*_TOPICS, *READER):
         if option in options:
             reader = reader.option(option, options[option])
-    return _parsed(reader.load(), stream, options, dead)
+    return _parsed(reader.load(), stream, options)
 
 
-def _parsed(records: DataFrame, stream: Stream, options: dict[str, str], dead: bool) -> DataFrame:
+def _parsed(records: DataFrame, stream: Stream, options: dict[str, str]) -> DataFrame:
     fields = stream.columns[: -len(META)]
     value, form = F.col("value"), options["format"].lower()
     source = F.concat_ws("-", "topic", "partition").alias("_source")
     meta = [source, *(F.col(field.name.lstrip("_")).alias(field.name) for field in META[1:])]
     if form == "raw":
         made = value.cast(fields[0].type).alias(fields[0].name)
-        return _with_dead(records.select(made, *meta, *_dead(value.isNull(), dead)), dead)
+        return records.select(made, *meta, _dead(stream, value.isNull()))
     schema = StructType.fromDDL(", ".join(f"`{field.name.replace('`', '``')}` {field.type}" for field in fields))
     assert isinstance(schema, StructType)
     schema = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
@@ -191,19 +198,16 @@ def _parsed(records: DataFrame, stream: Stream, options: dict[str, str], dead: b
     inside = F.col(_PARSED)
     failed = value.isNull() | inside.isNull() | inside[_CORRUPT].isNotNull()
     columns = [inside[field.name].alias(field.name) for field in fields]
-    return _with_dead(rows.select(*columns, *meta, *_dead(failed, dead)), dead)
+    return rows.select(*columns, *meta, _dead(stream, failed))
 
 
-def _dead(failed: Column, dead: bool) -> list[Column]:
+def _dead(stream: Stream, failed: Column) -> Column:
     reason = F.when(F.col("value").isNull(), "the record has no value").otherwise("the value does not parse")
-    known = F.struct(
-        "topic", "partition", "offset", "timestamp", "key", "value", reason.alias("reason")
-    )  # fmt: skip
-    return [F.when(failed, known if dead else F.lit(True)).alias(DEAD)]
-
-
-def _with_dead(rows: DataFrame, dead: bool) -> DataFrame:
-    return rows if dead else rows.where(F.col(DEAD).isNull()).drop(DEAD)
+    whole = stream.on_malformed.policy == DEAD_LETTER
+    raw = [F.col(name) if whole else F.lit(None).cast("binary").alias(name) for name in ("key", "value")]
+    place = ["topic", "partition", "offset", "timestamp"]
+    known = F.struct(F.lit(stream.name).alias("stream"), *place, *raw, reason.alias("reason"))
+    return F.when(failed, known).alias(DEAD)
 
 
 def provide_connector(spark: SparkSession) -> None:

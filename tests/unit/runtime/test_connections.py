@@ -53,7 +53,7 @@ def test_a_client_is_told_all_that_a_connection_says(tmp_path: Path, monkeypatch
 def test_the_only_connection_needs_no_name(tmp_path: Path) -> None:
     one = {"servers": "h:1"}
     assert connection(None, told(tmp_path, a=one)).servers == "h:1"
-    with pytest.raises(SetupError, match="No connection is named, of several; .* has a, b"):
+    with pytest.raises(SetupError, match=r"No connection is named, of several; .* has a, b"):
         connection(None, told(tmp_path, a=one, b=one))
     with pytest.raises(SetupError, match="There is no connection c"):
         connection("c", told(tmp_path, a=one))

@@ -51,7 +51,7 @@ def test_what_does_not_fit_is_refused(wrong: Stream, error: type[QueryError], wo
 
 
 def test_the_manner_of_reading_is_not_what_is_read() -> None:
-    one, other = (declared(stream(**options)).source for options in ({"maxOffsetsPerTrigger": "5"}, {"connection": "c"}))
+    one, other = declared(stream(maxOffsetsPerTrigger="5")).source, declared(stream(connection="c")).source
     assert one is not None and other is not None and one != other
     assert one.meaning == other.meaning
     assert one.meaning != declared(stream(startingOffsets="earliest")).source.meaning  # type: ignore[union-attr]
