@@ -48,7 +48,12 @@ MAX_FUNCTION_LINES = 60
 UNSAFE_MODULES = {"pickle", "cloudpickle", "marshal", "dill", "shelve"}
 UNSAFE_CALLS = {"eval", "exec", "__import__"}
 
-LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset({("control/wiring.py", "millpond.state.backends.redis")})
+LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
+    {
+        ("control/wiring.py", "millpond.state.backends.redis"),
+        ("runtime/followers/sinks.py", "millpond.runtime.followers.kafka"),
+    }
+)
 """(path, module) pairs that may be imported inside a function: only what a worker must load late, or may be missing."""
 
 

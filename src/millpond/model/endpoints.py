@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-SINKS = ("parquet", "json", "csv", "console", "noop", "memory")
+SINKS = ("parquet", "json", "csv", "console", "noop", "memory", "kafka")
 """Formats a query's rows can be written in by this version."""
 
 

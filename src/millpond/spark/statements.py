@@ -60,7 +60,10 @@ _REFRESH = "refresh"
 _RATE = (Field("timestamp", "timestamp"), Field("value", "bigint"))
 _FOLDERS = ("parquet", "json", "csv")
 _FILE_SINKS = tuple(sink for sink in SINKS if sink != "memory")
-_PROPERTIES = ("path", "serve", "late.path", "late.format", "emit", "correct.for", "deduplicate", "deduplicate.within")
+_TOPIC = ("topic", "connection", "transactions")
+_PROPERTIES = (
+    "path", "serve", "late.path", "late.format", "emit", "correct.for", "deduplicate", "deduplicate.within", *_TOPIC
+)  # fmt: skip
 _TOKEN = re.compile(
     r"""--(?:\\\n|[^\r\n])*          # a comment to the end of the line
       | /\*                          # a bracketed one, which may nest
@@ -311,6 +314,11 @@ def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
         raise UnsupportedQuery(f"{name} is to be written as {provider}.", f"Use one of {', '.join(_FILE_SINKS)}.")
     properties = _properties(spec, _PROPERTIES, "a property of a query")
     sink = _sink(name, provider, "path", properties.get("path"))
+    topic = tuple(sorted((option, properties[option]) for option in _TOPIC if option in properties))
+    if topic and provider != KAFKA:
+        raise QueryTypeError(f"{name} has '{topic[0][0]}', but is not written to Kafka.", "Write USING kafka.")
+    if provider == KAFKA:
+        sink = Sink(KAFKA, None, topic)
     serve = properties.get("serve", "false").lower()
     if serve not in ("true", "false"):
         raise QueryTypeError(f"'serve' of {name} is {serve}.", "Write 'true' or 'false'.")
@@ -332,8 +340,8 @@ def _late(name: str, provider: str, properties: dict[str, str]) -> Sink | None:
         format_ = provider
         if provider not in _FOLDERS:
             raise QueryTypeError(f"'late.path' of {name} has no format.", "Add 'late.format' = 'parquet'.")
-    if format_ not in _FILE_SINKS or format_ == "noop":
-        known = ", ".join(sink for sink in _FILE_SINKS if sink != "noop")
+    if format_ not in _FILE_SINKS or format_ in ("noop", KAFKA):
+        known = ", ".join(sink for sink in _FILE_SINKS if sink not in ("noop", KAFKA))
         raise UnsupportedQuery(f"The late rows of {name} are to be written as {format_}.", f"Use one of {known}.")
     return _sink(name, format_, "late.path", path)
 
