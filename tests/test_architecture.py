@@ -52,6 +52,7 @@ LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
     {
         ("control/wiring.py", "millpond.state.backends.redis"),
         ("runtime/followers/sinks.py", "millpond.runtime.followers.kafka"),
+        ("control/dead_letters.py", "millpond.runtime.followers.kafka_publisher"),
     }
 )
 """(path, module) pairs that may be imported inside a function: only what a worker must load late, or may be missing."""

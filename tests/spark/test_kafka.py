@@ -14,9 +14,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from millpond import Pond
 from millpond.errors import OffsetGapError
+from millpond.model.endpoints import Source
+from millpond.model.stream import Field, Stream
 from millpond.runtime.connections import VARIABLE
 from millpond.testing.kafka_server import KafkaServer
 
@@ -75,8 +78,8 @@ def records(some: list[tuple[int, int, str, int]]) -> Iterator[tuple[int, bytes,
         yield partition, key.encode(), value_of(seconds, key, value)
 
 
-def rows_of(pond: Pond) -> list[tuple[str, int, int, int]]:
-    rows = pond.table("q").to_pylist()
+def rows_of(pond: Pond, query: str = "q") -> list[tuple[str, int, int, int]]:
+    rows = pond.table(query).to_pylist()
     return sorted((row["k"], int(row["w"]["start"].timestamp()), row["n"], row["total"]) for row in rows)
 
 
@@ -113,6 +116,31 @@ def test_the_answer_is_that_of_the_offsets_for_any_cut(
         assert {name: counts.read for name, counts in partitions.items()} == {
             f"{topic}-{number}": 200 for number in range(PARTITIONS)
         }
+
+
+def test_rows_go_from_kafka_to_kafka(
+    spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    given = events(9, 200)
+    kafka_server.produce(topic, records(given))
+    kafka_server.create(f"{topic}-out", 2)
+    columns = tuple(Field(*pair) for pair in (("ts", "timestamp"), ("k", "string"), ("v", "bigint")))
+    options = (("format", "json"), ("startingOffsets", "earliest"), ("subscribe", topic))
+    with Pond(spark, tmp_path / "pond") as pond:
+        load(pond, topic, ", maxOffsetsPerTrigger 60")
+        pond.load(
+            f"CREATE STREAMING TABLE out USING kafka TBLPROPERTIES ('topic' = '{topic}-out') AS {QUERY};"
+        )
+        same = pond.stream(Stream("same", columns, Source("kafka", options)))
+        window = F.window("ts", "20 seconds", "10 seconds").alias("w")
+        frame = same.withWatermark("ts", "3 seconds").groupBy("k", window)
+        pond.add("frame", frame.agg(F.count("*").alias("n"), F.sum("v").alias("total")))
+        pond.run(drain=True)
+        assert rows_of(pond) == rows_of(pond, "frame") == windows(accepted(given))
+    found = [json.loads(message.value or b"") for message in kafka_server.read(f"{topic}-out")]
+    starts = [int(datetime.fromisoformat(row["w"]["start"].replace("Z", "+00:00")).timestamp()) for row in found]
+    rows = [(row["k"], start, row["n"], row["total"]) for row, start in zip(found, starts, strict=True)]
+    assert sorted(rows) == windows(accepted(given))
 
 
 def test_what_retention_deleted_is_a_gap_until_one_goes_on_without_it(

@@ -95,13 +95,13 @@ class Pond:
         self._followers: Followers | None = None
         self._spec: PondSpec | None = None
 
-    def stream(self, stream: Stream) -> None:
-        """Declare a stream, so that SQL can name it.
+    def stream(self, stream: Stream) -> Frame:
+        """Declare a stream, so that SQL can name it; returns a frame of it, for queries that are DataFrames.
 
         Raises:
             QueryTypeError, SourceError: its name is taken, or Spark cannot open it.
         """
-        self._front.declare(stream)
+        return self._front.declare(stream)
 
     def function(
         self, name: str, module: str, *, kind: str, takes: Sequence[str], returns: str, version: str = "1",

@@ -90,8 +90,8 @@ class FrontEnd:
         return MappingProxyType(self._foreigns)
 
     @unlogged()
-    def declare(self, stream: Stream, watermark: Watermark | None = None) -> None:
-        """Make a stream readable by its name; with a `watermark`, texts need none of their own.
+    def declare(self, stream: Stream, watermark: Watermark | None = None) -> DataFrame:
+        """Make a stream readable by its name, and as a frame; with a `watermark`, texts need none of their own.
 
         Raises:
             QueryTypeError: another stream has this name, or it has no source, or the name is no plain word.
@@ -106,8 +106,9 @@ class FrontEnd:
             raise QueryTypeError(
                 f"A stream {known.name} is declared already, with another value.", "Choose another name."
             )
-        register(self._spark, stream, watermark)
+        frame = register(self._spark, stream, watermark)
         self._streams[stream.name] = stream
+        return frame
 
     @unlogged()
     def view(self, name: str, text: str) -> None:

@@ -49,8 +49,12 @@ class Jar(NamedTuple):
 
 def listed(path: Path) -> tuple[Jar, ...]:
     """The jars of a list."""
-    lines = (line.split() for line in path.read_text().splitlines() if line.strip())
-    return tuple(Jar(*name.split(":"), digest) for name, digest in lines)
+    lines = (line.replace(":", " ").split() for line in path.read_text().splitlines() if line.strip())
+    return tuple(Jar(group, artifact, version, digest) for group, artifact, version, digest in lines)
+
+
+CONNECTOR = listed(Path(__file__).with_name("kafka_jars.txt"))
+"""Spark's connector to Kafka, and what it needs besides Spark."""
 
 
 def cache_folder() -> Path:
@@ -81,6 +85,34 @@ def fetched(jars: Sequence[Jar]) -> list[Path]:
         SetupError: one cannot be had, or is not the one that is meant.
     """
     return [kept(jar) or _fetch(jar, cache_folder()) for jar in jars]
+
+
+def connector() -> list[Path]:
+    """The jars of Spark's connector to Kafka: those of the named folder if it has one, of any version, else those of
+    the list.
+
+    Raises:
+        SetupError: they cannot be had.
+    """
+    return given_connector() or fetched(CONNECTOR)
+
+
+def given_connector() -> list[Path]:
+    """The jars of a connector in the folder that the environment names; none if it has none."""
+    given = given_folder()
+    found = [] if given is None else [path for jar in CONNECTOR for path in sorted(given.glob(f"{jar.artifact}-*.jar"))]
+    return found if any(path.name.startswith(CONNECTOR[0].artifact) for path in found) else []
+
+
+def connector_told() -> str:
+    """Where the connector comes from, in words."""
+    given = given_connector()
+    if given:
+        return f"Spark's connector is {given[0]}, which {FOLDER} names"
+    name = CONNECTOR[0].file
+    if all(kept(jar) for jar in CONNECTOR):
+        return f"Spark's connector is {name}, fetched before"
+    return f"Spark's connector {name} is fetched from Maven when a stream of Kafka is first read"
 
 
 def _fetch(jar: Jar, folder: Path) -> Path:

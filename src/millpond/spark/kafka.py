@@ -6,8 +6,6 @@ parsed into the declared columns by Spark; a record that does not parse is told 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -18,12 +16,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 from millpond.errors import QueryRefused, QueryTypeError, SetupError, UnsupportedQuery
 from millpond.model.stream import DEAD_LETTER, Field, Order, Stream
 from millpond.runtime.connections import connection
-from millpond.spark.jars import fetched, given_folder, listed
+from millpond.spark.jars import connector
 
 KAFKA = "kafka"
-
-JARS = listed(Path(__file__).with_name("kafka_jars.txt"))
-"""Spark's connector and what it needs besides Spark."""
 
 META = (
     Field("_source", "string"),
@@ -191,9 +186,8 @@ def _parsed(records: DataFrame, stream: Stream, options: dict[str, str]) -> Data
     schema = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
     ours = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     given = {option: options[option] for option in FORMATS[form].split() if option in options} | ours
-    parse = F.from_json if form == "json" else F.from_csv
-    told = schema if form == "json" else ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in schema.fields)
-    parsed = parse(value.cast("string"), told, given)  # type: ignore[operator]
+    text = value.cast("string")
+    parsed = F.from_json(text, schema, given) if form == "json" else F.from_csv(text, schema.toDDL(), given)
     rows = records.select("*", parsed.alias(_PARSED))
     inside = F.col(_PARSED)
     failed = value.isNull() | inside.isNull() | inside[_CORRUPT].isNotNull()
@@ -216,7 +210,7 @@ def provide_connector(spark: SparkSession) -> None:
     Raises:
         SetupError: it cannot be had.
     """
-    context, jvm = spark.sparkContext._jsc.sc(), spark._jvm  # type: ignore[union-attr]
+    context, jvm = spark.sparkContext._jsc.sc(), spark._jvm
     assert jvm is not None
     if "spark-sql-kafka-0-10" in str(context.listJars()):
         return
@@ -232,16 +226,3 @@ def provide_connector(spark: SparkSession) -> None:
                 spark._jsparkSession.sessionState().resourceLoader().addJar(str(path))
         except (PySparkException, Py4JError) as error:
             raise SetupError(f"{path} cannot be given to Spark: {error}.", "Is it a jar?") from error
-
-
-def connector() -> list[Path]:
-    """The jars of Spark's connector: those of the named folder if it has one, of any version, else those of the list.
-
-    Raises:
-        SetupError: they cannot be had.
-    """
-    given = given_folder()
-    found = [] if given is None else [path for jar in JARS for path in sorted(given.glob(f"{jar.artifact}-*.jar"))]
-    if any("spark-sql-kafka-0-10" in path.name for path in found):
-        return found
-    return fetched(JARS)

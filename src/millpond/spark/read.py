@@ -209,8 +209,8 @@ class _Base:
             made[_DEAD] = [(0, self._dead)]  # told once, however many copies there are
         for number, copy in enumerate(self._copies):
             values = self._joined(number, copy)
-            place = F.lit(copy.place)
-            made["stream"].append((number, place if self._dead is None else F.when(self._dead.isNull(), place)))
+            mine = F.lit(copy.place)
+            made["stream"].append((number, mine if self._dead is None else F.when(self._dead.isNull(), mine)))
             for place, name in enumerate(copy.want.columns):
                 made.setdefault(f"c{copy.place}_{place}", []).append((number, self._catalyst.column(values[name])))
             for place, (_, expression) in enumerate(copy.want.foreigns, len(copy.want.columns)):

@@ -23,7 +23,8 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from millpond.errors import JavaError, SetupError
 from millpond.spark.jars import fetched, listed
@@ -33,7 +34,7 @@ from millpond.testing.redis_servers import free_ports, until
 JARS = listed(Path(__file__).with_name("kafka_jars.txt"))
 """Apache Kafka and what it needs to run."""
 
-_SECONDS = 60.0
+_SECONDS = 120.0
 _WATCHED = '"$@" >server.out 2>&1 & child=$!; echo $child; cat >/dev/null; kill -9 $child; wait $child 2>/dev/null'
 """The shell ends the server when its own input ends, that is when the test is over, however it ended."""
 

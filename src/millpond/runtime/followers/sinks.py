@@ -217,7 +217,7 @@ def sink_cursor(query: AnyQuery, cursors: Path) -> int | None:
     if is_folder(query.sink):
         return folder_cursor(local_folder(query.sink.path or ""))
     if query.sink.format == "kafka":
-        return CursorFile(cursors / f"{query.name}.kafka").read()
+        return CursorFile(cursors / f"{quote(query.name, safe='')}.kafka").read()
     return None if query.sink.format == "memory" else _cursor_file(cursors, query.name).read()
 
 
