@@ -62,10 +62,7 @@ class PondSpec(msgspec.Struct, frozen=True):
     def meaning(self) -> PondSpec:
         """The spec without what does not change an answer: texts, who owns which bucket, in what manner is read."""
         plain = [msgspec.structs.replace(query, text="") for query in self.asked]
-        streams = tuple(
-            stream if stream.source is None else msgspec.structs.replace(stream, source=stream.source.meaning)
-            for stream in self.streams
-        )
+        streams = tuple(stream.meaning for stream in self.streams)
         return PondSpec.of(streams, plain, self.instances, self.buckets)
 
 

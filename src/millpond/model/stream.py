@@ -82,6 +82,11 @@ class Stream(msgspec.Struct, frozen=True):
         return Malformed() if isinstance(self.malformed, msgspec.UnsetType) else self.malformed
 
     @property
+    def meaning(self) -> Stream:
+        """The stream without the manner in which it is read."""
+        return self if self.source is None else msgspec.structs.replace(self, source=self.source.meaning)
+
+    @property
     def derived(self) -> Derivation | None:
         """What the stream is made of; None: it is read."""
         return None if isinstance(self.made_of, msgspec.UnsetType) else self.made_of

@@ -421,7 +421,7 @@ class _Deriver:
 
         trees = [
             [
-                json.loads(msgspec.json.encode(branch.base)),
+                json.loads(msgspec.json.encode(branch.base.meaning)),
                 [self._tree(side, label) for side in branch.sides],
                 [[name, tree_of(self._catalyst, column, label)] for name, column in branch.columns.items()],
             ]
