@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test exhaustive bench lint clean
+.PHONY: help demo test services exhaustive bench lint clean
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,6 +15,9 @@ demo: $(READY)  ## Run the demo: real flights, many queries, one stream
 
 test: lint  ## Lint, check types, run every test, two files at a time
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+services: $(READY)  ## Fetch the jars of Kafka, for tests: the broker, and Spark's connector
+	@$(BIN)/python -m millpond.testing.kafka_server
 
 exhaustive: $(READY)  ## Every fault at every occurrence, for long
 	$(BIN)/pytest -m exhaustive

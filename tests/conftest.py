@@ -1,4 +1,4 @@
-"""What tests share: one Spark session for all of them, Redis servers, and a pond's folder for each."""
+"""What tests share: one Spark session for all of them, Redis servers, a Kafka, and a pond's folder for each."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond.spark.session import spark_session
+from millpond.testing.kafka_server import KafkaServer, kafka_jars
 from millpond.testing.redis_servers import RedisCluster, RedisServer, redis_binary
 
 # Java machines of tests live for seconds, most of which its optimising compiler would take: half the time of all tests.
@@ -56,6 +57,22 @@ def redis_cluster(redis_installed: None, tmp_path_factory: pytest.TempPathFactor
         yield cluster
 
 
+@pytest.fixture(scope="session")
+def kafka_installed() -> None:
+    """Skips the test where Kafka's jars cannot be had; an error where MILLPOND_REQUIRE names kafka, as in CI."""
+    jars = kafka_jars()
+    if isinstance(jars, str):
+        assert "kafka" not in os.environ.get("MILLPOND_REQUIRE", ""), jars
+        pytest.skip(jars)
+
+
+@pytest.fixture(scope="session")
+def kafka_server(kafka_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """One Kafka broker for all tests; each makes topics of its own."""
+    with KafkaServer(tmp_path_factory.mktemp("kafka")) as server:
+        yield server
+
+
 @pytest.fixture
 def tmp_pond(tmp_path: Path) -> Path:
     """An empty folder for one pond."""
@@ -82,5 +99,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names = getattr(item, "fixturenames", ())
         if "spark" in names:
             item.add_marker(pytest.mark.spark)
-        if "redis_installed" in names:
+        if {"redis_installed", "kafka_installed"} & {*names}:
             item.add_marker(pytest.mark.services)

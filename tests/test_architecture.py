@@ -34,6 +34,7 @@ HOMES = {
     "py4j": ("spark/",),
     "lmdb": ("state/backends/lmdb.py",),
     "redis": ("state/backends/redis", "testing/redis_servers.py"),
+    "confluent_kafka": ("runtime/followers/kafka", "testing/kafka_server.py"),
     "obstore": ("log/object_store.py",),
     "typer": ("cli.py", "control/"),
     "rich": ("cli.py", "control/"),
@@ -49,7 +50,11 @@ UNSAFE_MODULES = {"pickle", "cloudpickle", "marshal", "dill", "shelve"}
 UNSAFE_CALLS = {"eval", "exec", "__import__"}
 
 LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
-    ("control/wiring.py", f"millpond.state.backends.{name}") for name in ("redis", "redis_files", "redis_keyed")
+    {
+        *(("control/wiring.py", f"millpond.state.backends.{name}") for name in ("redis", "redis_files", "redis_keyed")),
+        ("runtime/followers/sinks.py", "millpond.runtime.followers.kafka"),
+        ("control/dead_letters.py", "millpond.runtime.followers.kafka_publisher"),
+    }
 )
 """(path, module) pairs that may be imported inside a function: only what a worker must load late, or may be missing."""
 

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from millpond.control.causes import explain_why
 from millpond.control.compiling import compile_text, write_compiled
+from millpond.control.dead_letters import kinds, lines, replay
 from millpond.control.demo import DemoOptions, run_demo
 from millpond.control.doctor import Asked, examine, say_check
 from millpond.control.interrupts import interrupts
@@ -57,6 +58,9 @@ Instances = Annotated[
     typer.Option("--instances", metavar="N", min=1, help="Parallel folds [default: Spark's parallelism]."),
 ]
 
+dlq = typer.Typer(help="Dead letters: records of a stream that did not parse.", no_args_is_help=True)
+app.add_typer(dlq, name="dlq")
+DeadLetters = Annotated[Path, typer.Argument(metavar="DIR", help="What the stream's 'dead.path' names.")]
 _VERBOSE = ("-v", "--verbose")
 
 
@@ -239,6 +243,41 @@ def doctor(
     if as_json:
         typer.echo(msgspec.json.encode({"ok": sound, "checks": checks}).decode())
     raise typer.Exit(0 if sound else 1)
+
+
+@dlq.command("list")
+def list_dead_letters(folder: DeadLetters) -> None:
+    """Count the records that did not parse, by topic and reason."""
+    found = kinds(folder)
+    for kind in found:
+        typer.echo(f"{kind.letters:>8}  {kind.topic}  {kind.reason}  {kind.first} .. {kind.last}")
+    typer.echo("" if found else "There are none.", nl=not found)
+
+
+@dlq.command("show")
+def show_dead_letters(
+    folder: DeadLetters,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="So many of the newest.")] = 20,
+) -> None:
+    """Show the newest records that did not parse, with the beginning of their bytes."""
+    for line in lines(folder, limit):
+        typer.echo(line)
+
+
+@dlq.command("replay")
+def replay_dead_letters(
+    folder: DeadLetters,
+    connection: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--connection", metavar="NAME", help="How Kafka is reached [default: the only connection]."),
+    ] = None,
+    to: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--to", metavar="TOPIC", help="Another topic than they came from."),
+    ] = None,
+) -> None:
+    """Send those that were not sent before to Kafka again, each once."""
+    typer.echo(f"{replay(folder, connection, to)} sent.")
 
 
 @app.command()

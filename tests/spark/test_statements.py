@@ -159,7 +159,17 @@ REFUSED = [
     (f"{TX}; CREATE TEMPORARY VIEW TX USING csv OPTIONS (path 'x')", QueryTypeError, "TX is created twice"),
     (f"{TX}; {TX}", QueryTypeError, "tx is created twice"),
     (f"{TX}; CREATE STREAMING TABLE TX AS {SELECT}", QueryTypeError, "TX is created twice"),
-    ("CREATE TABLE a (b INT) USING kafka OPTIONS (x 1)", UnsupportedQuery, "the source kafka"),
+    ("CREATE TABLE a (b INT) USING kinesis OPTIONS (x 1)", UnsupportedQuery, "the source kinesis"),
+    ("CREATE TABLE a (b INT) USING kafka OPTIONS (x 1)", QueryTypeError, "`x` is not an option of kafka"),
+    (
+        "CREATE TABLE a (b INT) USING kafka OPTIONS (subscribe 't', format 'json', `kafka.bootstrap.servers` 'h:1')",
+        QueryRefused, "the option kafka.bootstrap.servers of a Kafka client",
+    ),
+    (
+        "CREATE TABLE a (b INT) USING kafka OPTIONS (subscribe 't', format 'json', minPartitions 9)",
+        QueryRefused, "lose their order",
+    ),
+    ("CREATE TABLE a (b INT) USING kafka OPTIONS (subscribe 't')", UnsupportedQuery, "has no format"),
     ("CREATE TABLE a (b INT)", UnsupportedQuery, "no USING clause"),
     ("CREATE TABLE a (b INT) USING parquet", QueryTypeError, "has no path"),
     ("CREATE TABLE a USING parquet OPTIONS (path 'x')", QueryTypeError, "declares no columns"),

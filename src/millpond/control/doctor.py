@@ -27,6 +27,7 @@ from millpond.ids import writer_token
 from millpond.log.local import LocalFolder
 from millpond.log.race import check_create_if_absent
 from millpond.model.spec import BUCKETS
+from millpond.spark.jars import connector_told
 from millpond.spark.java import find_java
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.store import Apply, TableWrite, Verdict, Wanted
@@ -83,6 +84,7 @@ def examine(asked: Asked, clock: Clock = now_us) -> Iterator[Check]:
     yield check_java(os.environ)
     yield check_memory(asked.memory, *machine_memory())
     yield check_ports()
+    yield Check("kafka", "ok", connector_told())
     yield check_space("temp", Path(tempfile.gettempdir()))
     yield from check_place(asked, clock)
 

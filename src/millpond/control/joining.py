@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,9 +18,10 @@ from millpond.reconfigure.catalog import shadow_name
 from millpond.reconfigure.compared import Compared
 from millpond.runtime.followers.cursors import follower_name
 from millpond.runtime.followers.rows import ReadSection, RowsReader
-from millpond.runtime.followers.runner import Runner
+from millpond.runtime.followers.runner import Runner, Runners
 from millpond.runtime.followers.shared_view import SharedView
 from millpond.runtime.followers.sinks import MemoryTables, sink_follower
+from millpond.runtime.keyed import OpenRows
 
 
 class Joining:
@@ -29,8 +31,12 @@ class Joining:
     were dropped before, whose sinks have rows to come.
     """
 
-    def __init__(self, runner: Runner, pond: str, cursors: Path, read: ReadSection) -> None:
-        self._runner, self._pond, self._cursors = runner, pond, cursors
+    def __init__(
+        self, runners: Runners, alone: Callable[[Sequence[Follower]], Runner], pond: str, cursors: Path,
+        read: ReadSection, opens: Callable[[str | None], OpenRows],
+    ) -> None:  # fmt: skip
+        self._runners, self._alone, self._opens = runners, alone, opens
+        self._pond, self._cursors = pond, cursors
         self._rows, self._late_rows = RowsReader(read), RowsReader(read, "late")
         self._read, self.compared = read, dict[str, Compared]()
         self.rows = self._rows
@@ -47,14 +53,23 @@ class Joining:
             UnsupportedQuery, ForeignPondError, PlaceError: a sink does not fit.
         """
         for follower in self._followers(query, since):
-            self._runner.add(follower)
+            self._run(query, follower)
         self._serve(query)
+
+    def _run(self, query: AnyQuery, follower: Follower) -> None:
+        # a broker that is away must keep nobody waiting
+        if query.sink.format == "kafka" and follower.name == follower_name(query.name, False):
+            self._runners.join(self._alone([follower]))
+        else:
+            self._runners.first.add(follower)
 
     def _followers(self, query: AnyQuery, since: int) -> list[Follower]:
         made: list[Follower] = []
         if query.sink.format != "noop":
-            tables = self.tables
-            made.append(sink_follower(query, self._pond, self._rows, self._cursors, since=since, memory=tables))
+            rows, tables, opens = self._rows, self.tables, self._opens
+            made.append(
+                sink_follower(query, self._pond, rows, self._cursors, since=since, memory=tables, opens=opens)
+            )  # fmt: skip
         if query.late_sink is not None:
             rows, tables = self._late_rows, self.late_tables
             made.append(sink_follower(query, self._pond, rows, self._cursors, since=since, memory=tables, late=True))
@@ -74,7 +89,7 @@ class Joining:
             query = msgspec.structs.replace(query, serve=False, late=query.late if kept else msgspec.UNSET)
         behind = [one for one in self._followers(query, NOTHING_APPLIED) if one.cursor() < leaving.n]
         for follower in behind:
-            self._runner.add(follower)
+            self._run(query, follower)
             self._leaving[follower.name] = leaving.n
         if behind:
             self.lagging = (*self.lagging, leaving)
@@ -97,7 +112,7 @@ class Joining:
                 f"{query.name} is to be served, and the pond has no store yet, for no query of it is.",
                 "Close the pond and open it again with one served query, or leave serve out.",
             )
-        sink_follower(query, self._pond, self._rows, self._cursors)
+        sink_follower(query, self._pond, self._rows, self._cursors, opens=self._opens)
         if query.late_sink is not None:
             sink_follower(query, self._pond, self._late_rows, self._cursors, late=True)
 
@@ -113,16 +128,16 @@ class Joining:
     def compare(self, name: str, since: int) -> None:
         """Compare the rows of a query with those of its shadow, from record `since` on."""
         self.compared[name] = Compared(name, shadow_name(name), self._read, since)
-        self._runner.add(self.compared[name])
+        self._runners.first.add(self.compared[name])
 
     def compare_no_more(self, name: str) -> None:
         """Forget what differed."""
         if (found := self.compared.pop(name, None)) is not None:
-            self._runner.remove(found.name)
+            self._runners.remove(found.name)
 
     def leave(self, query: AnyQuery, n: int) -> None:
         """Let the followers of a query go when they have applied record `n`."""
-        known = self._runner.cursors()
+        known = self._runners.cursors()
         self._leaving |= {name: n for name in _names(query) if name in known}
         if self.served.pop(query.name, None) is not None:
             self._share()
@@ -130,10 +145,10 @@ class Joining:
 
     def reap(self) -> None:
         """Let go whoever has what was left to come."""
-        cursors = self._runner.cursors()
+        cursors = self._runners.cursors()
         for name, n in [*self._leaving.items()]:
             if cursors.get(name, n) >= n:
-                self._runner.remove(name)
+                self._runners.remove(name)
                 del self._leaving[name]
 
 

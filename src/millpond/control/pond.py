@@ -104,13 +104,13 @@ class Pond(Changing):
         self._analysing = threading.RLock()
         self.refused = []
 
-    def stream(self, stream: Stream) -> None:
-        """Declare a stream, so that SQL can name it.
+    def stream(self, stream: Stream) -> Frame:
+        """Declare a stream, so that SQL can name it; returns a frame of it, for queries that are DataFrames.
 
         Raises:
             QueryTypeError, SourceError: its name is taken, or Spark cannot open it.
         """
-        self._front.declare(stream)
+        return self._front.declare(stream)
 
     def function(
         self, name: str, module: str, *, kind: str, takes: Sequence[str], returns: str, version: str = "1",
@@ -298,7 +298,8 @@ class Pond(Changing):
         truth = self._known_truth()
         if not self._queries:
             raise QueryTypeError("The pond has no queries.", "Add one first.")
-        check_files(self._front.readings(self.queries))
+        readings = self._front.readings(self.queries)
+        check_files(readings)
         truth = truth or open_truth(self.path)
         known = in_force(truth.manifest) if truth.manifest.spec else None
         instances = self._instances or (known.instances if known else default_instances(self.spark))
@@ -307,7 +308,10 @@ class Pond(Changing):
         owned = owners_in(known) if known else owners_for(self.queries, self._store, instances, asked.buckets)
         spec = with_owners(asked, owned)
         carried = self._carriage = carriage(self._reading, truth, spec, self._cache, self._store)
-        followers = follow(truth, self.queries, spec, self._store, carried.settle, carried.carrier)
+        read_streams = [reading.stream for reading in readings]
+        followers = follow(
+            truth, self.queries, spec, self._store, carried.settle, carried.carrier, streams=read_streams
+        )  # fmt: skip
         spec = still_leaving(spec, followers.joining.lagging)
         setting = Setting(
             truth.pond, str(self.path), str(self._cache), spec.streams, plan_of(spec), None, spec.instances,

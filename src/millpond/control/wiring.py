@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -19,15 +19,16 @@ from millpond.log.race import check_create_if_absent
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
+from millpond.model.stream import Stream
 from millpond.placement.alignment import Owners, aligned_owners
 from millpond.placement.moves import maps_in
 from millpond.placement.slots import even_owners, hash_tags
 from millpond.runtime.carried import Carrier
 from millpond.runtime.followers.prune import PruneFollower
-from millpond.runtime.followers.rows import section_reader
+from millpond.runtime.followers.rows import RowsReader, section_reader
 from millpond.runtime.followers.runner import Runner, Runners
 from millpond.runtime.followers.shared_view import Settle, Share, SharedView
-from millpond.runtime.followers.sinks import MemoryTables
+from millpond.runtime.followers.sinks import MemoryTables, dead_letter_follower
 from millpond.runtime.followers.slots import SlotsWatch, Wanted
 from millpond.runtime.followers.view import ViewFollower
 from millpond.runtime.keyed import OpenRows
@@ -242,22 +243,28 @@ def store_file(address: str, truth: Truth) -> Path | None:
 
 def follow(
     truth: Truth, queries: Sequence[AnyQuery], spec: PondSpec, store: str, settle: Settle,
-    carrier: Carrier | None = None, grace_seconds: float = GRACE_SECONDS,
+    carrier: Carrier | None = None, grace_seconds: float = GRACE_SECONDS, streams: Iterable[Stream] = (),
 ) -> Followers:  # fmt: skip
-    """Sinks, view and pruning, not yet started.
+    """Sinks, view and pruning, not yet started; `streams` are those that are read, with their places of dead letters.
 
     Raises:
         UnsupportedQuery, ForeignPondError, PlaceError, StoreError: a sink or the store does not fit.
     """
     runner = Runner(truth.log, truth.manifests)
     runners = Runners(runner)
-    joining = Joining(runner, truth.pond, truth.folder / "cursors", section_reader(truth.folder))
+    read = section_reader(truth.folder)
+    alone = partial(Runner, truth.log, truth.manifests)
+    joining = Joining(runners, alone, truth.pond, truth.folder / "cursors", read, partial(keyed_rows, store))
     for query in queries:
         joining.add(query)
     for leaving in spec.left.leaving:
         joining.add_last(leaving)
     for name in spec.left.shadows:
         joining.compare(name, truth.manifest.n)
+    dead = RowsReader(read, "dead")
+    for stream in streams:
+        if stream.on_malformed.sink is not None:
+            runner.add(dead_letter_follower(stream.name, stream.on_malformed.sink, truth.pond, dead))
     opened = slots = None
     if joining.served:
         opened = open_store(store, truth, spec.buckets)
@@ -267,7 +274,7 @@ def follow(
             slots = SlotsWatch(spec.buckets, spec.instances)
             view = SharedView(opened, share, settle, start=truth.manifest.n, watch=slots)
             joining.shared = view
-            runners = Runners(runner, Runner(truth.log, truth.manifests, [view], look_every=LOOK_SECONDS))
+            runners.join(Runner(truth.log, truth.manifests, [view], look_every=LOOK_SECONDS))
         else:
             head = partial(load, truth.log, truth.manifests)
             runner.add(ViewFollower(opened, joining.rows, spec.buckets, lambda: dict(joining.served), head))

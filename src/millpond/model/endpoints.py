@@ -7,7 +7,7 @@ import msgspec
 KEYED = "redis"
 """The format of a sink that writes rows under keys of their own in Redis."""
 
-SINKS = ("parquet", "json", "csv", "console", "noop", "memory", KEYED)
+SINKS = ("parquet", "json", "csv", "console", "noop", "memory", "kafka", KEYED)
 """Formats a query's rows can be written in by this version."""
 
 
@@ -16,6 +16,17 @@ class Source(msgspec.Struct, frozen=True):
 
     format: str
     options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def meaning(self) -> Source:
+        """The source without what does not change which events there are: how it is reached and how fast it is read."""
+        if self.format != "kafka":
+            return self
+        kept = tuple(option for option in self.options if option[0] not in _MANNERS)
+        return Source(self.format, kept)
+
+
+_MANNERS = ("connection", "maxOffsetsPerTrigger", "failOnDataLoss")
 
 
 class Sink(msgspec.Struct, frozen=True):

@@ -68,9 +68,10 @@ class PondSpec(msgspec.Struct, frozen=True):
 
     @property
     def meaning(self) -> PondSpec:
-        """The spec without what does not change an answer: the texts of queries, who owns which bucket."""
+        """The spec without what does not change an answer: texts, who owns which bucket, in what manner is read."""
         plain = [msgspec.structs.replace(query, text="") for query in self.asked]
-        return PondSpec.of(self.streams, plain, self.instances, self.buckets)
+        streams = tuple(stream.meaning for stream in self.streams)
+        return PondSpec.of(streams, plain, self.instances, self.buckets)
 
 
 def to_json(spec: PondSpec) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millpond.errors import QueryTypeError
-from millpond.model.endpoints import Source
+from millpond.model.endpoints import Sink, Source
 from millpond.model.types import is_integer
 
 
@@ -43,13 +43,28 @@ class Derivation(msgspec.Struct, frozen=True):
     digest: str
 
 
+FAIL, DROP, DEAD_LETTER = "fail", "drop", "dead-letter"
+
+
+class Malformed(msgspec.Struct, frozen=True):
+    """What becomes of records that do not parse: the run ends, they are left out, or they go to `sink`.
+
+    `ratio`: a run ends when more of the newest records do not parse.
+    """
+
+    policy: str = FAIL
+    sink: Sink | None = None
+    ratio: float | None = None
+
+
 class Stream(msgspec.Struct, frozen=True):
     """A named source of events with its columns.
 
     `order` None: the source has no order (files, rate), and what is late depends on how it was cut into epochs.
     `max_ahead_us`: an event later than the driver's clock by more than this is dead (None: none is).
     `made_of`: Spark makes it of other streams while it reads them; it has no source of its own. `rows_of`: its events
-    are the rows of a query of the same pond, an epoch later; see `plan.chain`.
+    are the rows of a query of the same pond, an epoch later; see `plan.chain`. `malformed`: what becomes of records
+    that do not parse, where its source tells them apart.
     """
 
     name: str
@@ -59,6 +74,17 @@ class Stream(msgspec.Struct, frozen=True):
     max_ahead_us: int | None = 3_600_000_000
     made_of: Derivation | msgspec.UnsetType = msgspec.UNSET
     rows_of: str | msgspec.UnsetType = msgspec.UNSET
+    malformed: Malformed | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def on_malformed(self) -> Malformed:
+        """What becomes of records that do not parse."""
+        return Malformed() if isinstance(self.malformed, msgspec.UnsetType) else self.malformed
+
+    @property
+    def meaning(self) -> Stream:
+        """The stream without the manner in which it is read."""
+        return self if self.source is None else msgspec.structs.replace(self, source=self.source.meaning)
 
     @property
     def derived(self) -> Derivation | None:

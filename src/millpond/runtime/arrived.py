@@ -17,13 +17,15 @@ Held = dict[str, list[pa.RecordBatch]]
 
 @dataclass(slots=True)
 class Arrived:
-    """What came: `parts` by group, `newest` by stream and source partition, `late` and `selected` rows by stream."""
+    """What came: `parts` by group, `newest` by stream and source partition, `late`, `selected` and
+    `dead` rows by stream."""
 
     counts: dict[str, int] = field(default_factory=dict)
     fates: Fates = field(default_factory=dict)
     newest: dict[str, dict[str, int]] = field(default_factory=dict)
     late: Held = field(default_factory=dict)
     selected: Held = field(default_factory=dict)
+    dead: Held = field(default_factory=dict)
     parts: dict[str, list[GroupPart]] = field(default_factory=dict)
 
 
@@ -41,8 +43,8 @@ def arrived(packets: Sequence[pa.Buffer]) -> Arrived:
             for name, value in counted.items():
                 found.counts[f"{name}:{query}"] = found.counts.get(f"{name}:{query}", 0) + value
         add_fates(found.fates, header.fates)
-        apart = (found.late, late_rows_of(header, packet)), (found.selected, selected_rows_of(header, packet))
-        for held, rows in apart:
+        apart = found.dead if header.malformed is True else found.selected
+        for held, rows in ((found.late, late_rows_of(header, packet)), (apart, selected_rows_of(header, packet))):
             if rows is not None:
                 held.setdefault(header.stream, []).append(rows)
         reached = found.newest.setdefault(header.stream, {})

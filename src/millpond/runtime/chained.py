@@ -8,6 +8,7 @@ events of a source, with a source partition per instance that wrote them, and tr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +55,8 @@ def with_chained(layout: ReadLayout | None, streams: Iterable[Stream], plan: Pla
             names = sorted({*needed_columns(plan, stream.name)} | asked)
             columns = tuple(ReadColumn(name, at, types[name]) for at, name in enumerate(names, 1))
             made.append(StreamLayout(stream.name, columns, chained=True))
-    return ReadLayout((*(() if layout is None else layout.streams), *made))
+    known = layout or ReadLayout(())
+    return replace(known, streams=(*known.streams, *made))
 
 
 def chained_rows(manifest: Manifest, streams: Iterable[Stream], layout: ReadLayout) -> tuple[ChainedRows, ...]:

@@ -28,6 +28,7 @@ from millpond.runtime.columns import arrow_type
 from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.counted import counter_of, needed_events, passed_now, worth_merging
 from millpond.runtime.counting import bounded
+from millpond.runtime.dead_letters import write_dead_letters
 from millpond.runtime.deduplicated import decided
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.framed import Due, rows_of_events
@@ -91,6 +92,8 @@ def fold(
         write_late_rows(task.late.get(stream, ()), found_late, floor, task.number, delta, counts)
     for stream, found_selected in came.selected.items():
         write_selected_rows(task.plan.selections_of(stream), found_selected, delta)
+    for stream, found_dead in came.dead.items():
+        write_dead_letters(stream, found_dead, task.number, delta, counts)
     counts[f"fold_us:{WHOLE_POND}"] = lap_us() - began
     reached("fold.before_delta")
     receipt, body = delta.finish(files, task.number, instance, attempt, counts)

@@ -23,6 +23,7 @@ from millpond.runtime.atoms import atoms_of_rows, cut_atoms
 from millpond.runtime.classify import Bundle, classify, split_slices
 from millpond.runtime.columns import to_arrow
 from millpond.runtime.counting import Counts, Passed, Sources, count_rows, count_side
+from millpond.runtime.dead_letters import DeadLetters
 from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.grid import dealt_events
 from millpond.runtime.late_rows import LateCatch
@@ -51,7 +52,8 @@ def gather(
     """
     sequence = 0
     judges: dict[str, Judge] = {}
-    for table in _chunks(batches):
+    dead = DeadLetters(task)
+    for table in _chunks(dead.alive(batches)):
         position = int(table.column(0)[0].as_py())
         if position == TICK:
             continue
@@ -62,6 +64,8 @@ def gather(
             judges[stream.name] = Judge(line, ahead)
         yield from _gather_chunk(task, stream, table, judges[stream.name], partition, sequence)
         sequence += 1
+        yield from dead.packets(partition, sequence, all_of_them=False)
+    yield from dead.packets(partition, sequence, all_of_them=True)
     if not sequence:
         for instance in range(task.instances):
             yield instance, encode_packet(Header("", partition, 0, {}, {}), [])

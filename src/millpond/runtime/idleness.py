@@ -25,6 +25,16 @@ class IdleWatch:
                 self._orders[stream.name] = stream.order
                 for partition in stream.order.partitions:
                     self._active_us[stream.name, partition] = now_us
+    def expect(self, streams: Sequence[Stream], now_us: int) -> None:
+        """Take note of source partitions that are new: they are waited for from now on."""
+        for stream in streams:
+            before = self._orders.get(stream.name)
+            if before is None or stream.order is None or before.partitions == stream.order.partitions:
+                continue
+            if before.partitions:
+                for name in {*stream.order.partitions} - {*before.partitions}:
+                    self._active_us.setdefault((stream.name, name), now_us)
+            self._orders[stream.name] = stream.order
 
     def idle(self, known: dict[str, dict[str, int]], now_us: int) -> dict[str, frozenset[str]]:
         """Idle partitions per stream; `known`: the largest time per partition that the log holds."""

@@ -8,6 +8,9 @@ from typing import NamedTuple
 TICK = -1
 """The `stream` column of a tick: a row that carries no event."""
 
+DEAD = -2
+"""The `stream` column of a record that did not parse: what is known of it is in the last column, `dead`."""
+
 
 class ReadColumn(NamedTuple):
     """A column of a stream: its name in expressions, its position in the frame, its SQL type.
@@ -40,10 +43,12 @@ class StreamLayout(NamedTuple):
 class ReadLayout:
     """The frame's first column, `stream`, is a position in `streams`, or `TICK`; all others follow flat.
 
-    Columns of other streams than the row's own are NULL.
+    Columns of other streams than the row's own are NULL. `malformed`: for each source that tells apart what does not
+    parse its name, its policy and its ratio (see `model.stream.Malformed`); the frame then has the column `dead`.
     """
 
     streams: tuple[StreamLayout, ...]
+    malformed: tuple[tuple[str, str, float | None], ...] = ()
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -58,7 +58,7 @@ class Header(msgspec.Struct):
     """Where a packet comes from and what its task saw: `newest_us` is the largest event time per source partition.
 
     `counts` and `fates` travel to one instance only, and so do late rows and those of stateless queries: `late_size`
-    and `selected_size` bytes of them.
+    and `selected_size` bytes of them. `malformed`: what is of the size of selected rows are dead letters.
     """
 
     stream: str
@@ -70,6 +70,7 @@ class Header(msgspec.Struct):
     fates: list[SourceFates] = []
     late_size: int = 0
     selected_size: int | msgspec.UnsetType = msgspec.UNSET
+    malformed: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class GroupPart(NamedTuple):

@@ -33,13 +33,14 @@ from millpond.faults import reached
 from millpond.log.manifest import Manifest, Manifests
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Committed, Run, Steps, Writer, perform
-from millpond.log.records import ChangeRecord, EpochRecord, Receipt
+from millpond.log.records import ChangeRecord, EpochRecord, Offsets, Receipt
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import Owners
 from millpond.reconfigure.apply import arranged, clear_tables, is_read
 from millpond.reconfigure.changes import Change
 from millpond.reconfigure.desk import Desk, Make
 from millpond.runtime.carried import Carrier
+from millpond.runtime.dead_letters import Breaker
 from millpond.runtime.epoch import (
     Batch,
     Idle,
@@ -55,6 +56,7 @@ from millpond.runtime.epoch import (
 from millpond.runtime.followers.slots import Wanted
 from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.layout import ReadLayout
+from millpond.runtime.offsets import with_partitions
 from millpond.runtime.tasks import FoldTask
 from millpond.spark.checkpoint import check_continues, check_names, own_checkpoint, query_id, read_offsets, repair
 from millpond.spark.failures import explained
@@ -129,6 +131,7 @@ class Driver:
         self._read_for: Setting | None = None
         self._arranged: PondSpec | None = None
         self._watch = IdleWatch(setting.streams, now_us())
+        self._breaker = Breaker()
 
     def take_over(self, version: str, spec: Callable[[Manifest], str]) -> int:
         """Claim the log, see `Writer.take_over`; every older driver is fenced from then on. Returns the number."""
@@ -283,6 +286,7 @@ class Driver:
             run = self._perform(self._writer.drain())
             self._arrange(run.manifest)
             offsets = dict(run.manifest.offsets)
+            self._expect(offsets)
             batch = Batch(run.manifest.spark_query, run.manifest.batch, offsets, offsets)
             try:
                 packets = packets_of(self._spark, None, gather_task(self._setting, run), self._open_files)
@@ -321,6 +325,7 @@ class Driver:
         if isinstance(run, AlreadyTrue):
             return
         self._arrange(run.manifest)
+        self._expect(end)
         if self._setting is not self._read_for and not is_read(self._setting):
             self._rereading = True
             raise _Stopped
@@ -341,6 +346,13 @@ class Driver:
             self._perform(self._writer.commit(map_record(run, self._writer.token, *wanted, now_us())))
             reached("map.after")
 
+    def _expect(self, offsets: Offsets) -> None:
+        """Wait for all source partitions that offsets name."""
+        streams = with_partitions(self._setting.streams, offsets)
+        if streams != self._setting.streams:
+            self._setting = self._setting._replace(streams=streams)
+            self._watch.expect(streams, now_us())
+
     def _run_batch(
         self, run: Run, batch: Batch, packets: DataFrame, drained: int | None = None, idle: Idle | None = None
     ) -> None:
@@ -351,6 +363,7 @@ class Driver:
         worked = now_us() - began
         reached("epoch.after_job")
         record, body = assemble(self._setting, run, task, batch, deltas, now_us(), self._followed())
+        self._breaker.check(self._setting.layout, record)
         done = self._perform(self._writer.commit(record, body))
         if isinstance(done, Committed):
             self._watch.committed(record, now_us())

@@ -15,6 +15,7 @@ from millpond.errors import (
     LateSchemaError,
     MillpondError,
     NoMemoryError,
+    OffsetGapError,
     SourceError,
     SparkError,
     from_text,
@@ -30,6 +31,7 @@ _MODULE = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _MISMATCH = re.compile(r"while reading file (\S+?)\.? (Data type mismatches [^\n]*?)(?:\.? SQLSTATE|\n|$)")
 _FILE = re.compile(r"\[FAILED_READ_FILE[.\w]*\] [^\n]*?file (\S+?)\.?(?:\s|$)")
 _RECORD = re.compile(r"\[MALFORMED_RECORD_IN_PARSING[.\w]*\] ([^\n]*)")
+_LOST = re.compile(r"\[KAFKA_DATA_LOSS[.\w]*\] [^\n]*|[^\n]*[Ss]ome data may have been lost[^\n]*")
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?([\w$]+(?:: [^\n]*)?)$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Exit|Interrupt)(?:: [^\n]*)?)$", re.MULTILINE)
 
@@ -78,6 +80,12 @@ def _of_machine(text: str) -> MillpondError | None:
 
 
 def _of_input(text: str) -> MillpondError | None:
+    if found := _LOST.search(text):
+        return OffsetGapError(
+            f"Kafka no longer has what comes next: {_shortened(found.group())}.",
+            "Its retention deleted records before they were read. Set failOnDataLoss 'false' in the stream's OPTIONS to"
+            " go on with what is left; what was committed stands.",
+        )
     if found := _MISMATCH.search(text):
         return LateSchemaError(
             f"{found[1]} does not fit its stream: {found[2]}.",

@@ -30,6 +30,7 @@ from millpond.spark.extract import Extraction, Terms
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
 from millpond.spark.joins import extract_any
+from millpond.spark.kafka import declared
 from millpond.spark.lookups import Lookups, Places, Refreshed, lookups, refreshed
 from millpond.spark.mapped import BatchFunction, batches_of
 from millpond.spark.parameters import marked
@@ -92,8 +93,8 @@ class FrontEnd:
         return MappingProxyType(self._foreigns)
 
     @unlogged()
-    def declare(self, stream: Stream, watermark: Watermark | None = None) -> None:
-        """Make a stream readable by its name; with a `watermark`, texts need none of their own.
+    def declare(self, stream: Stream, watermark: Watermark | None = None) -> DataFrame:
+        """Make a stream readable by its name, and as a frame; with a `watermark`, texts need none of their own.
 
         Raises:
             QueryTypeError: another stream has this name, or it has no source, or the name is no plain word.
@@ -101,14 +102,16 @@ class FrontEnd:
         """
         if not (stream.name.isidentifier() and stream.name.isascii()):
             raise QueryTypeError(f"`{stream.name}` cannot name a stream.", "Use letters, digits and underscores.")
+        stream = declared(stream)
         check_order(stream)
         known = self._known(stream.name)
         if known is not None and known != stream:
             raise QueryTypeError(
                 f"A stream {known.name} is declared already, with another value.", "Choose another name."
             )
-        register(self._spark, stream, watermark)
+        frame = register(self._spark, stream, watermark)
         self._streams[stream.name] = stream
+        return frame
 
     @unlogged()
     def view(self, name: str, text: str) -> None:
@@ -182,7 +185,7 @@ class FrontEnd:
         if known is None:
             raise QueryTypeError(f"There is no stream {stream}.", "Declare it first.")
         evolves = self._spark.conf.get("spark.sql.streaming.queryEvolution.enableSourceEvolution") == "true"
-        frame = load(self._spark, known, named=evolves)
+        frame = load(self._spark, known, named=evolves, analysed_only=True)
         batches = batches_of(known.name, function, tuple(frame.columns), schema, version)
         return self._show(name, lambda: frame.mapInArrow(batches, batches.makes), "")  # type: ignore[arg-type]
 

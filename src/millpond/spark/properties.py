@@ -11,14 +11,20 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from millpond.errors import QueryTypeError
+from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
-from millpond.model.stream import Order, Stream, check_order
+from millpond.model.stream import DEAD_LETTER, DROP, FAIL, Malformed, Order, Stream, check_order
 from millpond.plan.deduplication import deduplicated
 from millpond.plan.modes import FINAL, with_mode
 from millpond.spark.catalyst import Catalyst
 
-STREAM_PROPERTIES = ("order.partition", "order.offset", "order.partitions", "idle_after", "max_ahead")
-"""Their names; the first two are column names, `order.partitions` is a list with commas, the others are durations."""
+STREAM_PROPERTIES = (
+    "order.partition", "order.offset", "order.partitions", "idle_after", "max_ahead",
+    "malformed", "dead.path", "dead.ratio",
+)  # fmt: skip
+"""Their names; the first two are column names, `order.partitions` is a list with commas, the next two are durations;
+the others say what becomes of records that do not parse.
+"""
 
 
 class Mode(NamedTuple):
@@ -76,12 +82,12 @@ def with_times(catalyst: Catalyst, stream: Stream, properties: dict[str, str]) -
             f"The stream {stream.name} has '{given[0]}' without '{missing}'.", "Name both columns, or neither."
         )
     for name in ("order.partitions", "idle_after"):
-        if name in properties and not given:
+        if name in properties and not given and stream.order is None:
             raise QueryTypeError(
                 f"'{name}' of the stream {stream.name} needs an order.", "Add 'order.partition' and 'order.offset'."
             )
-    if given:
-        order = Order(properties[_ORDER[0]], properties[_ORDER[1]])
+    order = Order(properties[_ORDER[0]], properties[_ORDER[1]]) if given else stream.order
+    if order is not None:
         if "order.partitions" in properties:
             names = tuple(name.strip() for name in properties["order.partitions"].split(",") if name.strip())
             order = msgspec.structs.replace(order, partitions=names)
@@ -94,7 +100,37 @@ def with_times(catalyst: Catalyst, stream: Stream, properties: dict[str, str]) -
     elif "max_ahead" in properties:
         stream = msgspec.structs.replace(stream, max_ahead_us=_duration_us(catalyst, stream, "max_ahead", properties))
     check_order(stream)
-    return stream
+    return with_malformed(stream, properties)
+
+
+def with_malformed(stream: Stream, properties: dict[str, str]) -> Stream:
+    """The stream with what its properties say of records that do not parse.
+
+    Raises:
+        QueryTypeError: they contradict each other, or are of a stream whose source does not tell.
+    """
+    policy, path, ratio = (properties.get(name) for name in ("malformed", "dead.path", "dead.ratio"))
+    if policy is None and path is None and ratio is None:
+        return stream
+    if stream.source is None or stream.source.format != "kafka":
+        raise QueryTypeError(
+            f"What does not parse is told apart for streams of Kafka, which {stream.name} is not.",
+            "Use the option mode of its source.",
+        )
+    policy = (DEAD_LETTER if path else FAIL) if policy is None else policy.lower()
+    if policy not in (FAIL, DROP, DEAD_LETTER):
+        raise QueryTypeError(f"'malformed' of {stream.name} is {policy!r}.", "Write 'fail', 'drop' or 'dead-letter'.")
+    if (policy == DEAD_LETTER) != bool(path):
+        cure = "Add 'dead.path'." if policy == DEAD_LETTER else "Leave out 'dead.path', or write 'dead-letter'."
+        raise QueryTypeError(f"'malformed' of {stream.name} does not fit 'dead.path'.", cure)
+    try:
+        most = None if ratio is None else float(ratio)
+    except ValueError:
+        most = -1.0
+    if most is not None and not 0 <= most < 1:
+        raise QueryTypeError(f"'dead.ratio' of {stream.name} is {ratio!r}.", "Write a number from 0 to below 1.")
+    sink = Sink("parquet", path) if path else None
+    return msgspec.structs.replace(stream, malformed=Malformed(policy, sink, most))
 
 
 def _duration_us(catalyst: Catalyst, stream: Stream, name: str, properties: dict[str, str]) -> int:

@@ -10,18 +10,23 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-from millpond.errors import QueryTypeError, SourceError
+from millpond.errors import QueryTypeError, SourceError, UnsupportedQuery
 from millpond.log.protocol import TICK as TICK_STREAM
-from millpond.model.stream import Stream
-from millpond.runtime.layout import TICK, ReadColumn, ReadLayout, StreamLayout
+from millpond.model.endpoints import Source
+from millpond.model.stream import DROP, Stream
+from millpond.runtime.dead_letters import policy_of
+from millpond.runtime.layout import DEAD, TICK, ReadColumn, ReadLayout, StreamLayout
 from millpond.spark.branches import Branch, Derived, Elements, Function, Looked, is_harmless
 from millpond.spark.catalyst import Catalyst, JavaObject, analysed, items, references
 from millpond.spark.foreign import Projected
 from millpond.spark.functions import guarded
+from millpond.spark.kafka import DEAD as KAFKA_DEAD
+from millpond.spark.kafka import kafka_frame, stand_in_path, tells_malformed
 from millpond.spark.keyed import ALIVE, met
 from millpond.spark.mapped import mapped
 
-_OWN_SCHEMA = ("rate", "rate-micro-batch", "kafka")
+_DEAD = "dead"
+_OWN_SCHEMA = ("rate", "rate-micro-batch")
 
 
 class Watermark(NamedTuple):
@@ -48,16 +53,25 @@ class Reading(NamedTuple):
     times: frozenset[str]
 
 
-def load(spark: SparkSession, stream: Stream, *, named: bool = True) -> DataFrame:
+def load(spark: SparkSession, stream: Stream, *, named: bool = True, analysed_only: bool = False) -> DataFrame:
     """The stream as a streaming DataFrame; `named` gives its source the stream's name in the checkpoint.
+
+    `analysed_only`: it will not be read; otherwise one that tells apart what does not parse has the column `kafka.DEAD`
+    besides its own.
 
     Raises:
         QueryTypeError: the stream has no source.
         SourceError: Spark cannot open it.
+        SetupError: what it takes to read it is not there.
     """
     source = stream.source
     if source is None:
         raise QueryTypeError(f"The stream {stream.name} has no source.", "Declare it with a format and options.")
+    path = stand_in_path(stream)
+    if path is not None:
+        if not analysed_only:
+            return kafka_frame(spark, stream, stream.name if named else None)
+        source = Source("json", (("path", path),))
     reader = spark.readStream.format(source.format).options(**dict(source.options))
     if named:
         reader = reader.name(stream.name)
@@ -79,7 +93,7 @@ def register(spark: SparkSession, stream: Stream, watermark: Watermark | None = 
         QueryTypeError, SourceError: as `load`.
     """
     evolves = spark.conf.get("spark.sql.streaming.queryEvolution.enableSourceEvolution") == "true"
-    frame = load(spark, stream, named=evolves)
+    frame = load(spark, stream, named=evolves, analysed_only=True)
     if watermark is not None:
         frame = frame.withWatermark(*watermark)
     frame.createOrReplaceTempView(stream.name)
@@ -111,6 +125,7 @@ def read(spark: SparkSession, wanted: Sequence[Wanted], *, tick: bool = True) ->
             bases[base.name] = base
             copies.setdefault(base.name, []).append(_Copy(index, want, branch))
     parts = [_Base(spark, bases[name], of).frame(layouts) for name, of in copies.items()]
+    told = [(base.name, *policy_of(base.on_malformed)) for base in bases.values() if tells_malformed(base)]
     if tick:
         rate = spark.readStream.name(TICK_STREAM).format("rate").option("rowsPerSecond", 1).option("numPartitions", 1)
         parts.append(rate.load().select(F.lit(TICK).alias("stream")))
@@ -118,10 +133,11 @@ def read(spark: SparkSession, wanted: Sequence[Wanted], *, tick: bool = True) ->
         raise QueryTypeError("There is nothing to read: no stream and no tick.", "Declare a stream.")
     kinds = {field.name: field.dataType for part in parts for field in part.schema.fields}
     names = [f"c{i}_{n}" for i, layout in enumerate(layouts) for n in range(len(layout.columns))]
+    names += [_DEAD] if _DEAD in kinds else []
     frame = _padded(parts[0], names, kinds)
     for other in parts[1:]:
         frame = frame.union(_padded(other, names, kinds))
-    return frame, ReadLayout(tuple(layouts))
+    return frame, ReadLayout(tuple(layouts), tuple(told))
 
 
 def _order(stream: Stream) -> tuple[str | None, str | None]:
@@ -155,8 +171,13 @@ class _Base:
         self._catalyst = Catalyst(spark)
         self._copies = copies
         self._frame = load(spark, base)
+        sides = [side for copy in copies if copy.branch is not None for side in copy.branch.sides]
+        if tells_malformed(base) and any(isinstance(side, Function) for side in sides):
+            self._frame = _without_dead(self._frame, base)
         self._attributes = self._named(self._frame)
         names = list(self._attributes)
+        told = KAFKA_DEAD in names
+        self._dead: Column | None = self._catalyst.column(self._attributes[KAFKA_DEAD]) if told else None
         self._ordered = base.order is not None
         self._which: Column | None = None
         if len(copies) > 1:
@@ -185,15 +206,21 @@ class _Base:
     def frame(self, layouts: Sequence[StreamLayout]) -> DataFrame:
         """The column `stream` and the columns of every stream that this source is part of."""
         made: dict[str, list[tuple[int, Column]]] = {"stream": []}
+        if self._dead is not None:
+            made[_DEAD] = [(0, self._dead)]  # told once, however many copies there are
         for number, copy in enumerate(self._copies):
             values = self._joined(number, copy)
-            made["stream"].append((number, F.lit(copy.place)))
+            mine = F.lit(copy.place)
+            made["stream"].append((number, mine if self._dead is None else F.when(self._dead.isNull(), mine)))
             for place, name in enumerate(copy.want.columns):
                 made.setdefault(f"c{copy.place}_{place}", []).append((number, self._catalyst.column(values[name])))
             for place, (_, expression) in enumerate(copy.want.foreigns, len(copy.want.columns)):
                 attempt = self._catalyst.column(self._catalyst.attempt(self._placed(expression, values)))
                 made.setdefault(f"c{copy.place}_{place}", []).append((number, attempt))
-        return self._frame.select(*(self._chosen(of).alias(name) for name, of in made.items()))
+        chosen = {name: self._chosen(of) for name, of in made.items()}
+        if self._dead is not None:
+            chosen["stream"] = F.coalesce(chosen["stream"], F.lit(DEAD))
+        return self._frame.select(*(value.alias(name) for name, value in chosen.items()))
 
     def _chosen(self, values: list[tuple[int, Column]]) -> Column:
         """The value of whichever copy a row is."""
@@ -230,6 +257,8 @@ class _Base:
             condition = self._catalyst.column(self._placed(side.condition, values))
             if self._which is not None:
                 condition = (self._which == number) & condition
+            if self._dead is not None:
+                condition = self._dead.isNull() & condition
             # a shuffle would mix the source partitions, and with them the order
             self._frame = self._frame.join(F.broadcast(right) if self._ordered else right, condition, "left")
         return {name: self._placed(column, values) for name, column in copy.branch.columns.items()}
@@ -256,6 +285,8 @@ class _Base:
         given = self._catalyst.column(array)
         if self._which is not None:
             given = F.when(self._which == number, given)
+        if self._dead is not None:
+            given = F.when(self._dead.isNull(), given)
         before = len(self._frame.columns)
         self._frame = self._frame.select("*", F.posexplode_outer(given))
         place, *rest = map(self._catalyst.column, items(analysed(self._frame).output())[before:])
@@ -279,6 +310,20 @@ class _Base:
             self._catalyst.alias(values[str(old.name())], str(old.name()), old) for old in references(expression)
         ]
         return self._catalyst.substitute(expression, names)
+
+
+def _without_dead(frame: DataFrame, base: Stream) -> DataFrame:
+    """What a function of batches may see of a stream whose records may be malformed: those that parse.
+
+    Raises:
+        UnsupportedQuery: the others are wanted, and a function's rows have no place for them.
+    """
+    if base.on_malformed.policy != DROP:
+        raise UnsupportedQuery(
+            f"A function of batches over {base.name} would see records that do not parse.",
+            "Leave these out: TBLPROPERTIES ('malformed' = 'drop').",
+        )
+    return frame.where(F.col(KAFKA_DEAD).isNull()).drop(KAFKA_DEAD)
 
 
 def _padded(frame: DataFrame, names: list[str], kinds: dict[str, DataType]) -> DataFrame:

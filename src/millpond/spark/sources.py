@@ -53,6 +53,7 @@ from millpond.spark.catalyst import (
     type_of,
 )
 from millpond.spark.foreign import check_stable, tree_of
+from millpond.spark.kafka import stand_in_path
 from millpond.spark.keyed import ALIVE, KeyedPartner, asked_by, keyed_in
 from millpond.spark.mapped import Batches, batches_in
 from millpond.spark.relations import relation_tree
@@ -176,6 +177,7 @@ def named_stream(stream: Stream, streams: Sequence[Stream]) -> Stream:
     """The one of `streams` that equals it by value, or itself under a name made of its digest."""
     path = _options(stream.source).get("path", "") if stream.source else ""
     known = next((other for other in streams if other.upstream is not None and path == rows_path(other.name)), None)
+    known = known or next((other for other in streams if path and path == stand_in_path(other)), None)
     known = known or next((other for other in streams if same_source(other, stream)), None)
     if known is not None:
         return known
@@ -449,7 +451,7 @@ class _Deriver:
 
         trees = [
             [
-                json.loads(msgspec.json.encode(branch.base)),
+                json.loads(msgspec.json.encode(branch.base.meaning)),
                 [self._tree(side, label) for side in branch.sides],
                 [[name, tree_of(self._catalyst, column, label)] for name, column in branch.columns.items()],
             ]

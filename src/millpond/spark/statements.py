@@ -21,6 +21,8 @@ from millpond.plan.modes import FINAL
 from millpond.runtime.followers.keyed import SINK_OPTIONS, check_address
 from millpond.spark.catalyst import Catalyst, JavaObject, items, kind_of, optional, pairs
 from millpond.spark.gate import check_size, parse
+from millpond.spark.kafka import KAFKA, declared, refuse_kafka
+from millpond.spark.kafka import OPTIONS as KAFKA_OPTIONS
 from millpond.spark.keyed import OPTIONS as KEYED_OPTIONS
 from millpond.spark.latest import FORMAT, OPTIONS
 from millpond.spark.properties import STREAM_PROPERTIES, Mode, Repeats, with_times
@@ -52,6 +54,7 @@ PROVIDERS = {
     "ignoreLeadingWhiteSpace ignoreTrailingWhiteSpace nullValue nanValue positiveInf negativeInf maxColumns "
     "maxCharsPerColumn charToEscapeQuoteEscaping emptyValue unescapedQuoteHandling",
     "rate": "rowsPerSecond rampUpTime numPartitions",
+    KAFKA: KAFKA_OPTIONS,
 }
 """Sources that a file may declare, and their options."""
 
@@ -61,9 +64,10 @@ _REFRESH = "refresh"
 _RATE = (Field("timestamp", "timestamp"), Field("value", "bigint"))
 _FOLDERS = ("parquet", "json", "csv")
 _FILE_SINKS = tuple(sink for sink in SINKS if sink != "memory")
+_TOPIC = ("topic", "connection", "transactions")
 _PROPERTIES = (
     "path", "serve", "late.path", "late.format", "emit", "correct.for", "deduplicate", "deduplicate.within",
-    *SINK_OPTIONS,
+    *SINK_OPTIONS, *_TOPIC,
 )  # fmt: skip
 _TOKEN = re.compile(
     r"""--(?:\\\n|[^\r\n])*          # a comment to the end of the line
@@ -245,11 +249,13 @@ def _stream(catalyst: Catalyst, plan: JavaObject) -> Stream:
         options["path"] = _plain_path(str(location))
     known = {option.lower(): option for option in PROVIDERS[provider].split()}
     for option in options:
+        if provider == KAFKA:
+            refuse_kafka(name, option)
         _known(option, known, f"an option of {provider}")
     columns = tuple(
         Field(str(column.name()), str(column.dataType().catalogString())) for column in items(plan.columns())
     )
-    stream = Stream(name, _columns(name, provider, columns, options), _source(provider, options, known))
+    stream = declared(Stream(name, _columns(name, provider, columns, options), _source(provider, options, known)))
     return with_times(catalyst, stream, _properties(spec, STREAM_PROPERTIES, "a property of a stream"))
 
 
@@ -264,7 +270,7 @@ def _columns(name: str, provider: str, columns: tuple[Field, ...], options: dict
         return _RATE
     if not columns:
         raise QueryTypeError(f"The stream {name} declares no columns.", "List them: CREATE TABLE name (a INT, …).")
-    if not any(option.lower() == "path" for option in options):
+    if provider != KAFKA and not any(option.lower() == "path" for option in options):
         raise QueryTypeError(f"The stream {name} has no path.", "Add OPTIONS (path '…').")
     return columns
 
@@ -318,6 +324,11 @@ def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
         raise QueryTypeError(f"{name} has a {next(iter(own))}, but is written as {provider}.", "Write USING redis.")
     check_address(name, own.get("address"))
     sink = msgspec.structs.replace(sink, options=tuple(sorted(own.items())))
+    topic = tuple(sorted((option, properties[option]) for option in _TOPIC if option in properties))
+    if topic and provider != KAFKA:
+        raise QueryTypeError(f"{name} has '{topic[0][0]}', but is not written to Kafka.", "Write USING kafka.")
+    if provider == KAFKA:
+        sink = Sink(KAFKA, None, topic)
     serve = properties.get("serve", "false").lower()
     if serve not in ("true", "false"):
         raise QueryTypeError(f"'serve' of {name} is {serve}.", "Write 'true' or 'false'.")
@@ -339,8 +350,8 @@ def _late(name: str, provider: str, properties: dict[str, str]) -> Sink | None:
         format_ = provider
         if provider not in _FOLDERS:
             raise QueryTypeError(f"'late.path' of {name} has no format.", "Add 'late.format' = 'parquet'.")
-    if format_ not in _FILE_SINKS or format_ in ("noop", KEYED):
-        known = ", ".join(sink for sink in _FILE_SINKS if sink not in ("noop", KEYED))
+    if format_ not in _FILE_SINKS or format_ in ("noop", KAFKA, KEYED):
+        known = ", ".join(sink for sink in _FILE_SINKS if sink not in ("noop", KAFKA, KEYED))
         raise UnsupportedQuery(f"The late rows of {name} are to be written as {format_}.", f"Use one of {known}.")
     return _sink(name, format_, "late.path", path)
 

@@ -26,23 +26,23 @@ class CursorFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     def read(self) -> int:
         """The stored number, or -1; PlaceError when the folder cannot be read."""
-        with explained(self._path.parent):
+        with explained(self.path.parent):
             try:
-                return msgspec.json.decode(self._path.read_bytes(), type=_Stored).n
+                return msgspec.json.decode(self.path.read_bytes(), type=_Stored).n
             except (FileNotFoundError, msgspec.MsgspecError):
                 return NOTHING_APPLIED
 
     def write(self, n: int) -> None:
         """Store `n`; PlaceError when the folder cannot be written."""
-        temporary = self._path.with_name(f".{self._path.name}-{writer_token()}")
-        with explained(self._path.parent):
+        temporary = self.path.with_name(f".{self.path.name}-{writer_token()}")
+        with explained(self.path.parent):
             try:
                 temporary.write_bytes(msgspec.json.encode(_Stored(n)))
-                os.replace(temporary, self._path)
+                os.replace(temporary, self.path)
             finally:
                 temporary.unlink(missing_ok=True)
 

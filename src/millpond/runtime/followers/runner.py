@@ -268,9 +268,28 @@ class Runners:
 
     def __init__(self, *runners: Runner) -> None:
         self._runners = runners
+        self._started = False
+
+    @property
+    def first(self) -> Runner:
+        """The one whose followers wait for nobody."""
+        return self._runners[0]
+
+    def join(self, runner: Runner) -> None:
+        """Take one more; it starts when the others do, or now."""
+        self._runners = (*self._runners, runner)
+        if self._started:
+            runner.start()
+
+    def remove(self, name: str) -> None:
+        """See `Runner.remove`."""
+        for runner in self._runners:
+            if name in runner.cursors():
+                runner.remove(name)
 
     def start(self) -> None:
         """Start every thread."""
+        self._started = True
         for runner in self._runners:
             runner.start()
 

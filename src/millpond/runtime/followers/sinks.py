@@ -1,6 +1,7 @@
 """One follower per query with a sink, one more where its late rows have one; `sink_follower` makes them.
 
 parquet, json, csv   folder.FolderSink    exactly once: names by n, created if absent
+kafka                kafka.KafkaSink      exactly once for readers of committed records: a transaction per record
 console              ConsoleSink          at least once: a crash after printing prints again
 noop                 NoopSink             only a cursor
 redis                keyed.KeyedSink      at least once, but never an older row over a newer
@@ -18,12 +19,13 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.errors import QueryError, UnsupportedQuery
+from millpond.errors import QueryError, SetupError, UnsupportedQuery
 from millpond.log.follower import NOTHING_APPLIED, Follower
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.model.endpoints import KEYED, SINKS, Sink
 from millpond.model.selection import AnyQuery
+from millpond.runtime.dead_letters import group_of
 from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next
 from millpond.runtime.followers.folder import FolderSink, folder_cursor, local_folder
 from millpond.runtime.followers.formats import format_of, is_folder
@@ -189,7 +191,31 @@ def sink_follower(
     if sink.format == KEYED and opens is not None:
         target, file = target_of(query, sink), _cursor_path(cursors, query.name)
         return KeyedSink(query.name, pond_id, target, rows, file, opens(dict(sink.options).get("address")), since)
+    if sink.format == "kafka" and not late:
+        return kafka_sink(query, pond_id, rows, cursors, since)
     raise UnsupportedQuery(f"There is no sink {sink.format}.", f"Use one of {', '.join(SINKS)}.")
+
+
+def kafka_sink(query: AnyQuery, pond_id: str, rows: RowsReader, cursors: Path, since: int) -> Follower:
+    """The follower that carries a query's rows into a topic.
+
+    SetupError: the library for Kafka is missing. QueryTypeError, UnsupportedQuery: the sink does not fit.
+    """
+    try:
+        from millpond.runtime.followers.kafka import KafkaSink
+    except ImportError as error:
+        raise SetupError(
+            f"The library for Kafka is missing: {error}.", "Run `pip install 'millpond[kafka]'`."
+        ) from error
+    return KafkaSink(query, pond_id, rows, cursors, since)
+
+
+def dead_letter_follower(stream: str, sink: Sink, pond_id: str, rows: RowsReader) -> Follower:
+    """The follower that carries records of a stream that did not parse to their folder; `rows` reads such.
+
+    ForeignPondError, PlaceError: see `FolderSink`.
+    """
+    return FolderSink(group_of(stream), pond_id, local_folder(sink.path or ""), format_of(sink), rows)
 
 
 def sink_cursor(query: AnyQuery, cursors: Path) -> int | None:
@@ -200,6 +226,8 @@ def sink_cursor(query: AnyQuery, cursors: Path) -> int | None:
     """
     if is_folder(query.sink):
         return folder_cursor(local_folder(query.sink.path or ""))
+    if query.sink.format == "kafka":
+        return CursorFile(cursors / f"{quote(query.name, safe='')}.kafka").read()
     return None if query.sink.format == "memory" else _cursor_file(cursors, query.name).read()
 
 

@@ -1,0 +1,131 @@
+"""Dead letters for people: what there is in a folder of them, and sending them again; no Spark is needed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from millpond.errors import ForeignPondError, PlaceError, SetupError
+from millpond.runtime.dead_letters import group_of
+from millpond.runtime.followers.folder import MARKER_NAME, Marker
+
+SHOWN_BYTES = 200
+"""So much of a value is shown."""
+
+
+class Kind(NamedTuple):
+    """Dead letters of one topic and reason: how many, and the times of the first and the last."""
+
+    topic: str
+    reason: str
+    letters: int
+    first: Any
+    last: Any
+
+
+def marker_of(folder: Path) -> Marker:
+    """Whose dead letters a folder holds.
+
+    Raises:
+        ForeignPondError: it holds none.
+    """
+    try:
+        marker = msgspec.json.decode((folder / MARKER_NAME).read_bytes(), type=Marker)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ForeignPondError(f"{folder} holds no dead letters: {error}.", "Name what 'dead.path' names.") from error
+    if not marker.query.startswith(group_of("")):
+        raise ForeignPondError(f"{folder} holds rows of {marker.query}.", "Name what 'dead.path' names.")
+    return marker
+
+
+def parts(folder: Path) -> Iterator[tuple[int, pa.Table]]:
+    """The dead letters of each record of the log, by its number, in order.
+
+    Raises:
+        ForeignPondError: the folder holds none.
+        PlaceError: a file does not read.
+    """
+    marker_of(folder)
+    for path in sorted(folder.glob("part-*.parquet")):
+        try:
+            yield int(path.stem.removeprefix("part-")), pq.read_table(path)
+        except (OSError, pa.ArrowException) as error:
+            raise PlaceError(f"{path} cannot be read: {error}.", "Restore it from a copy.") from error
+
+
+def kinds(folder: Path) -> list[Kind]:
+    """What there is, most first."""
+    tables = [table for _, table in parts(folder)]
+    if not tables:
+        return []
+    grouped = pa.concat_tables(tables).group_by(["topic", "reason"])
+    found = grouped.aggregate([("offset", "count"), ("timestamp", "min"), ("timestamp", "max")]).to_pylist()
+    rows = [Kind(r["topic"], r["reason"], r["offset_count"], r["timestamp_min"], r["timestamp_max"]) for r in found]
+    return sorted(rows, key=lambda kind: (-kind.letters, kind.topic, kind.reason))
+
+
+def lines(folder: Path, limit: int) -> Iterator[str]:
+    """The newest dead letters, the newest first, as text."""
+    shown = 0
+    for _, table in reversed(list(parts(folder))):
+        for row in reversed(table.to_pylist()):
+            if shown == limit:
+                return
+            shown += 1
+            yield f"{row['topic']}-{row['partition']} at {row['offset']}, {row['timestamp']}: {row['reason']}"
+            yield f"  {_text(row['value'])}"
+
+
+def replay(folder: Path, connection: str | None, topic: str | None) -> int:
+    """Send the dead letters that were not sent before to where they came from, or to `topic`; tells how many.
+
+    Those of one record of the log are one transaction, so a crash repeats nothing.
+
+    Raises:
+        SetupError: the library for Kafka is missing, or there is no such connection.
+        StoreError: Kafka did not take them.
+    """
+    try:
+        from millpond.runtime.followers.kafka_publisher import ANY_PARTITION, Message, Publisher
+    except ImportError as error:
+        raise SetupError(
+            f"The library for Kafka is missing: {error}.", "Run `pip install 'millpond[kafka]'`."
+        ) from error
+    marker = marker_of(folder)
+    found = list(parts(folder))
+    if not found:
+        return 0
+    target = topic or pc.min(found[0][1]["topic"]).as_py()
+    digest = hashlib.sha256(msgspec.json.encode([marker.pond, marker.query, target])).hexdigest()[:16]
+    publisher = Publisher(f"millpond-replay-{digest}", target, connection)
+    sent, done = 0, publisher.reached()
+    for n, table in found:
+        if n <= done:
+            continue
+        rows = table.to_pylist()
+        publisher.begin(
+            Message(
+                topic or row["topic"], row["key"], row["value"],
+                [("millpond-replay", f"{row['topic']}-{row['partition']}@{row['offset']}")],
+                ANY_PARTITION if topic else row["partition"],
+            )
+            for row in rows
+        )  # fmt: skip
+        publisher.commit(n)
+        sent += len(rows)
+    publisher.close()
+    return sent
+
+
+def _text(value: bytes | None) -> str:
+    if value is None:
+        return "(no value)"
+    text = value[:SHOWN_BYTES].decode("utf-8", "backslashreplace")
+    return text + ("…" if len(value) > SHOWN_BYTES else "")

@@ -1,0 +1,146 @@
+"""Named connections: how a broker is reached, told by whoever runs a pond, never by who writes its queries.
+
+The variable `MILLPOND_CONNECTIONS` names a JSON file:
+
+    {"prod": {"servers": "a.example:9093", "security": "sasl_ssl", "mechanism": "SCRAM-SHA-512",
+              "user": "pond", "password": {"env": "KAFKA_PASSWORD"}, "ca": "/etc/ssl/kafka.pem"}}
+
+A pond knows the name only: neither address nor secret enters its log. A secret is never in the file itself, which
+says where it is: in a variable or in another file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from millpond.errors import SetupError
+
+VARIABLE = "MILLPOND_CONNECTIONS"
+"""The variable that names the file."""
+
+_JAAS = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+_SERVERS = re.compile(r"[A-Za-z0-9._\[\]:-]+:\d+(,[A-Za-z0-9._\[\]:-]+:\d+)*")
+_CURE = f"Mend the file that {VARIABLE} names; docs/guide/kafka.md shows one."
+
+
+class Secret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a secret is: in a variable, or in a file, whose last line end is no part of it."""
+
+    env: str | None = None
+    file: str | None = None
+
+    def value(self) -> str:
+        """The secret.
+
+        Raises:
+            SetupError: it is not there.
+        """
+        if (self.env is None) == (self.file is None):
+            raise SetupError("A secret needs one of `env` and `file`.", _CURE)
+        if self.env is not None:
+            found = os.environ.get(self.env)
+            if found is None:
+                raise SetupError(f"There is no variable {self.env}, in which a secret should be.", "Set it.")
+            return found
+        return _text(str(self.file)).rstrip("\r\n")
+
+
+class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A Kafka cluster: `servers` as `host:port,…`; `ca`, `certificate` and `key` are PEM files."""
+
+    servers: str
+    security: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = "plaintext"
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    user: str = ""
+    password: Secret | None = None
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+    def of_java(self) -> dict[str, str]:
+        """The settings of a client in Java.
+
+        Raises:
+            SetupError: a secret or a file is not there.
+        """
+        found = {"bootstrap.servers": self.servers, "security.protocol": self.security.upper()}
+        if self.security.startswith("sasl"):
+            login = f'{_JAAS[self.mechanism]} required username="{_quoted(self.user)}"'
+            found["sasl.mechanism"] = self.mechanism
+            found["sasl.jaas.config"] = f'{login} password="{_quoted(self._password())}";'
+        if self.security.endswith("ssl"):
+            if self.ca is not None:
+                found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text(self.ca)}
+            if self.certificate is not None and self.key is not None:
+                chain, key = _text(self.certificate), _text(self.key)
+                found |= {
+                    "ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": chain, "ssl.keystore.key": key
+                }  # fmt: skip
+        return found
+
+    def of_c(self) -> dict[str, str]:
+        """The settings of a client of librdkafka.
+
+        Raises:
+            SetupError: a secret is not there.
+        """
+        found = {"bootstrap.servers": self.servers, "security.protocol": self.security}
+        if self.security.startswith("sasl"):
+            found |= {"sasl.mechanism": self.mechanism, "sasl.username": self.user, "sasl.password": self._password()}
+        if self.security.endswith("ssl"):
+            files = {"ca": self.ca, "certificate": self.certificate, "key": self.key}
+            found |= {f"ssl.{name}.location": path for name, path in files.items() if path is not None}
+        return found
+
+    def _password(self) -> str:
+        return "" if self.password is None else self.password.value()
+
+
+def connection(name: str | None, environ: Mapping[str, str] | None = None) -> Connection:
+    """The connection of a name; without one, the only connection that there is.
+
+    Raises:
+        SetupError: there is no such connection, or the file does not read.
+    """
+    place = (os.environ if environ is None else environ).get(VARIABLE)
+    if place is None:
+        raise SetupError(
+            f"No connections are known, so that {name or 'Kafka'} cannot be reached.",
+            f"Let {VARIABLE} name a JSON file of connections; docs/guide/kafka.md shows one.",
+        )
+    try:
+        known = msgspec.json.decode(_text(place), type=dict[str, Connection])
+    except msgspec.MsgspecError as error:
+        raise SetupError(f"{place} is no file of connections: {error}.", _CURE) from error
+    if name is None and len(known) == 1:
+        (found,) = known.values()
+    elif name in known:
+        found = known[str(name)]
+    else:
+        what = f"There is no connection {name}" if name is not None else "No connection is named, of several"
+        raise SetupError(f"{what}; {place} has {', '.join(sorted(known)) or 'none'}.", "Name one of them.")
+    if not _SERVERS.fullmatch(found.servers):
+        raise SetupError(f"The servers {found.servers!r} are no list of host:port.", _CURE)
+    return found
+
+
+def _quoted(text: str) -> str:
+    """As it stands between double quotes in a JAAS configuration."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SetupError(f"{path} cannot be read: {error}.", _CURE) from error

@@ -1,0 +1,201 @@
+"""Records that did not parse: told apart before anything is gathered, counted as dead for every query, and kept.
+
+They come as rows whose `stream` is `layout.DEAD`. What is known of one is a struct in the last column of the frame;
+rows of other copies of the same record have none. In a packet of their own they are one Arrow IPC stream, lz4; the fold
+makes a section of the kind `dead` of them, which a follower writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.errors import SourceError
+from millpond.log.records import EpochRecord, Offsets
+from millpond.model.stream import DEAD_LETTER, FAIL, Malformed
+from millpond.plan.plan import Plan
+from millpond.runtime.counting import FATES
+from millpond.runtime.layout import DEAD, ReadLayout, StreamLayout
+from millpond.runtime.outbox import rows_stream
+from millpond.runtime.packet import Header, SourceFates, encode_packet
+from millpond.runtime.tasks import WHOLE_POND, GatherTask
+from millpond.state.delta import DeltaWriter
+
+EPOCH = "_epoch"
+"""Column of a dead letter: the record that wrote it."""
+
+MALFORMED = "malformed"
+"""The count of records of a stream that did not parse, under `counted_as` of the stream."""
+
+_LIMIT_BYTES = 16 << 20
+
+
+def counted_as(stream: str) -> str:
+    """Under which name, which no query can have, a record counts what is of a stream."""
+    return f"stream {stream}"
+
+
+def group_of(stream: str) -> str:
+    """The group of sections that hold dead letters of a stream; no query is called so."""
+    return f"dead letters of {stream}"
+
+
+class DeadLetters:
+    """Takes the dead letters out of what one task reads."""
+
+    def __init__(self, task: GatherTask) -> None:
+        self._task = task
+        self._policies = {stream: policy for stream, policy, _ in task.layout.malformed}
+        self._held: list[pa.RecordBatch] = []
+
+    def alive(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches without them.
+
+        Raises:
+            SourceError: a stream is to fail for the first of them.
+        """
+        if not self._policies:
+            yield from batches
+            return
+        for batch in batches:
+            dead = np.asarray(batch.column(0)) == DEAD
+            if not dead.any():
+                yield batch
+                continue
+            self._hold(batch.column(batch.num_columns - 1).filter(pa.array(dead)))
+            alive = batch.filter(pa.array(~dead))
+            if alive.num_rows:
+                yield alive
+
+    def packets(self, partition: int, sequence: int, *, all_of_them: bool) -> Iterator[tuple[int, bytes]]:
+        """What is held, if it is much or all is wanted: a packet per stream, as (instance, bytes)."""
+        if not self._held or not (all_of_them or sum(batch.nbytes for batch in self._held) > _LIMIT_BYTES):
+            return
+        rows = pa.Table.from_batches(self._held).combine_chunks()
+        self._held = []
+        for stream in pc.unique(rows["stream"]).to_pylist():
+            mine = rows.filter(pc.equal(rows["stream"], stream)).drop_columns(["stream"])
+            header = Header(stream, partition, sequence, {}, {}, malformed=True)
+            _count(self._task, stream, mine, header)
+            kept = self._policies[stream] == DEAD_LETTER
+            letters = rows_stream(mine.combine_chunks().to_batches()) if kept else b""
+            yield partition % self._task.instances, encode_packet(header, [], b"", letters)
+
+    def _hold(self, told: pa.StructArray) -> None:
+        known = told.filter(told.is_valid())
+        if not len(known):
+            return
+        rows = pa.RecordBatch.from_arrays(known.flatten(), names=[field.name for field in known.type])
+        for row in rows.select(["stream", "topic", "partition", "offset", "reason"]).to_pylist():
+            if self._policies[row["stream"]] != FAIL:
+                continue
+            raise SourceError(
+                f"A record of the stream {row['stream']} is malformed: topic {row['topic']}, partition"
+                f" {row['partition']}, offset {row['offset']}: {row['reason']}.",
+                "Keep such records apart with TBLPROPERTIES ('dead.path' = '…'), or leave them out: 'malformed' ="
+                " 'drop'. Nothing of this epoch was committed.",
+            )
+        self._held.append(rows)
+
+
+def _count(task: GatherTask, stream: str, rows: pa.Table, header: Header) -> None:
+    """Count them for each query that would have read them: read, and dead."""
+    count = rows.num_rows
+    header.counts[WHOLE_POND] = {"events": count}
+    header.counts[counted_as(stream)] = {MALFORMED: count}
+    names = pc.binary_join_element_wise(rows["topic"], rows["partition"].cast(pa.string()), "-")
+    sources = {one["values"]: one["counts"] for one in pc.value_counts(names.combine_chunks()).to_pylist()}
+    for layout in task.layout.streams:
+        if stream in (layout.reads or (layout.name,)):
+            label = f"{stream}:" if layout.reads else ""
+            for prefix, queries in _readers(task.plan, layout):
+                for query in queries:
+                    whole = header.counts.setdefault(query, dict.fromkeys(FATES, 0))
+                    whole["read"] += count
+                    whole["dead"] += count
+                of_each = {f"{prefix}{label}{name}": [number, 0, 0, number, 0] for name, number in sources.items()}
+                header.fates.append(SourceFates(queries, of_each))
+
+
+def _readers(plan: Plan, layout: StreamLayout) -> Iterator[tuple[str, list[str]]]:
+    """Queries that read a stream, and what its partitions are called for them: of a join after the side."""
+    for group in plan.groups:
+        if group.stream == layout.name:
+            yield "", [one.query.name for one in group.queries]
+    selections = [selection.name for selection in plan.selections_of(layout.name)]
+    if selections:
+        yield "", selections
+    for log in plan.joins.logs_of(layout.name):
+        for join, _ in plan.joins.users_of(log):
+            yield f"{layout.name}/", [join.name]
+
+
+def write_dead_letters(
+    stream: str, batches: Sequence[pa.RecordBatch], epoch: int, delta: DeltaWriter, counts: dict[str, int]
+) -> None:
+    """One section of the delta for a stream; `batches` in the order of their packets."""
+    rows = sum(batch.num_rows for batch in batches)
+    marked = [batch.append_column(EPOCH, pa.array(np.full(batch.num_rows, epoch, np.int64))) for batch in batches]
+    counts[f"dead_letters:{counted_as(stream)}"] = rows
+    delta.add("dead", group_of(stream), rows_stream(marked), rows, {})
+
+
+class Breaker:
+    """Stops a driver whose stream has turned to garbage: too many of its newest records do not parse.
+
+    It looks at the newest `WINDOW` records that this driver has read, or at an epoch if that has more.
+    """
+
+    WINDOW = 1000
+
+    def __init__(self) -> None:
+        self._seen: dict[str, deque[tuple[int, int]]] = {}
+
+    def check(self, layout: ReadLayout | None, record: EpochRecord) -> None:
+        """Look at an epoch before it is committed.
+
+        Raises:
+            SourceError: the ratio of a stream is above what it may be.
+        """
+        for stream, _, ratio in () if layout is None else layout.malformed:
+            if stream in record.start:
+                read = records_between(record.start, record.end, stream)
+            else:  # where Spark began is not known, so this is of all streams together
+                read = record.counts.get(WHOLE_POND, {}).get("events", 0)
+            if ratio is None or not read:
+                continue
+            seen = self._seen.setdefault(stream, deque())
+            seen.append((read, record.counts.get(counted_as(stream), {}).get(MALFORMED, 0)))
+            while sum(count for count, _ in seen) - seen[0][0] >= self.WINDOW:
+                seen.popleft()
+            total, dead = (sum(column) for column in zip(*seen, strict=True))
+            if dead > ratio * max(total, self.WINDOW):
+                raise SourceError(
+                    f"{dead} of the newest {total} records of the stream {stream} are malformed, more than the ratio"
+                    f" {ratio:g} allows.",
+                    "Mend the declaration or the producer, or raise 'dead.ratio'; nothing of this epoch was committed.",
+                )
+
+
+def records_between(start: Offsets, end: Offsets, stream: str) -> int:
+    """How many offsets an epoch reads of a stream of Kafka; of partitions that are new none, as their first is unknown.
+
+    >>> records_between({"tx": '{"tx":{"0":3}}'}, {"tx": '{"tx":{"0":7,"1":5}}'}, "tx")
+    4
+    """
+    old, new = (json.loads(offsets.get(stream) or "{}") for offsets in (start, end))
+    return sum(
+        offset - old.get(topic, {}).get(partition, offset)
+        for topic, partitions in new.items()
+        for partition, offset in partitions.items()
+    )
+
+
+def policy_of(malformed: Malformed) -> tuple[str, float | None]:
+    """How a stream treats them, and the ratio at which it stops, as a layout tells it."""
+    return malformed.policy, malformed.ratio

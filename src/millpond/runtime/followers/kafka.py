@@ -1,0 +1,168 @@
+"""Sinks that are topics of Kafka: the rows of a record of the log are one transaction, and the cursor is part of it.
+
+So a consumer that reads committed records sees the rows of each record of the log once, or none of them. A file in the
+pond repeats the cursor, for Kafka forgets the groups that nobody uses.
+
+Without transactions rows are flushed before the file is written: after a crash those of one record may come again, with
+the same key and headers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from millpond.errors import CorruptError, QueryTypeError, UnsupportedQuery
+from millpond.faults import reached
+from millpond.log.follower import NOTHING_APPLIED
+from millpond.log.manifest import Manifest
+from millpond.log.records import Entry
+from millpond.model.endpoints import Sink
+from millpond.model.expressions import Column
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
+from millpond.plan.modes import OP, REVISION
+from millpond.runtime.changes import DELETE
+from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next
+from millpond.runtime.followers.kafka_publisher import Message, Publisher
+from millpond.runtime.followers.rows import RowsGone, RowsReader
+from millpond.runtime.followers.text import json_objects
+
+_TRUE = "true"
+
+
+class Topic(NamedTuple):
+    """A sink's topic, how it is reached, and whether rows are written in transactions."""
+
+    name: str
+    connection: str | None
+    transactions: bool
+
+    @classmethod
+    def of(cls, query: str, sink: Sink) -> Topic:
+        """What a sink says.
+
+        Raises:
+            QueryTypeError: its options do not fit.
+        """
+        options = dict(sink.options)
+        unknown = sorted(options.keys() - {"topic", "connection", "transactions"})
+        if unknown:
+            raise QueryTypeError(
+                f"The Kafka sink of {query} has the option {unknown[0]}.", "Use topic, connection and transactions."
+            )
+        if not options.get("topic"):
+            raise QueryTypeError(f"The Kafka sink of {query} has no topic.", "Add TBLPROPERTIES ('topic' = '…').")
+        transactions = options.get("transactions", _TRUE).lower()
+        if transactions not in (_TRUE, "false"):
+            raise QueryTypeError(f"'transactions' of {query} is {transactions!r}.", "Write 'true' or 'false'.")
+        return cls(options["topic"], options.get("connection"), transactions == _TRUE)
+
+
+def key_columns(query: AnyQuery) -> tuple[str, ...]:
+    """The output columns that tell a row apart from others: its window, then its key; none for rows of events.
+
+    Raises:
+        UnsupportedQuery: the query does not put all of them out.
+    """
+    if not isinstance(query, Query) or query.of_event:
+        return ()
+    shown = {item.expression.name: item.name for item in query.output if isinstance(item.expression, Column)}
+    windows = [shown[name] for name in ("window", "window.start", "window.end") if name in shown]
+    keys = [shown.get(f"key:{place}") for place in range(len(query.keys))]
+    if not windows or None in keys:
+        lacking = "its window" if not windows else "all its key columns"
+        raise UnsupportedQuery(
+            f"Rows of {query.name} have no key in Kafka: it does not put out {lacking}.", "Add them to its SELECT."
+        )
+    return (*windows, *(key for key in keys if key is not None))
+
+
+class KafkaSink:
+    """Follows the log into a topic; starts after record `since` where no cursor is known.
+
+    Nothing is connected before the first use, so a pond starts while its broker is away.
+    """
+
+    def __init__(
+        self, query: AnyQuery, pond_id: str, rows: RowsReader, cursors: Path, since: int = NOTHING_APPLIED
+    ) -> None:
+        self.name = follower_name(query.name, False)
+        self._query, self._rows, self._since = query.name, rows, since
+        self._topic = Topic.of(query.name, query.sink)
+        self._keys = key_columns(query)
+        self._publisher = Publisher(
+            f"millpond-{pond_id}-{query.name}", self._topic.name, self._topic.connection, self._topic.transactions
+        )
+        self._file = CursorFile(cursors / f"{quote(query.name, safe='')}.kafka")
+        self._folder = cursors
+        self._reached = NOTHING_APPLIED
+
+    def cursor(self) -> int:
+        """See `Follower.cursor`; fences every other publisher of these rows.
+
+        Raises:
+            StoreError: Kafka does not answer.
+        """
+        with explained(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+        self._reached = max(self._publisher.reached(), self._since, self._file.read())
+        return self._reached
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+        """See `Follower.apply`: rows and cursor are one transaction; a record without rows only moves the file."""
+        if not self._publisher.connected:
+            self.cursor()
+        if not is_next(self.name, self._reached, n):
+            return
+        try:
+            table = self._rows.table(record, self._query)
+        except RowsGone as error:
+            raise CorruptError(
+                f"{error.what} The topic {self._topic.name} does not have them.",
+                f'Restore the pond\'s folder, or skip them: write {{"n": <record>}} into {self._file.path}.',
+            ) from error
+        if table is not None:
+            reached("sink.before_tmp")
+            self._publisher.begin(messages(self._query, self._topic.name, n, table, self._keys))
+            reached("sink.after_tmp")
+            self._publisher.commit(n)
+        reached("sink.after_link")
+        self._file.write(n)
+        reached("sink.after_cursor")
+        self._reached = n
+
+    def close(self) -> None:
+        """Let go of the broker."""
+        self._publisher.close()
+
+
+def messages(query: str, topic: str, n: int, table: pa.Table, keys: Sequence[str]) -> Iterator[Message]:
+    """The rows of record `n`, in the order of the log; `keys` are the columns whose values make the key.
+
+    The value is JSON, none where the row is deleted.
+    """
+    values = json_objects(table, omit_nulls=False)
+    # each is an object of one member, of which the value counts
+    by_key = [
+        [text[len(json.dumps(name, ensure_ascii=False)) + 2 : -1] for text in texts.to_pylist()]
+        for name in keys
+        for texts in [json_objects(table.select([name]), omit_nulls=False)]
+    ]
+    revisions = table[REVISION].to_pylist() if REVISION in table.column_names else None
+    told = table[OP].to_pylist() if OP in table.column_names else None
+    name = json.dumps(query, ensure_ascii=False)
+    for row, value in enumerate(values.to_pylist()):
+        revision = revisions[row] if revisions else 0
+        headers: list[tuple[str, str | bytes | None]] = [("query", query), ("epoch", str(n)), ("row", str(row))]
+        headers.append(("revision", str(revision)))
+        deleted = told is not None and told[row] == DELETE
+        if told is not None:
+            headers.append(("op", str(told[row])))
+        key = f"[{','.join([name, *(of[row] for of in by_key)])}]".encode() if keys else None
+        yield Message(topic, key, None if deleted else value.encode(), headers)

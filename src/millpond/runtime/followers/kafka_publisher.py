@@ -1,0 +1,147 @@
+"""Writes to Kafka in numbered steps: with transactions each step is there once, with its number, or not at all.
+
+The producer's transactional id is that of whoever publishes, so the next publisher of that name fences the one before
+it, and what that had not committed is aborted. The number is the offset that a consumer group of the same name has
+committed for the first partition of a topic, sent in the transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from millpond.errors import StoreError
+from millpond.log.follower import NOTHING_APPLIED
+from millpond.runtime.connections import connection
+
+SECONDS = 30.0
+"""How long Kafka may take to answer."""
+
+ANY_PARTITION = -1
+"""The partition of a message that goes where its key says."""
+
+
+class Message(NamedTuple):
+    """A record on its way; `value` None deletes what a compacted topic has of the key."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, str | bytes | None]]
+    partition: int = ANY_PARTITION
+
+
+class Publisher:
+    """Publishes under a `name`; the number of its last step is kept with `topic`.
+
+    Nothing is connected before `reached`, so a pond starts while its broker is away.
+    """
+
+    def __init__(self, name: str, topic: str, connection_name: str | None, transactions: bool = True) -> None:
+        self._name, self._topic, self._connection = name, topic, connection_name
+        self._transactions = transactions
+        self._producer: Producer | None = None
+        self._group: Consumer | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether `reached` was asked, and nothing has failed since."""
+        return self._producer is not None
+
+    def reached(self) -> int:
+        """Fence every other publisher of this name, and tell the number of the last step; -1 where none is known.
+
+        Raises:
+            StoreError: Kafka does not answer.
+            SetupError: there is no such connection.
+        """
+        self.close()
+        settings: dict[str, Any] = connection(self._connection).of_c() | {"log_level": 0}
+        try:
+            self._producer = Producer(settings | self._manner())
+            if not self._transactions:
+                return NOTHING_APPLIED
+            self._producer.init_transactions(SECONDS)
+            self._group = Consumer(settings | {"group.id": self._name, "isolation.level": "read_committed"})
+            (found,) = self._group.committed([TopicPartition(self._topic, 0)], SECONDS)
+        except KafkaException as error:
+            raise self._failed(error) from error
+        if found.error is not None:
+            raise self._failed(KafkaException(found.error))
+        return found.offset - 1 if found.offset >= 0 else NOTHING_APPLIED
+
+    def begin(self, messages: Iterable[Message]) -> None:
+        """Hand over the messages of a step; readers of committed records do not see them yet.
+
+        Raises:
+            StoreError: Kafka did not take them.
+        """
+        producer = self._producer
+        assert producer is not None, "not connected"
+        refused: list[Any] = []
+
+        def told(error: Any, _: object) -> None:
+            if error is not None:
+                refused.append(error)
+
+        try:
+            if self._transactions:
+                producer.begin_transaction()
+            for message in messages:
+                self._produce(producer, message, told)
+            left = producer.flush(SECONDS)
+            if refused or left:
+                raise KafkaException(refused[0] if refused else KafkaError(KafkaError._TIMED_OUT))
+        except KafkaException as error:
+            raise self._failed(error) from error
+
+    def commit(self, n: int) -> None:
+        """Make what `begin` handed over visible, together with the number.
+
+        Raises:
+            StoreError: it is not, or it is not known whether it is; ask for `reached`.
+        """
+        if not self._transactions:
+            return
+        assert self._producer is not None and self._group is not None, "not connected"
+        try:
+            place = TopicPartition(self._topic, 0, n + 1)
+            self._producer.send_offsets_to_transaction([place], self._group.consumer_group_metadata(), SECONDS)
+            self._producer.commit_transaction(SECONDS)
+        except KafkaException as error:
+            raise self._failed(error) from error
+
+    def close(self) -> None:
+        """Let go of the broker; a transaction that was not committed is aborted by whoever comes next."""
+        group, self._group = self._group, None
+        self._producer = None
+        if group is not None:
+            group.close()
+
+    def _produce(self, producer: Producer, message: Message, told: Any) -> None:
+        while True:
+            try:
+                producer.produce(
+                    message.topic, message.value, message.key, message.partition, on_delivery=told,
+                    headers=message.headers,
+                )  # fmt: skip
+                break
+            except BufferError:  # its queue is full
+                producer.poll(1.0)
+        producer.poll(0)
+
+    def _manner(self) -> dict[str, Any]:
+        # the partitioner of Java's producers, so that keys meet those of others
+        common = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
+        return common | ({"transactional.id": self._name} if self._transactions else {})
+
+    def _failed(self, error: KafkaException) -> StoreError:
+        # whatever became of the transaction: who asks for the number next begins a new one, and sees
+        self.close()
+        reason = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
+        return StoreError(
+            f"Kafka did not take what is for the topic {self._topic}: {reason}.",
+            "It is tried again; nothing is lost meanwhile.",
+        )

@@ -1,0 +1,49 @@
+"""Source partitions as Spark's offsets name them: of Kafka these tell every partition, also those without events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import msgspec
+
+from millpond.log.records import Offsets
+from millpond.model.stream import Stream
+
+
+def with_partitions(streams: Sequence[Stream], offsets: Offsets) -> tuple[Stream, ...]:
+    """The streams, each with the source partitions to which an epoch reads: their watermarks wait for all of them.
+
+    They are in the record, so what is late does not depend on when a partition had its first event; only on
+    when Spark first saw one that was added.
+    """
+    return tuple(_with_partitions(stream, offsets) for stream in streams)
+
+
+def _with_partitions(stream: Stream, offsets: Offsets) -> Stream:
+    if stream.order is None:
+        return stream
+    derived = stream.derived
+    if derived is None:
+        found = partitions_of(offsets.get(stream.name, ""))
+    else:
+        found = [f"{base}:{name}" for base in derived.reads for name in partitions_of(offsets.get(base, ""))]
+    known = tuple(dict.fromkeys([*stream.order.partitions, *found]))
+    if known == stream.order.partitions:
+        return stream
+    return msgspec.structs.replace(stream, order=msgspec.structs.replace(stream.order, partitions=known))
+
+
+def partitions_of(offset: str) -> list[str]:
+    """The source partitions that an offset of Kafka names; none for offsets of another form.
+
+    >>> partitions_of('{"tx":{"1":7,"0":3}}'), partitions_of('{"logOffset":3}'), partitions_of("17")
+    (['tx-0', 'tx-1'], [], [])
+    """
+    try:
+        topics = json.loads(offset)
+    except ValueError:
+        return []
+    if not isinstance(topics, dict) or not all(isinstance(partitions, dict) for partitions in topics.values()):
+        return []
+    return sorted(f"{topic}-{partition}" for topic, partitions in topics.items() for partition in partitions)

@@ -1,0 +1,144 @@
+"""Jars from Maven: named in lists with their digests, fetched once, kept outside the pond and the repository.
+
+A list has a line per jar: `group:artifact:version` and the SHA-256 of the file. Nothing is resolved: what is not in a
+list is not fetched, and a file whose digest differs is not used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from millpond.errors import SetupError
+from millpond.ids import writer_token
+
+MAVEN = "https://repo1.maven.org/maven2"
+"""Where jars come from, unless `MILLPOND_MAVEN` names a mirror."""
+
+FOLDER = "MILLPOND_JARS"
+"""The variable that names a folder in which jars are looked for first."""
+
+_SECONDS = 60.0
+_CURE = f"Put the jars into a folder that {FOLDER} names, or name a mirror of Maven Central by MILLPOND_MAVEN."
+
+
+class Jar(NamedTuple):
+    """One file of Maven, and the SHA-256 it must have, in hexadecimal."""
+
+    group: str
+    artifact: str
+    version: str
+    digest: str
+
+    @property
+    def file(self) -> str:
+        """The file's name."""
+        return f"{self.artifact}-{self.version}.jar"
+
+    @property
+    def path(self) -> str:
+        """Where a repository has it."""
+        return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.file}"
+
+
+def listed(path: Path) -> tuple[Jar, ...]:
+    """The jars of a list."""
+    lines = (line.replace(":", " ").split() for line in path.read_text().splitlines() if line.strip())
+    return tuple(Jar(group, artifact, version, digest) for group, artifact, version, digest in lines)
+
+
+CONNECTOR = listed(Path(__file__).with_name("kafka_jars.txt"))
+"""Spark's connector to Kafka, and what it needs besides Spark."""
+
+
+def cache_folder() -> Path:
+    """Where fetched jars are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "millpond" / "jars"
+
+
+def given_folder() -> Path | None:
+    """The folder that the environment names, if it names one."""
+    named = os.environ.get(FOLDER)
+    return Path(named) if named else None
+
+
+def kept(jar: Jar) -> Path | None:
+    """The jar on this machine, if it is there and whole."""
+    given = given_folder()
+    for folder in (cache_folder(),) if given is None else (given, cache_folder()):
+        path = folder / jar.file
+        if path.is_file() and _digest(path) == jar.digest:
+            return path
+    return None
+
+
+def fetched(jars: Sequence[Jar]) -> list[Path]:
+    """The jars on this machine; those that are missing are fetched.
+
+    Raises:
+        SetupError: one cannot be had, or is not the one that is meant.
+    """
+    return [kept(jar) or _fetch(jar, cache_folder()) for jar in jars]
+
+
+def connector() -> list[Path]:
+    """The jars of Spark's connector to Kafka: those of the named folder if it has one, of any version, else those of
+    the list.
+
+    Raises:
+        SetupError: they cannot be had.
+    """
+    return given_connector() or fetched(CONNECTOR)
+
+
+def given_connector() -> list[Path]:
+    """The jars of a connector in the folder that the environment names; none if it has none."""
+    given = given_folder()
+    found = [] if given is None else [path for jar in CONNECTOR for path in sorted(given.glob(f"{jar.artifact}-*.jar"))]
+    return found if any(path.name.startswith(CONNECTOR[0].artifact) for path in found) else []
+
+
+def connector_told() -> str:
+    """Where the connector comes from, in words."""
+    given = given_connector()
+    if given:
+        return f"Spark's connector is {given[0]}, which {FOLDER} names"
+    name = CONNECTOR[0].file
+    if all(kept(jar) for jar in CONNECTOR):
+        return f"Spark's connector is {name}, fetched before"
+    return f"Spark's connector {name} is fetched from Maven when a stream of Kafka is first read"
+
+
+def _fetch(jar: Jar, folder: Path) -> Path:
+    address = f"{os.environ.get('MILLPOND_MAVEN') or MAVEN}/{jar.path}"
+    if not address.startswith(("https://", "file://")):
+        raise SetupError(f"{address} is not fetched.", "Let MILLPOND_MAVEN begin with https:// or file://.")
+    target = folder / jar.file
+    temporary = folder / f".{jar.file}-{writer_token()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with urllib.request.urlopen(address, timeout=_SECONDS) as answer, open(temporary, "wb") as file:
+            shutil.copyfileobj(answer, file)
+        found = _digest(temporary)
+        if found != jar.digest:
+            raise SetupError(f"{address} has the digest {found}, not {jar.digest}.", "Use another mirror.")
+        os.replace(temporary, target)
+    except (OSError, urllib.error.URLError) as error:
+        raise SetupError(f"{address} cannot be fetched: {error}.", _CURE) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,212 @@
+"""A Kafka broker for tests: one node of Apache Kafka (KRaft) on free loopback ports; it ends with its maker.
+
+`python -m millpond.testing.kafka_server` fetches its jars.
+"""
+
+from __future__ import annotations
+
+import base64
+import signal
+import subprocess
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import cache
+from os import kill as send_signal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from millpond.errors import JavaError, SetupError
+from millpond.spark.jars import fetched, listed
+from millpond.spark.java import find_java
+from millpond.testing.redis_servers import free_ports, until
+
+JARS = listed(Path(__file__).with_name("kafka_jars.txt"))
+"""Apache Kafka and what it needs to run."""
+
+_SECONDS = 120.0
+_WATCHED = '"$@" >server.out 2>&1 & child=$!; echo $child; cat >/dev/null; kill -9 $child; wait $child 2>/dev/null'
+"""The shell ends the server when its own input ends, that is when the test is over, however it ended."""
+
+_FLAGS = ("-Xmx256m", "-Xss512k", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+
+class Message(NamedTuple):
+    """A record of a topic as a consumer sees it; `headers` by name, `timestamp_ms` since 1970 UTC."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: dict[str, bytes]
+    timestamp_ms: int | None
+
+
+@cache
+def kafka_jars() -> tuple[Path, ...] | str:
+    """The jars of the broker, fetched if need be; or in words why there is none."""
+    try:
+        find_java()
+        return tuple(fetched(JARS))
+    except (JavaError, SetupError) as error:
+        return str(error)
+
+
+class KafkaServer:
+    """One broker, which is its own controller; a context manager that ends it. What it stores is in `folder`."""
+
+    def __init__(self, folder: Path, options: Mapping[str, str] | None = None) -> None:
+        jars = kafka_jars()
+        if isinstance(jars, str):
+            raise FileNotFoundError(jars)
+        self._folder = folder
+        self._port, controller = free_ports(2)
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "log.dirs": str(folder / "data"),
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "auto.create.topics.enable": "false",
+            "log.retention.check.interval.ms": "1000",
+            "log.initial.task.delay.ms": "500",
+            **(options or {}),
+        }
+        self._settings = folder / "server.properties"
+        self._settings.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        self._java = [str(find_java().executable), *_FLAGS, "-cp", ":".join(map(str, jars))]
+        self._shell: subprocess.Popen[bytes] | None = None
+        self.pid = 0
+
+    @property
+    def servers(self) -> str:
+        """Its address, as clients name it."""
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> KafkaServer:
+        """Start it, on what it stored before if anything, and wait until it answers."""
+        if not (self._folder / "data").exists():
+            name = base64.urlsafe_b64encode(uuid.UUID(int=1).bytes).decode().rstrip("=")
+            words = ["kafka.tools.StorageTool", "format", "-t", name, "-c", str(self._settings)]
+            subprocess.run([*self._java, *words], check=True, capture_output=True, cwd=self._folder)
+        words = ["sh", "-c", _WATCHED, "sh", *self._java, "kafka.Kafka", str(self._settings)]
+        self._shell = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=self._folder)
+        assert self._shell.stdout is not None
+        self.pid = int(self._shell.stdout.readline())
+        until(self._answers, f"the Kafka at {self._port} answers", _SECONDS)
+        return self
+
+    def kill(self) -> None:
+        """End it at once; what it has stored stays."""
+        shell, self._shell = self._shell, None
+        if shell is not None:
+            assert shell.stdin is not None and shell.stdout is not None
+            shell.stdin.close()
+            shell.wait(_SECONDS)
+            shell.stdout.close()
+
+    def pause(self) -> None:
+        """Let it answer nobody, until `resume`."""
+        send_signal(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        send_signal(self.pid, signal.SIGCONT)
+
+    def client(self, **more: Any) -> dict[str, Any]:
+        """The settings of a client."""
+        return {"bootstrap.servers": self.servers, "log_level": 0, **more}
+
+    def create(self, topic: str, partitions: int = 1, **settings: str) -> None:
+        """Make a topic; `settings` are its own, with `_` for the dots in their names."""
+        config = {name.replace("_", "."): value for name, value in settings.items()}
+        asked = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)
+        admin = AdminClient(self.client())  # held: its answers end with it
+        for made in admin.create_topics([asked]).values():
+            made.result(_SECONDS)
+
+    def widen(self, topic: str, partitions: int) -> None:
+        """Give a topic more partitions."""
+        admin = AdminClient(self.client())
+        for made in admin.create_partitions([NewPartitions(topic, partitions)]).values():
+            made.result(_SECONDS)
+
+    def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        """Delete the records before an offset, as retention does."""
+        admin = AdminClient(self.client())
+        for done in admin.delete_records([TopicPartition(topic, partition, offset)]).values():
+            done.result(_SECONDS)
+
+    def produce(
+        self, topic: str, records: Iterable[tuple[int, bytes | None, bytes | None]],
+        timestamp_ms: int = TIMESTAMP_NOT_AVAILABLE,
+    ) -> None:  # fmt: skip
+        """Append records, as (partition, key, value)."""
+        producer = Producer(self.client(**{"enable.idempotence": True}))
+        for partition, key, value in records:
+            producer.produce(topic, value, key, partition, timestamp=timestamp_ms)
+            producer.poll(0)
+        assert producer.flush(_SECONDS) == 0, f"{topic} was not written"
+
+    def read(self, topic: str, isolation: str = "read_committed") -> list[Message]:
+        """Every record of a topic, by partition and offset."""
+        consumer = Consumer(self.client(**{"group.id": "reader", "isolation.level": isolation}))
+        try:
+            places = consumer.list_topics(topic, _SECONDS).topics[topic].partitions
+            ends = {
+                number: consumer.get_watermark_offsets(TopicPartition(topic, number), _SECONDS) for number in places
+            }
+            found: list[Message] = []
+            for number, (low, high) in ends.items():
+                consumer.assign([TopicPartition(topic, number, low)])
+                at = low
+                while at < high:
+                    for message in consumer.consume(1000, 0.2):
+                        if message.error() is None:
+                            found.append(_message(message))
+                    at = consumer.position([TopicPartition(topic, number)])[0].offset
+            return sorted(found, key=lambda message: message[:2])
+        finally:
+            consumer.close()
+
+    def __enter__(self) -> KafkaServer:
+        return self if self._shell is not None else self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def _answers(self) -> bool:
+        with suppress(KafkaException):
+            return bool(AdminClient(self.client()).list_topics(timeout=1.0).brokers)
+        return False
+
+
+def _message(message: Any) -> Message:
+    kind, time = message.timestamp()
+    return Message(
+        message.partition(), message.offset(), message.key(), message.value(), dict(message.headers() or ()),
+        None if kind == TIMESTAMP_NOT_AVAILABLE else time,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    fetched(JARS)

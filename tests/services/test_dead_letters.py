@@ -1,0 +1,69 @@
+"""Dead letters are shown, and sent again once."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import uuid
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from millpond.cli import app
+from millpond.control.dead_letters import replay
+from millpond.errors import ForeignPondError
+from millpond.runtime.connections import VARIABLE
+from millpond.runtime.dead_letters import group_of
+from millpond.runtime.followers.folder import MARKER_NAME, Marker
+from millpond.testing.kafka_server import KafkaServer
+
+TIME = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
+
+
+def write(folder: Path, n: int, topic: str, values: list[bytes | None]) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / MARKER_NAME).write_bytes(msgspec.json.encode(Marker("p", group_of("tx"), "parquet")))
+    rows = [
+        {"topic": topic, "partition": 1, "offset": n * 10 + at, "timestamp": TIME, "key": b"k", "value": value,
+         "reason": "the record has no value" if value is None else "the value does not parse"}
+        for at, value in enumerate(values)
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), folder / f"part-{n:020d}.parquet")
+
+
+def test_they_are_counted_and_shown_newest_first(tmp_path: Path) -> None:
+    folder = tmp_path / "dead"
+    write(folder, 3, "tx", [b"{", None])
+    write(folder, 12, "tx", [b"\xff" + b"x" * 300])
+    runner = CliRunner()
+    listed = runner.invoke(app, ["dlq", "list", str(folder)]).output.split("\n")
+    assert listed[0].split()[:2] == ["2", "tx"] and "does not parse" in listed[0]
+    assert listed[1].split()[:2] == ["1", "tx"] and "has no value" in listed[1]
+    shown = runner.invoke(app, ["dlq", "show", str(folder), "--limit", "2"]).output.split("\n")
+    assert shown[0].startswith("tx-1 at 120, 2024-01-01") and shown[1] == "  \\xff" + "x" * 199 + "…"
+    assert shown[2].startswith("tx-1 at 31") and shown[3] == "  (no value)"
+    assert shown[4:] == [""]
+    with pytest.raises(ForeignPondError, match="holds no dead letters"):
+        replay(tmp_path, None, None)
+
+
+def test_they_are_sent_again_once(kafka_server: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, folder, topic = tmp_path / "c.json", tmp_path / "dead", f"r-{uuid.uuid4().hex[:8]}"
+    path.write_text(json.dumps({"test": {"servers": kafka_server.servers}}))
+    monkeypatch.setenv(VARIABLE, str(path))
+    kafka_server.create(topic, 2)
+    kafka_server.create(f"{topic}-other")
+    write(folder, 3, topic, [b"{", None])
+    assert replay(folder, None, None) == 2
+    assert replay(folder, "test", None) == 0
+    write(folder, 12, topic, [b"\xff"])
+    assert replay(folder, None, None) == 1
+    found = kafka_server.read(topic)
+    assert [(m.partition, m.key, m.value) for m in found] == [(1, b"k", b"{"), (1, b"k", None), (1, b"k", b"\xff")]
+    assert found[0].headers == {"millpond-replay": f"{topic}-1@30".encode()}
+    assert replay(folder, None, f"{topic}-other") == 3
+    assert len(kafka_server.read(f"{topic}-other")) == 3

@@ -1,0 +1,56 @@
+"""The broker that other tests lean on: a real one, that keeps what it has stored."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from millpond.errors import SetupError
+from millpond.spark import jars
+from millpond.spark.jars import Jar, fetched
+from millpond.testing.kafka_server import KafkaServer
+
+
+def test_a_broker_that_is_killed_has_what_it_acknowledged(kafka_installed: None, tmp_path: Path) -> None:
+    with KafkaServer(tmp_path / "kafka") as server:
+        server.create("tx", 2)
+        server.produce("tx", [(n % 2, b"k%d" % n, b"v%d" % n) for n in range(10)])
+        before = server.read("tx")
+        server.kill()
+        server.start()
+        assert server.read("tx") == before
+        assert [(m.partition, m.offset, m.value) for m in before][:2] == [(0, 0, b"v0"), (0, 1, b"v2")]
+        server.delete_before("tx", 0, 3)
+        assert [m.offset for m in server.read("tx") if m.partition == 0] == [3, 4]
+
+
+def test_a_jar_of_another_digest_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("MILLPOND_MAVEN", f"file://{tmp_path}/maven")
+    monkeypatch.delenv(jars.FOLDER, raising=False)
+    good = Jar("a.b", "c", "1", hashlib.sha256(b"bytes").hexdigest())
+    place = tmp_path / "maven" / good.path
+    place.parent.mkdir(parents=True)
+    with pytest.raises(SetupError, match="cannot be fetched"):
+        fetched([good])
+    place.write_bytes(b"others")
+    with pytest.raises(SetupError, match="has the digest"):
+        fetched([good])
+    assert not list(jars.cache_folder().iterdir())
+    place.write_bytes(b"bytes")
+    assert fetched([good]) == [jars.cache_folder() / "c-1.jar"]
+    place.unlink()
+    assert fetched([good]) == [jars.cache_folder() / "c-1.jar"]
+
+
+def test_a_folder_of_jars_comes_before_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("MILLPOND_MAVEN", "http://example.invalid")
+    monkeypatch.setenv(jars.FOLDER, str(tmp_path))
+    jar = Jar("a.b", "c", "1", hashlib.sha256(b"bytes").hexdigest())
+    with pytest.raises(SetupError, match="is not fetched"):
+        fetched([jar])
+    (tmp_path / jar.file).write_bytes(b"bytes")
+    assert fetched([jar]) == [tmp_path / "c-1.jar"]

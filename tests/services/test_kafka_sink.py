@@ -1,0 +1,180 @@
+"""Rows in a topic: once for who reads committed records, whatever is killed, stopped or overtaken."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from millpond.errors import QueryTypeError, StoreError, UnsupportedQuery
+from millpond.model.endpoints import Sink
+from millpond.model.expressions import Column
+from millpond.model.query import Named
+from millpond.runtime.connections import VARIABLE
+from millpond.runtime.followers.kafka import Topic, key_columns, messages
+from millpond.testing.kafka_server import KafkaServer, Message
+
+PROGRAM = Path(__file__).with_name("kafka_sink_program.py")
+_spec = importlib.util.spec_from_file_location("kafka_sink_program", PROGRAM)
+assert _spec is not None and _spec.loader is not None
+program = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(program)
+COUNT, EPOCHS, entries, make_pond = program.COUNT, program.EPOCHS, program.entries, program.make_pond
+query, sink_of = program.query, program.sink_of
+
+
+@pytest.fixture
+def topic(kafka_server: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A new topic of two partitions, and a pond in `tmp_path` whose log has rows for it."""
+    path = tmp_path / "connections.json"
+    path.write_text(json.dumps({"test": {"servers": kafka_server.servers}}))
+    monkeypatch.setenv(VARIABLE, str(path))
+    name = f"s-{uuid.uuid4().hex[:8]}"
+    kafka_server.create(name, 2)
+    make_pond(tmp_path)
+    return name
+
+
+def told(messages: list[Message]) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    """What a reader gets, as (epoch, row, key, value)."""
+    return sorted((int(m.headers["epoch"]), int(m.headers["row"]), m.key, m.value) for m in messages)
+
+
+def expected(folder: Path) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    found = []
+    for n, table in entries(folder):
+        for message in messages("q", "t", n, table, ("w", "k")):
+            found.append((n, int(str(dict(message.headers)["row"])), message.key, message.value))
+    return found
+
+
+def publish(folder: Path, topic: str, faults: str = "", **more: str) -> subprocess.CompletedProcess[bytes]:
+    """Let a process of its own bring the topic to the head of the log."""
+    (folder / "faults").mkdir(exist_ok=True)
+    environ = os.environ | {"MILLPOND_FAULT": faults, "MILLPOND_FAULT_DIR": str(folder / "faults")}
+    words = [sys.executable, str(PROGRAM), str(folder), topic, json.dumps(more)]
+    return subprocess.run(words, env=environ, capture_output=True, timeout=120)
+
+
+def test_a_row_has_a_key_headers_and_a_value(kafka_server: KafkaServer, topic: str, tmp_path: Path) -> None:
+    done = publish(tmp_path, topic)
+    assert done.returncode == 0, done.stderr
+    found = kafka_server.read(topic)
+    assert told(found) == expected(tmp_path)
+    assert len(found) == EPOCHS * COUNT
+    first = min(found, key=lambda message: (int(message.headers["epoch"]), int(message.headers["row"])))
+    assert first.key == b'["q",{"start":"1970-01-01T00:00:00.000Z","end":"1970-01-01T00:01:00.000Z"},"k0"]'
+    assert json.loads(first.value or b"")["n"] == 0
+    assert {name: first.headers[name] for name in ("query", "revision")} == {"query": b"q", "revision": b"0"}
+    places = {message.key: set() for message in found}
+    for message in found:
+        places[message.key].add(message.partition)
+    assert all(len(partitions) == 1 for partitions in places.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forget", [False, True])
+def test_a_publisher_that_is_killed_repeats_nothing(
+    kafka_server: KafkaServer, topic: str, tmp_path: Path, forget: bool
+) -> None:
+    faults = "sink.before_tmp:2:kill,sink.after_tmp:3:kill,sink.after_link:4:kill,sink.after_cursor:5:kill"
+    ends = []
+    while not ends or ends[-1]:
+        ends.append(publish(tmp_path, topic, faults).returncode)
+        assert len(ends) < 7, "it does not come to an end"
+        if forget:  # the topic itself knows
+            for file in (tmp_path / "cursors").iterdir():
+                file.unlink()
+    assert len(list((tmp_path / "faults").glob("*.kill"))) == 4
+    assert told(kafka_server.read(topic)) == expected(tmp_path)
+
+
+def test_a_publisher_that_was_overtaken_writes_nothing_more(
+    kafka_server: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    old, new = sink_of(tmp_path, topic), sink_of(tmp_path, topic)
+    log = list(make_pond(tmp_path))
+    assert old.cursor() == -1
+    for n, entry, manifest in log[:3]:
+        old.apply(n, entry, manifest)
+    old._publisher.begin(messages("q", topic, 3, entries(tmp_path)[1][1], ("w", "k")))  # it stops here
+    assert new.cursor() == 2
+    for n, entry, manifest in log[3:]:
+        new.apply(n, entry, manifest)
+    with pytest.raises(StoreError, match=r"(?i)fenced|newer|stale|epoch"):
+        old._publisher.commit(3)
+    assert old.cursor() == log[-1][0]
+    assert told(kafka_server.read(topic)) == expected(tmp_path)
+    assert len(kafka_server.read(topic, "read_uncommitted")) >= len(expected(tmp_path))
+
+
+@pytest.mark.slow
+def test_without_transactions_rows_come_at_least_once_with_the_same_key(
+    kafka_server: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    faults = "sink.after_tmp:2:kill,sink.after_link:3:kill"
+    ends = []
+    while not ends or ends[-1]:
+        ends.append(publish(tmp_path, topic, faults, transactions="false").returncode)
+        assert len(ends) < 5, "it does not come to an end"
+    found = told(kafka_server.read(topic))
+    assert len(found) > len(expected(tmp_path))
+    assert sorted(set(found)) == expected(tmp_path)
+
+
+def test_a_broker_that_is_away_is_told_and_tried_again(tmp_path: Path, kafka_installed: None) -> None:
+    path = tmp_path / "connections.json"
+    make_pond(tmp_path)
+    with KafkaServer(tmp_path / "kafka") as server, pytest.MonkeyPatch.context() as patch:
+        path.write_text(json.dumps({"test": {"servers": server.servers}}))
+        patch.setenv(VARIABLE, str(path))
+        patch.setattr("millpond.runtime.followers.kafka_publisher.SECONDS", 3.0)
+        server.create("t")
+        follower = sink_of(tmp_path, "t")
+        log = list(make_pond(tmp_path))
+        for n, entry, manifest in log[: follower.cursor() + 3]:
+            follower.apply(n, entry, manifest)
+        server.kill()
+        with pytest.raises(StoreError, match="Kafka did not take what is for the topic t"):
+            for n, entry, manifest in log[2:]:
+                follower.apply(n, entry, manifest)
+        server.start()
+        patch.setattr("millpond.runtime.followers.kafka_publisher.SECONDS", 30.0)
+        for n, entry, manifest in log[follower.cursor() + 1 :]:
+            follower.apply(n, entry, manifest)
+        assert told(server.read("t")) == expected(tmp_path)
+        follower.close()
+
+
+def test_a_deleted_row_is_a_record_without_a_value() -> None:
+    rows = pa.table({"k:1": ["a", None], "w": [1, 2], "_op": ["upsert", "delete"], "_revision": [0, 3]})
+    one, other = messages("q", "t", 7, rows, ("w", "k:1"))
+    assert (one.key, other.key) == (b'["q",1,"a"]', b'["q",2,null]')
+    assert one.value == b'{"k:1":"a","w":1,"_op":"upsert","_revision":0}'
+    assert other.value is None
+    assert other.headers == [
+        ("query", "q"), ("epoch", "7"), ("row", "1"), ("revision", "3"), ("op", "delete"),
+    ]  # fmt: skip
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    asked = query(Sink("kafka", None, (("topic", "t"),)))
+    assert key_columns(asked) == ("w", "k")
+    without = msgspec.structs.replace(asked, output=(Named("k", Column("key:0", "string")),))
+    with pytest.raises(UnsupportedQuery, match="does not put out its window"):
+        key_columns(without)
+    for options, words in (
+        ((), "has no topic"),
+        ((("topic", "t"), ("transactions", "perhaps")), "'transactions' of q"),
+        ((("topic", "t"), ("bootstrap.servers", "x")), "the option bootstrap.servers"),
+    ):
+        with pytest.raises(QueryTypeError, match=words):
+            Topic.of("q", Sink("kafka", None, options))

@@ -1,0 +1,120 @@
+"""Records of Kafka that do not parse: counted for every query, kept with their bytes, or a reason to end."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from millpond import Pond
+from millpond.control.tally import EventCounts
+from millpond.errors import QueryTypeError, SourceError
+from millpond.runtime.connections import VARIABLE
+from millpond.testing.kafka_server import KafkaServer
+
+TABLE = """
+    CREATE TABLE {name} (ts TIMESTAMP, k STRING, v BIGINT) USING kafka
+    OPTIONS (subscribe '{topic}', format '{format}', startingOffsets 'earliest', maxOffsetsPerTrigger 7)
+    TBLPROPERTIES ({properties});
+"""
+SUM = """
+    SELECT k, window(ts, '1 hour') AS w, sum(v) AS total
+    FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 1 HOUR GROUP BY ALL
+"""
+GOOD = [b'{"ts": "2024-01-01T00:00:%02dZ", "k": "a", "v": %d}' % (n, n) for n in range(10)]
+BAD = [b"{not json", b'{"ts": "2024-01-01T00:00:00Z", "k": "a", "v": "many"}', None, b"\xff\xfe\x00", b"", b"7"]
+
+
+@pytest.fixture
+def topic(kafka_server: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Two partitions of good records and bad ones in turn."""
+    path = tmp_path / "connections.json"
+    path.write_text(json.dumps({"test": {"servers": kafka_server.servers}}))
+    monkeypatch.setenv(VARIABLE, str(path))
+    name = f"d-{uuid.uuid4().hex[:8]}"
+    kafka_server.create(name, 2)
+    mixed = [value for pair in zip(GOOD, [*BAD, *[None] * 4], strict=True) for value in pair][: 2 * len(BAD)]
+    kafka_server.produce(name, [(0, b"key", value) for value in mixed])
+    kafka_server.produce(name, [(1, None, value) for value in GOOD[len(BAD) :]])
+    return name
+
+
+def test_dead_letters_are_kept_with_their_bytes_and_counted_for_each_query(
+    spark: SparkSession, topic: str, tmp_path: Path
+) -> None:
+    with Pond(spark, tmp_path / "pond") as pond:
+        pond.load(TABLE.format(name="tx", topic=topic, format="json", properties=f"'dead.path' = '{tmp_path}/dead'"))
+        pond.add("total", SUM)
+        pond.add("every", "SELECT k, v FROM STREAM tx")
+        pond.add("each", "SELECT k, e FROM STREAM tx LATERAL VIEW explode(array(v, v)) AS e")
+        pond.add("both", "SELECT v FROM STREAM tx UNION ALL SELECT v + 1 AS v FROM STREAM tx")
+        pond.run(drain=True)
+        assert [(row["k"], row["total"]) for row in pond.table("total").to_pylist()] == [("a", sum(range(10)))]
+        assert sorted(pond.table("every")["v"].to_pylist()) == list(range(10))
+        assert sorted(pond.table("each")["e"].to_pylist()) == sorted([*range(10), *range(10)])
+        assert len(pond.table("both")) == 20
+        counts = pond.counts()
+        for query, applied in (("total", 10), ("every", 10), ("each", 20), ("both", 20)):
+            whole = counts[query].whole
+            assert whole == EventCounts(applied + len(BAD), applied, 0, len(BAD), 0), query
+        assert counts["total"].partitions == {
+            f"{topic}-0": EventCounts(12, 6, 0, 6), f"{topic}-1": EventCounts(4, 4),
+        }  # fmt: skip
+    letters = pq.read_table(tmp_path / "dead").sort_by("offset").to_pylist()
+    assert [(row["topic"], row["partition"], row["offset"], row["key"], row["value"]) for row in letters] == [
+        (topic, 0, 2 * n + 1, b"key", value) for n, value in enumerate(BAD)
+    ]
+    assert {row["reason"] for row in letters} == {"the record has no value", "the value does not parse"}
+    assert all(row["_epoch"] > 0 and row["timestamp"] is not None for row in letters)
+
+
+def test_a_malformed_record_ends_a_run_unless_told_otherwise(spark: SparkSession, topic: str, tmp_path: Path) -> None:
+    with Pond(spark, tmp_path / "strict") as pond:
+        pond.load(TABLE.format(name="tx", topic=topic, format="json", properties="'max_ahead' = 'none'"))
+        pond.add("total", SUM)
+        with pytest.raises(SourceError, match=f"topic {topic}, partition 0, offset 1: the value does not parse"):
+            pond.run()
+    with Pond(spark, tmp_path / "lenient") as pond:
+        pond.load(TABLE.format(name="tx", topic=topic, format="json", properties="'malformed' = 'drop'"))
+        pond.add("total", SUM)
+        pond.run(drain=True)
+        assert pond.counts()["total"].whole == EventCounts(16, 10, 0, 6)
+
+
+def test_raw_values_and_csv(spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path) -> None:
+    lines = f"c-{uuid.uuid4().hex[:8]}"
+    kafka_server.create(lines)
+    kafka_server.produce(lines, [(0, None, b"2024-01-01T00:00:00Z,a,1"), (0, None, b"2024-01-01T00:00:00Z,a,x")])
+    with Pond(spark, tmp_path / "pond") as pond:
+        pond.load(TABLE.format(name="csvs", topic=lines, format="csv", properties="'malformed' = 'drop'"))
+        pond.load(
+            f"CREATE TABLE raws (line STRING) USING kafka OPTIONS (subscribe '{topic},{lines}', format 'raw',"
+            " startingOffsets 'earliest') TBLPROPERTIES ('malformed' = 'drop');"
+        )
+        pond.add("c", "SELECT k, v FROM STREAM csvs")
+        pond.add("r", "SELECT _topic, get_json_object(line, '$.v') AS v FROM STREAM raws WHERE line LIKE '{%}'")
+        pond.run()
+        assert pond.table("c").to_pylist() == [{"k": "a", "v": 1}]
+        assert sorted(pond.table("r")["v"].to_pylist()) == sorted([*map(str, range(10)), "many"])
+        assert pond.counts()["c"].whole == EventCounts(2, 1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        ("'malformed' = 'dead-letter'", "Add 'dead.path'"),
+        ("'malformed' = 'drop', 'dead.path' = 'x'", "Leave out 'dead.path'"),
+        ("'malformed' = 'ignore'", "'fail', 'drop' or 'dead-letter'"),
+        ("'dead.ratio' = '2'", "from 0 to below 1"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(
+    spark: SparkSession, tmp_path: Path, properties: str, words: str
+) -> None:
+    with Pond(spark, tmp_path) as pond, pytest.raises(QueryTypeError, match=words):
+        pond.load(TABLE.format(name="tx", topic="t", format="json", properties=properties))
+

@@ -1,0 +1,206 @@
+"""Kafka as a source, with a real broker: the order of offsets decides, not how Spark cut it; gaps and growth."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from millpond import Pond
+from millpond.errors import OffsetGapError
+from millpond.model.endpoints import Source
+from millpond.model.stream import Field, Stream
+from millpond.runtime.connections import VARIABLE
+from millpond.testing.kafka_server import KafkaServer
+
+TABLE = """
+    CREATE TABLE tx (id BIGINT, ts TIMESTAMP, k STRING, v BIGINT) USING kafka
+    OPTIONS (subscribe '{topic}', format 'json', startingOffsets 'earliest'{more}) {properties};
+"""
+QUERY = """
+    SELECT k, window(ts, '20 seconds', '10 seconds') AS w, count(*) AS n, sum(v) AS total
+    FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 3 SECONDS GROUP BY ALL
+"""
+PARTITIONS = 3
+START = 1_700_000_000
+
+
+def events(seed: int, count: int) -> list[tuple[int, int, str, int]]:
+    """(partition, seconds, key, value): three clocks, one far behind, each with its own disorder."""
+    dice = random.Random(seed)
+    clocks = [START, START - 2, START - 25]
+    found = []
+    for number in range(count):
+        partition = number % PARTITIONS
+        clocks[partition] += dice.choice((0, 0, 1, 2, 5))
+        found.append((partition, clocks[partition] - dice.choice((0, 0, 0, 1, 4, 12, 40)), dice.choice("ab"), number))
+    return found
+
+
+def accepted(all_events: list[tuple[int, int, str, int]], delay: int = 3) -> list[tuple[int, int, str, int]]:
+    """The naive rule: late is what is not above the newest before it in its own partition, minus the delay."""
+    newest: dict[int, int] = {}
+    found = []
+    for event in all_events:
+        partition, seconds, *_ = event
+        if partition not in newest or seconds > newest[partition] - delay:
+            found.append(event)
+        newest[partition] = max(seconds, newest.get(partition, seconds))
+    return found
+
+
+def windows(taken: list[tuple[int, int, str, int]]) -> list[tuple[str, int, int, int]]:
+    """What the query answers: (key, start, count, total)."""
+    cells: dict[tuple[str, int], list[int]] = {}
+    for _, seconds, key, value in taken:
+        for start in (seconds // 10 * 10 - 10, seconds // 10 * 10):
+            cells.setdefault((key, start), []).append(value)
+    return sorted((key, start, len(values), sum(values)) for (key, start), values in cells.items())
+
+
+def value_of(seconds: int, key: str, value: int) -> bytes:
+    time = datetime.fromtimestamp(seconds, timezone.utc).isoformat()
+    return json.dumps({"id": value, "ts": time, "k": key, "v": value, "more": [1]}).encode()
+
+
+def records(some: list[tuple[int, int, str, int]]) -> Iterator[tuple[int, bytes, bytes]]:
+    for partition, seconds, key, value in some:
+        yield partition, key.encode(), value_of(seconds, key, value)
+
+
+def rows_of(pond: Pond, query: str = "q") -> list[tuple[str, int, int, int]]:
+    rows = pond.table(query).to_pylist()
+    return sorted((row["k"], int(row["w"]["start"].timestamp()), row["n"], row["total"]) for row in rows)
+
+
+@pytest.fixture
+def topic(kafka_server: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A new topic of three partitions, on the only connection."""
+    path = tmp_path / "connections.json"
+    path.write_text(json.dumps({"test": {"servers": kafka_server.servers}}))
+    monkeypatch.setenv(VARIABLE, str(path))
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    kafka_server.create(name, PARTITIONS)
+    return name
+
+
+def load(pond: Pond, topic: str, more: str = "", properties: str = "") -> None:
+    pond.load(TABLE.format(topic=topic, more=more, properties=properties))
+    pond.add("q", QUERY)
+
+
+def test_the_answer_is_that_of_the_offsets_for_any_cut(
+    spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    given = events(3, 600)
+    kafka_server.produce(topic, records(given))
+    late = len(given) - len(accepted(given))
+    assert late > 20
+    for most in (70, 1000):
+        with Pond(spark, tmp_path / f"pond-{most}") as pond:
+            load(pond, topic, f", maxOffsetsPerTrigger {most}")
+            pond.run(drain=True)
+            assert rows_of(pond) == windows(accepted(given))
+            whole, partitions = pond.counts()["q"]
+        assert (whole.read, whole.late, whole.dead) == (600, late, 0)
+        assert {name: counts.read for name, counts in partitions.items()} == {
+            f"{topic}-{number}": 200 for number in range(PARTITIONS)
+        }
+
+
+def test_rows_go_from_kafka_to_kafka(
+    spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    given = events(9, 200)
+    kafka_server.produce(topic, records(given))
+    kafka_server.create(f"{topic}-out", 2)
+    columns = tuple(Field(*pair) for pair in (("ts", "timestamp"), ("k", "string"), ("v", "bigint")))
+    options = (("format", "json"), ("startingOffsets", "earliest"), ("subscribe", topic))
+    with Pond(spark, tmp_path / "pond") as pond:
+        load(pond, topic, ", maxOffsetsPerTrigger 60")
+        pond.load(
+            f"CREATE STREAMING TABLE out USING kafka TBLPROPERTIES ('topic' = '{topic}-out') AS {QUERY};"
+        )
+        same = pond.stream(Stream("same", columns, Source("kafka", options)))
+        window = F.window("ts", "20 seconds", "10 seconds").alias("w")
+        frame = same.withWatermark("ts", "3 seconds").groupBy("k", window)
+        pond.add("frame", frame.agg(F.count("*").alias("n"), F.sum("v").alias("total")))
+        pond.run(drain=True)
+        assert rows_of(pond) == rows_of(pond, "frame") == windows(accepted(given))
+    found = [json.loads(message.value or b"") for message in kafka_server.read(f"{topic}-out")]
+    starts = [int(datetime.fromisoformat(row["w"]["start"].replace("Z", "+00:00")).timestamp()) for row in found]
+    rows = [(row["k"], start, row["n"], row["total"]) for row, start in zip(found, starts, strict=True)]
+    assert sorted(rows) == windows(accepted(given))
+
+
+def test_what_retention_deleted_is_a_gap_until_one_goes_on_without_it(
+    spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    given = events(5, 300)
+    kafka_server.produce(topic, records(given[:90]))
+    with Pond(spark, tmp_path / "pond") as pond:
+        load(pond, topic)
+        pond.run()
+    kafka_server.produce(topic, records(given[90:]))
+    kafka_server.delete_before(topic, 1, 50)
+    with Pond(spark, tmp_path / "pond") as pond:
+        load(pond, topic)
+        with pytest.raises(OffsetGapError, match=r"retention.*failOnDataLoss 'false'"):
+            pond.run()
+    with Pond(spark, tmp_path / "pond") as pond:
+        load(pond, topic, ", failOnDataLoss false, maxOffsetsPerTrigger 50")
+        pond.run(drain=True)
+        assert pond.counts()["q"].whole.read == 300 - 90 - 20
+        left = [event for n, event in enumerate(given) if n < 90 or event[0] != 1 or n // PARTITIONS >= 50]
+        told = {(row[0], row[1]): row for row in windows(accepted(left))}
+        assert all(told[row[0], row[1]] == row for row in rows_of(pond))  # rows of the first run are gone with it
+
+
+def test_new_partitions_are_read_from_their_beginning(
+    spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    kafka_server.produce(topic, records(events(5, 30)))
+    with Pond(spark, tmp_path / "pond") as pond:
+        load(pond, topic, properties="TBLPROPERTIES ('max_ahead' = 'none')")
+        pond.run()
+        kafka_server.widen(topic, PARTITIONS + 1)
+        kafka_server.produce(topic, records([(PARTITIONS, START + second, "c", 1) for second in range(5)]))
+        pond.run(drain=True)
+        assert pond.counts()["q"].partitions[f"{topic}-{PARTITIONS}"].applied == 5
+        assert [row for row in rows_of(pond) if row[0] == "c"] == windows(
+            [(PARTITIONS, START + second, "c", 1) for second in range(5)]
+        )
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed_loses_and_repeats_nothing(
+    kafka_server: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    given = events(11, 400)
+    kafka_server.produce(topic, records(given))
+    select = f"CREATE STREAMING TABLE q USING json TBLPROPERTIES ('path' = '{tmp_path}/out') AS {QUERY};"
+    file = tmp_path / "pond.sql"
+    file.write_text(TABLE.format(topic=topic, more=", maxOffsetsPerTrigger 60", properties="") + select)
+    (tmp_path / "faults").mkdir()
+    command = [sys.executable, "-m", "millpond", "run", str(file), "--once", "--drain", "--instances", "2"]
+    faults = "commit.before_append:2:kill,commit.after_append:3:kill,fold.before_delta:9:kill"
+    told = os.environ | {"MILLPOND_FAULT": faults, "MILLPOND_FAULT_DIR": str(tmp_path / "faults")}
+    ends = []
+    while not ends or ends[-1]:
+        ends.append(subprocess.run([*command, "--master", "local[2,4]"], env=told, capture_output=True).returncode)
+        assert len(ends) < 5, "it does not come to an end"
+    assert len(list((tmp_path / "faults").glob("*.kill"))) == 3
+    lines = [json.loads(line) for path in (tmp_path / "out").glob("*.json") for line in path.read_text().splitlines()]
+    rows = [(row["k"], int(datetime.fromisoformat(row["w"]["start"].replace("Z", "+00:00")).timestamp()), row["n"],
+             row["total"]) for row in lines]  # fmt: skip
+    assert sorted(rows) == windows(accepted(given))

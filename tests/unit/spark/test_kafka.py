@@ -1,0 +1,57 @@
+"""What a stream of Kafka may say of itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from millpond.errors import QueryError, QueryRefused, QueryTypeError, UnsupportedQuery
+from millpond.model.endpoints import Source
+from millpond.model.stream import Field, Order, Stream
+from millpond.spark.kafka import META, declared
+
+COLUMNS = (Field("ts", "timestamp"), Field("v", "bigint"))
+
+
+def stream(columns: tuple[Field, ...] = COLUMNS, order: Order | None = None, **options: str) -> Stream:
+    given = {"subscribe": "tx", "format": "json"} | {name.replace("_", "."): value for name, value in options.items()}
+    return Stream("tx", columns, Source("kafka", tuple(sorted(given.items()))), order)
+
+
+def test_the_columns_of_kafka_and_their_order_are_added_once() -> None:
+    made = declared(stream())
+    assert made.columns == (*COLUMNS, *META)
+    assert made.order == Order("_source", "_offset")
+    assert declared(made) == made
+    patient = declared(stream(order=Order("_source", "_offset", ("tx-0",), 5)))
+    assert patient.order == Order("_source", "_offset", ("tx-0",), 5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        (stream(kafka_sasl_jaas_config="x"), QueryRefused, "the option kafka.sasl.jaas.config of a Kafka client"),
+        (stream(minPartitions="9"), QueryRefused, "lose their order"),
+        (stream(maxRecordsPerPartition="9"), QueryRefused, "lose their order"),
+        (stream(assign="{}"), QueryRefused, "whole topics"),
+        (stream(subscribePattern="t.*"), QueryTypeError, "has no topic"),
+        (stream(anything="1"), QueryTypeError, "not an option of kafka"),
+        (stream(format="xml"), UnsupportedQuery, "the format xml"),
+        (stream(sep=","), QueryTypeError, "not an option of json values"),
+        (stream(maxOffsetsPerTrigger="0"), QueryTypeError, "above zero"),
+        (stream(failOnDataLoss="maybe"), QueryTypeError, "failOnDataLoss"),
+        (stream(format="raw"), QueryTypeError, "one column"),
+        (stream((Field("_offset", "bigint"),)), QueryTypeError, "one that Kafka gives"),
+        (stream(()), QueryTypeError, "declares no columns"),
+        (stream(order=Order("v", "v")), QueryTypeError, "an order of its own"),
+    ],
+)
+def test_what_does_not_fit_is_refused(wrong: Stream, error: type[QueryError], words: str) -> None:
+    with pytest.raises(error, match=words):
+        declared(wrong)
+
+
+def test_the_manner_of_reading_is_not_what_is_read() -> None:
+    one, other = declared(stream(maxOffsetsPerTrigger="5")).source, declared(stream(connection="c")).source
+    assert one is not None and other is not None and one != other
+    assert one.meaning == other.meaning
+    assert one.meaning != declared(stream(startingOffsets="earliest")).source.meaning  # type: ignore[union-attr]
