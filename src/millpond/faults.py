@@ -53,9 +53,20 @@ CHANGE_STEPS = (
     "change.recorded",
     "change.in_force",
     "read.again",
+    "map.before",
+    "map.after",
 )
-STEPS = (*DRIVER_STEPS, *WORKER_STEPS, *FOLLOWER_STEPS, *CHANGE_STEPS)
-"""Every step there is, in the order in which an epoch meets them, those of changes last; a test enumerates it."""
+TOPIC_STEPS = (
+    "topic.before_begin",
+    "topic.after_begin",
+    "topic.after_commit",
+    "topic.after_cursor",
+)
+COMMON_STEPS = (*DRIVER_STEPS, *WORKER_STEPS, *FOLLOWER_STEPS)
+"""Steps that every pond meets, in the order in which an epoch meets them."""
+
+STEPS = (*COMMON_STEPS, *CHANGE_STEPS, *TOPIC_STEPS)
+"""Every step there is; a test enumerates it."""
 
 ACTIONS = ("kill", "stop", "raise")
 

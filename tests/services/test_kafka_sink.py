@@ -85,7 +85,7 @@ def test_a_row_has_a_key_headers_and_a_value(kafka_server: KafkaServer, topic: s
 def test_a_publisher_that_is_killed_repeats_nothing(
     kafka_server: KafkaServer, topic: str, tmp_path: Path, forget: bool
 ) -> None:
-    faults = "sink.before_tmp:2:kill,sink.after_tmp:3:kill,sink.after_link:4:kill,sink.after_cursor:5:kill"
+    faults = "topic.before_begin:2:kill,topic.after_begin:3:kill,topic.after_commit:4:kill,topic.after_cursor:5:kill"
     ends = []
     while not ends or ends[-1]:
         ends.append(publish(tmp_path, topic, faults).returncode)
@@ -120,7 +120,7 @@ def test_a_publisher_that_was_overtaken_writes_nothing_more(
 def test_without_transactions_rows_come_at_least_once_with_the_same_key(
     kafka_server: KafkaServer, topic: str, tmp_path: Path
 ) -> None:
-    faults = "sink.after_tmp:2:kill,sink.after_link:3:kill"
+    faults = "topic.after_begin:2:kill,topic.after_commit:3:kill"
     ends = []
     while not ends or ends[-1]:
         ends.append(publish(tmp_path, topic, faults, transactions="false").returncode)

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millpond.faults import DRIVER_STEPS, FOLLOWER_STEPS, STEPS, WORKER_STEPS
+from millpond.faults import COMMON_STEPS, DRIVER_STEPS, FOLLOWER_STEPS, WORKER_STEPS
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
@@ -420,7 +420,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 def table(seen: dict[tuple[str, str], str]) -> str:
     """Step by fault, and what was seen."""
     lines = [f"{'step':24}{'kill':48}stop"]
-    for step in STEPS:
+    for step in COMMON_STEPS:
         kill, stop = (seen.get((step, action), "-") for action in ("kill", "stop"))
         lines.append(f"{step:24}{kill:48}{stop}")
     return "\n".join([*lines, ""])
@@ -438,7 +438,7 @@ def results(world: World, request: pytest.FixtureRequest) -> Iterator[dict[Scena
 
 @pytest.mark.spark
 def test_a_quiet_run_reaches_every_step_and_is_exact(world: World) -> None:
-    assert set(world.reached) == set(STEPS)
+    assert set(world.reached) == set(COMMON_STEPS)
     expected = check_exact(world.root / "quiet", world.truth)
     assert all(expected.rows.values())
     assert all(of["late"] and of["applied"] for of in expected.counts.values())

@@ -128,13 +128,13 @@ class KafkaSink:
                 f'Restore the pond\'s folder, or skip them: write {{"n": <record>}} into {self._file.path}.',
             ) from error
         if table is not None:
-            reached("sink.before_tmp")
+            reached("topic.before_begin")
             self._publisher.begin(messages(self._query, self._topic.name, n, table, self._keys))
-            reached("sink.after_tmp")
+            reached("topic.after_begin")
             self._publisher.commit(n)
-        reached("sink.after_link")
+        reached("topic.after_commit")
         self._file.write(n)
-        reached("sink.after_cursor")
+        reached("topic.after_cursor")
         self._reached = n
 
     def close(self) -> None:
