@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -19,8 +20,9 @@ from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named
 from millpond.runtime.connections import VARIABLE
-from millpond.runtime.followers.kafka import Topic, key_columns, messages
+from millpond.runtime.followers.kafka import KafkaSink, Topic, key_columns, messages
 from millpond.testing.kafka_server import KafkaServer, Message
+from millpond.testing.redis_servers import until
 
 PROGRAM = Path(__file__).with_name("kafka_sink_program.py")
 _spec = importlib.util.spec_from_file_location("kafka_sink_program", PROGRAM)
@@ -62,6 +64,12 @@ def publish(folder: Path, topic: str, faults: str = "", **more: str) -> subproce
     environ = os.environ | {"MILLPOND_FAULT": faults, "MILLPOND_FAULT_DIR": str(folder / "faults")}
     words = [sys.executable, str(PROGRAM), str(folder), topic, json.dumps(more)]
     return subprocess.run(words, env=environ, capture_output=True, timeout=120)
+
+
+def has_cursor(follower: KafkaSink) -> bool:
+    with contextlib.suppress(StoreError):
+        return follower.cursor() >= 0
+    return False
 
 
 def test_a_row_has_a_key_headers_and_a_value(kafka_server: KafkaServer, topic: str, tmp_path: Path) -> None:
@@ -148,6 +156,7 @@ def test_a_broker_that_is_away_is_told_and_tried_again(tmp_path: Path, kafka_ins
                 follower.apply(n, entry, manifest)
         server.start()
         patch.setattr("millpond.runtime.followers.kafka_publisher.SECONDS", 30.0)
+        until(lambda: has_cursor(follower), "the broker knows its groups again")  # the runner tries again as well
         for n, entry, manifest in log[follower.cursor() + 1 :]:
             follower.apply(n, entry, manifest)
         assert told(server.read("t")) == expected(tmp_path)

@@ -1,6 +1,6 @@
 """A Kafka broker for tests: one node of Apache Kafka (KRaft) on free loopback ports; it ends with its maker.
 
-`python -m millpond.testing.kafka_server` fetches its jars.
+`python -m millpond.testing.kafka_server` fetches its jars, and those of Spark's connector.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from millpond.errors import JavaError, SetupError
-from millpond.spark.jars import fetched, listed
+from millpond.spark.jars import connector, fetched, listed
 from millpond.spark.java import find_java
 from millpond.testing.redis_servers import free_ports, until
 
@@ -54,9 +54,10 @@ class Message(NamedTuple):
 
 @cache
 def kafka_jars() -> tuple[Path, ...] | str:
-    """The jars of the broker, fetched if need be; or in words why there is none."""
+    """The jars of the broker, fetched if need be; or in words why there is none, or no connector to it for Spark."""
     try:
         find_java()
+        connector()
         return tuple(fetched(JARS))
     except (JavaError, SetupError) as error:
         return str(error)
@@ -210,3 +211,4 @@ def _message(message: Any) -> Message:
 
 if __name__ == "__main__":
     fetched(JARS)
+    connector()
