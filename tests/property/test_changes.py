@@ -37,6 +37,7 @@ from millpond.testing.cases import (
     random_case,
 )
 from millpond.testing.compare import assert_same_rows, rows_of
+from millpond.testing.conformance import ForgetfulFiles
 from millpond.testing.local_pond import LocalPond
 from millpond.testing.naive_changes import NaiveChanges, Plain
 
@@ -57,7 +58,9 @@ class Changing:
         self._folder, self._sinks = folder, dict[str, MemorySink]()
         self._reader = RowsReader(lambda _n, receipt, section: read_section(folder, receipt, section))
         asked = [kept(one) for one in queries]
-        self.pond = LocalPond(folder, [STREAM], asked, instances, 16)
+        self._files = ForgetfulFiles(instances) if instances == 2 else None
+        self._instances = instances
+        self.pond = LocalPond(folder, [STREAM], asked, instances, 16, file_store=self._files)
         self.naive, self._turn = NaiveChanges(asked), 0
         self.change(SetParameter("least", literal(3, "bigint")))
         self.known = {one.name: one for one in asked}
@@ -84,7 +87,12 @@ class Changing:
         """Another driver takes over, who is told of no query."""
         self._turn += 1
         sinks = list(self._sinks.values())
-        self.pond = LocalPond(self._folder, [STREAM], None, 1, 16, sinks, token=f"turn-{self._turn}")
+        token, files = f"turn-{self._turn}", self._files
+        self.pond = LocalPond(self._folder, [STREAM], None, 1, 16, sinks, token=token, file_store=files)
+
+    def move(self, dice: random.Random) -> None:
+        """Give buckets other owners."""
+        self.pond.move(tuple(dice.randrange(self._instances) for _ in range(16)))
 
     def epoch(self, parts: Sequence[Sequence[dict[str, Any]]]) -> None:
         for end in accept.ends(*self.between()):
@@ -191,6 +199,8 @@ def random_run(folder: Path, seed: int, menu: Menu, events: int = 160, epochs: i
     for batch in case.epochs:
         for _ in range(dice.choice((0, 1, 1, 2, 4))):
             done.add(change_at_random(dice, run, menu))
+        if dice.random() < 0.25:
+            run.move(dice)
         if dice.random() < 0.1:
             run.restart()
         run.epoch(deal(batch))

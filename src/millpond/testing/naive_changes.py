@@ -27,13 +27,16 @@ Plain: TypeAlias = Query | Selection
 
 @dataclass
 class _Version:
-    """A version of a query, in force in epochs first … last - 1 for windows that start in [since, until)."""
+    """A version of a query, in force in epochs first … last - 1 for windows that start in [since, until); what it told
+    before epoch `handed` stays told, whatever `until` says.
+    """
 
     query: Plain
     first: int
     since_us: int | None
     last: int | None = None
     until_us: int | None = None
+    handed: int = 0
     paused: set[int] = field(default_factory=set)
 
 
@@ -77,7 +80,7 @@ class NaiveChanges:
             old = self._versions[change.name][-1]
             start = _start(change)
             if isinstance(change.until_us, int):
-                old.until_us = change.until_us
+                old.until_us, old.handed = change.until_us, self._epoch
             else:
                 old.last = self._epoch
             self._versions[change.name].append(self._version(change, old.since_us if start is None else start))
@@ -86,7 +89,7 @@ class NaiveChanges:
             assert isinstance(query, Query | Selection)
             self._shadows[change.name] = query
             if isinstance(change.since_us, int):  # the same query goes on, in two halves
-                old.until_us = change.since_us
+                old.until_us, old.handed = change.since_us, self._epoch
                 self._versions[change.name].append(_Version(old.query, self._epoch, change.since_us))
         elif isinstance(change, Promote):
             old, new = self._versions[change.name][-1], self._shadows[change.name]
@@ -162,7 +165,8 @@ def _rows_of(
             start = window["start"] if isinstance(window, dict) else None
             if start is not None and version.since_us is not None and start < version.since_us:
                 continue
-            if start is not None and version.until_us is not None and start >= version.until_us:
+            until = version.until_us if epoch >= version.handed else None
+            if start is not None and until is not None and start >= until:
                 continue
             found.append(row)
     return found
