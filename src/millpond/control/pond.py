@@ -185,13 +185,13 @@ class Pond(Changing):
         """
         self._front.refresh(table, every)
 
-    def load(self, text: str) -> tuple[AnyQuery, ...]:
-        """Declare the streams and add the queries of a pond file: Spark's own statements.
+    def load(self, text: str, *, queries: bool = True) -> tuple[AnyQuery, ...]:
+        """Declare the streams and add the queries of a pond file, unless not asked to: Spark's own statements.
 
         Raises:
             QueryError: a statement is wrong; the message names its line.
         """
-        made = self._front.load_file(text)
+        made = self._front.load_file(text, queries=queries)
         for query in made:
             if query.name in self._queries:
                 raise QueryTypeError(f"The query name {query.name!r} is used twice.", "Rename one.")
@@ -270,7 +270,7 @@ class Pond(Changing):
         if self._driver is not None:
             return
         truth = self._known_truth()
-        if not self._queries:
+        if not self._queries and not (truth and truth.manifest.spec):
             raise QueryTypeError("The pond has no queries.", "Add one first.")
         check_files(self._front.readings(self.queries))
         truth = truth or open_truth(self.path)

@@ -279,8 +279,10 @@ class FrontEnd:
             return self._kept(found, _leaving(late, mode, repeats))
 
     @unlogged()
-    def load_file(self, text: str, opened: Callable[[Source], Source] = lambda source: source) -> list[AnyQuery]:
-        """Declare the streams of a pond file and read its queries, in order.
+    def load_file(
+        self, text: str, opened: Callable[[Source], Source] = lambda source: source, *, queries: bool = True
+    ) -> list[AnyQuery]:
+        """Declare the streams of a pond file and read its `queries`, in order.
 
         `opened` may put another source in the place of one whose columns are declared.
 
@@ -297,13 +299,13 @@ class FrontEnd:
                     self.table(view.name, source, view.schema, view.refresh)
                 else:
                     self.view(view.name, view.text or "")
-        queries = []
-        for statement in pond.queries:
+        made = []
+        for statement in pond.queries if queries else ():
             with _within(statement.name, statement.line):
                 terms = Terms(statement.name, None, statement.sink, statement.serve, statement.text)
                 leaving = Leaving(statement.late, statement.mode, statement.repeats)
-                queries.append(self._query(terms, blank(text[: statement.start]) + statement.text, leaving))
-        return queries
+                made.append(self._query(terms, blank(text[: statement.start]) + statement.text, leaving))
+        return made
 
     def wanted(
         self, queries: Iterable[AnyQuery], kept: Iterable[str] = (), times: Mapping[str, str] | None = None
