@@ -303,7 +303,8 @@ class Pond(Changing):
         truth = open_truth(self.path)
         if truth.manifest.spec:
             spec = in_force(truth.manifest)
-            self._front.restore(spec.streams, current(spec))
+            self._front.parameters = dict(spec.left.parameters)
+            self._front.restore(spec.streams, current(spec), spec.asked)
             self._queries = {query.name: query for query in current(spec)}
         return truth
 

@@ -68,9 +68,10 @@ class PondSpec(msgspec.Struct, frozen=True):
 
     @property
     def meaning(self) -> PondSpec:
-        """The spec without what does not change an answer: the texts of queries, who owns which bucket."""
+        """The spec without what does not change an answer: texts, the order of streams, who owns which bucket."""
         plain = [msgspec.structs.replace(query, text="") for query in self.asked]
-        return PondSpec.of(self.streams, plain, self.instances, self.buckets)
+        streams = tuple(sorted(self.streams, key=lambda stream: stream.name))
+        return PondSpec.of(streams, plain, self.instances, self.buckets)
 
 
 def to_json(spec: PondSpec) -> str:

@@ -14,8 +14,8 @@ from typing import TypeVar
 import httpx
 import msgspec
 
-from millpond.errors import NotServingError, RequestError, SetupError, of_code
-from millpond.service.places import URL_VARIABLE, Places
+from millpond.errors import AccessError, NotServingError, RequestError, SetupError, of_code
+from millpond.service.places import TOKEN_VARIABLE, URL_VARIABLE, Places
 from millpond.service.port import MOVES
 from millpond.service.wire import (
     Asked,
@@ -73,9 +73,12 @@ class Client:
             SetupError: neither a folder nor an address is told.
         """
         url = url or os.environ.get(URL_VARIABLE)
-        if pond is None and (url is None or token is None):
-            pond = os.curdir if url is not None else _only_pond()
-        places = Places(Path(pond or os.curdir))
+        token = token or os.environ.get(TOKEN_VARIABLE)
+        if pond is None and url is not None:
+            if token is None:  # a folder's token is for nobody but its own service
+                raise AccessError(f"No token for {url}.", f"Give --token, or set {TOKEN_VARIABLE}.")
+            return cls(url, token, certificate=certificate, who=who, timeout=timeout)
+        places = Places(Path(pond) if pond is not None else _only_pond())
         if url is None:
             leader = places.known_leader()
             url, certificate = leader.url, certificate or leader.certificate

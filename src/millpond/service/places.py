@@ -67,15 +67,12 @@ class Places:
                 raise SetupError(f"Others may read {file}.", f"chmod 600 {file}, or remove it.") from None
         return _long_enough(file.read_text().strip(), str(file))
 
-    def known_secret(self, environment: Mapping[str, str] = os.environ) -> str:
-        """The token, for a client.
+    def known_secret(self) -> str:
+        """The pond's own token, for a client.
 
         Raises:
             AccessError: there is none that this user may read.
         """
-        told = environment.get(TOKEN_VARIABLE)
-        if told is not None:
-            return told
         try:
             return (self.folder / _TOKEN).read_text().strip()
         except OSError as error:

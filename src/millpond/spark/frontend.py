@@ -360,30 +360,43 @@ class FrontEnd:
         """Let texts read the rows of a query by its name."""
         self._queries[query.name] = query
 
-    def restore(self, streams: Iterable[Stream], queries: Iterable[AnyQuery]) -> None:
-        """Know the streams and queries of a pond that is opened without them.
+    def restore(self, streams: Iterable[Stream], queries: Iterable[AnyQuery], asked: Iterable[AnyQuery]) -> None:
+        """Know the streams and queries of a pond that is opened without them; `asked`: those, and older versions.
+
+        What only Spark evaluates is analysed again, from texts, by the `parameters` and views that there are.
 
         Raises:
-            ChangeRefused: something of them stands only where they were made: in a text, or in a program.
+            ChangeRefused: something of them stands only where they were made, in a program or a file.
         """
-        asked = list(queries)
+        derived = [stream for stream in streams if stream.derived is not None]
         for stream in streams:
-            if stream.derived is not None:
-                users = ", ".join(query.name for query in asked if stream.name in query.streams)
-                raise _not_stored(users, f"read {stream.derived.text}")
-            if stream.upstream is None:
+            if stream.derived is None and stream.upstream is None:
                 self.declare(stream)
         for query in asked:
-            if isinstance(query, Join):
-                parts = [one for side in query.sides.values() for one in side.expressions]
-            else:
-                parts = [*expressions_of(query)]
-            if any(isinstance(node, Foreign) for part in parts for node in walk(part)):
-                raise _not_stored(query.name, "have expressions that only Spark evaluates")
-            self._queries[query.name] = query
+            if not self._is_known(query, derived):
+                self._analyse_again(query)
+            if not self._is_known(query, derived):
+                raise _not_stored(query.name)
+        self._queries |= {query.name: query for query in queries}
         for stream in streams:
             if stream.upstream is not None:
                 self._chained[stream.name] = show_rows(self._spark, self._queries[stream.upstream])
+
+    def _is_known(self, query: AnyQuery, derived: Collection[Stream]) -> bool:
+        """Whether Spark's part of a query, which is not stored, is here."""
+        parts = [one for side in query.sides.values() for one in side.expressions] if isinstance(query, Join) else [
+            *expressions_of(query)
+        ]  # fmt: skip
+        foreigns = {node.key for part in parts for node in walk(part) if isinstance(node, Foreign)}
+        made = [stream for stream in derived if stream.name in query.streams]
+        return foreigns <= {*self._foreigns} and all(self.streams.get(stream.name) == stream for stream in made)
+
+    def _analyse_again(self, query: AnyQuery) -> None:
+        try:
+            self._query(Terms(query.name, None, query.sink, query.serve, query.text), query.text, Leaving())
+        except QueryError as error:
+            raise _not_stored(query.name) from error
+        self.forget(query.name)
 
     def bases(self, query: AnyQuery) -> tuple[Stream, ...]:
         """The sources that a query reads as parts of derived streams."""
@@ -464,9 +477,10 @@ class FrontEnd:
         return next((stream for stream in self._all() if stream.name.lower() == name.lower()), None)
 
 
-def _not_stored(who: str, what: str) -> ChangeRefused:
+def _not_stored(who: str) -> ChangeRefused:
     return ChangeRefused(
-        f"The pond cannot be opened without its queries: {who} {what}.", "Add all those in force before you open it."
+        f"The pond cannot be opened without its queries: a part of {who} stands only in a program, or in a view.",
+        "Add all those in force, or the views they name, before you open it.",
     )
 
 

@@ -81,7 +81,7 @@ def test_the_token_is_made_once_for_its_owner_alone(bench: Bench) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(bench.places.folder.stat().st_mode) == 0o700
     assert len(token) >= 40
-    assert bench.places.secret({}) == bench.places.known_secret({}) == token
+    assert bench.places.secret({}) == bench.places.known_secret() == token
     assert bench.places.secret({"MILLPOND_TOKEN": "one-of-the-operators"}) == "one-of-the-operators"
 
 
@@ -99,7 +99,7 @@ def test_a_client_is_told_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(NotServingError, match="Nobody serves the pond"):
         places.known_leader()
     with pytest.raises(AccessError, match="No token in"):
-        places.known_secret({})
+        places.known_secret()
 
 
 def test_a_damaged_hint_is_no_hint(bench: Bench) -> None:
