@@ -138,7 +138,8 @@ def test_a_pond_is_served_changed_killed_and_taken_over(tmp_path: Path) -> None:
             bench.add_file()
             until(lambda: asked.status().events == 400, tell("first"))
             until(lambda: asked.lookup("spend", "c1").window_us == (20 * SECOND, 30 * SECOND), tell("first"))
-            assert asked.lookup("spend", "c1").row == {"c": "c1", "n": 25, "start": "1970-01-01T00:00:20.000Z", "total": 1225}
+            row = {"c": "c1", "n": 25, "start": "1970-01-01T00:00:20.000Z", "total": 1225}
+            assert asked.lookup("spend", "c1").row == row
 
             # the standby tells what the log says, and changes nothing
             until(lambda: "Standing by" in bench.said("second"), tell("second"))

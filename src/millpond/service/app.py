@@ -158,7 +158,7 @@ def _show(app: FastAPI, verbs: Verbs) -> None:
     """The verbs that change nothing."""
 
     @app.get("/v1/health", **_doc(Health), summary="What this process is; needs no token")
-    def health() -> Response:
+    async def health() -> Response:
         return _answered(verbs.health())
 
     @app.get("/v1/status", **_doc(Status), summary="How the pond fares")

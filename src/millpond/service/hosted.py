@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import cast
 
 from millpond.control.pond import Pond
 from millpond.control.reader import key_columns, served_query
-from millpond.errors import RequestError
+from millpond.errors import NotServingError, RequestError
 from millpond.model.endpoints import Sink
 from millpond.reconfigure.price import AT_ONCE
 from millpond.runtime.followers.prune import PruneFollower
@@ -61,11 +62,12 @@ class Hosted:
             truth, spec = found
             pond, record, epoch = truth.pond, truth.manifest.n, truth.manifest.epoch_n
             queries = len(spec.asked)
-        leads = self._supervisor.role == "leader"
-        followers = () if not leads else tuple(
-            FollowerShown(one.name, one.behind, one.error, one.note)
-            for one in self._pond().status() if one.name != PruneFollower.name
-        )  # fmt: skip
+        followers: tuple[FollowerShown, ...] = ()
+        with suppress(NotServingError):
+            followers = tuple(
+                FollowerShown(one.name, one.behind, one.error, one.note)
+                for one in self._pond().status() if one.name != PruneFollower.name
+            )  # fmt: skip
         return Status(
             self._supervisor.role, pond, record, epoch, queries, None if leader is None else leader.url,
             **self._gauges().measured()._asdict(), took_over_s=self._supervisor.took_over_s,
@@ -115,10 +117,10 @@ class Hosted:
         """See `Verbs`."""
         pond = self._pond()
         if dry_run:
-            return self._priced(pond, "add", asked.name, asked.text)
+            return self._priced(pond, "add", asked.name, asked)
         late = None if asked.late is None else Sink(asked.late, str(self._out / f"{asked.name}.late"))
         sink = Sink("noop") if asked.sink is None else Sink(asked.sink, str(self._out / asked.name))
-        with self._beginning:
+        with self._beginning if self._catalog.now() is None else nullcontext():
             pond.add(
                 asked.name, asked.text, sink=sink, serve=asked.serve, late=late, emit=asked.emit,
                 correct_for=asked.correct_for, deduplicate=asked.deduplicate,
@@ -132,7 +134,7 @@ class Hosted:
         """See `Verbs`."""
         pond = self._pond()
         if dry_run:
-            return self._priced(pond, kind, name, version.text)
+            return self._priced(pond, kind, name, version)
         if kind == "shadow":
             if version.deduplicate:
                 raise RequestError("A shadow is deduplicated as its query is.", "Leave out deduplicate.")
@@ -175,10 +177,17 @@ class Hosted:
             raise
         self._supervisor.wake()
 
-    def _priced(self, pond: Pond, kind: str, name: str, text: str | None) -> Priced:
+    def _priced(self, pond: Pond, kind: str, name: str, asked: Asked | Version | None) -> Priced:
         if self._catalog.now() is None:
             return Priced(AT_ONCE)
-        found = pond.price_of(kind, name, text)
+        if asked is None:
+            found = pond.price_of(kind, name)
+        else:
+            emit, correct_for = (asked.emit, asked.correct_for) if isinstance(asked, Asked) else ("final", None)
+            found = pond.price_of(
+                kind, name, asked.text, emit=emit, correct_for=correct_for, deduplicate=asked.deduplicate,
+                deduplicate_within=asked.deduplicate_within,
+            )  # fmt: skip
         return Priced(found.cost, found.complete_from_us, found.rereads, found.freed)
 
     def _recorded(self, kind: str, name: str) -> Changed:

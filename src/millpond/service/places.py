@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from millpond.errors import AccessError, NotServingError, PlaceError, SetupError
-from millpond.ids import bearer_token
+from millpond.ids import bearer_token, writer_token
 
 TOKEN_VARIABLE = "MILLPOND_TOKEN"
 URL_VARIABLE = "MILLPOND_URL"
@@ -59,12 +60,15 @@ class Places:
             return _long_enough(told, TOKEN_VARIABLE)
         self.make()
         file = self.folder / _TOKEN
-        try:
-            with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
+        if not file.exists():
+            draft = self.folder / f".{_TOKEN}-{writer_token()}"
+            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
                 made.write(bearer_token())
-        except FileExistsError:
-            if stat.S_IMODE(file.stat().st_mode) & 0o077:
-                raise SetupError(f"Others may read {file}.", f"chmod 600 {file}, or remove it.") from None
+            with suppress(FileExistsError):  # of two services that start, one makes it, whole
+                os.link(draft, file)
+            draft.unlink()
+        if stat.S_IMODE(file.stat().st_mode) & 0o077:
+            raise SetupError(f"Others may read {file}.", f"chmod 600 {file}, or remove it.")
         return _long_enough(file.read_text().strip(), str(file))
 
     def known_secret(self) -> str:

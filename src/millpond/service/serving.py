@@ -183,15 +183,18 @@ def _answering(guard: Guard, web: Web, listener: socket.socket) -> Iterator[None
     log.setLevel(logging.WARNING)
     for name in ("millpond.service", "uvicorn.error"):
         logging.getLogger(name).addHandler(log)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            guard, lifespan="off", ws="none", http="h11", log_config=None, access_log=False, proxy_headers=False,
-            server_header=False, limit_concurrency=_AT_ONCE, timeout_keep_alive=5, timeout_graceful_shutdown=10,
-            h11_max_incomplete_event_size=_HEADER_BYTES,
-            ssl_certfile=None if web.certificate is None else str(web.certificate),
-            ssl_keyfile=None if web.key is None else str(web.key),
-        )
+    config = uvicorn.Config(
+        guard, lifespan="off", ws="none", http="h11", log_config=None, access_log=False, proxy_headers=False,
+        server_header=False, limit_concurrency=_AT_ONCE, timeout_keep_alive=5, timeout_graceful_shutdown=10,
+        h11_max_incomplete_event_size=_HEADER_BYTES,
+        ssl_certfile=None if web.certificate is None else str(web.certificate),
+        ssl_keyfile=None if web.key is None else str(web.key),
     )  # fmt: skip
+    try:
+        config.load()
+    except (OSError, ValueError) as error:  # an error of TLS is one of these
+        raise SetupError(f"TLS cannot be had: {error}.", "Give a certificate and its own key, as PEM.") from error
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), name="millpond-service", daemon=True)
     thread.start()
     try:
