@@ -8,7 +8,9 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -254,3 +256,37 @@ def test_a_version_is_tried_compared_and_promoted(spark: SparkSession, tmp_path:
     # fewer events are above 90 than above 50, so the sums of most windows differ
     assert len(differences[0].only_query) > 3 and len(differences[0].only_shadow) > 0
     assert len(differences[1].only_query) > len(differences[0].only_query)
+
+
+def read_by(pond: Pond, name: str) -> int:
+    """How many events a query has read."""
+    counts = pond.counts()
+    return counts[name].whole.read if name in counts else 0
+
+
+@pytest.mark.spark
+def test_queries_are_changed_from_another_thread_on_a_silent_pond(spark: SparkSession, tmp_path: Path) -> None:
+    make_input(tmp_path / "in", 2)
+    make_input(tmp_path / "more", 1)
+    with Pond(spark, tmp_path / "pond", instances=2) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        pond.stream(stream(tmp_path / "more", "more"))
+        pond.add("spend", SPEND)
+        with ThreadPoolExecutor(1) as running:
+            run = running.submit(pond.run, once=False)
+            deadline = time.monotonic() + 60
+            while read_by(pond, "spend") < 80:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            pond.add("wide", WIDE)  # more columns
+            pond.add("other", SPEND.replace("STREAM tx", "STREAM more"))  # a stream more
+            pond.drop("spend")
+            while read_by(pond, "other") < 40:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            with pytest.raises(ChangeRefused, match="is running"):
+                pond.add("wide", WIDE)
+            pond.stop()
+            assert run.result(60) is False
+        assert [type(told.change).__name__ for told in pond.history()] == ["Drop", "Add", "Add"]
+        assert {query.name for query in pond.queries} == {"wide", "other"}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import getpass
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from millpond.control.schemas import check_files
 from millpond.control.wiring import Followers, Truth
-from millpond.errors import ChangeRefused
+from millpond.errors import ChangeRefused, MillpondError
 from millpond.log.manifest import Manifest
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
@@ -45,8 +46,10 @@ class Changing:
     """The changes of a pond: each is checked at once, recorded between two epochs, and in force in the next one.
 
     A call returns when its change is in the log, so it takes as long as the epoch at hand; in `on_epoch`, which is a
-    part of it, it returns before.
+    part of it, it returns before, and what turns out to be refused, since another change came first, is in `refused`.
     """
+
+    refused: list[MillpondError]
 
     _driver: Driver | None
     _followers: Followers | None
@@ -235,8 +238,15 @@ class Changing:
         self._priced(make)
         assert self._driver is not None
         done = self._driver.ask(make)
-        if not self._driver.in_epoch:
+        if self._driver.in_epoch:
+            done.add_done_callback(self._heard)
+        else:
             done.result()
+
+    def _heard(self, done: Future[int]) -> None:
+        error = done.exception()
+        if isinstance(error, MillpondError):
+            self.refused.append(error)
 
     def _priced(self, make: Make) -> Price:
         self.open()
@@ -266,7 +276,9 @@ class Changing:
         elif isinstance(change, Drop) and before is not None:
             joining.compare_no_more(change.name)
             joining.leave(query_of(before, change.name), n)
-            self._front.forget(change.name)
+            with self._analysing:
+                self._front.forget(change.name)
+                self._front.forget_rows(change.name)
 
     def _read(self, *, tick: bool) -> Reading:
         """What to read for the queries in force; asked again when a change needs more."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from millpond.errors import ChangeRefused
-from millpond.log.follower import NOTHING_APPLIED
+from millpond.log.follower import NOTHING_APPLIED, Follower
 from millpond.model.changed import Leaving
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
@@ -25,7 +25,8 @@ from millpond.runtime.followers.sinks import MemoryTables, sink_follower
 class Joining:
     """Adds a query's followers, and removes them when they have what was committed before it was dropped.
 
-    `served`: for each served query the size of its window; the view reads it at each record.
+    `served`: for each served query the size of its window; the view reads it at each record. `lagging`: queries that
+    were dropped before, whose sinks have rows to come.
     """
 
     def __init__(self, runner: Runner, pond: str, cursors: Path, read: ReadSection) -> None:
@@ -37,6 +38,7 @@ class Joining:
         self.served: dict[str, int] = {}
         self.shared: SharedView | None = None
         self._leaving: dict[str, int] = {}
+        self.lagging: tuple[Leaving, ...] = ()
 
     def add(self, query: AnyQuery, since: int = NOTHING_APPLIED) -> None:
         """Follow a query from record `since` on, or from where its sinks are.
@@ -44,20 +46,22 @@ class Joining:
         Raises:
             UnsupportedQuery, ForeignPondError, PlaceError: a sink does not fit.
         """
-        if query.sink.format != "noop":
-            self._runner.add(
-                sink_follower(query, self._pond, self._rows, self._cursors, since=since, memory=self.tables)
-            )
-        if query.late_sink is not None:
-            self._runner.add(
-                sink_follower(
-                    query, self._pond, self._late_rows, self._cursors, since=since, memory=self.late_tables, late=True
-                )
-            )
+        for follower in self._followers(query, since):
+            self._runner.add(follower)
         self._serve(query)
 
+    def _followers(self, query: AnyQuery, since: int) -> list[Follower]:
+        made: list[Follower] = []
+        if query.sink.format != "noop":
+            tables = self.tables
+            made.append(sink_follower(query, self._pond, self._rows, self._cursors, since=since, memory=tables))
+        if query.late_sink is not None:
+            rows, tables = self._late_rows, self.late_tables
+            made.append(sink_follower(query, self._pond, rows, self._cursors, since=since, memory=tables, late=True))
+        return made
+
     def add_last(self, leaving: Leaving) -> None:
-        """Follow a query that was dropped, up to its drop, if its sink is one that outlives a process.
+        """Follow a query that was dropped, up to its drop, if its sink outlives a process and has not all rows.
 
         Raises:
             ForeignPondError, PlaceError: a sink does not fit.
@@ -68,9 +72,12 @@ class Joining:
         if isinstance(query, Query):
             kept = query.late_sink is not None and query.late_sink.format != "memory"
             query = msgspec.structs.replace(query, serve=False, late=query.late if kept else msgspec.UNSET)
-        self.add(query)
-        names = {*_names(query)} & {*self._runner.cursors()}
-        self._leaving |= dict.fromkeys(names, leaving.n)
+        behind = [one for one in self._followers(query, NOTHING_APPLIED) if one.cursor() < leaving.n]
+        for follower in behind:
+            self._runner.add(follower)
+            self._leaving[follower.name] = leaving.n
+        if behind:
+            self.lagging = (*self.lagging, leaving)
 
     def check(self, query: AnyQuery, stored: bool) -> None:
         """Refuse a query whose rows cannot go where they are to; `stored`: the pond has a store.

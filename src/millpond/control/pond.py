@@ -37,7 +37,7 @@ from millpond.placement.alignment import Placement, owners_in, placement_of, wit
 from millpond.plan.build import build_plan
 from millpond.plan.plan import Plan
 from millpond.reconfigure.apply import arranged, plan_of
-from millpond.reconfigure.catalog import in_force, seen
+from millpond.reconfigure.catalog import in_force, seen, still_leaving
 from millpond.reconfigure.lifecycle import current
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.epoch import Setting
@@ -102,6 +102,7 @@ class Pond(Changing):
         self._followers: Followers | None = None
         self._spec: PondSpec | None = None
         self._analysing = threading.RLock()
+        self.refused = []
 
     def stream(self, stream: Stream) -> None:
         """Declare a stream, so that SQL can name it.
@@ -277,6 +278,7 @@ class Pond(Changing):
         spec = self._agreed_spec(truth.manifest)
         check_one_host(self.spark, self.path)
         followers = follow(truth, self.queries, spec, self._store, self._reading)
+        spec = still_leaving(spec, followers.joining.lagging)
         setting = Setting(
             truth.pond, str(self.path), str(self._cache), spec.streams, plan_of(spec), None, spec.instances,
             owners_in(spec),

@@ -246,6 +246,13 @@ def _asking(
     )  # fmt: skip
 
 
+def still_leaving(spec: PondSpec, lagging: tuple[Leaving, ...]) -> PondSpec:
+    """The spec that remembers, of the queries that were dropped, only those whose sinks have rows to come."""
+    if isinstance(spec.changed, msgspec.UnsetType):
+        return spec
+    return msgspec.structs.replace(spec, changed=_with(spec.left, leaving=lagging))
+
+
 def seen(spec: PondSpec) -> PondSpec:
     """The pond as whoever asks its queries sees it: without what changes left behind."""
     if isinstance(spec.changed, msgspec.UnsetType):
@@ -295,6 +302,3 @@ def history(log: Log, manifest: Manifest) -> Iterator[Recorded]:
             raise CorruptError(f"Record {n} of the log should be a change of queries.", "Restore the log.")
         yield Recorded(n, record.at, change)
         n = change.before
-
-
-__all__ = ["Recorded", "applied", "history", "in_force", "is_read", "seen", "shadow_name", "times_told", "version_name"]

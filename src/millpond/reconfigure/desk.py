@@ -54,7 +54,7 @@ class Desk:
         with self._gate:
             self._running = running
 
-    def give_up(self, error: MillpondError) -> None:
+    def give_up(self, error: BaseException) -> None:
         """Epochs have ended by an error: what still waits was not done."""
         while (asked := self._next()) is not None:
             asked.done.set_exception(error)

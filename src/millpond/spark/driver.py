@@ -142,7 +142,7 @@ class Driver:
                 if not self._rereading or not finished:
                     break
                 reached("read.again")
-        except MillpondError as error:
+        except BaseException as error:
             self._desk.runs(False)
             self._desk.give_up(error)
             raise

@@ -38,6 +38,7 @@ from millpond.spark.catalyst import (
     type_of,
 )
 from millpond.spark.foreign import check_node, check_stable
+from millpond.spark.parameters import has_stand_in
 
 Resolve: TypeAlias = Callable[[JavaObject], Expression]
 """The meaning of an attribute."""
@@ -122,7 +123,7 @@ class Translator:
             return self._resolve(node)
         if kind in ("GetStructField", "PreciseTimestampConversion"):
             return (self._field(node) if self._field else None) or self._foreign(node)
-        if node.foldable():
+        if node.foldable() and (kind == "Literal" or not has_stand_in(str(node.sql()))):
             constant = self._constant(node, kind)
             if constant is not None:
                 return constant

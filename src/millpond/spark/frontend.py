@@ -353,8 +353,11 @@ class FrontEnd:
 
     def forget(self, name: str) -> AnyQuery | None:
         """Let the name of a query be free again; the query that had it, if one did."""
-        self._chained.pop(name, None)
         return self._queries.pop(name, None)
+
+    def forget_rows(self, name: str) -> None:
+        """Forget the stream of a query's rows, which nobody reads any more."""
+        self._chained.pop(name, None)
 
     def remember(self, query: AnyQuery) -> None:
         """Let texts read the rows of a query by its name."""

@@ -26,6 +26,7 @@ _TOKENS = re.compile(
 )
 """Quoted texts and comments, which stay, and names of parameters."""
 
+_STAND_INS = re.compile(r"millpond parameter|\b23058430092\d{8}|\b2\.3058430092\d*E18")
 _FIRST = 1 << 61
 _STEP = 1 << 20  # so that each is exact as a double, too
 
@@ -47,7 +48,7 @@ class Marked(NamedTuple):
         made = _changed(query, self)
         found = parameters_in(made)
         for parameter in self.parameters:
-            if parameter.name not in found or any(map(_names_one, _foreign(made))):
+            if parameter.name not in found or any(has_stand_in(node.sql) for node in _foreign(made)):
                 raise UnsupportedQuery(
                     f"The parameter :{parameter.name} stands where its value cannot change while the pond runs.",
                     "Use it in comparisons and arithmetic of WHERE, FILTER, HAVING and outputs, or write its value.",
@@ -88,6 +89,15 @@ def marked(text: str, parameters: Mapping[str, Literal]) -> Marked:
 
     told = _TOKENS.sub(stand_in, text)
     return Marked(told, tuple(known.values()))
+
+
+def has_stand_in(sql: str) -> bool:
+    """Whether the text of an expression holds a stand-in, so that it is no constant.
+
+    >>> has_stand_in("(2305843009213693952L + 9)"), has_stand_in("2.305843009213694E18D"), has_stand_in("9")
+    (True, True, False)
+    """
+    return _STAND_INS.search(sql) is not None
 
 
 def _number(place: int) -> int:
@@ -146,9 +156,3 @@ def _changed(query: AnyQuery, marks: Marked) -> AnyQuery:
 def _foreign(query: AnyQuery) -> Iterator[Foreign]:
     for part in expressions_of(query):
         yield from (node for node in walk(part) if isinstance(node, Foreign))
-
-
-def _names_one(node: Foreign) -> bool:
-    return "millpond parameter" in node.sql or any(str(_number(place)) in node.sql for place in range(64))
-
-

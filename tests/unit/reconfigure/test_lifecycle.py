@@ -1,0 +1,171 @@
+"""Which changes are allowed, what each makes of the catalog, and what its record says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from millpond.errors import ChangeRefused, CorruptError
+from millpond.log.manifest import Manifest
+from millpond.model.expressions import Column, literal
+from millpond.model.join import Join, Side, Within
+from millpond.model.query import Named, Query
+from millpond.model.selection import Selection
+from millpond.model.spec import PondSpec, from_json, to_json
+from millpond.model.windows import Counted, Sliding
+from millpond.plan.chain import chained_stream
+from millpond.reconfigure import accept
+from millpond.reconfigure.accept import Pond
+from millpond.reconfigure.catalog import applied, history, in_force
+from millpond.reconfigure.changes import Add, change_of, change_text
+from millpond.reconfigure.lifecycle import MOVES, current, state_of
+from millpond.testing.answers import table_of
+from millpond.testing.cases import SECOND, STREAM, aggregate_of
+from millpond.testing.local_pond import LocalPond
+
+COUNT = Query(
+    "count", STREAM.name, "ts", 0, Sliding(10 * SECOND, 10 * SECOND), (Column("g", "bigint"),),
+    (aggregate_of("count", None),), (Named("n", Column("agg:0", "bigint")),),
+)  # fmt: skip
+EACH = Selection("each", STREAM.name, (Named("k", Column("k", "string")),))
+SIDE = Side(STREAM.name, "ts", 0, (Column("k", "string"),), (Column("k", "string"),))
+BOTH = Join("both", SIDE, SIDE, "inner", Within(0, SECOND), (Named("k", Column("left:0", "string")),))
+
+
+def pond_of(*queries: Any, **left: Any) -> Pond:
+    streams = [STREAM, *(chained_stream(COUNT) for query in queries if query.name == "reader")]
+    return Pond(PondSpec.of(tuple(streams), queries, 2), Manifest())
+
+
+def after(pond: Pond, *changes: Any) -> Pond:
+    for n, change in enumerate(changes, 1):
+        pond = pond._replace(spec=applied(pond.spec, n, change(pond)))
+    return pond
+
+
+def test_the_table_of_moves_is_what_is_allowed() -> None:
+    make = {
+        "add": lambda pond: accept.add(pond, COUNT),
+        "alter": lambda pond: accept.alter(pond, replace(COUNT, text="other")),
+        "shadow": lambda pond: accept.shadow(pond, replace(COUNT, text="other")),
+        **{
+            kind: (lambda pond, kind=kind: getattr(accept, kind)(pond, "count"))
+            for kind in ("drop", "pause", "resume", "promote", "discard")
+        },
+    }  # fmt: skip
+    states = {"absent": (), "running": (make["add"],)}
+    states |= {"paused": (make["add"], make["pause"]), "shadowed": (make["add"], make["shadow"])}
+    for state, way in states.items():
+        pond = after(pond_of(EACH), *way)
+        assert state_of(pond.spec, "count") == state
+        for kind, change in make.items():
+            if (state, kind) in MOVES:
+                assert state_of(after(pond, change).spec, "count") == MOVES[state, kind]
+                continue
+            with pytest.raises(ChangeRefused) as refused:
+                change(pond)
+            assert refused.value.cure, (state, kind)
+
+
+def test_a_spec_with_changes_is_stored_whole() -> None:
+    pond = after(
+        pond_of(COUNT), lambda pond: accept.add(pond, EACH), lambda pond: accept.pause(pond, "count"),
+        lambda pond: accept.param(pond, "limit", 5), lambda pond: accept.drop(pond, "each"),
+    )  # fmt: skip
+    assert from_json(to_json(pond.spec)) == pond.spec
+    assert pond.spec.left.paused == ("count",) and pond.spec.left.parameters == {"limit": literal(5, "bigint")}
+    assert [one.asked.query.name for one in pond.spec.left.leaving] == ["each"]
+    assert "changed" not in to_json(PondSpec.of((STREAM,), [COUNT], 2))
+
+
+def test_the_wire_form_of_changes_is_pinned() -> None:
+    pond = pond_of(COUNT)
+    assert change_text(accept.drop(pond, "count", who="ann")) == '{"kind":"drop","name":"count","who":"ann"}'
+    told = change_text(accept.param(pond, "limit", 5))
+    assert told == '{"kind":"param","name":"limit","value":{"node":"literal","text":"5","type":"bigint"}}'
+    added = accept.add(pond, EACH)
+    assert change_text(added).startswith('{"kind":"add","asked":{"stateless":{"name":"each",')
+    assert change_of(change_text(added)) == added
+    assert change_of('{"kind":"map","of":"others"}') is None
+    with pytest.raises(CorruptError):
+        change_of('{"kind":"nothing"}')
+
+
+def test_what_others_read_cannot_go() -> None:
+    rows = chained_stream(COUNT)
+    reader = Query("reader", rows.name, "w", 0, COUNT.window, (), COUNT.aggregates, COUNT.output)
+    pond = pond_of(COUNT, reader)
+    for kind in ("drop", "pause"):
+        with pytest.raises(ChangeRefused, match="read by reader"):
+            getattr(accept, kind)(pond, "count")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (COUNT, replace(EACH, name="count"), "another kind"),
+        (COUNT, replace(COUNT, output=(Named("m", Column("agg:0", "bigint")),)), "other columns"),
+        (COUNT, replace(COUNT, emit="update"), "may change"),
+        (replace(COUNT, serve=True), replace(COUNT, keys=()), "another key"),
+        (BOTH, BOTH, "a join"),
+    ],
+)
+def test_a_version_that_cannot_be_told_is_refused(old: Any, new: Any, why: str) -> None:
+    with pytest.raises(ChangeRefused, match=why):
+        accept.alter(pond_of(old), new)
+
+
+def test_parameters_keep_their_type_and_must_have_a_value() -> None:
+    pond = after(pond_of(COUNT), lambda pond: accept.param(pond, "limit", 1.5))
+    assert accept.param(pond, "limit", 2).value == literal(2.0, "double")
+    for value in ("two", True):
+        with pytest.raises(ChangeRefused, match="not of type double"):
+            accept.param(pond, "limit", value)
+    with pytest.raises(ChangeRefused, match="not a number"):
+        accept.param(pond, "other", None)  # type: ignore[arg-type]
+    with pytest.raises(ChangeRefused, match="not a number"):
+        accept.param(pond, "other", 1 << 63)
+
+
+def row(second: float, **more: Any) -> dict[str, Any]:
+    return dict.fromkeys(field.name for field in STREAM.columns) | {"ts": int(second * SECOND), **more}
+
+
+def test_a_stream_is_observed_while_nobody_asks_for_its_times(tmp_path: Path) -> None:
+    pond = LocalPond(tmp_path, [STREAM], [COUNT, EACH])
+    pond.epoch({STREAM.name: [table_of([row(1, g=1)])]})
+    pond.change(accept.drop(Pond(pond.spec, pond.manifest), "count"))
+    assert not [one for one in pond.manifest.sections.values() if one.kind in ("segment", "keys")]
+    pond.epoch({STREAM.name: [table_of([row(25, g=1)])]})
+    pond = LocalPond(tmp_path, [STREAM], None, token="next")
+    change = accept.add(Pond(pond.spec, pond.manifest), COUNT)
+    assert change.since_us == 25 * SECOND + 1
+    pond.change(change)
+    told = list(history(pond.log, pond.manifest))
+    assert [type(one.change).__name__ for one in told] == ["Add", "Drop"]
+    assert in_force(pond.manifest) == pond.spec and {one.name for one in current(pond.spec)} == {"count", "each"}
+
+
+def test_windows_over_events_whose_times_nobody_knew_are_refused(tmp_path: Path) -> None:
+    pond = LocalPond(tmp_path, [STREAM], [EACH])
+    pond.epoch({STREAM.name: [table_of([row(1)])]})
+    with pytest.raises(ChangeRefused, match="before anything asked for their times"):
+        accept.add(Pond(pond.spec, pond.manifest), COUNT)
+
+
+def test_joins_and_counts_begin_after_what_was_seen(tmp_path: Path) -> None:
+    pond = LocalPond(tmp_path, [STREAM], [COUNT])
+    pond.epoch({STREAM.name: [table_of([row(7, g=1)])]})
+    last = replace(COUNT, name="last", window=Counted(2, 1))
+    for query in (BOTH, last):
+        change = accept.add(Pond(pond.spec, pond.manifest), query)
+        assert isinstance(change, Add) and change.since_us == 7 * SECOND + 1
+        pond.change(change)
+    pond.epoch({STREAM.name: [table_of([row(9, k="a"), row(9.5, k="a")])]})
+    pond.change(accept.drop(Pond(pond.spec, pond.manifest), "both"))
+    assert {one.group for one in pond.manifest.sections.values() if one.kind == "events"} <= {
+        group.id for group in pond.plan.groups
+    }
