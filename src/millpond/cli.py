@@ -34,6 +34,7 @@ from millpond.plan.explain import explain as explained
 from millpond.plan.explain_joins import price_of_join
 from millpond.plan.explain_stateless import price_of_selection
 from millpond.plan.price import price, price_text
+from millpond.service import terminal
 from millpond.spark.session import spark_session
 from millpond.version import VERSION
 
@@ -187,12 +188,26 @@ def compile_file(
 def lookup(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="A query with 'serve' = 'true'.")],
     key: Annotated[list[str], typer.Argument(metavar="KEY...", help="The key's values, in order.")],
-    checkpoint: Annotated[Path, typer.Option("--checkpoint", metavar="DIR", help="The pond's folder.")],
+    checkpoint: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--checkpoint", metavar="DIR", help="The pond's folder."),
+    ] = None,
     store: StoreAddress = "lmdb",
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    url: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--url", metavar="URL", help="Ask this service instead of the folder."),
+    ] = None,
+    token: terminal.Token = None,
+    ca: terminal.Trusted = None,
 ) -> None:
-    """Print the latest row of a key, read from the store beside a pond that may be running."""
-    served = look_up(checkpoint, query, key, store)
+    """Print the latest row of a key: from the store beside a pond that may be running, or from its service."""
+    if url is not None:
+        served = terminal.look_up(terminal.client(checkpoint, url, token, ca), query, key)
+    elif checkpoint is not None:
+        served = look_up(checkpoint, query, key, store)
+    else:
+        raise typer.BadParameter("Name the pond's folder with --checkpoint, or its service with --url.")
     document = served.document
     if as_json:
         typer.echo(msgspec.json.encode({"as_of": served.n, "found": document}).decode())
@@ -309,6 +324,40 @@ def demo(
     """Replay a year of flights through ten queries, and check every row against DuckDB."""
     equal = run_demo(DemoOptions(checkpoint, rows, master, memory), Console())
     raise typer.Exit(0 if equal else 1)
+
+
+@app.command()
+def serve(
+    file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Argument(metavar="FILE.sql", help="Streams, views and the queries that a new pond begins with."),
+    ] = None,
+    checkpoint: Checkpoint = None,
+    master: Master = "local[*,4]",
+    store: StoreAddress = "lmdb",
+    instances: Instances = None,
+    memory: Memory = "2g",
+    web: terminal.Serving = "127.0.0.1:0",
+    cert: terminal.Certificate = None,
+    key: terminal.Key = None,
+    allow_host: terminal.Hosts = None,
+    allow_origin: terminal.Origins = None,
+    out: terminal.Out = None,
+    patience: terminal.Patience = 10.0,
+) -> None:
+    """Run a pond as a service until Ctrl-C; a second one on the same folder stands by and takes over."""
+    if file is None and checkpoint is None:
+        raise typer.BadParameter("Name a FILE.sql, or the folder of a pond with --checkpoint.")
+    folder = checkpoint if checkpoint is not None else _folder(file or Path(), None)
+    terminal.run_service(
+        terminal.Asked(
+            "" if file is None else _read(file), folder, master, memory, store, instances, web, cert, key,
+            tuple(allow_host or ()), tuple(allow_origin or ()), out, patience,
+        )
+    )  # fmt: skip
+
+
+terminal.add_verbs(app)
 
 
 def _folder(file: Path, checkpoint: Path | None) -> Path:

@@ -24,6 +24,11 @@
     │   │   └── FilesLostError    MP-FILES-LOST    it lost files that it carries between hosts
     │   ├── TooManyPairsError     MP-PAIRS         a join without equal keys would try too many pairs
     │   └── OverflowedError       MP-OVERFLOW      an exact number left its type
+    ├── ServiceError          a pond that is asked over the network
+    │   ├── RequestError          MP-REQUEST       the request is not one that the service knows
+    │   ├── AccessError           MP-ACCESS        no token, or a host or origin that is not allowed
+    │   ├── BusyError             MP-BUSY          too much is asked at once
+    │   └── NotServingError       MP-NOT-SERVING   nobody answers there, or it does not lead
     └── SetupError            this machine, and Spark on it
         ├── JavaError             MP-JAVA          no usable Java
         ├── DiskFullError         MP-DISK          no room left to write
@@ -216,6 +221,38 @@ class OverflowedError(StateError):
     code = "MP-OVERFLOW"
 
 
+class ServiceError(MillpondError):
+    """Something about asking a pond over the network."""
+
+    code = "MP-SERVICE"
+
+
+class RequestError(ServiceError):
+    """The request is not one that the service knows: its path, its form or its size."""
+
+    code = "MP-REQUEST"
+
+
+class AccessError(ServiceError):
+    """The request has no valid token, or comes by a host or an origin that is not allowed."""
+
+    code = "MP-ACCESS"
+
+
+class BusyError(ServiceError):
+    """More is asked at once than the service allows."""
+
+    code = "MP-BUSY"
+    retry = True
+
+
+class NotServingError(ServiceError):
+    """Nobody answers there, or whoever does is not the pond's leader."""
+
+    code = "MP-NOT-SERVING"
+    retry = True
+
+
 class SetupError(MillpondError):
     """Something about this machine."""
 
@@ -288,6 +325,15 @@ def _tree(root: type[MillpondError]) -> dict[str, type[MillpondError]]:
     return found
 
 
+def of_code(code: str) -> type[MillpondError]:
+    """The class of a code; of one that is unknown here the root.
+
+    >>> of_code("MP-BUSY").__name__, of_code("MP-TOMORROW").__name__
+    ('BusyError', 'MillpondError')
+    """
+    return _tree(MillpondError).get(code, MillpondError)
+
+
 _CODE = re.compile(r"\[(MP-[A-Z-]+)\] ([^\n]*)")
 
 
@@ -304,7 +350,7 @@ def from_text(text: str) -> MillpondError | None:
     found = _CODE.search(text)
     if found is None:
         return None
-    kind = _tree(MillpondError).get(found.group(1), MillpondError)
+    kind = of_code(found.group(1))
     told = found.group(2).strip()
     what, divided, cure = told.rpartition(_CURE)
     return kind(what, cure) if divided else kind(told)

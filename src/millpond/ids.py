@@ -12,3 +12,8 @@ def writer_token() -> str:
     name that must be unique to an attempt carries this token as well.
     """
     return secrets.token_hex(12)
+
+
+def bearer_token() -> str:
+    """Return a new secret that lets whoever has it in: 256 random bits, as 43 characters."""
+    return secrets.token_urlsafe(32)

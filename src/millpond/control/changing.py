@@ -151,12 +151,14 @@ class Changing:
         check_move(self._spec, name, "discard")
         return self._followers.joining.compared[name].difference()
 
-    def _version(self, name: str, query: str | Frame, repeats: Repeats | None = None) -> AnyQuery:
+    def _version(
+        self, name: str, query: str | Frame, repeats: Repeats | None = None, mode: Mode | None = None
+    ) -> AnyQuery:
         """Another version, analysed; the name stands for what it stood for."""
         with self._analysing:
             before = self._front.forget(name)
             try:
-                return self._analysed(name, query, Asking(Sink(), repeats=repeats or Repeats()))
+                return self._analysed(name, query, Asking(Sink(), mode=mode or Mode(), repeats=repeats or Repeats()))
             finally:
                 self._front.forget(name)
                 if before is not None:
@@ -178,7 +180,10 @@ class Changing:
             return
         self._ask(lambda pond: accept.param(pond, name, value, _who(who)))
 
-    def price_of(self, kind: str, name: str, query: str | Frame | None = None) -> Price:
+    def price_of(
+        self, kind: str, name: str, query: str | Frame | None = None, *, emit: str = "final",
+        correct_for: str | None = None, deduplicate: Sequence[str] = (), deduplicate_within: str | None = None,
+    ) -> Price:  # fmt: skip
         """What a change would cost if it were made now; nothing is changed. `kind` is the name of a method here.
 
         Raises:
@@ -186,7 +191,8 @@ class Changing:
         """
         if query is None:
             return self._priced(lambda pond: _simple(kind)(pond, name))
-        made = self._version(name, query)
+        mode, repeats = Mode(emit, correct_for), Repeats(tuple(deduplicate), deduplicate_within)
+        made = self._version(name, query, repeats, mode)
         streams = self._streams_of(made)
         return self._priced(lambda pond: _with_query(kind)(pond, made, streams))
 

@@ -211,13 +211,13 @@ class Pond(Changing):
         """
         self._front.refresh(table, every)
 
-    def load(self, text: str) -> tuple[AnyQuery, ...]:
-        """Declare the streams and add the queries of a pond file: Spark's own statements.
+    def load(self, text: str, *, queries: bool = True) -> tuple[AnyQuery, ...]:
+        """Declare the streams and add the queries of a pond file, unless not asked to: Spark's own statements.
 
         Raises:
             QueryError: a statement is wrong; the message names its line.
         """
-        made = self._front.load_file(text)
+        made = self._front.load_file(text, queries=queries)
         for query in made:
             if query.name in self._queries:
                 raise QueryTypeError(f"The query name {query.name!r} is used twice.", "Rename one.")
@@ -296,7 +296,7 @@ class Pond(Changing):
         if self._driver is not None:
             return
         truth = self._known_truth()
-        if not self._queries:
+        if not self._queries and not (truth and truth.manifest.spec):
             raise QueryTypeError("The pond has no queries.", "Add one first.")
         readings = self._front.readings(self.queries)
         check_files(readings)
@@ -340,7 +340,8 @@ class Pond(Changing):
         truth = open_truth(self.path)
         if truth.manifest.spec:
             spec = in_force(truth.manifest)
-            self._front.restore(spec.streams, current(spec))
+            self._front.parameters = dict(spec.left.parameters)
+            self._front.restore(spec.streams, current(spec), spec.asked)
             self._queries = {query.name: query for query in current(spec)}
         return truth
 

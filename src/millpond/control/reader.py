@@ -50,7 +50,7 @@ def look_up(folder: Path, query: str, key: Sequence[str], store: str = "lmdb") -
     """
     truth, spec = read_truth(folder)
     asked = served_query(spec, query)
-    columns = _key_columns(asked, key)
+    columns = key_columns(asked, key)
     if store == "memory":
         raise StoreError("The store `memory` is not seen from another process.", "Run the pond with `lmdb` or Redis.")
     opened = open_store(store, truth, spec.buckets, read_only=True)
@@ -77,7 +77,12 @@ def served_query(spec: PondSpec, name: str) -> Query:
     return found
 
 
-def _key_columns(query: Query, key: Sequence[str]) -> list[pa.Array]:
+def key_columns(query: Query, key: Sequence[str]) -> list[pa.Array]:
+    """The values of a key, given as text in their order, as columns of one row.
+
+    Raises:
+        QueryTypeError: they do not fit the query's key.
+    """
     if len(key) != len(query.keys):
         raise QueryTypeError(
             f"The key of {query.name} has {len(query.keys)} values, not {len(key)}.", "Give them in order."

@@ -68,9 +68,9 @@ class PondSpec(msgspec.Struct, frozen=True):
 
     @property
     def meaning(self) -> PondSpec:
-        """The spec without what does not change an answer: texts, who owns which bucket, in what manner is read."""
+        """The spec without what does not change an answer: texts, how streams are read, who owns which bucket."""
         plain = [msgspec.structs.replace(query, text="") for query in self.asked]
-        streams = tuple(stream.meaning for stream in self.streams)
+        streams = tuple(sorted((stream.meaning for stream in self.streams), key=lambda stream: stream.name))
         return PondSpec.of(streams, plain, self.instances, self.buckets)
 
 

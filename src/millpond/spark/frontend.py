@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
 
 import msgspec
 from pyspark.errors import PySparkException
@@ -21,7 +20,7 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream, check_order
-from millpond.plan.late import check_late, late_columns
+from millpond.plan.late import late_columns
 from millpond.runtime.functions.host import FunctionHost
 from millpond.spark.branches import Derived, Side, read_by
 from millpond.spark.catalyst import Catalyst, analysed
@@ -31,6 +30,7 @@ from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
 from millpond.spark.joins import extract_any
 from millpond.spark.kafka import declared
+from millpond.spark.leaving import Leaving, leaving_of
 from millpond.spark.lookups import Lookups, Places, Refreshed, lookups, refreshed
 from millpond.spark.mapped import BatchFunction, batches_of
 from millpond.spark.parameters import marked
@@ -44,14 +44,6 @@ from millpond.spark.statements import blank, parse_file
 from millpond.spark.tables import MakeTable, read_table
 from millpond.spark.user_functions import UserFunctions, deadline_ms
 from millpond.spark.windows import tumbling_twin
-
-
-class Leaving(NamedTuple):
-    """Where late events of a query go, when its rows leave, and which of its events repeat others."""
-
-    late: Sink | None = None
-    mode: Mode = Mode()
-    repeats: Repeats = Repeats()
 
 
 class FrontEnd:
@@ -224,7 +216,7 @@ class FrontEnd:
         """
         with _within(name):
             terms = Terms(name, None, sink or Sink(), serve, text)
-            return self._query(terms, text, _leaving(late, mode, repeats))
+            return self._query(terms, text, leaving_of(late, mode, repeats))
 
     @unlogged()
     def _query(self, terms: Terms, text: str, leaving: Leaving) -> AnyQuery:
@@ -278,11 +270,13 @@ class FrontEnd:
         with _within(name):
             terms = Terms(name, None, sink or Sink(), serve)
             found = extract_any(self._catalyst, frame, terms, self._all(), None, self._functions)
-            return self._kept(found, _leaving(late, mode, repeats))
+            return self._kept(found, leaving_of(late, mode, repeats))
 
     @unlogged()
-    def load_file(self, text: str, opened: Callable[[Source], Source] = lambda source: source) -> list[AnyQuery]:
-        """Declare the streams of a pond file and read its queries, in order.
+    def load_file(
+        self, text: str, opened: Callable[[Source], Source] = lambda source: source, *, queries: bool = True
+    ) -> list[AnyQuery]:
+        """Declare the streams of a pond file and read its `queries`, in order.
 
         `opened` may put another source in the place of one whose columns are declared.
 
@@ -299,13 +293,13 @@ class FrontEnd:
                     self.table(view.name, source, view.schema, view.refresh)
                 else:
                     self.view(view.name, view.text or "")
-        queries = []
-        for statement in pond.queries:
+        made = []
+        for statement in pond.queries if queries else ():
             with _within(statement.name, statement.line):
                 terms = Terms(statement.name, None, statement.sink, statement.serve, statement.text)
                 leaving = Leaving(statement.late, statement.mode, statement.repeats)
-                queries.append(self._query(terms, blank(text[: statement.start]) + statement.text, leaving))
-        return queries
+                made.append(self._query(terms, blank(text[: statement.start]) + statement.text, leaving))
+        return made
 
     def wanted(
         self, queries: Iterable[AnyQuery], kept: Iterable[str] = (), times: Mapping[str, str] | None = None
@@ -363,30 +357,43 @@ class FrontEnd:
         """Let texts read the rows of a query by its name."""
         self._queries[query.name] = query
 
-    def restore(self, streams: Iterable[Stream], queries: Iterable[AnyQuery]) -> None:
-        """Know the streams and queries of a pond that is opened without them.
+    def restore(self, streams: Iterable[Stream], queries: Iterable[AnyQuery], asked: Iterable[AnyQuery]) -> None:
+        """Know the streams and queries of a pond that is opened without them; `asked`: those, and older versions.
+
+        What only Spark evaluates is analysed again, from texts, by the `parameters` and views that there are.
 
         Raises:
-            ChangeRefused: something of them stands only where they were made: in a text, or in a program.
+            ChangeRefused: something of them stands only where they were made, in a program or a file.
         """
-        asked = list(queries)
+        derived = [stream for stream in streams if stream.derived is not None]
         for stream in streams:
-            if stream.derived is not None:
-                users = ", ".join(query.name for query in asked if stream.name in query.streams)
-                raise _not_stored(users, f"read {stream.derived.text}")
-            if stream.upstream is None:
+            if stream.derived is None and stream.upstream is None:
                 self.declare(stream)
         for query in asked:
-            if isinstance(query, Join):
-                parts = [one for side in query.sides.values() for one in side.expressions]
-            else:
-                parts = [*expressions_of(query)]
-            if any(isinstance(node, Foreign) for part in parts for node in walk(part)):
-                raise _not_stored(query.name, "have expressions that only Spark evaluates")
-            self._queries[query.name] = query
+            if not self._is_known(query, derived):
+                self._analyse_again(query)
+            if not self._is_known(query, derived):
+                raise _not_stored(query.name)
+        self._queries |= {query.name: query for query in queries}
         for stream in streams:
             if stream.upstream is not None:
                 self._chained[stream.name] = show_rows(self._spark, self._queries[stream.upstream])
+
+    def _is_known(self, query: AnyQuery, derived: Collection[Stream]) -> bool:
+        """Whether Spark's part of a query, which is not stored, is here."""
+        parts = [one for side in query.sides.values() for one in side.expressions] if isinstance(query, Join) else [
+            *expressions_of(query)
+        ]  # fmt: skip
+        foreigns = {node.key for part in parts for node in walk(part) if isinstance(node, Foreign)}
+        made = [stream for stream in derived if stream.name in query.streams]
+        return foreigns <= {*self._foreigns} and all(self.streams.get(stream.name) == stream for stream in made)
+
+    def _analyse_again(self, query: AnyQuery) -> None:
+        try:
+            self._query(Terms(query.name, None, query.sink, query.serve, query.text), query.text, Leaving())
+        except QueryError as error:
+            raise _not_stored(query.name) from error
+        self.forget(query.name)
 
     def bases(self, query: AnyQuery) -> tuple[Stream, ...]:
         """The sources that a query reads as parts of derived streams."""
@@ -438,17 +445,7 @@ class FrontEnd:
 
     def _kept(self, found: Extraction, leaving: Leaving) -> AnyQuery:
         """Remember the streams and expressions of a query; what another query brought stays as it is."""
-        late = leaving.late
-        query = leaving.mode.of(self._catalyst, leaving.repeats.of(self._catalyst, found.query, found.stream))
-        if late is not None:
-            if isinstance(query, Selection):
-                raise UnsupportedQuery(
-                    f"Nothing is late for {query.name}: it has no window.", "Leave out its late sink."
-                )
-            if isinstance(query, Join):
-                raise UnsupportedQuery(f"Late events of the join {query.name} are counted only.", "Leave out 'late'.")
-            query = msgspec.structs.replace(query, late=late)
-            check_late(query, found.stream)
+        query = leaving.of(self._catalyst, found.query, found.stream)
         for read, derived in ((found.stream, found.derived), *found.also):
             for stream in [read] if derived is None else [branch.base for branch in derived.branches]:
                 if stream.name not in self._streams and stream.upstream is None:
@@ -467,14 +464,11 @@ class FrontEnd:
         return next((stream for stream in self._all() if stream.name.lower() == name.lower()), None)
 
 
-def _not_stored(who: str, what: str) -> ChangeRefused:
+def _not_stored(who: str) -> ChangeRefused:
     return ChangeRefused(
-        f"The pond cannot be opened without its queries: {who} {what}.", "Add all those in force before you open it."
+        f"The pond cannot be opened without its queries: a part of {who} stands only in a program, or in a view.",
+        "Add all those in force, or the views they name, before you open it.",
     )
-
-
-def _leaving(late: Sink | None, mode: Mode | None, repeats: Repeats | None) -> Leaving:
-    return Leaving(late, mode or Mode(), repeats or Repeats())
 
 
 @contextmanager

@@ -1,0 +1,274 @@
+"""The verbs of a pond over HTTP: paths, bodies, answers and errors; what the OpenAPI document says of them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from millpond.errors import (
+    AccessError,
+    BusyError,
+    ChangeRefused,
+    FencedError,
+    InputError,
+    MillpondError,
+    NotServingError,
+    QueryError,
+    RequestError,
+    SetupError,
+    StoreError,
+)
+from millpond.service.guard import HEADERS, refusal
+from millpond.service.port import MOVES, Verbs
+from millpond.service.wire import (
+    Asked,
+    Changed,
+    Differs,
+    Event,
+    Found,
+    Health,
+    Parameter,
+    Placed,
+    Priced,
+    QueryShown,
+    Refusal,
+    Status,
+    StreamShown,
+    Value,
+    Version,
+)
+from millpond.version import VERSION
+
+T = TypeVar("T")
+
+STATUS: tuple[tuple[type[MillpondError], int], ...] = (
+    (ChangeRefused, 409),
+    (QueryError, 422),
+    (InputError, 422),
+    (AccessError, 401),
+    (BusyError, 429),
+    (RequestError, 400),
+    (NotServingError, 503),
+    (FencedError, 503),
+    (StoreError, 503),
+    (SetupError, 503),
+)
+"""The HTTP status of an error: the first class that it is of; 500 for all others."""
+
+WHO = "millpond-who"
+"""The header by which whoever asks says who it is, for the history."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_REF = "#/components/schemas/{name}"
+_log = logging.getLogger("millpond.service")
+
+
+class Missing(RequestError):
+    """There is nothing of that name."""
+
+
+def status_of(error: MillpondError) -> int:
+    """The HTTP status that an error is answered with."""
+    if isinstance(error, Missing):
+        return 404
+    return next((status for kind, status in STATUS if isinstance(error, kind)), 500)
+
+
+def named(name: str) -> str:
+    """A name that may stand in a path and name a folder.
+
+    Raises:
+        RequestError: it is no plain word.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise RequestError(f"{name[:80]!r} is no name.", "Use letters, digits and underscores, at most 128.")
+    return name
+
+
+def make_app(verbs: Verbs) -> FastAPI:
+    """The service of a pond, to be put behind a `Guard`."""
+    app = FastAPI(title="Millpond", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
+    _show(app, verbs)
+    _change(app, verbs)
+    _explain(app)
+    app.add_exception_handler(Exception, _failed)
+    for kind in (MillpondError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _failed)
+    return app
+
+
+def _answered(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, HEADERS, "application/json")
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """An error, as its code says."""
+    if isinstance(error, RequestValidationError):
+        where = ", ".join(sorted({str(one["loc"][-1]) for one in error.errors()}))
+        error = RequestError(f"{where} is missing, or not of its type.", "See /openapi.json.")
+    elif isinstance(error, HTTPException):
+        known = error.status_code in (404, 405)
+        found = Missing if error.status_code == 404 else RequestError
+        what = f"There is no {request.method} {request.url.path[:200]}." if known else str(error.detail)
+        return Response(refusal(found(what, "See /openapi.json.")), error.status_code, HEADERS, "application/json")
+    elif not isinstance(error, MillpondError):
+        _log.error("a request failed", exc_info=error)
+        error = MillpondError(f"The service failed: {type(error).__name__}.", "Its log says more; please report it.")
+    return Response(refusal(error), status_of(error), HEADERS, "application/json")
+
+
+async def _read(request: Request, kind: type[T]) -> T:
+    """The body of a request, as a value.
+
+    Raises:
+        RequestError: it is not such a value.
+    """
+    try:
+        return msgspec.json.decode(await request.body(), type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RequestError(f"The body is not as it must be: {error}.", "See /openapi.json.") from error
+
+
+def who_asks(request: Request) -> str:
+    """Who asks, for the history: as the request says, and its address. All who have the token are believed."""
+    address = request.client.host if request.client is not None else "?"
+    told = "".join(char for char in request.headers.get(WHO, "")[:64] if char.isprintable())
+    return f"{told or 'token'}@{address}"
+
+
+DryRun = Annotated[bool, Query(description="Only say what it would cost.")]
+Who = Annotated[str, Depends(who_asks)]
+
+
+def _doc(answers: Any, body: Any = None) -> dict[str, Any]:
+    """What the document is to say of a verb, where `_typed` finds it."""
+    types = [answers] if body is None else [answers, body]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    return {"openapi_extra": {"x-types": {"schemas": schemas, "components": components}}, "response_class": Response}
+
+
+def _show(app: FastAPI, verbs: Verbs) -> None:
+    """The verbs that change nothing."""
+
+    @app.get("/v1/health", **_doc(Health), summary="What this process is; needs no token")
+    async def health() -> Response:
+        return _answered(verbs.health())
+
+    @app.get("/v1/status", **_doc(Status), summary="How the pond fares")
+    def status() -> Response:
+        return _answered(verbs.status())
+
+    @app.get("/v1/streams", **_doc(list[StreamShown]), summary="The streams in force")
+    def streams() -> Response:
+        return _answered(verbs.streams())
+
+    @app.get("/v1/queries", **_doc(list[QueryShown]), summary="The queries in force")
+    def queries() -> Response:
+        return _answered(verbs.queries())
+
+    @app.get("/v1/queries/{name}", **_doc(QueryShown), summary="A query")
+    def query(name: str) -> Response:
+        found = next((one for one in verbs.queries() if one.name == name), None)
+        if found is None:
+            raise Missing(f"There is no query {name[:80]!r}.", "GET /v1/queries lists them.")
+        return _answered(found)
+
+    @app.get("/v1/queries/{name}/diff", **_doc(Differs), summary="How the rows of a query and its shadow differ")
+    def diff(name: str) -> Response:
+        return _answered(verbs.diff(named(name)))
+
+    @app.get("/v1/params", **_doc(list[Parameter]), summary="The live parameters in force")
+    def parameters() -> Response:
+        return _answered(verbs.parameters())
+
+    @app.get("/v1/history", **_doc(list[Event]), summary="The newest changes, the newest first")
+    def history(limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> Response:
+        return _answered(verbs.history(limit))
+
+    @app.get("/v1/lookup/{name}", **_doc(Found), summary="The latest row of a key of a served query")
+    def lookup(name: str, key: Annotated[list[str], Query(description="Its values as text, in order.")]) -> Response:
+        return _answered(verbs.lookup(named(name), key))
+
+    @app.get("/v1/placement", **_doc(Placed), summary="Where the buckets of served rows are")
+    def placement() -> Response:
+        return _answered(verbs.placement())
+
+
+def _change(app: FastAPI, verbs: Verbs) -> None:
+    """The verbs that change what is asked; a call returns when the change is in the log."""
+    change: Any = Changed | Priced
+
+    @app.post("/v1/queries", **_doc(change, Asked), summary="Add a query", status_code=201)
+    async def add(request: Request, who: Who, dry_run: DryRun = False) -> Response:
+        asked = await _read(request, Asked)
+        named(asked.name)
+        return _answered(await run_in_threadpool(verbs.add, asked, who, dry_run), 200 if dry_run else 201)
+
+    @app.put("/v1/queries/{name}", **_doc(change, Version), summary="Put another version in the place of a query")
+    async def alter(request: Request, name: str, who: Who, dry_run: DryRun = False) -> Response:
+        version = await _read(request, Version)
+        return _answered(await run_in_threadpool(verbs.version, "alter", named(name), version, who, dry_run))
+
+    @app.put("/v1/queries/{name}/shadow", **_doc(change, Version), summary="Try another version beside a query")
+    async def shadow(request: Request, name: str, who: Who, dry_run: DryRun = False) -> Response:
+        version = await _read(request, Version)
+        return _answered(await run_in_threadpool(verbs.version, "shadow", named(name), version, who, dry_run))
+
+    @app.delete("/v1/queries/{name}", **_doc(change), summary="Drop a query")
+    def drop(name: str, who: Who, dry_run: DryRun = False) -> Response:
+        return _answered(verbs.move("drop", named(name), who, dry_run))
+
+    @app.post("/v1/queries/{name}/{move}", **_doc(change), summary=f"One of {', '.join(MOVES[1:])}")
+    def move(name: str, move: str, who: Who, dry_run: DryRun = False) -> Response:
+        if move not in MOVES[1:]:
+            raise Missing(f"{move[:80]!r} is no change of a query.", f"Use one of {', '.join(MOVES[1:])}.")
+        return _answered(verbs.move(move, named(name), who, dry_run))
+
+    @app.put("/v1/params/{name}", **_doc(Changed, Value), summary="Set a live parameter")
+    async def parameter(request: Request, name: str, who: Who) -> Response:
+        value = await _read(request, Value)
+        return _answered(await run_in_threadpool(verbs.set, named(name), value, who))
+
+
+def _explain(app: FastAPI) -> None:
+    """Let the document tell the types of bodies and answers: those of `wire`, which FastAPI does not know."""
+    made = FastAPI.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _typed(made(app))
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _typed(document: dict[str, Any]) -> dict[str, Any]:
+    (refused,), components = msgspec.json.schema_components([Refusal], ref_template=_REF)
+    for verb in (verb for path in document["paths"].values() for verb in path.values()):
+        types = verb.pop("x-types")
+        answer, *body = types["schemas"]
+        components |= types["components"]
+        (number,) = (number for number in verb["responses"] if number.startswith("2"))
+        verb["responses"] = {
+            number: {"description": "Done", "content": {"application/json": {"schema": answer}}},
+            "default": {
+                "description": "An error, with one of the project's codes: docs/errors.md",
+                "content": {"application/json": {"schema": refused}},
+            },
+        }
+        if body:
+            verb["requestBody"] = {"required": True, "content": {"application/json": {"schema": body[0]}}}
+    document["components"] = {
+        "schemas": dict(sorted(components.items())),
+        "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+    }
+    document["security"] = [{"token": []}]
+    document["paths"]["/v1/health"]["get"]["security"] = []
+    return document

@@ -1,0 +1,247 @@
+"""A typed client of `millpond serve`: each verb a method, each error the class of its code."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import ssl
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import httpx
+import msgspec
+
+from millpond.errors import AccessError, NotServingError, RequestError, SetupError, of_code
+from millpond.service.places import TOKEN_VARIABLE, URL_VARIABLE, Places
+from millpond.service.port import MOVES
+from millpond.service.wire import (
+    Asked,
+    Changed,
+    Differs,
+    Event,
+    Found,
+    Health,
+    Parameter,
+    Placed,
+    Priced,
+    QueryShown,
+    Refusal,
+    Status,
+    StreamShown,
+    Value,
+    Version,
+)
+
+T = TypeVar("T")
+_Params = dict[str, str | int | Sequence[str]]
+
+
+class Client:
+    """Asks the service at `url`, with its `token`. `certificate`: a file of PEM to trust besides the system's.
+
+    Every method raises NotServingError when nobody answers, or whoever answers does not lead, and the error of the
+    pond, class and text, where it refuses. `who` (default: the user of this process) stands in the history.
+    """
+
+    def __init__(
+        self, url: str, token: str, *, certificate: str | os.PathLike[str] | None = None, who: str | None = None,
+        timeout: float = 60.0, transport: httpx.BaseTransport | None = None,
+    ) -> None:  # fmt: skip
+        if who is None:
+            with suppress(KeyError, OSError):  # a process without a user's name
+                who = getpass.getuser()
+        headers = {"authorization": f"Bearer {token}", "millpond-who": (who or "").encode("ascii", "replace").decode()}
+        self.url = url
+        self._http = httpx.Client(
+            base_url=url, headers=headers, timeout=timeout, transport=transport, trust_env=False,
+            verify=_trusted(certificate) if url.startswith("https") else True,
+        )  # fmt: skip
+
+    @classmethod
+    def of(
+        cls, pond: str | os.PathLike[str] | None = None, *, url: str | None = None, token: str | None = None,
+        certificate: str | os.PathLike[str] | None = None, who: str | None = None, timeout: float = 60.0,
+    ) -> Client:  # fmt: skip
+        """The client of the service of a pond's folder; `url` and `token` go before what the folder and the
+        environment (`MILLPOND_URL`, `MILLPOND_TOKEN`) tell.
+
+        Raises:
+            NotServingError: nobody ever served it. AccessError: this user may not read its token.
+            SetupError: neither a folder nor an address is told.
+        """
+        url = url or os.environ.get(URL_VARIABLE)
+        token = token or os.environ.get(TOKEN_VARIABLE)
+        if pond is None and url is not None:
+            if token is None:  # a folder's token is for nobody but its own service
+                raise AccessError(f"No token for {url}.", f"Give --token, or set {TOKEN_VARIABLE}.")
+            return cls(url, token, certificate=certificate, who=who, timeout=timeout)
+        places = Places(Path(pond) if pond is not None else _only_pond())
+        if url is None:
+            leader = places.known_leader()
+            url, certificate = leader.url, certificate or leader.certificate
+        return cls(url, token or places.known_secret(), certificate=certificate, who=who, timeout=timeout)
+
+    def health(self) -> Health:
+        """Whether the service leads, stands by, starts or stops."""
+        return self._get("health", Health)
+
+    def status(self) -> Status:
+        """How the pond fares."""
+        return self._get("status", Status)
+
+    def streams(self) -> list[StreamShown]:
+        """The streams in force."""
+        return self._get("streams", list[StreamShown])
+
+    def queries(self) -> list[QueryShown]:
+        """The queries in force, by name."""
+        return self._get("queries", list[QueryShown])
+
+    def show(self, name: str) -> QueryShown:
+        """A query."""
+        return self._get(f"queries/{_segment(name)}", QueryShown)
+
+    def diff(self, name: str) -> Differs:
+        """How the rows of a query and its shadow differ."""
+        return self._get(f"queries/{_segment(name)}/diff", Differs)
+
+    def params(self) -> list[Parameter]:
+        """The live parameters in force, by name."""
+        return self._get("params", list[Parameter])
+
+    def history(self, limit: int = 100) -> list[Event]:
+        """The newest changes, the newest first."""
+        return self._get("history", list[Event], {"limit": limit})
+
+    def lookup(self, name: str, *key: object) -> Found:
+        """The latest row of a served query for a key (its values in order, as text if need be)."""
+        return self._get(f"lookup/{_segment(name)}", Found, {"key": [str(value) for value in key]})
+
+    def placement(self) -> Placed:
+        """Where the buckets of served rows are."""
+        return self._get("placement", Placed)
+
+    def add(
+        self, name: str, text: str, *, sink: str | None = None, serve: bool = False,
+        late: str | None = None, emit: str = "final", correct_for: str | None = None,
+        deduplicate: Sequence[str] = (), deduplicate_within: str | None = None, dry_run: bool = False,
+    ) -> Changed | Priced:  # fmt: skip
+        """Add a query; returns when it is in the log. `dry_run`: only say what it would cost."""
+        told = {
+            "name": name, "text": text, "sink": sink, "serve": serve, "late": late, "emit": emit,
+            "correct_for": correct_for, "deduplicate": tuple(deduplicate), "deduplicate_within": deduplicate_within,
+        }  # fmt: skip
+        try:
+            asked = msgspec.convert(told, Asked)
+        except msgspec.ValidationError as error:
+            raise RequestError(f"A query cannot be asked so: {error}.", "See `Pond.add`.") from error
+        return self._change("POST", "queries", dry_run, asked)
+
+    def alter(
+        self, name: str, text: str, *, deduplicate: Sequence[str] = (), deduplicate_within: str | None = None,
+        dry_run: bool = False,
+    ) -> Changed | Priced:  # fmt: skip
+        """Put another version in the place of a query."""
+        version = Version(text, tuple(deduplicate), deduplicate_within)
+        return self._change("PUT", f"queries/{_segment(name)}", dry_run, version)
+
+    def shadow(self, name: str, text: str, *, dry_run: bool = False) -> Changed | Priced:
+        """Try another version beside a query."""
+        return self._change("PUT", f"queries/{_segment(name)}/shadow", dry_run, Version(text))
+
+    def move(self, kind: str, name: str, *, dry_run: bool = False) -> Changed | Priced:
+        """A change that needs no query: drop, pause, resume, promote, rollback or discard; see `Pond`."""
+        if kind not in MOVES:
+            raise RequestError(f"{kind!r} is no change of a query.", f"Use one of {', '.join(MOVES)}.")
+        path = f"queries/{_segment(name)}"
+        if kind == "drop":
+            return self._change("DELETE", path, dry_run)
+        return self._change("POST", f"{path}/{kind}", dry_run)
+
+    def drop(self, name: str) -> Changed | Priced:
+        """End a query: its state goes, its name is free."""
+        return self.move("drop", name)
+
+    def pause(self, name: str) -> Changed | Priced:
+        """Keep rows of a query from leaving, for ever, until `resume`."""
+        return self.move("pause", name)
+
+    def resume(self, name: str) -> Changed | Priced:
+        """Let rows of a paused query leave again."""
+        return self.move("resume", name)
+
+    def param(self, name: str, value: bool | int | float | str) -> Changed:
+        """Set a live parameter, in force from the next epoch on."""
+        return self._ask("PUT", f"params/{_segment(name)}", Changed, content=msgspec.json.encode(Value(value)))
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _change(
+        self, method: str, path: str, dry_run: bool, body: msgspec.Struct | None = None
+    ) -> Changed | Priced:
+        content = None if body is None else msgspec.json.encode(body)
+        params: _Params = {"dry_run": "true"} if dry_run else {}
+        answer: Changed | Priced = self._ask(method, path, Changed | Priced, params, content)  # type: ignore[arg-type]
+        return answer
+
+    def _get(self, path: str, kind: type[T], params: _Params | None = None) -> T:
+        return self._ask("GET", path, kind, params)
+
+    def _ask(
+        self, method: str, path: str, kind: type[T], params: _Params | None = None, content: bytes | None = None
+    ) -> T:
+        headers = {} if content is None else {"content-type": "application/json"}
+        try:
+            answer = self._http.request(method, f"/v1/{path}", params=params, content=content, headers=headers)
+        except httpx.HTTPError as error:
+            raise NotServingError(
+                f"Nobody answers at {self.url}: {error or type(error).__name__}.", "Start `millpond serve`, or wait."
+            ) from error
+        try:
+            if answer.is_success:
+                return msgspec.json.decode(answer.content, type=kind)
+            refused = msgspec.json.decode(answer.content, type=Refusal)
+        except msgspec.MsgspecError as error:
+            raise RequestError(
+                f"{self.url} answers {answer.status_code}, and nothing that is known here.", "Ask a `millpond serve`."
+            ) from error
+        raise of_code(refused.code)(refused.what, refused.cure)
+
+
+def _segment(name: str) -> str:
+    """A name as a part of a path; what the service would refuse is refused here, before it means another path."""
+    if not (name.isidentifier() and name.isascii()):
+        raise RequestError(f"{name!r} is no name.", "Use letters, digits and underscores.")
+    return name
+
+
+def _trusted(certificate: str | os.PathLike[str] | None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if certificate is not None:
+        try:
+            context.load_verify_locations(certificate)
+        except (OSError, ssl.SSLError) as error:
+            raise SetupError(f"{certificate} is no certificate: {error}.", "Name a file of PEM with --ca.") from error
+    return context
+
+
+def _only_pond() -> Path:
+    """The pond in the current folder, if it is the only one."""
+    found = sorted(path.parent for path in Path().glob("*/service"))
+    if len(found) != 1:
+        what = "No pond is" if not found else f"{len(found)} ponds are"
+        raise SetupError(f"{what} served from folders here.", "Name one with --checkpoint, or an address with --url.")
+    return found[0]

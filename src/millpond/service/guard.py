@@ -1,0 +1,208 @@
+"""What stands before the service: hosts, origins, rates, the token and the size of a body, in this order.
+
+Whatever is not allowed here is refused, also for paths that do not exist; only `/v1/health` needs no token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from millpond.clock import Clock, lap_us
+from millpond.errors import AccessError, BusyError, MillpondError, RequestError
+from millpond.service.wire import Refusal
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+OPEN = frozenset({"/v1/health"})
+"""Paths that need no token: they tell nothing but whether this process leads."""
+
+GUESS_COSTS = 10
+"""A wrong token counts as so many requests."""
+
+_ADDRESSES = 1024
+_METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+
+
+class Limits(NamedTuple):
+    """What a service allows: bytes of a body, requests a second of one address, and as many at once as a burst."""
+
+    body_bytes: int = 256 << 10
+    per_second: float = 50.0
+    burst: float = 100.0
+
+
+DEFAULT = Limits()
+
+
+class Rates:
+    """A bucket of tokens per address; of the addresses that were seen longest ago none is remembered."""
+
+    def __init__(self, limits: Limits, clock: Clock = lap_us) -> None:
+        self._limits, self._clock = limits, clock
+        self._known: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def take(self, address: str, cost: float = 1.0) -> bool:
+        """Whether a request of that cost is allowed now; what is not allowed costs nothing."""
+        now = self._clock()
+        left, seen = self._known.pop(address, (self._limits.burst, now))
+        left = min(self._limits.burst, left + (now - seen) / 1e6 * self._limits.per_second)
+        allowed = left >= cost
+        self._known[address] = (left - cost if allowed else left, now)
+        if len(self._known) > _ADDRESSES:
+            self._known.popitem(last=False)
+        return allowed
+
+    def fine(self, address: str, cost: float) -> None:
+        """Take more, down to nothing."""
+        left, seen = self._known.get(address, (self._limits.burst, self._clock()))
+        self._known[address] = (max(0.0, left - cost), seen)
+
+
+class Guard:
+    """Hands on to `app` what is allowed, and answers the rest itself.
+
+    `hosts`: what the header Host may be, without the port; `origins`: which Origin a browser may send, none by default.
+    """
+
+    def __init__(
+        self, app: Application, token: str, hosts: frozenset[str], *, origins: frozenset[str] = frozenset(),
+        limits: Limits = DEFAULT, clock: Clock = lap_us,
+    ) -> None:  # fmt: skip
+        self._app, self._token = app, _digest(token.encode())
+        self._hosts, self._origins, self._limits = hosts, origins, limits
+        self._rates = Rates(limits, clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """An ASGI application."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] != "http":
+            raise RuntimeError(f"the service speaks HTTP, not {scope['type']}")
+        elif (refused := self._refused(scope)) is not None:
+            await _answer(send, *refused)
+        else:
+            body = await self._body(scope, receive)
+            if body is None:
+                await _answer(send, 413, self._too_large())
+            else:
+                await self._app(scope, _replayed(body, receive), send)
+
+    def _refused(self, scope: Scope) -> tuple[int, MillpondError] | None:
+        headers = _headers(scope)
+        if headers is None:
+            return 400, RequestError("A header that may come once comes twice.", "Send it once.")
+        host = _host(headers.get("host", ""))
+        if host not in self._hosts:
+            return 403, AccessError(f"The service is not known as {host!r}.", "Ask it by a name it has: --allow-host.")
+        origin = headers.get("origin")
+        if origin is not None and origin not in self._origins:
+            return 403, AccessError(f"Pages of {origin} may not ask.", "Start the service with --allow-origin.")
+        address = str((scope.get("client") or ("",))[0])
+        if not self._rates.take(address):
+            return 429, BusyError("More is asked than the service allows.", "Wait a second.")
+        if scope["path"] not in OPEN and not self._known(headers.get("authorization", "")):
+            self._rates.fine(address, GUESS_COSTS - 1)
+            return 401, AccessError("The request has no valid token.", "Send `Authorization: Bearer TOKEN`.")
+        return self._malformed(scope, headers)
+
+    def _malformed(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, MillpondError] | None:
+        length = headers.get("content-length", "0")
+        if not (length.isascii() and length.isdecimal()):
+            return 400, RequestError("The length of the body is no number.", "Send a correct Content-Length.")
+        if int(length) > self._limits.body_bytes:
+            return 413, self._too_large()
+        has_body = length != "0" or "transfer-encoding" in headers
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if has_body and scope["method"] in _METHODS_WITH_BODY and kind != "application/json":
+            return 415, RequestError("The body is not JSON.", "Send `Content-Type: application/json`.")
+        return None
+
+    def _known(self, authorization: str) -> bool:
+        scheme, _, token = authorization.partition(" ")
+        # equal digests of equal length are compared, so time tells nothing, not even the token's length
+        return hmac.compare_digest(_digest(token.strip().encode()), self._token) and scheme.lower() == "bearer"
+
+    def _too_large(self) -> RequestError:
+        return RequestError(f"The body has more than {self._limits.body_bytes} bytes.", "Send a shorter query.")
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+        """The body; None: it is longer than it said, and than it may be."""
+        parts, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return b""
+            part = message.get("body", b"")
+            size += len(part)
+            if size > self._limits.body_bytes:
+                return None
+            parts.append(part)
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
+
+
+def _headers(scope: Scope) -> dict[str, str] | None:
+    """Headers by name; None: one that decides here comes twice, so that two readers may see two values."""
+    found: dict[str, str] = {}
+    for raw, value in scope["headers"]:
+        name = raw.decode("latin-1").lower()
+        if name in found and name in ("host", "origin", "authorization", "content-length", "content-type"):
+            return None
+        found[name] = value.decode("latin-1")
+    return found
+
+
+def _host(header: str) -> str:
+    """The name in a Host header, without its port.
+
+    >>> _host("LocalHost:80"), _host("[::1]:80"), _host("")
+    ('localhost', '::1', '')
+    """
+    if header.startswith("["):
+        return header[1:].partition("]")[0].lower()
+    return header.partition(":")[0].lower()
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """A body that was read, to be received again; then whatever comes after it."""
+    waiting = [body]
+
+    async def again() -> Message:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return await receive()
+
+    return again
+
+
+def refusal(error: MillpondError) -> bytes:
+    """An error as the body of an answer."""
+    return msgspec.json.encode(Refusal(error.code, error.what, error.cure, error.retry))
+
+
+HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+"""Sent with each answer."""
+
+
+async def _answer(send: Send, status: int, error: MillpondError) -> None:
+    body = refusal(error)
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **HEADERS}
+    headers |= {"www-authenticate": "Bearer"} if status == 401 else {}
+    headers |= {"retry-after": "1"} if status == 429 else {}
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,198 @@
+"""The verbs of a service on the pond that this process leads; what is in force is read from the log."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import cast
+
+from millpond.control.pond import Pond
+from millpond.control.reader import key_columns, served_query
+from millpond.errors import NotServingError, RequestError
+from millpond.model.endpoints import Sink
+from millpond.reconfigure.price import AT_ONCE
+from millpond.runtime.followers.prune import PruneFollower
+from millpond.service.catalog import Catalog
+from millpond.service.gauges import Gauges
+from millpond.service.places import Places
+from millpond.service.port import MOVES
+from millpond.service.supervisor import Supervisor
+from millpond.service.wire import (
+    Asked,
+    Changed,
+    Differs,
+    Event,
+    FollowerShown,
+    Found,
+    Health,
+    Parameter,
+    Placed,
+    Priced,
+    QueryShown,
+    Status,
+    StreamShown,
+    Value,
+    Version,
+)
+
+_EXAMPLES = 20
+
+
+class Hosted:
+    """See `port.Verbs`. Rows of queries that are added here go below the folder `out`."""
+
+    def __init__(
+        self, supervisor: Supervisor, catalog: Catalog, gauges: Callable[[], Gauges], places: Places, out: Path
+    ) -> None:
+        self._supervisor, self._catalog, self._gauges = supervisor, catalog, gauges
+        self._places, self._out = places, out
+        self._beginning = threading.Lock()
+
+    def health(self) -> Health:
+        """See `Verbs`."""
+        return Health(self._supervisor.role)
+
+    def status(self) -> Status:
+        """See `Verbs`."""
+        found, leader = self._catalog.now(), self._places.leader()
+        pond, record, epoch, queries = ("", -1, -1, 0)
+        if found is not None:
+            truth, spec = found
+            pond, record, epoch = truth.pond, truth.manifest.n, truth.manifest.epoch_n
+            queries = len(spec.asked)
+        followers: tuple[FollowerShown, ...] = ()
+        with suppress(NotServingError):
+            followers = tuple(
+                FollowerShown(one.name, one.behind, one.error, one.note)
+                for one in self._pond().status() if one.name != PruneFollower.name
+            )  # fmt: skip
+        return Status(
+            self._supervisor.role, pond, record, epoch, queries, None if leader is None else leader.url,
+            **self._gauges().measured()._asdict(), took_over_s=self._supervisor.took_over_s,
+            failure=self._supervisor.failure, followers=followers,
+        )  # fmt: skip
+
+    def streams(self) -> list[StreamShown]:
+        """See `Verbs`."""
+        return self._catalog.streams()
+
+    def queries(self) -> list[QueryShown]:
+        """See `Verbs`."""
+        return self._catalog.queries(self._gauges().counts)
+
+    def parameters(self) -> list[Parameter]:
+        """See `Verbs`."""
+        return self._catalog.parameters()
+
+    def history(self, limit: int) -> list[Event]:
+        """See `Verbs`."""
+        return self._catalog.history(limit)
+
+    def lookup(self, name: str, key: Sequence[str]) -> Found:
+        """See `Verbs`."""
+        pond, found = self._pond(), self._catalog.now()
+        if found is None:
+            raise RequestError(f"There is no query {name!r}.", "Add one.")
+        columns = key_columns(served_query(found[1], name), key)
+        served = pond.lookup(name, *(column[0].as_py() for column in columns))
+        if served.document is None:
+            return Found(served.n)
+        start, end = served.document["window"]
+        return Found(served.n, served.document["row"], (start, end), served.document["epoch"])
+
+    def placement(self) -> Placed:
+        """See `Verbs`."""
+        placement = self._pond().placement()
+        return Placed(placement.local_hit_rate, tuple(share._asdict() for share in placement.shares))
+
+    def diff(self, name: str) -> Differs:
+        """See `Verbs`."""
+        found = self._pond().diff(name)
+        examples = (tuple(rows[:_EXAMPLES]) for rows in (found.only_query, found.only_shadow))
+        return Differs(found.n, found.same, len(found.only_query), len(found.only_shadow), *examples)
+
+    def add(self, asked: Asked, who: str, dry_run: bool) -> Changed | Priced:
+        """See `Verbs`."""
+        pond = self._pond()
+        if dry_run:
+            return self._priced(pond, "add", asked.name, asked)
+        late = None if asked.late is None else Sink(asked.late, str(self._out / f"{asked.name}.late"))
+        sink = Sink("noop") if asked.sink is None else Sink(asked.sink, str(self._out / asked.name))
+        with self._beginning if self._catalog.now() is None else nullcontext():
+            pond.add(
+                asked.name, asked.text, sink=sink, serve=asked.serve, late=late, emit=asked.emit,
+                correct_for=asked.correct_for, deduplicate=asked.deduplicate,
+                deduplicate_within=asked.deduplicate_within, who=who,
+            )  # fmt: skip
+            if self._catalog.now() is None:
+                self._begin(pond, asked.name)
+        return self._recorded("add", asked.name)
+
+    def version(self, kind: str, name: str, version: Version, who: str, dry_run: bool) -> Changed | Priced:
+        """See `Verbs`."""
+        pond = self._pond()
+        if dry_run:
+            return self._priced(pond, kind, name, version)
+        if kind == "shadow":
+            if version.deduplicate:
+                raise RequestError("A shadow is deduplicated as its query is.", "Leave out deduplicate.")
+            pond.shadow(name, version.text, who=who)
+        else:
+            pond.alter(
+                name, version.text, deduplicate=version.deduplicate, deduplicate_within=version.deduplicate_within,
+                who=who,
+            )  # fmt: skip
+        return self._recorded(kind, name)
+
+    def move(self, kind: str, name: str, who: str, dry_run: bool) -> Changed | Priced:
+        """See `Verbs`."""
+        if kind not in MOVES:
+            raise RequestError(f"{kind!r} is no change of a query.", f"Use one of {', '.join(MOVES)}.")
+        pond, recorded = self._pond(), "promote" if kind == "rollback" else kind
+        if dry_run:
+            return self._priced(pond, recorded, name, None)
+        moves = {
+            "drop": pond.drop, "pause": pond.pause, "resume": pond.resume, "promote": pond.promote,
+            "rollback": pond.rollback, "discard": pond.discard,
+        }  # fmt: skip
+        moves[kind](name, who=who)
+        return self._recorded(recorded, name)
+
+    def set(self, name: str, value: Value, who: str) -> Changed:
+        """See `Verbs`."""
+        self._pond().param(name, value.value, who=who)
+        return self._recorded("param", name)
+
+    def _pond(self) -> Pond:
+        return cast(Pond, self._supervisor.leading())
+
+    def _begin(self, pond: Pond, name: str) -> None:
+        """Open a pond that had no query: the first one is what it begins with."""
+        try:
+            pond.open()
+        except BaseException:
+            pond.drop(name)
+            raise
+        self._supervisor.wake()
+
+    def _priced(self, pond: Pond, kind: str, name: str, asked: Asked | Version | None) -> Priced:
+        if self._catalog.now() is None:
+            return Priced(AT_ONCE)
+        if asked is None:
+            found = pond.price_of(kind, name)
+        else:
+            emit, correct_for = (asked.emit, asked.correct_for) if isinstance(asked, Asked) else ("final", None)
+            found = pond.price_of(
+                kind, name, asked.text, emit=emit, correct_for=correct_for, deduplicate=asked.deduplicate,
+                deduplicate_within=asked.deduplicate_within,
+            )  # fmt: skip
+        return Priced(found.cost, found.complete_from_us, found.rereads, found.freed)
+
+    def _recorded(self, kind: str, name: str) -> Changed:
+        """The newest change of that kind: the one that was just made, or one that was made since."""
+        for event in self._catalog.history(64):
+            if (event.kind, event.name) == (kind, name):
+                return Changed(kind, name, event.record, event.complete_from_us)
+        return Changed(kind, name)

@@ -1,0 +1,97 @@
+"""When a standby should try to take over: hints only, for the claim in the log decides.
+
+The leader holds a lock that the kernel frees when its process ends, however it ends, and moves a number once a
+second. A standby tries when the lock is free, or when the number has not moved for some seconds of its own clock: no
+two clocks are compared. Both hints may be wrong: then two claim, the later one leads, and the other one is fenced.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from contextlib import suppress
+
+from millpond.clock import Clock, lap_us
+from millpond.errors import PlaceError
+from millpond.service.places import Leader, Places
+
+BEAT_SECONDS = 1.0
+PATIENCE_SECONDS = 10.0
+"""A leader whose number does not move for so long is taken for dead: it may be stopped."""
+
+
+class Hint:
+    """What one process knows of who leads; `gone` for a standby, `lead` and `leave` for a leader."""
+
+    def __init__(self, places: Places, me: Leader, patience: float = PATIENCE_SECONDS, clock: Clock = lap_us) -> None:
+        self._places, self._me, self._patience, self._clock = places, me, patience, clock
+        self._seen: tuple[str, int] | None = None
+        self._seen_at = clock()
+        self._descriptor: int | None = None
+        self._wary = False
+        self._ended = threading.Event()
+        self._beats: threading.Thread | None = None
+
+    def gone(self) -> bool:
+        """Whether nobody seems to lead: ask often. With the lock free it is taken."""
+        if self._lock():
+            if not self._wary:
+                return True
+            self._unlock()
+        else:
+            self._wary = False
+        leader = self._places.leader()
+        seen = None if leader is None else (leader.token, leader.beat)
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, self._clock()
+        return self._clock() - self._seen_at >= self._patience * 1e6
+
+    def lead(self) -> None:
+        """Say that this process leads, until `leave`."""
+        self._ended.clear()
+        self._beat(0)
+        self._beats = threading.Thread(target=self._go_on, name="millpond-leader", daemon=True)
+        self._beats.start()
+
+    def leave(self, *, fenced: bool = False) -> None:
+        """Say so no more, and let go of the lock. `fenced`: another process leads, and has yet to take the lock."""
+        self._ended.set()
+        if self._beats is not None:
+            self._beats.join()
+            self._beats = None
+        self._unlock()
+        self._seen, self._seen_at, self._wary = None, self._clock(), fenced
+
+    def _unlock(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _go_on(self) -> None:
+        beat = 0
+        while not self._ended.wait(BEAT_SECONDS):
+            beat += 1
+            with suppress(OSError):  # a full disk is met where it matters
+                self._beat(beat)
+            self._lock()  # a stopped leader that was taken over may have kept it
+
+    def _beat(self, number: int) -> None:
+        me = self._me
+        self._places.tell(Leader(me.url, me.pid, me.token, number, me.certificate))
+
+    def _lock(self) -> bool:
+        if self._descriptor is not None:
+            return True
+        try:
+            descriptor = os.open(self._places.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            cure = "Name a folder that you may write."
+            raise PlaceError(f"{self._places.lock} cannot be opened: {error}.", cure) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        return True

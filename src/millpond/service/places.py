@@ -1,0 +1,115 @@
+"""The folder `service` in a pond's folder: the token, and where the leader answers. Hints and secrets, never truth."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from millpond.errors import AccessError, NotServingError, PlaceError, SetupError
+from millpond.ids import bearer_token, writer_token
+
+TOKEN_VARIABLE = "MILLPOND_TOKEN"
+URL_VARIABLE = "MILLPOND_URL"
+SHORTEST_TOKEN = 16
+
+_TOKEN, _LEADER, _LOCK = "token", "leader.json", "lock"
+
+
+class Leader(msgspec.Struct, frozen=True):
+    """Who leads, as it says itself: its address, the certificate to trust, its process, and a number that moves."""
+
+    url: str
+    pid: int
+    token: str
+    beat: int = 0
+    certificate: str | None = None
+
+
+class Places:
+    """The files of a service, below the pond's folder, which may not be there yet."""
+
+    def __init__(self, pond: Path) -> None:
+        self.folder = Path(os.path.abspath(pond)) / "service"
+        self.lock = self.folder / _LOCK
+
+    def make(self) -> None:
+        """Make the folder, for its owner alone.
+
+        Raises:
+            PlaceError: it cannot be made.
+        """
+        try:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise PlaceError(f"{self.folder} cannot be made: {error}.", "Name a folder that you may write.") from error
+
+    def secret(self, environment: Mapping[str, str] = os.environ) -> str:
+        """The token that requests must carry: that of the environment, else the pond's own, made if it has none.
+
+        Raises:
+            SetupError: it is too short, or others may read its file.
+        """
+        told = environment.get(TOKEN_VARIABLE)
+        if told is not None:
+            return _long_enough(told, TOKEN_VARIABLE)
+        self.make()
+        file = self.folder / _TOKEN
+        if not file.exists():
+            draft = self.folder / f".{_TOKEN}-{writer_token()}"
+            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
+                made.write(bearer_token())
+            with suppress(FileExistsError):  # of two services that start, one makes it, whole
+                os.link(draft, file)
+            draft.unlink()
+        if stat.S_IMODE(file.stat().st_mode) & 0o077:
+            raise SetupError(f"Others may read {file}.", f"chmod 600 {file}, or remove it.")
+        return _long_enough(file.read_text().strip(), str(file))
+
+    def known_secret(self) -> str:
+        """The pond's own token, for a client.
+
+        Raises:
+            AccessError: there is none that this user may read.
+        """
+        try:
+            return (self.folder / _TOKEN).read_text().strip()
+        except OSError as error:
+            raise AccessError(
+                f"No token in {self.folder}: {error.strerror}.", f"Give --token, or set {TOKEN_VARIABLE}."
+            ) from error
+
+    def leader(self) -> Leader | None:
+        """Who says that it leads; None: nobody, or the file is damaged."""
+        try:
+            return msgspec.json.decode((self.folder / _LEADER).read_bytes(), type=Leader)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def known_leader(self) -> Leader:
+        """Who leads, for a client.
+
+        Raises:
+            NotServingError: nobody ever did.
+        """
+        found = self.leader()
+        if found is None:
+            raise NotServingError(f"Nobody serves the pond in {self.folder.parent}.", "Start `millpond serve`.")
+        return found
+
+    def tell(self, leader: Leader) -> None:
+        """Say who leads; whole, but not durably: it is a hint."""
+        draft = self.folder / f".{_LEADER}-{leader.token}"
+        draft.write_bytes(msgspec.json.encode(leader))
+        draft.replace(self.folder / _LEADER)
+
+
+def _long_enough(token: str, where: str) -> str:
+    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
+        raise SetupError(f"The token in {where} is shorter than {SHORTEST_TOKEN} plain characters.", "Make it longer.")
+    return token

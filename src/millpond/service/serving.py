@@ -1,0 +1,204 @@
+"""`millpond serve`: the process. The main thread runs the pond, another one answers requests."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import uvicorn
+
+from millpond.control.interrupts import interrupts
+from millpond.control.pond import Pond
+from millpond.control.wiring import open_truth
+from millpond.errors import MillpondError, SetupError
+from millpond.ids import writer_token
+from millpond.service.app import make_app
+from millpond.service.catalog import Catalog
+from millpond.service.gauges import Gauges
+from millpond.service.guard import Guard, Limits
+from millpond.service.hosted import Hosted
+from millpond.service.leader import Hint
+from millpond.service.places import Leader, Places
+from millpond.service.supervisor import Runs, Supervisor
+from millpond.spark.driver import Epoch
+from millpond.spark.session import jvm_failure, spark_session
+
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_AT_ONCE = 64
+_HEADER_BYTES = 16 << 10
+
+
+class Web(NamedTuple):
+    """Where and to whom the service answers. Port 0: any that is free."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    certificate: Path | None = None
+    key: Path | None = None
+    names: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    limits: Limits = Limits()
+
+
+class Options(NamedTuple):
+    """What is served: `text` of a pond file that a new pond begins with, the pond's folder, and how it runs.
+
+    `out`: below it are the rows of queries that are added over the network (None: `out` in the pond's folder).
+    `patience`: a leader that shows no sign of life for so many seconds is taken over from.
+    """
+
+    text: str
+    folder: Path
+    master: str
+    memory: str
+    store: str
+    instances: int | None
+    out: Path | None
+    patience: float
+
+
+def check_web(web: Web) -> None:
+    """Refuse an address that others can reach without TLS.
+
+    Raises:
+        SetupError: there is no certificate, or no key.
+    """
+    if (web.certificate is None) != (web.key is None):
+        raise SetupError("TLS needs a certificate and its key.", "Give both --tls-cert and --tls-key.")
+    for file in (web.certificate, web.key):
+        if file is not None and not os.access(file, os.R_OK):
+            raise SetupError(f"{file} cannot be read.", "Name a file of PEM that you may read.")
+    if not _is_loopback(web.host) and web.certificate is None:
+        raise SetupError(
+            f"Others can reach {web.host}, so requests there must be encrypted.",
+            "Give --tls-cert and --tls-key, or serve on 127.0.0.1.",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
+    """Serve a pond until SIGINT or SIGTERM.
+
+    Raises:
+        MillpondError: it cannot be served, or no longer.
+    """
+    check_web(web)
+    open_truth(options.folder)  # what lies in a folder that is no pond stays untouched
+    places, catalog = Places(options.folder), Catalog(options.folder)
+    places.make()
+    secret = places.secret()
+    with _bound(web) as listener:
+        port = listener.getsockname()[1]
+        me = Leader(_url(web, port), os.getpid(), writer_token(), certificate=_certificate(web))
+        process = _Process(options, places, catalog, Hint(places, me, options.patience), say)
+        out = options.out or options.folder / "out"
+        verbs = Hosted(process.supervisor, catalog, lambda: process.gauges, places, Path(os.path.abspath(out)))
+        guard = Guard(
+            make_app(verbs), secret, _names(web), origins=frozenset(web.origins), limits=web.limits
+        )  # fmt: skip
+        say(f"The pond is in {options.folder}; its token in {places.folder}; it is served at {me.url}")
+        with _answering(guard, web, listener), interrupts(say) as signals, signals.stopping(process.supervisor.stop):
+            process.supervisor.run()
+
+
+class _Process:
+    """The ponds that this process makes, one after the other, and what each measures."""
+
+    def __init__(
+        self, options: Options, places: Places, catalog: Catalog, hint: Hint, say: Callable[[str], None]
+    ) -> None:
+        self._options, self._catalog = options, catalog
+        self.gauges = Gauges()
+        self.supervisor = Supervisor(self._make, self._begins, hint, places, say, _jvm_gone)
+
+    def _make(self) -> Runs:
+        asked, self.gauges = self._options, Gauges()
+        spark = spark_session(asked.master, driver_memory=asked.memory)
+        pond = Pond(spark, asked.folder, instances=asked.instances, store=asked.store, on_epoch=self._committed)
+        pond.load(asked.text, queries=False)
+        return pond
+
+    def _begins(self, made: Runs) -> bool:
+        """A pond that has begun goes on with what is in force, a new one begins with the file's queries."""
+        pond = cast(Pond, made)
+        if self._catalog.now() is not None:
+            return True
+        pond.load(self._options.text)
+        return bool(pond.queries)
+
+    def _committed(self, epoch: Epoch) -> None:
+        self.gauges.epoch(epoch)
+        self.supervisor.committed()
+
+
+def _jvm_gone() -> MillpondError | None:
+    return jvm_failure(0.2)
+
+
+def _url(web: Web, port: int) -> str:
+    host = web.host
+    if host in ("0.0.0.0", "::"):
+        host = web.names[0] if web.names else socket.gethostname()
+    return f"{'http' if web.certificate is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _certificate(web: Web) -> str | None:
+    return None if web.certificate is None else os.path.abspath(web.certificate)
+
+
+def _names(web: Web) -> frozenset[str]:
+    own = _LOOPBACK_NAMES if _is_loopback(web.host) else {web.host, socket.gethostname()}
+    return frozenset(name.lower() for name in {*own, *web.names})
+
+
+@contextmanager
+def _bound(web: Web) -> Iterator[socket.socket]:
+    """A socket that listens; taken before anything slow, so that a port in use is told at once."""
+    family = socket.AF_INET6 if ":" in web.host else socket.AF_INET
+    try:
+        listener = socket.create_server((web.host, web.port), family=family)
+    except OSError as error:
+        raise SetupError(f"{web.host}:{web.port} cannot be served at: {error}.", "Choose another --port.") from error
+    with listener:
+        yield listener
+
+
+@contextmanager
+def _answering(guard: Guard, web: Web, listener: socket.socket) -> Iterator[None]:
+    """Answer requests in a thread of its own; those at hand are answered before it ends."""
+    log = logging.StreamHandler()
+    log.setLevel(logging.WARNING)
+    for name in ("millpond.service", "uvicorn.error"):
+        logging.getLogger(name).addHandler(log)
+    config = uvicorn.Config(
+        guard, lifespan="off", ws="none", http="h11", log_config=None, access_log=False, proxy_headers=False,
+        server_header=False, limit_concurrency=_AT_ONCE, timeout_keep_alive=5, timeout_graceful_shutdown=10,
+        h11_max_incomplete_event_size=_HEADER_BYTES,
+        ssl_certfile=None if web.certificate is None else str(web.certificate),
+        ssl_keyfile=None if web.key is None else str(web.key),
+    )  # fmt: skip
+    try:
+        config.load()
+    except (OSError, ValueError) as error:  # an error of TLS is one of these
+        raise SetupError(f"TLS cannot be had: {error}.", "Give a certificate and its own key, as PEM.") from error
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],), name="millpond-service", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(15)

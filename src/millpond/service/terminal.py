@@ -1,0 +1,391 @@
+"""The verbs of a service for a terminal: `millpond serve`, and what asks it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Optional
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from millpond.control.progress import utc
+from millpond.errors import NotServingError, QueryTypeError, RequestError, SetupError
+from millpond.runtime.followers.view import Served
+from millpond.service.port import MOVES
+from millpond.service.top import picture
+from millpond.service.wire import Changed, Event, Priced, QueryShown
+
+if TYPE_CHECKING:
+    from millpond.service.client import Client
+
+Folder = Annotated[
+    Optional[Path],  # noqa: UP045 - typer evaluates it on Python 3.10
+    typer.Option("--checkpoint", metavar="DIR", help="The pond's folder [default: the only one served from here]."),
+]
+Url = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--url", metavar="URL", envvar="MILLPOND_URL", help="The service [default: as the folder tells]."),
+]
+Token = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--token", metavar="TOKEN", help="Its token [default: MILLPOND_TOKEN, or as the folder tells]."),
+]
+Trusted = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--ca", metavar="FILE.pem", help="A certificate to trust besides the system's."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what it would cost.")]
+Name = Annotated[str, typer.Argument(metavar="QUERY", help="The query's name.")]
+Text = Annotated[str, typer.Argument(metavar="SELECT", help="Its text, a FILE.sql that holds it, or - to read it.")]
+FileSink = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--sink", metavar="FORMAT", help="Write rows as parquet, json or csv, where the operator has them."),
+]
+Deduplicated = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--deduplicate", metavar="COLUMN", help="Leave out events that are equal in these columns."),
+]
+Within = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--deduplicate-within", metavar="TIME", help="…to one at most so long before: '1 hour'."),
+]
+
+Serving = Annotated[
+    str, typer.Option("--listen", metavar="HOST:PORT", help="Where to answer; port 0 is any that is free.")
+]
+Certificate = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--tls-cert", metavar="FILE.pem", help="The certificate; needed where others can reach."),
+]
+Key = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--tls-key", metavar="FILE.pem", help="Its key."),
+]
+Hosts = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--allow-host", metavar="NAME", help="A name by which requests may ask, besides its own."),
+]
+Origins = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--allow-origin", metavar="URL", help="Whose pages may ask from a browser; none by default."),
+]
+Out = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--out", metavar="DIR", help="Below it go rows of queries that are added [default: DIR/out]."),
+]
+Patience = Annotated[
+    float, typer.Option("--patience", metavar="SECONDS", min=2, help="Take over from a leader that is silent so long.")
+]
+
+
+class Asked(NamedTuple):
+    """What the command line of `millpond serve` says."""
+
+    text: str
+    folder: Path
+    master: str
+    memory: str
+    store: str
+    instances: int | None
+    listen: str
+    certificate: Path | None
+    key: Path | None
+    names: tuple[str, ...]
+    origins: tuple[str, ...]
+    out: Path | None
+    patience: float
+
+
+def run_service(asked: Asked) -> None:
+    """Serve until a signal.
+
+    Raises:
+        SetupError: the libraries are missing, or the address needs TLS. MillpondError: it cannot go on.
+    """
+    try:
+        from millpond.service.serving import Options, Web, serve
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    host, _, port = asked.listen.rpartition(":")
+    if not (host and port.isascii() and port.isdecimal() and int(port) < 1 << 16):
+        raise typer.BadParameter(f"{asked.listen!r} is no HOST:PORT.")
+    options = Options(
+        asked.text, asked.folder, asked.master, asked.memory, asked.store, asked.instances, asked.out, asked.patience
+    )
+    web = Web(host.strip("[]"), int(port), asked.certificate, asked.key, asked.names, asked.origins)
+    serve(options, web, console.print)
+
+
+def client(folder: Path | None, url: str | None, token: str | None, trusted: Path | None) -> Client:
+    """The client that a verb's options mean.
+
+    Raises:
+        SetupError, NotServingError, AccessError: see `Client.of`.
+    """
+    try:
+        from millpond.service.client import Client
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    return Client.of(folder, url=url, token=token, certificate=trusted)
+
+
+def look_up(asked: Client, query: str, key: list[str]) -> Served:
+    """The latest row of a key, as a store has it."""
+    with asked:
+        found = asked.lookup(query, *key)
+    if found.row is None:
+        return Served(found.as_of, None)
+    return Served(found.as_of, {"row": found.row, "window": found.window_us, "epoch": found.epoch})
+
+
+def add_verbs(app: typer.Typer) -> None:
+    """Give the command the verbs that ask a service."""
+    _changes(app)
+    for move in MOVES:
+        _move(app, move)
+    _shows(app)
+    _watch(app)
+    app.add_typer(_parameters(), name="param")
+
+
+def _changes(app: typer.Typer) -> None:
+    @app.command()
+    def add(
+        name: Name, text: Text, sink: FileSink = None,
+        serve: Annotated[bool, typer.Option("--serve", help="Keep the latest row of each key for lookups.")] = False,
+        late: Annotated[Optional[str], typer.Option("--late", metavar="FORMAT", help="Write late events.")] = None,  # noqa: UP045
+        emit: Annotated[str, typer.Option("--emit", metavar="MODE", help="final or update.")] = "final",
+        correct_for: Annotated[
+            Optional[str],  # noqa: UP045
+            typer.Option("--correct-for", metavar="TIME", help="Correct rows when events come so much later."),
+        ] = None,
+        deduplicate: Deduplicated = None, deduplicate_within: Within = None, dry_run: DryRun = False,
+        checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
+    ) -> None:  # fmt: skip
+        """Add a query to a pond that is served; it is answered from the next epoch on."""
+        with client(checkpoint, url, token, ca) as asked:
+            _tell(
+                asked.add(
+                    name, _select(text), sink=sink, serve=serve, late=late, emit=emit,
+                    correct_for=correct_for, deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
+                    dry_run=dry_run,
+                ),
+                as_json,
+            )  # fmt: skip
+
+    @app.command()
+    def alter(
+        name: Name, text: Text, deduplicate: Deduplicated = None, deduplicate_within: Within = None,
+        dry_run: DryRun = False, checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
+        as_json: Json = False,
+    ) -> None:  # fmt: skip
+        """Put another version in the place of a query."""
+        with client(checkpoint, url, token, ca) as asked:
+            done = asked.alter(
+                name, _select(text), deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
+                dry_run=dry_run,
+            )  # fmt: skip
+            _tell(done, as_json)
+
+    @app.command()
+    def shadow(
+        name: Name, text: Text, dry_run: DryRun = False, checkpoint: Folder = None, url: Url = None,
+        token: Token = None, ca: Trusted = None, as_json: Json = False,
+    ) -> None:  # fmt: skip
+        """Try another version beside a query; `millpond diff` compares their rows."""
+        with client(checkpoint, url, token, ca) as asked:
+            _tell(asked.shadow(name, _select(text), dry_run=dry_run), as_json)
+
+
+_SAYS = {
+    "drop": "End a query: its state goes, its name is free.",
+    "pause": "Keep rows of a query from leaving, for ever, until resume.",
+    "resume": "Let rows of a paused query leave again.",
+    "promote": "Let a query and its shadow change places.",
+    "rollback": "Return to the version before promote.",
+    "discard": "End the shadow of a query.",
+}
+
+
+def _move(app: typer.Typer, kind: str) -> None:
+    @app.command(kind, help=_SAYS[kind])
+    def move(
+        name: Name, dry_run: DryRun = False, checkpoint: Folder = None, url: Url = None, token: Token = None,
+        ca: Trusted = None, as_json: Json = False,
+    ) -> None:  # fmt: skip
+        with client(checkpoint, url, token, ca) as asked:
+            _tell(asked.move(kind, name, dry_run=dry_run), as_json)
+
+
+def _shows(app: typer.Typer) -> None:
+    @app.command("list")
+    def queries(
+        checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False
+    ) -> None:
+        """List the queries in force."""
+        with client(checkpoint, url, token, ca) as asked:
+            found = asked.queries()
+        _lines(found, as_json, [_line(one) for one in found])
+
+    @app.command()
+    def show(
+        name: Name, checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
+        as_json: Json = False,
+    ) -> None:  # fmt: skip
+        """Show a query: its text, its columns, from when on it is whole."""
+        with client(checkpoint, url, token, ca) as asked:
+            found = asked.show(name)
+        columns = [f"  {column.name} {column.type}" for column in found.columns]
+        reason = [] if found.reason is None else [f"quarantined: {found.reason}"]
+        _lines(found, as_json, [_line(found), *columns, *reason, found.text.strip()])
+
+    @app.command()
+    def history(
+        limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="So many changes.")] = 20,
+        checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
+    ) -> None:  # fmt: skip
+        """List the newest changes, the newest first: when, by whom, in which record."""
+        with client(checkpoint, url, token, ca) as asked:
+            found = asked.history(limit)
+        _lines(found, as_json, [_past(one) for one in found])
+
+    @app.command()
+    def diff(
+        name: Name, checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
+        as_json: Json = False,
+    ) -> None:  # fmt: skip
+        """Say how the rows of a query and its shadow differ."""
+        with client(checkpoint, url, token, ca) as asked:
+            found = asked.diff(name)
+        told = f"as of record {found.as_of}: {found.same:,} rows are the same"
+        mine = [f"- {row}" for row in found.examples_of_query]
+        others = [f"+ {row}" for row in found.examples_of_shadow]
+        counts = f"{found.only_query:,} are only the query's (-), {found.only_shadow:,} only its shadow's (+)"
+        _lines(found, as_json, [f"{told}, {counts}", *mine, *others])
+
+
+def _watch(app: typer.Typer) -> None:
+    @app.command()
+    def status(
+        placement: Annotated[bool, typer.Option("--placement", help="Add the local-hit rate.")] = False,
+        checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
+    ) -> None:  # fmt: skip
+        """Say how a pond that is served fares."""
+        with client(checkpoint, url, token, ca) as asked:
+            found = asked.status()
+            if as_json:
+                _lines(found, True, [])
+            else:
+                placed = asked.placement() if placement else None
+                Console(highlight=False, markup=False).print(picture(found, asked.queries(), placed))
+
+    @app.command()
+    def top(
+        every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.2, help="How often.")] = 1.0,
+        placement: Annotated[bool, typer.Option("--placement", help="Add the local-hit rate.")] = False,
+        checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
+    ) -> None:  # fmt: skip
+        """Show a pond that is served, again and again, until Ctrl-C; it follows the leader."""
+        console, pause = Console(highlight=False, markup=False), threading.Event()
+        with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
+            while True:
+                try:
+                    with client(checkpoint, url, token, ca) as asked:
+                        placed = asked.placement() if placement else None
+                        live.update(picture(asked.status(), asked.queries(), placed), refresh=True)
+                except NotServingError as error:
+                    live.update(str(error), refresh=True)
+                except KeyboardInterrupt:
+                    return
+                pause.wait(every)
+
+
+def _parameters() -> typer.Typer:
+    param = typer.Typer(help="Live parameters, :name in texts.", no_args_is_help=True, rich_markup_mode=None)
+
+    @param.command("list")
+    def shown(
+        checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False
+    ) -> None:
+        """List the live parameters in force."""
+        with client(checkpoint, url, token, ca) as asked:
+            found = asked.params()
+        _lines(found, as_json, [f"{one.name} = {msgspec.json.encode(one.value).decode()}  {one.type}" for one in found])
+
+    @param.command("set")
+    def put(
+        values: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="A number, true, false or a text.")],
+        checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
+    ) -> None:  # fmt: skip
+        """Set live parameters, in force from the next epoch on."""
+        with client(checkpoint, url, token, ca) as asked:
+            for name, value in [_assigned(one) for one in values]:
+                _tell(asked.param(name, value), as_json)
+
+    return param
+
+
+def _assigned(text: str) -> tuple[str, bool | int | float | str]:
+    """A parameter and its value: JSON's numbers, booleans and quoted texts, else a text as it stands.
+
+    >>> _assigned("limit=500"), _assigned("rate=0.5"), _assigned("name=ann"), _assigned('code="7"')
+    (('limit', 500), ('rate', 0.5), ('name', 'ann'), ('code', '7'))
+    """
+    name, divided, value = text.partition("=")
+    if not divided:
+        raise RequestError(f"{text!r} is no NAME=VALUE.", "Write limit=500.")
+    try:
+        return name, msgspec.json.decode(value, type=bool | int | float | str)
+    except msgspec.MsgspecError:
+        return name, value
+
+
+def _select(text: str) -> str:
+    """The text of a query: as told, of a file, or of the standard input."""
+    if text == "-":
+        return sys.stdin.read()
+    if not text.endswith(".sql"):
+        return text
+    try:
+        return Path(text).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise QueryTypeError(f"{text} cannot be read.", "Name a file that holds a SELECT.") from error
+
+
+def _tell(done: Changed | Priced, as_json: bool) -> None:
+    if as_json:
+        typer.echo(msgspec.json.encode(done).decode())
+    elif isinstance(done, Priced):
+        whole = "" if done.complete_from_us is None else f", whole from {utc(done.complete_from_us)}"
+        again = ", the read is restarted" if done.rereads else ""
+        freed = f", {done.freed_bytes:,} bytes are freed" if done.freed_bytes else ""
+        typer.echo(f"{done.cost}{whole}{again}{freed}")
+    else:
+        where = "" if done.record is None else f" at record {done.record}"
+        whole = "" if done.complete_from_us is None else f", whole from {utc(done.complete_from_us)}"
+        typer.echo(f"{done.kind} {done.name}{where}{whole}")
+
+
+def _line(one: QueryShown) -> str:
+    whole = "" if one.complete_from_us is None else f"  whole from {utc(one.complete_from_us)}"
+    streams = ", ".join(one.streams)
+    return f"{one.name}  {one.kind}  {one.state}  version {one.version}  of {streams}  to {one.sink}{whole}"
+
+
+def _past(one: Event) -> str:
+    value = "" if one.value is None else f" = {msgspec.json.encode(one.value).decode()}"
+    return f"{one.record}  {utc(one.at_us)}  {one.kind} {one.name}{value}  by {one.who or '-'}"
+
+
+def _lines(found: object, as_json: bool, lines: list[str]) -> None:
+    typer.echo(msgspec.json.encode(found).decode() if as_json else "\n".join(lines))
+
+
+def _missing(error: ModuleNotFoundError) -> SetupError:
+    return SetupError(f"The libraries of the service are missing: {error}.", "Run `pip install 'millpond[serve]'`.")

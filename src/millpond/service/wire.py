@@ -1,0 +1,206 @@
+"""What goes over the wire, as values: requests and answers, for the service and its client alike.
+
+Times are microseconds since 1970 UTC. A request with a field that is not here is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+FileFormat = Literal["parquet", "json", "csv"]
+Role = Literal["starting", "standby", "leader", "stopping"]
+
+
+class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A query to be added: see `Pond.add`. Its rows go to a folder of its name below the operator's, or nowhere."""
+
+    name: str
+    text: str
+    sink: FileFormat | None = None
+    serve: bool = False
+    late: FileFormat | None = None
+    emit: Literal["final", "update"] = "final"
+    correct_for: str | None = None
+    deduplicate: tuple[str, ...] = ()
+    deduplicate_within: str | None = None
+
+
+class Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Another version of a query: see `Pond.alter`."""
+
+    text: str
+    deduplicate: tuple[str, ...] = ()
+    deduplicate_within: str | None = None
+
+
+class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Another value of a live parameter."""
+
+    value: bool | int | float | str
+
+
+class Changed(msgspec.Struct, frozen=True, tag_field="answer", tag="changed"):
+    """A change that is in the log as `record`, in force for every epoch after it. `record` None: the query is one of
+    those that the pond begins with. `complete_from_us`: the earliest start of a window that is answered; None: all.
+    """
+
+    kind: str
+    name: str
+    record: int | None = None
+    complete_from_us: int | None = None
+
+
+class Priced(msgspec.Struct, frozen=True, tag_field="answer", tag="priced"):
+    """What a change would cost: see `reconfigure.price.Price`."""
+
+    cost: str
+    complete_from_us: int | None = None
+    rereads: bool = False
+    freed_bytes: int = 0
+
+
+class ColumnShown(msgspec.Struct, frozen=True):
+    """A column and its SQL type."""
+
+    name: str
+    type: str
+
+
+class StreamShown(msgspec.Struct, frozen=True):
+    """A stream of the pond. `source`: the format it is read in, `derived`, or `rows of` a query."""
+
+    name: str
+    source: str
+    columns: tuple[ColumnShown, ...]
+    newest_us: int | None = None
+
+
+class QueryShown(msgspec.Struct, frozen=True):
+    """A query as it is in force. `state`: running, paused, shadowed or quarantined, for which `reason` says why.
+
+    `record`: its newest change, where it was changed. `complete_from_us`: the earliest start of a window that is
+    answered; None: all. `counts`: rows told, and what became of events, since this leader began.
+    """
+
+    name: str
+    kind: Literal["windowed", "stateless", "join"]
+    state: str
+    version: int
+    text: str
+    streams: tuple[str, ...]
+    columns: tuple[ColumnShown, ...]
+    sink: str
+    serve: bool
+    complete_from_us: int | None = None
+    reason: str | None = None
+    counts: dict[str, int] = {}
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """A live parameter in force."""
+
+    name: str
+    value: bool | int | float | str | None
+    type: str
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A change in the history: its record, the writer's clock there, what was changed and by whom."""
+
+    record: int
+    at_us: int
+    kind: str
+    name: str
+    who: str
+    text: str | None = None
+    value: bool | int | float | str | None = None
+    complete_from_us: int | None = None
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The latest row of a key as of a record; `row` None: there is none."""
+
+    as_of: int
+    row: dict[str, Any] | None = None
+    window_us: tuple[int, int] | None = None
+    epoch: int | None = None
+
+
+class Differs(msgspec.Struct, frozen=True):
+    """How the rows of a query and its shadow compare, as of a record since they were compared: numbers of rows that
+    both told and that one told, of which some are shown.
+    """
+
+    as_of: int
+    same: int
+    only_query: int
+    only_shadow: int
+    examples_of_query: tuple[str, ...] = ()
+    examples_of_shadow: tuple[str, ...] = ()
+
+
+class FollowerShown(msgspec.Struct, frozen=True):
+    """How far a sink, the view or pruning is, and what keeps it."""
+
+    name: str
+    behind: int
+    error: str | None = None
+    note: str | None = None
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why epochs do not run now, and when they are tried again."""
+
+    code: str
+    what: str
+    cure: str
+    failures: int
+    retry_in_s: float
+
+
+class Health(msgspec.Struct, frozen=True):
+    """What a service is now."""
+
+    role: Role
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How a pond fares, as its leader, or one that stands by, sees it.
+
+    `record`: the log's newest; `epoch`: the newest epoch there. Numbers count since this process leads.
+    `took_over_s`: from the moment the former leader was found gone to the claim.
+    """
+
+    role: Role
+    pond: str
+    record: int
+    epoch: int
+    queries: int
+    leader: str | None = None
+    epochs: int = 0
+    events: int = 0
+    events_per_s: float = 0.0
+    epoch_s: float = 0.0
+    epoch_p99_s: float = 0.0
+    since_epoch_s: float | None = None
+    took_over_s: float | None = None
+    failure: Failure | None = None
+    followers: tuple[FollowerShown, ...] = ()
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """How many buckets each instance has on which shard of the store, and the part of them that is local, 0 … 1."""
+
+    local_hit_rate: float
+    shares: tuple[dict[str, int | str], ...] = ()
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """An error: its stable code, what happened, what to do; `retry`: the same request may succeed later."""
+
+    code: str
+    what: str
+    cure: str = ""
+    retry: bool = False

@@ -1,0 +1,46 @@
+"""How a query's rows leave: when, where its late events go, and which of its events repeat others."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from millpond.errors import UnsupportedQuery
+from millpond.model.endpoints import Sink
+from millpond.model.join import Join
+from millpond.model.selection import AnyQuery, Selection
+from millpond.model.stream import Stream
+from millpond.plan.late import check_late
+from millpond.spark.catalyst import Catalyst
+from millpond.spark.properties import Mode, Repeats
+
+
+class Leaving(NamedTuple):
+    """Where late events of a query go, when its rows leave, and which of its events repeat others."""
+
+    late: Sink | None = None
+    mode: Mode = Mode()
+    repeats: Repeats = Repeats()
+
+    def of(self, catalyst: Catalyst, query: AnyQuery, stream: Stream) -> AnyQuery:
+        """The query whose rows leave so.
+
+        Raises:
+            QueryTypeError, UnsupportedQuery: its rows cannot.
+        """
+        query = self.mode.of(catalyst, self.repeats.of(catalyst, query, stream))
+        if self.late is None:
+            return query
+        if isinstance(query, Selection):
+            raise UnsupportedQuery(f"Nothing is late for {query.name}: it has no window.", "Leave out its late sink.")
+        if isinstance(query, Join):
+            raise UnsupportedQuery(f"Late events of the join {query.name} are counted only.", "Leave out 'late'.")
+        query = msgspec.structs.replace(query, late=self.late)
+        check_late(query, stream)
+        return query
+
+
+def leaving_of(late: Sink | None, mode: Mode | None, repeats: Repeats | None) -> Leaving:
+    """What is told, or the usual."""
+    return Leaving(late, mode or Mode(), repeats or Repeats())

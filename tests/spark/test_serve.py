@@ -1,0 +1,223 @@
+"""A pond as a service: changed by the client while events flow, its leader killed, its standby leading after that."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from millpond.cli import app
+from millpond.errors import AccessError, ChangeRefused, NotServingError, QueryRefused
+from millpond.service.client import Client
+from millpond.service.places import Places
+from millpond.service.wire import Changed, Priced
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+T = TypeVar("T")
+SECOND = 1_000_000
+WINDOW = "window(ts, '10 seconds')"
+SPEND = f"""SELECT c, {WINDOW}.start AS start, count(*) AS n, sum(v) AS total
+FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND GROUP BY c, {WINDOW}"""
+# only Spark evaluates `soundex`: whoever takes over has to analyse the text again
+BIG = SPEND.replace("GROUP BY", "WHERE v >= :least AND soundex(c) <> 'x' GROUP BY")
+
+
+class Bench:
+    """A pond file with one stream of files, and the processes that serve it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.file, self.pond = folder, folder / "tx.sql", folder / "tx.pond"
+        (folder / "in").mkdir()
+        self.file.write_text(
+            "CREATE TABLE tx (ts TIMESTAMP, c STRING, v BIGINT) USING parquet "
+            f"OPTIONS (path '{folder}/in', maxFilesPerTrigger 1) TBLPROPERTIES ('max_ahead' = '2 hours');\n"
+            f"CREATE STREAMING TABLE spend USING json TBLPROPERTIES ('path' = '{folder}/spend', 'serve' = 'true') AS\n"
+            f"{SPEND};\n"
+        )
+        self.files = 0
+
+    def add_file(self) -> None:
+        """A hundred events of the next ten seconds."""
+        k, rows = self.files, 100
+        times = [(k * rows + i) * 10 * SECOND // rows for i in range(rows)]
+        columns = {"ts": pa.array(times, pa.timestamp("us", "UTC")), "c": [f"c{i % 4}" for i in range(rows)],
+                   "v": pa.array(range(rows), pa.int64())}  # fmt: skip
+        draft = self.folder / "draft.parquet"
+        pq.write_table(pa.table(columns), draft)
+        os.utime(draft, (1_700_000_000 + k,) * 2)
+        draft.rename(self.folder / "in" / f"{k:04d}.parquet")
+        self.files += 1
+
+    @contextmanager
+    def serve(self, name: str) -> Iterator[subprocess.Popen[bytes]]:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        options = ["--master", "local[2]", "--memory", "700m"]
+        command = [sys.executable, "-m", "millpond", "serve", str(self.file), *options]
+        with (self.folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(60)
+
+    def said(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+
+def until(look: Callable[[], T | None], what: Callable[[], str], seconds: float = 120) -> T:
+    """What `look` gives, once it gives something."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with suppress(NotServingError):
+            if found := look():
+                return found
+        time.sleep(0.05)
+    raise AssertionError(what())
+
+
+def written(folder: Path) -> dict[tuple[str, int], tuple[int, int]]:
+    """Rows by key and window; each is there once."""
+    found = {}
+    for part in sorted(folder.glob("part-*")):
+        for row in map(json.loads, part.read_text().splitlines()):
+            key = (row["c"], int(row["start"][17:19]) + 60 * int(row["start"][14:16]))
+            assert key not in found, f"{key} was told twice"
+            found[key] = (row["n"], row["total"])
+    return found
+
+
+def expected(windows: range, least: int = 0) -> dict[tuple[str, int], tuple[int, int]]:
+    values = {f"c{i}": [v for v in range(i, 100, 4) if v >= least] for i in range(4)}
+    return {(c, 10 * k): (len(mine), sum(mine)) for k in windows for c, mine in values.items()}
+
+
+def test_a_pond_is_served_changed_killed_and_taken_over(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.add_file()
+    bench.add_file()
+
+    def client() -> Client:
+        return Client.of(bench.pond, who="ann")
+
+    def tell(name: str) -> Callable[[], str]:
+        return lambda: bench.said(name)
+
+    with bench.serve("first") as first:
+        until(lambda: client().health().role == "leader", tell("first"))
+        with bench.serve("second") as second:
+            # live changes, while the second one starts
+            asked = client()
+            until(lambda: asked.status().events == 200, tell("first"))
+            with pytest.raises(ChangeRefused, match="least"):
+                asked.add("big", BIG, sink="json")
+            assert asked.param("least", 40).record
+            price = asked.add("big", BIG, sink="json", dry_run=True)
+            assert isinstance(price, Priced) and price.cost == "complete later"
+            big = asked.add("big", BIG, sink="json")
+            assert isinstance(big, Changed) and big.record and big.complete_from_us == price.complete_from_us
+            with pytest.raises(QueryRefused):
+                asked.add("passwords", "SELECT * FROM text.`/etc/passwd`")
+            with pytest.raises(AccessError):
+                Client(asked.url, "a-token-that-is-wrong").queries()
+            bench.add_file()
+            bench.add_file()
+            until(lambda: asked.status().events == 400, tell("first"))
+            until(lambda: asked.lookup("spend", "c1").window_us == (20 * SECOND, 30 * SECOND), tell("first"))
+            row = {"c": "c1", "n": 25, "start": "1970-01-01T00:00:20.000Z", "total": 1225}
+            assert asked.lookup("spend", "c1").row == row
+
+            # the standby tells what the log says, and changes nothing
+            until(lambda: "Standing by" in bench.said("second"), tell("second"))
+            url = re.findall(r"served at (\S+)", bench.said("second"))[0]
+            standby = Client(url, Places(bench.pond).known_secret())
+            assert standby.health().role == "standby"
+            assert [query.name for query in standby.queries()] == ["big", "spend"]
+            with pytest.raises(NotServingError, match="standby") as told:
+                standby.drop("big")
+            assert asked.url in told.value.cure
+
+            first.send_signal(signal.SIGKILL)
+            killed = time.monotonic()
+            until(lambda: standby.health().role == "leader", tell("second"), 60)
+            changed = until(lambda: client().param("least", 60), tell("second"))
+            seconds = time.monotonic() - killed
+            noticed = standby.status().took_over_s
+            print(f"led again {noticed:.2f} s after it was noticed, and was changed {seconds:.2f} s after the kill")
+            assert seconds < 30
+            assert client().url == url and changed.record
+
+            # nothing was lost, nothing comes twice, and changes go on
+            bench.add_file()
+            bench.add_file()
+            until(lambda: standby.status().events == 200, tell("second"))
+            until(lambda: len(written(tmp_path / "spend")) == 20, tell("second"))
+            until(lambda: len(written(bench.pond / "out" / "big")) == 12, tell("second"))
+            assert written(tmp_path / "spend") == expected(range(5))
+            assert written(bench.pond / "out" / "big") == expected(range(2, 4), 40) | expected(range(4, 5), 60)
+            in_a_terminal(bench.pond)
+            second.send_signal(signal.SIGTERM)
+            assert second.wait(60) == 0, bench.said("second")
+
+
+def in_a_terminal(pond: Path) -> None:
+    """The same verbs as commands."""
+
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(app, [*words, "--checkpoint", str(pond)])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert re.search(r"^big +windowed +running +version 1 +of tx", run("list"), re.MULTILINE)
+    assert "least = 60  bigint" in run("param", "list")
+    assert "at once" in run("pause", "big", "--dry-run")
+    assert re.match(r"pause big at record \d+", run("pause", "big"))
+    assert "paused" in run("show", "big")
+    assert re.match(r"resume big at record \d+", run("resume", "big"))
+    assert re.match(r"drop big at record \d+", run("drop", "big"))
+    told = [line.split("  ")[2] for line in run("history").splitlines()]
+    assert told == ["drop big", "resume big", "pause big", "param least = 60", "add big", "param least = 40"]
+    assert "leader" in run("status")
+
+
+def test_a_pond_begins_with_no_query_and_ends_with_none(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.file.write_text(bench.file.read_text().partition("CREATE STREAMING")[0])
+    bench.add_file()
+    bench.add_file()
+    for turn, queries in enumerate(([], ["spend"], [])):
+        with bench.serve(f"turn{turn}") as process:
+            asked = until(
+                lambda: (one := Client.of(bench.pond)).health().role == "leader" and one,
+                lambda turn=turn: bench.said(f"turn{turn}"),
+            )  # fmt: skip
+            assert [query.name for query in asked.queries()] == queries
+            if turn == 0:
+                asked.add("spend", SPEND, sink="json")
+                until(lambda asked=asked: asked.status().events == 200, lambda: bench.said("turn0"))
+            elif turn == 1:
+                asked.drop("spend")
+                assert asked.queries() == []
+            else:
+                asked.add("again", SPEND, sink="json")
+                bench.add_file()
+                bench.add_file()
+                until(lambda: len(written(bench.pond / "out" / "again")) == 4, lambda: bench.said("turn2"))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0, bench.said(f"turn{turn}")
+    assert written(bench.pond / "out" / "spend") == expected(range(1))
+    assert written(bench.pond / "out" / "again") == expected(range(2, 3))

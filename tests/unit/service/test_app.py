@@ -1,0 +1,257 @@
+"""The verbs over HTTP: what is asked arrives as values, what is answered is typed, errors keep their code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from millpond.errors import (
+    ChangeRefused,
+    CorruptError,
+    MillpondError,
+    NotServingError,
+    QueryRefused,
+    QuerySyntaxError,
+    RequestError,
+    StoreError,
+)
+from millpond.service.app import make_app
+from millpond.service.client import Client
+from millpond.service.wire import (
+    Asked,
+    Changed,
+    ColumnShown,
+    Differs,
+    Event,
+    Found,
+    Health,
+    Parameter,
+    Placed,
+    Priced,
+    QueryShown,
+    Status,
+    StreamShown,
+    Value,
+    Version,
+)
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "openapi.json"
+QUERY = QueryShown(
+    "spend", "windowed", "running", 2, "SELECT 1", ("tx",), (ColumnShown("n", "bigint"),), "noop", True, 7
+)
+
+
+class Fake:
+    """A pond that remembers what it was asked, and raises what it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.error: BaseException | None = None
+
+    def _did(self, *what: Any) -> None:
+        self.asked.append(what)
+        if self.error is not None:
+            raise self.error
+
+    def health(self) -> Health:
+        return Health("leader")
+
+    def status(self) -> Status:
+        self._did("status")
+        return Status("leader", "p", 9, 8, 1, events_per_s=1.5)
+
+    def streams(self) -> list[StreamShown]:
+        return [StreamShown("tx", "parquet", (ColumnShown("ts", "timestamp"),))]
+
+    def queries(self) -> list[QueryShown]:
+        return [QUERY]
+
+    def parameters(self) -> list[Parameter]:
+        return [Parameter("least", 7, "bigint")]
+
+    def history(self, limit: int) -> list[Event]:
+        self._did("history", limit)
+        return [Event(4, 1, "add", "spend", "ann@127.0.0.1", "SELECT 1")]
+
+    def lookup(self, name: str, key: Sequence[str]) -> Found:
+        self._did("lookup", name, tuple(key))
+        return Found(5, {"n": 3}, (0, 10), 4)
+
+    def placement(self) -> Placed:
+        return Placed(0.75, ({"instance": 0, "buckets": 4, "home": "a", "local": 3},))
+
+    def diff(self, name: str) -> Differs:
+        return Differs(3, 2, 1, 0, ("x",))
+
+    def add(self, asked: Asked, who: str, dry_run: bool) -> Changed | Priced:
+        self._did("add", asked, who, dry_run)
+        return Priced("complete later", 7, True, 5) if dry_run else Changed("add", asked.name, 6, 7)
+
+    def version(self, kind: str, name: str, version: Version, who: str, dry_run: bool) -> Changed | Priced:
+        self._did(kind, name, version, who, dry_run)
+        return Changed(kind, name, 7)
+
+    def move(self, kind: str, name: str, who: str, dry_run: bool) -> Changed | Priced:
+        self._did(kind, name, who, dry_run)
+        return Changed(kind, name, 8)
+
+    def set(self, name: str, value: Value, who: str) -> Changed:
+        self._did("set", name, value.value, who)
+        return Changed("param", name, 9)
+
+
+class Bench:
+    """A fake pond, raw HTTP and the typed client of its service."""
+
+    def __init__(self, asking: Callable[[Any], Any]) -> None:
+        self.fake = Fake()
+        self.http = asking(make_app(self.fake))
+        self.client = Client("http://localhost", "token", who="ann", transport=self._transport())
+
+    def _transport(self) -> httpx.BaseTransport:
+        def answer(request: httpx.Request) -> httpx.Response:
+            told = {name: value for name, value in request.headers.items() if name != "content-length"}
+            done = self.http.request(request.method, str(request.url), headers=told, content=request.content)
+            return httpx.Response(done.status_code, headers=dict(done.headers), content=done.content)
+
+        return httpx.MockTransport(answer)
+
+
+@pytest.fixture
+def bench(asking: Callable[[Any], Any]) -> Bench:
+    return Bench(asking)
+
+
+def test_the_client_says_what_the_pond_hears(bench: Bench) -> None:
+    client, who = bench.client, "ann@testclient"
+    assert client.add("spend", "SELECT 1", sink="json", serve=True, deduplicate=["id"]) == Changed("add", "spend", 6, 7)
+    assert client.add("spend", "SELECT 1", dry_run=True) == Priced("complete later", 7, True, 5)
+    assert client.alter("spend", "SELECT 2") == Changed("alter", "spend", 7)
+    assert client.shadow("spend", "SELECT 3") == Changed("shadow", "spend", 7)
+    for kind in ("drop", "pause", "resume", "promote", "rollback", "discard"):
+        assert client.move(kind, "spend") == Changed(kind, "spend", 8)
+    assert client.param("least", 7) == Changed("param", "least", 9)
+    assert client.lookup("spend", "ann", 7) == Found(5, {"n": 3}, (0, 10), 4)
+    client.history(3)
+    assert bench.fake.asked == [
+        ("add", Asked("spend", "SELECT 1", "json", True, deduplicate=("id",)), who, False),
+        ("add", Asked("spend", "SELECT 1"), who, True),
+        ("alter", "spend", Version("SELECT 2"), who, False),
+        ("shadow", "spend", Version("SELECT 3"), who, False),
+        *((kind, "spend", who, False) for kind in ("drop", "pause", "resume", "promote", "rollback", "discard")),
+        ("set", "least", 7, who),
+        ("lookup", "spend", ("ann", "7")),
+        ("history", 3),
+    ]
+
+
+def test_the_client_reads_what_the_pond_says(bench: Bench) -> None:
+    client, fake = bench.client, bench.fake
+    assert client.health() == fake.health()
+    assert client.status() == fake.status()
+    assert client.streams() == fake.streams()
+    assert client.queries() == [QUERY]
+    assert client.show("spend") == QUERY
+    assert client.params() == fake.parameters()
+    assert client.placement() == fake.placement()
+    assert client.diff("spend") == fake.diff("spend")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ChangeRefused("There is one.", "Use another name."), 409),
+        (QuerySyntaxError("It does not parse.", "Mend it."), 422),
+        (QueryRefused("It reads a file.", "Declare a stream."), 422),
+        (NotServingError("This service is standby.", "Ask the leader."), 503),
+        (StoreError("It vanished.", "Mend it."), 503),
+        (CorruptError("It is damaged.", "Restore it."), 500),
+    ],
+)
+def test_an_error_arrives_as_what_it_was(bench: Bench, error: MillpondError, status: int) -> None:
+    bench.fake.error = error
+    answer = bench.http.request("DELETE", "/v1/queries/spend")
+    assert answer.status_code == status
+    assert answer.json() == {"code": error.code, "what": error.what, "cure": error.cure, "retry": error.retry}
+    with pytest.raises(type(error)) as found:
+        bench.client.drop("spend")
+    assert (found.value.what, found.value.cure) == (error.what, error.cure)
+
+
+def test_a_defect_tells_its_kind_and_no_more(bench: Bench) -> None:
+    bench.fake.error = ZeroDivisionError("a secret")
+    answer = bench.http.get("/v1/status")
+    assert (answer.status_code, answer.json()["code"]) == (500, "MP-ERROR")
+    assert "ZeroDivisionError" in answer.text and "secret" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"name": "a"}',
+        b'{"name": "a", "text": 7}',
+        b'{"name": "a", "text": "SELECT 1", "path": "/etc"}',
+        b'{"name": "a", "text": "SELECT 1", "sink": "console"}',
+        b'{"name": "../a", "text": "SELECT 1"}',
+        b'{"name": "a@2", "text": "SELECT 1"}',
+        b'{"name": "a", "text": "\xff"}',
+    ],
+)
+def test_a_body_that_is_no_query_is_refused_before_the_pond(bench: Bench, body: bytes) -> None:
+    answer = bench.http.post("/v1/queries", content=body)
+    assert (answer.status_code, answer.json()["code"]) == (400, "MP-REQUEST")
+    assert not bench.fake.asked
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/docs", 404),
+        ("GET", "/v1/queries/nothing", 404),
+        ("POST", "/v1/queries/spend/explode", 404),
+        ("POST", "/v1/queries/sp%2e%2eend/pause", 400),
+        ("PATCH", "/v1/queries", 405),
+        ("GET", "/v1/history?limit=0", 400),
+        ("GET", "/v1/history?limit=many", 400),
+        ("GET", "/v1/lookup/spend", 400),
+        ("DELETE", "/v1/queries/spend?dry_run=perhaps", 400),
+    ],
+)
+def test_what_is_not_known_is_refused_in_our_words(bench: Bench, method: str, path: str, status: int) -> None:
+    answer = bench.http.request(method, path)
+    assert (answer.status_code, answer.json()["code"]) == (status, "MP-REQUEST")
+    assert not bench.fake.asked
+
+
+def test_the_client_refuses_names_that_would_mean_other_paths(bench: Bench) -> None:
+    with pytest.raises(RequestError, match="is no name"):
+        bench.client.drop("../params/x")
+    with pytest.raises(RequestError, match="cannot be asked so"):
+        bench.client.add("a", "SELECT 1", emit="sometimes")
+    assert not bench.fake.asked
+
+
+def test_whoever_asks_cannot_break_the_history(bench: Bench) -> None:
+    bench.http.request("DELETE", "/v1/queries/spend", headers={"millpond-who": "a\tb" + "c" * 100})
+    who = bench.fake.asked[0][2]
+    assert who == "ab" + "c" * 61 + "@testclient"
+
+
+def test_nobody_there_is_an_error_of_ours() -> None:
+    with pytest.raises(NotServingError, match="Nobody answers"):
+        Client("http://127.0.0.1:9", "token").health()
+
+
+def test_the_document_is_the_one_that_is_pinned(bench: Bench) -> None:
+    made = make_app(bench.fake).openapi()
+    assert json.loads(DOCUMENT.read_text(encoding="utf-8")) == made
+    assert made["security"] == [{"token": []}]

@@ -1,0 +1,107 @@
+"""Who should try to take over, by hints: a lock that dies with its process, a number that moves."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from millpond.errors import AccessError, NotServingError, SetupError
+from millpond.service.leader import Hint
+from millpond.service.places import Leader, Places
+
+SECOND = 1_000_000
+
+
+class Bench:
+    """A pond's folder, and a clock for all hints."""
+
+    def __init__(self, folder: Path) -> None:
+        self.places, self.now = Places(folder), 0
+        self.places.make()
+
+    def hint(self, name: str) -> Hint:
+        return Hint(self.places, Leader(f"http://{name}", 1, name), patience=10, clock=lambda: self.now)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "pond")
+
+
+def test_the_first_one_leads_and_the_second_waits_until_it_leaves(bench: Bench) -> None:
+    first, second = bench.hint("first"), bench.hint("second")
+    assert first.gone()
+    first.lead()
+    try:
+        assert not second.gone()
+        assert bench.places.known_leader().url == "http://first"
+    finally:
+        first.leave()
+    assert second.gone()
+    second.leave()
+
+
+def test_a_leader_that_is_stopped_is_gone_when_its_number_has_not_moved_for_long(bench: Bench) -> None:
+    first, second = bench.hint("first"), bench.hint("second")
+    assert first.gone()
+    bench.places.tell(Leader("http://first", 1, "first", 1))
+    assert not second.gone()
+    bench.now += 9 * SECOND
+    assert not second.gone()
+    bench.places.tell(Leader("http://first", 1, "first", 2))
+    assert not second.gone()
+    bench.now += 9 * SECOND
+    assert not second.gone()
+    bench.now += SECOND
+    assert second.gone()
+    first.leave()
+
+
+def test_who_was_fenced_does_not_take_the_lock_for_a_sign(bench: Bench) -> None:
+    stopped, other = bench.hint("stopped"), bench.hint("other")
+    assert stopped.gone()
+    other.lead()  # by patience, without the lock
+    try:
+        stopped.leave(fenced=True)
+        assert not stopped.gone()
+        assert other._lock()
+        assert not stopped.gone()
+    finally:
+        other.leave()
+    assert stopped.gone()
+    stopped.leave()
+
+
+def test_the_token_is_made_once_for_its_owner_alone(bench: Bench) -> None:
+    token = bench.places.secret({})
+    file = bench.places.folder / "token"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(bench.places.folder.stat().st_mode) == 0o700
+    assert len(token) >= 40
+    assert bench.places.secret({}) == bench.places.known_secret() == token
+    assert bench.places.secret({"MILLPOND_TOKEN": "one-of-the-operators"}) == "one-of-the-operators"
+
+
+def test_a_token_that_others_may_read_or_that_is_short_is_refused(bench: Bench) -> None:
+    bench.places.secret({})
+    os.chmod(bench.places.folder / "token", 0o644)
+    with pytest.raises(SetupError, match="Others may read"):
+        bench.places.secret({})
+    with pytest.raises(SetupError, match="shorter than 16"):
+        bench.places.secret({"MILLPOND_TOKEN": "short"})
+
+
+def test_a_client_is_told_what_is_missing(tmp_path: Path) -> None:
+    places = Places(tmp_path)
+    with pytest.raises(NotServingError, match="Nobody serves the pond"):
+        places.known_leader()
+    with pytest.raises(AccessError, match="No token in"):
+        places.known_secret()
+
+
+def test_a_damaged_hint_is_no_hint(bench: Bench) -> None:
+    (bench.places.folder / "leader.json").write_bytes(b'{"url":')
+    assert bench.places.leader() is None
