@@ -12,6 +12,7 @@ from millpond.errors import DiskFullError, MillpondError, PlaceError, StoreError
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.runtime.followers.runner import RECORDS_PER_TURN, Runner, Runners
+from millpond.testing.redis_servers import until
 
 
 class Recorder:
@@ -279,6 +280,7 @@ def test_several_runners_are_one(start: Any, head: int) -> None:
     runners = Runners(start(ahead, running=False), start(held, running=False))
     runners.start()
     runners.notify(head)
+    until(lambda: runners.cursors()["ahead"] == head, "the one ahead")
     assert not runners.wait(head, 0.2)
     assert {status.name for status in runners.status() if status.behind} == {"held"}
     held.go_on.set()

@@ -125,7 +125,7 @@ def test_a_failure_is_told_with_its_key(
 
 
 def test_the_deadline_of_a_holistic_function_is_for_one_key(declare: Declare) -> None:
-    slow = declare("naps", deadline_ms=2000)  # 0.5 s a key: 4 s in all
+    slow = declare("naps", deadline_ms=3000)  # 0.5 s a key: 4 s in all
     table = pa.table({"key": np.arange(8), "value": np.ones(8)})
     with FunctionHost() as host:
         assert host.call(slow, table, 8).to_pylist() == [1.0] * 8
