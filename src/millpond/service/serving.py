@@ -109,8 +109,8 @@ def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
         guard = Guard(
             make_app(verbs), secret, _names(web), origins=frozenset(web.origins), limits=web.limits
         )  # fmt: skip
-        say(f"The pond is in {options.folder}; its token in {places.folder}; it is served at {me.url}")
         with _answering(guard, web, listener), interrupts(say) as signals, signals.stopping(process.supervisor.stop):
+            say(f"The pond is in {options.folder}; its token in {places.folder}; it is served at {me.url}")
             process.supervisor.run()
 
 

@@ -1,0 +1,77 @@
+"""What a service tells is what the log says: beside whoever writes, and however far it was behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from millpond.log.records import EpochRecord
+from millpond.model.changed import Asked
+from millpond.model.expressions import Column, literal
+from millpond.model.query import Named
+from millpond.model.selection import Selection
+from millpond.model.stream import Field, Stream
+from millpond.reconfigure.changes import Add, Drop, Pause, SetParameter
+from millpond.service.catalog import Catalog
+from millpond.service.gauges import Gauges
+from millpond.service.wire import ColumnShown, Event, Parameter
+from millpond.spark.driver import Epoch
+from millpond.testing.local_pond import LocalPond
+
+STREAM = Stream("tx", (Field("ts", "timestamp"), Field("v", "bigint")))
+
+
+def each(name: str) -> Selection:
+    return Selection(name, "tx", (Named("v", Column("v", "bigint")),), text=f"SELECT v FROM STREAM tx -- {name}")
+
+
+def test_the_catalog_is_the_fold_of_the_log(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path)
+    assert catalog.now() is None
+    assert (catalog.queries(lambda _: {}), catalog.streams(), catalog.parameters(), catalog.history(9)) == ([],) * 4
+    (tmp_path / "pond.id").write_text("p")
+    assert catalog.now() is None, "a pond that is just being made has nothing in force"
+
+    pond = LocalPond(tmp_path, [STREAM], [each("one")])
+    (told,) = catalog.queries(lambda name: {"rows": len(name)})
+    assert (told.name, told.kind, told.state, told.counts) == ("one", "stateless", "running", {"rows": 3})
+    assert told.columns == (ColumnShown("v", "bigint"),)
+    assert [(stream.name, len(stream.columns)) for stream in catalog.streams()] == [("tx", 2)]
+
+    pond.change(Add(Asked.of(each("two")), who="ann@1"))
+    pond.change(Pause("one", before=1))
+    pond.change(SetParameter("least", literal(7, "bigint"), before=2))
+    pond.change(Drop("two", before=3))
+    assert [(query.name, query.state) for query in catalog.queries(lambda _: {})] == [("one", "paused")]
+    assert catalog.parameters() == [Parameter("least", 7, "bigint")]
+    found = catalog.history(9)
+    assert [(event.record, event.kind, event.name) for event in found] == [
+        (4, "drop", "two"), (3, "param", "least"), (2, "pause", "one"), (1, "add", "two"),
+    ]  # fmt: skip
+    assert found[-1] == Event(1, 0, "add", "two", "ann@1", each("two").text)
+    assert found[1].value == 7
+    assert catalog.history(2) == found[:2]
+    assert Catalog(tmp_path).history(9) == found
+
+
+def epoch(n: int, events: int, seconds: float) -> Epoch:
+    counts = {"*": {"events": events}, "one": {"rows": 2, "late": 1}}
+    record = EpochRecord(
+        n=n, writer="", prev="", at=0, spark_query="", batch=n, start={}, end={}, counts=counts
+    )
+    return Epoch(record, seconds)
+
+
+def test_gauges_tell_totals_rates_and_the_slowest_epochs() -> None:
+    now = [0]
+    gauges = Gauges(lambda: now[0])
+    assert gauges.measured().epochs == 0
+    for n in range(200):
+        now[0] += 1_000_000
+        gauges.epoch(epoch(n, 50, 5.0 if n == 7 else 0.5))
+    now[0] += 2_000_000
+    told = gauges.measured()
+    assert (told.epochs, told.events, told.epoch_s, told.since_epoch_s) == (200, 10_000, 0.5, 2.0)
+    assert told.epoch_p99_s == 0.5
+    assert 40 < told.events_per_s < 50
+    assert gauges.counts("one") == {"rows": 400, "late": 200}
+    assert gauges.counts("other") == {}
