@@ -381,10 +381,7 @@ class FrontEnd:
 
     def _is_known(self, query: AnyQuery, derived: Collection[Stream]) -> bool:
         """Whether Spark's part of a query, which is not stored, is here."""
-        parts = [one for side in query.sides.values() for one in side.expressions] if isinstance(query, Join) else [
-            *expressions_of(query)
-        ]  # fmt: skip
-        foreigns = {node.key for part in parts for node in walk(part) if isinstance(node, Foreign)}
+        foreigns = {node.key for part in expressions_of(query) for node in walk(part) if isinstance(node, Foreign)}
         made = [stream for stream in derived if stream.name in query.streams]
         return foreigns <= {*self._foreigns} and all(self.streams.get(stream.name) == stream for stream in made)
 
