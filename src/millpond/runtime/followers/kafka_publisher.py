@@ -7,6 +7,7 @@ committed for the first partition of a topic, sent in the transaction.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -15,6 +16,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from millpond.errors import StoreError
 from millpond.log.follower import NOTHING_APPLIED
 from millpond.runtime.connections import connection
+
+_PASSING = (
+    KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)  # fmt: skip
+"""What a broker says while it finds out who keeps the offsets of a group, as a new one does at first."""
+
+_PAUSE_SECONDS = 0.1
 
 SECONDS = 30.0
 """How long Kafka may take to answer."""
@@ -65,7 +73,7 @@ class Publisher:
                 return NOTHING_APPLIED
             self._producer.init_transactions(SECONDS)
             self._group = Consumer(settings | {"group.id": self._name, "isolation.level": "read_committed"})
-            (found,) = self._group.committed([TopicPartition(self._topic, 0)], SECONDS)
+            found = _committed(self._group, self._topic)
         except KafkaException as error:
             raise self._failed(error) from error
         if found.error is not None:
@@ -145,3 +153,17 @@ class Publisher:
             f"Kafka did not take what is for the topic {self._topic}: {reason}.",
             "It is tried again; nothing is lost meanwhile.",
         )
+
+
+def _committed(group: Consumer, topic: str) -> TopicPartition:
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            (found,) = group.committed([TopicPartition(topic, 0)], SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() not in _PASSING or time.monotonic() > deadline:
+                raise
+        else:
+            if found.error is None or found.error.code() not in _PASSING or time.monotonic() > deadline:
+                return found
+        time.sleep(_PAUSE_SECONDS)
