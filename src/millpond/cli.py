@@ -21,6 +21,7 @@ from millpond.control.interrupts import interrupts
 from millpond.control.measured import measure, measured_text, price_of_state
 from millpond.control.placed import placement_text, read_placement
 from millpond.control.pond import Pond
+from millpond.control.prepare import prepare as prepare_machine
 from millpond.control.progress import Progress, utc
 from millpond.control.reader import look_up, read_truth
 from millpond.control.why import find_facts
@@ -35,6 +36,7 @@ from millpond.plan.explain_joins import price_of_join
 from millpond.plan.explain_stateless import price_of_selection
 from millpond.plan.price import price, price_text
 from millpond.service import terminal
+from millpond.service.options import Options
 from millpond.spark.session import spark_session
 from millpond.version import VERSION
 
@@ -201,13 +203,11 @@ def lookup(
     token: terminal.Token = None,
     ca: terminal.Trusted = None,
 ) -> None:
-    """Print the latest row of a key: from the store beside a pond that may be running, or from its service."""
-    if url is not None:
-        served = terminal.look_up(terminal.client(checkpoint, url, token, ca), query, key)
-    elif checkpoint is not None:
+    """Print the latest row of a key, from the store of a pond that may be running (--checkpoint), or from a service."""
+    if checkpoint is not None and url is None:
         served = look_up(checkpoint, query, key, store)
     else:
-        raise typer.BadParameter("Name the pond's folder with --checkpoint, or its service with --url.")
+        served = terminal.look_up(terminal.client(checkpoint, url, token, ca), query, key)
     document = served.document
     if as_json:
         typer.echo(msgspec.json.encode({"as_of": served.n, "found": document}).decode())
@@ -258,6 +258,12 @@ def doctor(
     if as_json:
         typer.echo(msgspec.json.encode({"ok": sound, "checks": checks}).decode())
     raise typer.Exit(0 if sound else 1)
+
+
+@app.command()
+def prepare() -> None:
+    """Keep Spark's classes in one file, once for this machine: every later command starts in half the time."""
+    typer.echo(f"Spark's classes are in {prepare_machine()}.")
 
 
 @dlq.command("list")
@@ -344,16 +350,20 @@ def serve(
     allow_origin: terminal.Origins = None,
     out: terminal.Out = None,
     patience: terminal.Patience = 10.0,
+    shard: terminal.Shards = None,
+    autoscale: terminal.Autoscale = None,
+    target: terminal.Target = 0.5,
 ) -> None:
     """Run a pond as a service until Ctrl-C; a second one on the same folder stands by and takes over."""
     if file is None and checkpoint is None:
         raise typer.BadParameter("Name a FILE.sql, or the folder of a pond with --checkpoint.")
     folder = checkpoint if checkpoint is not None else _folder(file or Path(), None)
     terminal.run_service(
-        terminal.Asked(
-            "" if file is None else _read(file), folder, master, memory, store, instances, web, cert, key,
-            tuple(allow_host or ()), tuple(allow_origin or ()), out, patience,
-        )
+        Options(
+            "" if file is None else _read(file), folder, master, memory, store, instances, out, patience,
+            tuple(shard or ()), None if autoscale is None else terminal.policy_of(autoscale, target),
+        ),
+        web, cert, key, tuple(allow_host or ()), tuple(allow_origin or ()),
     )  # fmt: skip
 
 

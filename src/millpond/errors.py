@@ -10,6 +10,7 @@
     │   └── StaleError            MP-STALE         a compiled file is not of the SQL as it is now
     ├── InputError            what is read
     │   ├── SourceError           MP-SOURCE        a stream cannot be read
+    │   │   └── UnknownSchemaError MP-SCHEMA-ID     records name a schema that was not known when the read began
     │   ├── EmptyInputError       MP-EMPTY         there is nothing to read yet; a note, the run goes on
     │   └── LateSchemaError       MP-LATE-SCHEMA   a file's columns are not those the stream declares
     ├── TruthError            the log and what it names
@@ -23,6 +24,7 @@
     │   ├── StoreError            MP-STORE         the key-value store refused or vanished
     │   │   └── FilesLostError    MP-FILES-LOST    it lost files that it carries between hosts
     │   ├── TooManyPairsError     MP-PAIRS         a join without equal keys would try too many pairs
+    │   ├── OverBudgetError       MP-BUDGET        a query costs more than its budget
     │   └── OverflowedError       MP-OVERFLOW      an exact number left its type
     ├── ServiceError          a pond that is asked over the network
     │   ├── RequestError          MP-REQUEST       the request is not one that the service knows
@@ -124,6 +126,27 @@ class SourceError(InputError):
     retry = True
 
 
+class UnknownSchemaError(SourceError):
+    """Records name a schema that was not known when the read began; `schema_id` finds it in `what`."""
+
+    code = "MP-SCHEMA-ID"
+    retry = True
+
+    @classmethod
+    def met(cls, stream: str, number: int | str) -> UnknownSchemaError:
+        """The error for a stream and a schema's number."""
+        return cls(
+            f"Records of the stream {stream} name the schema {number}, which is new.",
+            "The driver asks the registry for it and reads again; nothing of this epoch was committed.",
+        )
+
+    @property
+    def schema_id(self) -> tuple[str, int]:
+        """The stream and the schema's number."""
+        found = re.match(r"Records of the stream (.+) name the schema (\d+), which is new", self.what)
+        return ("", -1) if found is None else (found[1], int(found[2]))
+
+
 class EmptyInputError(InputError):
     """There is nothing to read yet: said as a note, for a folder may fill later."""
 
@@ -213,6 +236,12 @@ class TooManyPairsError(StateError):
     """A join without equal keys would try more pairs of events in one epoch than it may."""
 
     code = "MP-PAIRS"
+
+
+class OverBudgetError(StateError):
+    """A query has more state or keys, or takes more of an epoch, than its budget allows."""
+
+    code = "MP-BUDGET"
 
 
 class OverflowedError(StateError):

@@ -55,6 +55,11 @@ CHANGE_STEPS = (
     "read.again",
     "map.before",
     "map.after",
+    "move.before",
+    "move.copied",
+    "move.caught_up",
+    "move.switched",
+    "move.forgotten",
 )
 TOPIC_STEPS = (
     "topic.before_begin",
@@ -62,10 +67,15 @@ TOPIC_STEPS = (
     "topic.after_commit",
     "topic.after_cursor",
 )
+DELIVERY_STEPS = (
+    "delivery.before",
+    "delivery.written",
+    "delivery.after",
+)
 COMMON_STEPS = (*DRIVER_STEPS, *WORKER_STEPS, *FOLLOWER_STEPS)
 """Steps that every pond meets, in the order in which an epoch meets them."""
 
-STEPS = (*COMMON_STEPS, *CHANGE_STEPS, *TOPIC_STEPS)
+STEPS = (*COMMON_STEPS, *CHANGE_STEPS, *TOPIC_STEPS, *DELIVERY_STEPS)
 """Every step there is; a test enumerates it."""
 
 ACTIONS = ("kill", "stop", "raise")

@@ -22,11 +22,12 @@ from millpond.model.windows import Sliding
 from millpond.plan import plan as plans
 from millpond.plan.build import build_plan
 from millpond.runtime import classify, gather
-from millpond.testing import duckdb_judge, oracle
+from millpond.testing import duckdb_judge
 from millpond.testing.answers import Answers, Partition, Run, answers, dealt, whole
 from millpond.testing.cases import BIGINTS, DOUBLES, INTS, SECOND, TEXTS, Case, Menu, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows, canonical
 from millpond.testing.duckdb_expressions import Unsupported
+from millpond.testing.judged import held_against_twin
 from millpond.testing.rowwise import Raised
 from millpond.testing.strategies import cases_of
 
@@ -35,24 +36,7 @@ PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 def check(case: Case, found: Answers, drained: bool = True) -> int:
     """Hold the answers against the naive twin; returns how many rows were compared."""
-    compared = 0
-    for query in case.queries:
-        assert found.counts.get(query.name, {}) == _expected_counts(query, case), query
-        try:
-            expected = oracle.answer(query, case.epochs, drained=drained)
-        except (Raised, OverflowedError):
-            assert query.name in found.quarantined, query
-            continue
-        assert query.name not in found.quarantined, query
-        assert_same_rows(expected, found.rows[query.name], about=str(query))
-        assert found.withheld.get(query.name, 0) == oracle.withheld(query, case.epochs, drained=drained), query
-        compared += len(expected)
-    return compared
-
-
-def _expected_counts(query: Query, case: Case) -> dict[str, int]:
-    counted = oracle.counts(query, case.epochs)
-    return counted if counted["read"] else {}
+    return sum(held_against_twin(case, found, drained).values())
 
 
 def same(left: Answers, right: Answers, names: set[str]) -> None:

@@ -11,16 +11,23 @@ import msgspec
 import pytest
 
 from millpond.errors import ChangeRefused
+from millpond.log.records import ChangeRecord, decode
+from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Call, Column, Expression, Parameter, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
-from millpond.model.windows import Sliding
+from millpond.model.stream import Retention
+from millpond.model.windows import Range, Sliding
 from millpond.plan.build import build_plan
+from millpond.plan.complete import tells_complete, with_complete
 from millpond.reconfigure import accept, lifecycle
 from millpond.reconfigure.accept import Pond
-from millpond.reconfigure.changes import Add, Change, SetParameter
+from millpond.reconfigure.catalog import history
+from millpond.reconfigure.changes import Add, Change, SetParameter, change_of
 from millpond.reconfigure.price import COMPLETE_AT_ONCE, COMPLETE_LATER, price_of
+from millpond.reconfigure.rescale import scale
+from millpond.runtime.epoch import maps
 from millpond.runtime.followers.prune import PruneFollower
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.sinks import MemorySink
@@ -54,13 +61,16 @@ def kept(asked: Plain) -> Plain:
 class Changing:
     """A local pond whose queries change, and the naive twin that is told of it."""
 
-    def __init__(self, folder: Path, queries: Sequence[Plain], instances: int) -> None:
+    def __init__(
+        self, folder: Path, queries: Sequence[Plain], instances: int, retain: Retention | None = None
+    ) -> None:
+        self.retains = retain is not None
+        self._stream = STREAM if retain is None else msgspec.structs.replace(STREAM, retain=retain)
         self._folder, self._sinks = folder, dict[str, MemorySink]()
         self._reader = RowsReader(lambda _n, receipt, section: read_section(folder, receipt, section))
         asked = [kept(one) for one in queries]
-        self._files = ForgetfulFiles(instances) if instances == 2 else None
-        self._instances = instances
-        self.pond = LocalPond(folder, [STREAM], asked, instances, 16, file_store=self._files)
+        self._files = ForgetfulFiles(instances, 9) if instances == 2 else None  # four may put them
+        self.pond = LocalPond(folder, [self._stream], asked, instances, 16, file_store=self._files)
         self.naive, self._turn = NaiveChanges(asked), 0
         self.change(SetParameter("least", literal(3, "bigint")))
         self.known = {one.name: one for one in asked}
@@ -88,11 +98,16 @@ class Changing:
         self._turn += 1
         sinks = list(self._sinks.values())
         token, files = f"turn-{self._turn}", self._files
-        self.pond = LocalPond(self._folder, [STREAM], None, 1, 16, sinks, token=token, file_store=files)
+        self.pond = LocalPond(self._folder, [self._stream], None, 1, 16, sinks, token=token, file_store=files)
 
     def move(self, dice: random.Random) -> None:
-        """Give buckets other owners."""
-        self.pond.move(tuple(dice.randrange(self._instances) for _ in range(16)))
+        """Give buckets other owners, or the pond another number of instances."""
+        now = maps(self.pond.setting, self.pond.manifest)[1].instances
+        other = dice.randint(1, 4)
+        if other != now:
+            self.change(scale(self.between(), other))
+        else:
+            self.pond.move(tuple(dice.randrange(now) for _ in range(16)))
 
     def epoch(self, parts: Sequence[Sequence[dict[str, Any]]]) -> None:
         for end in accept.ends(*self.between()):
@@ -100,9 +115,18 @@ class Changing:
         self.pond.epoch({STREAM.name: [table_of(part) for part in parts]})
         self.naive.epoch()
 
+    def check_history(self) -> None:
+        """Each change is told once, and the newest map is that of the newest change of instances."""
+        log = self.pond.log
+        told = [(one.n, one.change) for one in history(log, self.pond.manifest)]
+        records = [decode(log.read(n) or b"").record for n in range(self.pond.manifest.n + 1)]
+        made = [(r.n, change) for r in records if isinstance(r, ChangeRecord) and (change := change_of(r.change))]
+        assert told == made[::-1]
+
     def check(self, epochs: Sequence[Sequence[dict[str, Any]]], about: object) -> int:
         self.pond.drain()
         self.naive.epoch()
+        self.check_history()
         assert not self.pond.manifest.quarantined
         expected = self.naive.rows(epochs, drained=True)
         for name, rows in expected.items():
@@ -154,19 +178,26 @@ def altered(dice: random.Random, old: Plain, menu: Menu) -> Plain:
     return msgspec.structs.replace(old, **dice.choice(kinds))
 
 
+RECALLED = "recalled"
+
+
 def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
     """Make a random change, or be refused; its kind."""
     pond = run.between()
     current = lifecycle.current(pond.spec)
     names = [one.name for one in current] or ["none"]
     some = dice.choice(names)
-    kind = dice.choice(("add", "add", "drop", "pause", "resume", "resume", "alter", "alter", "param", "param",
+    more = ("add",) * 6 if run.retains else ()
+    kind = dice.choice((*more, "add", "add", "drop", "pause", "resume", "resume", "alter", "alter", "param", "param",
                         "shadow", "shadow", "promote", "promote", "promote", "discard"))  # fmt: skip
     try:
         if kind == "add":
             name = f"q{dice.randint(0, 9)}"
             again = run.known.get(name)
             asked = altered(dice, again, menu) if again else asked_at_random(dice, name, menu, current)  # type: ignore[arg-type]
+            sliding = isinstance(asked, Query) and isinstance(asked.window, Sliding)
+            if run.retains and not again and sliding and not tells_complete(asked):
+                asked = with_complete(asked)
             change: Change = accept.add(pond, asked)
         elif kind in ("alter", "shadow"):
             old = next((one for one in current if one.name == some), None)
@@ -181,7 +212,7 @@ def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
     except ChangeRefused:
         return "refused"
     run.change(change)
-    return kind
+    return RECALLED if isinstance(change, Add) and change.recall_us is not msgspec.UNSET else kind
 
 
 def aggregated(number: int) -> Query:
@@ -191,11 +222,13 @@ def aggregated(number: int) -> Query:
     return Query(f"q{number}", STREAM.name, "ts", 0, Sliding(10 * SECOND, 10 * SECOND), (), asked, outputs, sink=MEMORY)
 
 
-def random_run(folder: Path, seed: int, menu: Menu, events: int = 160, epochs: int = 14) -> set[str]:
+def random_run(
+    folder: Path, seed: int, menu: Menu, events: int = 160, epochs: int = 14, retain: Retention | None = None
+) -> set[str]:
     """A pond whose queries change at random; what was done to it."""
     dice = random.Random(seed)
     case = random_case(seed, events, 3, epochs=epochs, menu=menu)
-    run, deal, done = Changing(folder, case.queries, 1 + seed % 3), dealt(seed), set[str]()
+    run, deal, done = Changing(folder, case.queries, 1 + seed % 3, retain), dealt(seed), set[str]()
     for batch in case.epochs:
         for _ in range(dice.choice((0, 1, 1, 2, 4))):
             done.add(change_at_random(dice, run, menu))
@@ -211,6 +244,98 @@ def random_run(folder: Path, seed: int, menu: Menu, events: int = 160, epochs: i
 @pytest.mark.parametrize("seed", range(24))
 def test_changes_between_random_epochs_are_those_of_the_naive_twin(tmp_path: Path, seed: int) -> None:
     random_run(tmp_path, seed, MIXED if seed % 2 else SLICED)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_a_stream_retains_makes_later_queries_whole_from_before_they_came(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    slices, events, grain = dice.choice((0, 30, 600)), dice.choice((0, 20, 300, 300)), dice.choice((0, 1, 5))
+    every = [field.name for field in STREAM.columns]
+    names = tuple(every if seed % 3 else dice.sample(every, 4)) if events else ()
+    retain = Retention(slices * SECOND, events * SECOND, grain * SECOND, names)
+    menu = MIXED if seed % 2 else SLICED
+    random_run(tmp_path, 100 + seed, menu._replace(events=seed % 2 == 0), retain=retain)
+
+
+def test_events_that_are_retained_make_any_window_whole(tmp_path: Path) -> None:
+    dice = random.Random(4)
+    epochs = [[event(second + i / 10, dice) | {"v": dice.randint(0, 9)} for i in range(10)] for second in range(60)]
+    ten = msgspec.structs.replace(aggregated(1), window=Sliding(10 * SECOND, 10 * SECOND))
+    run = Changing(tmp_path, [ten], 2, Retention(0, 45 * SECOND, 0, ("v", "k")))
+    for rows in epochs[:30]:
+        run.epoch([rows[:5], rows[5:]])
+    large = call("ge", (Column("v", "int"), literal(5, "int")), "boolean")
+    asked = {
+        "filter": {"where": large},
+        "window": {"window": Sliding(17 * SECOND, 3 * SECOND, 2 * SECOND), "delay_us": 4 * SECOND},
+        "key": {"keys": (Column("k", "string"),), "window": Sliding(25 * SECOND, 5 * SECOND)},
+        "events": {"aggregates": (Aggregate("count_distinct", Column("k", "string"), None, "bigint"),), "where": large},
+    }
+    newest = max(row["ts"] for row in epochs[29])
+    for name, fields in asked.items():
+        change = accept.add(run.between(), msgspec.structs.replace(ten, name=name, **fields))
+        price = price_of(run.between(), change, run.pond.setting)
+        assert (change.recall_us, price.cost) == (newest - 45 * SECOND, COMPLETE_AT_ONCE)
+        run.change(change)
+    run.restart()
+    for rows in epochs[30:]:
+        run.epoch([rows])
+    assert run.check(epochs, "recalled") > 40
+    kept = [one for one in run.pond.manifest.sections.values() if one.group == run.pond.plan.retained[0].id]
+    assert 0 < len(kept) < 40  # merged as they come, and gone when they are too old
+    assert min(int(one.info["last"]) for one in kept) > 14 * SECOND  # type: ignore[arg-type]
+    assert not run.pond.spec.left.recalled  # the versions that began with them have ended, and given back their state
+    groups = {one.group for one in run.pond.manifest.sections.values() if one.kind == "segment"}
+    assert groups <= {group.id for group in run.pond.plan.groups}
+
+
+def test_slices_that_are_retained_at_a_grain_cover_a_longer_window(tmp_path: Path) -> None:
+    dice = random.Random(3)
+    epochs = [[event(second + i / 10, dice) for i in range(10)] for second in range(60)]
+    ten = msgspec.structs.replace(aggregated(1), window=Sliding(10 * SECOND, 10 * SECOND))
+    run = Changing(tmp_path, [ten], 2, Retention(35 * SECOND, 0, 5 * SECOND))
+    for rows in epochs[:50]:
+        run.epoch([rows])
+    starts = {}
+    newest = max(row["ts"] for row in epochs[49])
+    windows = {"thirty": (30, 5, 0), "shifted": (25, 25, 15), "finer": (6, 3, 0), "longer": (40, 40, 0)}
+    for name, (size, slide, offset) in windows.items():
+        window = Sliding(size * SECOND, slide * SECOND, offset * SECOND)
+        change = accept.add(run.between(), msgspec.structs.replace(ten, name=name, window=window))
+        starts[name] = change.since_us
+        run.change(change)
+    kept = newest - 35 * SECOND
+    assert starts == {"thirty": kept, "shifted": kept, "finer": newest + 1, "longer": kept}
+    for rows in epochs[50:]:
+        run.epoch([rows])
+    assert run.check(epochs, "retained") == 19
+    held = [one for one in run.pond.manifest.sections.values() if one.kind == "segment"]
+    assert min(int(one.info["first"]) for one in held) < 40 * SECOND  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kept_s", [0, 12])
+def test_rows_of_windows_that_are_not_whole_are_told_if_they_may_say_so(tmp_path: Path, kept_s: int) -> None:
+    dice = random.Random(5)
+    epochs = [[event(second + i / 10, dice) for i in range(10)] for second in range(60)]
+    ten = msgspec.structs.replace(aggregated(1), window=Sliding(10 * SECOND, 10 * SECOND))
+    run = Changing(tmp_path, [ten], 2, Retention(0, kept_s * SECOND))
+    for rows in epochs[:30]:
+        run.epoch([rows])
+    fine = msgspec.structs.replace(ten, name="fine", window=Sliding(20 * SECOND, 5 * SECOND))
+    change = accept.add(run.between(), with_complete(fine))
+    newest = max(row["ts"] for row in epochs[29])
+    # at 29.9 s the windows that began at 10, 15, 20 and 25 s are open
+    assert (change.incomplete_us, change.since_us) == (10 * SECOND, 30 * SECOND)
+    assert change.whole_us == (newest - kept_s * SECOND if kept_s else 30 * SECOND)
+    run.change(change)
+    run.restart()
+    for rows in epochs[30:]:
+        run.epoch([rows])
+    run.check(epochs, "incomplete")
+    told = rows_of(run._sinks["fine"].table())
+    expected = [False, False, True, True] if kept_s else [False, False, False, True]  # of [10, 30) it saw nothing
+    assert [row["_complete"] for row in told[:4]] == expected
+    assert all(row["_complete"] for row in told[4:])
 
 
 def wide(name: str, key: str) -> Query:
@@ -274,6 +399,16 @@ def test_a_query_that_needs_what_is_kept_answers_the_windows_that_are_open(tmp_p
     for rows in epochs[18:]:
         run.epoch([rows])
     assert run.check(epochs, "covered") == 4 + 2 + 2 + 1
+
+
+def test_what_a_query_with_frames_counts_is_in_no_cell(tmp_path: Path) -> None:
+    named = call("isnotnull", (Column("k", "string"),), "boolean")
+    twenty = msgspec.structs.replace(aggregated(1), window=Sliding(20 * SECOND, 10 * SECOND))
+    frames = msgspec.structs.replace(twenty, name="frames", window=Range(5 * SECOND), where=named)
+    run = Changing(tmp_path, [twenty, frames], 1)
+    run.epoch([[event(second, random.Random(second)) for second in range(18)]])
+    asked = msgspec.structs.replace(twenty, name="named", where=named)
+    assert accept.add(run.between(), asked).since_us == 17 * SECOND + 1
 
 
 def event(second: float, dice: random.Random) -> dict[str, Any]:

@@ -12,16 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from millpond.errors import OverflowedError
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Counted
 from millpond.plan.build import build_plan
-from millpond.testing import oracle
 from millpond.testing.answers import Answers, Run, answers, dealt
 from millpond.testing.cases import DELAYS, SECOND, Case, aggregate_of, random_case
-from millpond.testing.compare import assert_same_rows, canonical
-from millpond.testing.rowwise import Raised
+from millpond.testing.compare import canonical
+from millpond.testing.judged import held_against_twin
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 COUNTS = ((1, 1), (2, 1), (3, 2), (2, 3), (5, 5), (10, 1), (7, 3))
@@ -37,20 +35,8 @@ def counted_case(seed: int, events: int, queries: int, epochs: int = 8) -> Case:
 
 def check(case: Case, found: Answers, drained: bool = True) -> int:
     """Hold the answers against the naive twin; returns how many rows of so many events were compared."""
-    compared = 0
-    for query in case.queries:
-        counted = oracle.counts(query, case.epochs)
-        assert found.counts.get(query.name, {}) == (counted if counted["read"] else {}), query
-        try:
-            expected = oracle.answer(query, case.epochs, drained=drained)
-        except (Raised, OverflowedError):
-            assert query.name in found.quarantined, query
-            continue
-        assert query.name not in found.quarantined, query
-        assert_same_rows(expected, found.rows[query.name], about=str(query))
-        assert found.withheld.get(query.name, 0) == oracle.withheld(query, case.epochs, drained=drained), query
-        compared += len(expected) * isinstance(query.window, Counted)
-    return compared
+    compared = held_against_twin(case, found, drained)
+    return sum(compared.get(query.name, 0) for query in case.queries if isinstance(query.window, Counted))
 
 
 @pytest.mark.parametrize("first", range(5000, 5036, 12))

@@ -16,7 +16,7 @@ from millpond.control.causes import explain_why
 from millpond.control.reader import read_truth
 from millpond.control.why import find_facts
 from millpond.control.wiring import IDENTITY
-from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.errors import ChangeRefused, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Call, Column, Expression, call, literal
 from millpond.model.join import KINDS, LEFT, RIGHT, Join, Side, Within
@@ -29,6 +29,8 @@ from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import COLUMN, EVERY, ONE, ROW
+from millpond.reconfigure import accept
+from millpond.reconfigure.accept import Pond
 from millpond.runtime import fold, joins, matching
 from millpond.runtime.columns import from_arrow
 from millpond.runtime.evaluate import Evaluator
@@ -463,3 +465,33 @@ def test_why_a_join_is_silent(tmp_path: Path) -> None:
     truth, spec = read_truth(tmp_path)
     [waiting] = [cause for cause in explain_why(find_facts(truth, spec, "j")).causes if cause.code == "join-open"]
     assert "that of paid is behind at 1970-01-01 00:00:02Z" in waiting.text
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_join_is_altered_at_the_next_row(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    epochs = [batch for _ in range(4) for batch in random_epochs(dice, 12)]
+    old = replace(random_join(dice), kind=KINDS[seed % len(KINDS)], sink=Sink("memory"), most_pairs=10**6)
+    fresh = random_join(dice)
+    shown = call("isnotnull", (of(LEFT, 3),), "boolean")
+    new = replace(old, having=shown, condition=fresh.condition if old.kind == "inner" else old.condition)
+    run = Run(tmp_path, [old], 2, others=[PAID])
+    half = len(epochs) // 2
+    for at, batch in enumerate(epochs):
+        if at == half:
+            pond = Pond(run.pond.spec, run.pond.manifest)
+            run.pond.change(accept.alter(pond, new))
+            with pytest.raises(ChangeRefused, match="would join other events"):
+                accept.alter(pond, replace(new, left=replace(new.left, delay_us=new.left.delay_us + 1)))
+        run.epoch_of({name: [rows] for name, rows in batch.items()})
+    run.pond.drain()
+    taken = naive_join.judged(old, epochs).taken
+    mark = naive_join.mark_us(old, epochs[:half])
+    told = [] if mark is None else naive_join.rows(old, taken, mark)
+    before = [] if mark is None else [repr(row) for row in naive_join.rows(new, taken, mark)]
+    for row in naive_join.rows(new, taken):
+        if repr(row) in before:
+            before.remove(repr(row))
+        else:
+            told.append(row)
+    assert_same_rows(told, run.answers().rows["j"], about=seed)

@@ -29,6 +29,7 @@ from millpond.testing.answers import Answers, Run, answers, dealt
 from millpond.testing.cases import DELAYS, SECOND, STREAM, WITH_SESSIONS, Case, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows, canonical
 from millpond.testing.duckdb_expressions import Unsupported
+from millpond.testing.judged import held_against_twin
 from millpond.testing.naive_modes import told_by_epoch
 from millpond.testing.rowwise import Raised
 from millpond.testing.strategies import cases_of
@@ -38,20 +39,8 @@ PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 def check(case: Case, found: Answers, drained: bool = True) -> int:
     """Hold the answers against the naive twin; returns how many rows of sessions were compared."""
-    compared = 0
-    for query in case.queries:
-        counted = oracle.counts(query, case.epochs)
-        assert found.counts.get(query.name, {}) == (counted if counted["read"] else {}), query
-        try:
-            expected = oracle.answer(query, case.epochs, drained=drained)
-        except (Raised, OverflowedError):
-            assert query.name in found.quarantined, query
-            continue
-        assert query.name not in found.quarantined, query
-        assert_same_rows(expected, found.rows[query.name], about=str(query))
-        assert found.withheld.get(query.name, 0) == oracle.withheld(query, case.epochs, drained=drained), query
-        compared += len(expected) * isinstance(query.window, Session)
-    return compared
+    compared = held_against_twin(case, found, drained)
+    return sum(compared.get(query.name, 0) for query in case.queries if isinstance(query.window, Session))
 
 
 @pytest.mark.parametrize("first", range(2000, 2036, 12))

@@ -6,9 +6,12 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -19,28 +22,31 @@ from millpond.errors import QueryTypeError, StoreError, UnsupportedQuery
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named
+from millpond.model.windows import RUNNING
 from millpond.runtime.connections import VARIABLE
-from millpond.runtime.followers.kafka import KafkaSink, Topic, key_columns, messages
+from millpond.runtime.followers.identity import key_columns
+from millpond.runtime.followers.kafka import KafkaSink, Topic, messages
 from millpond.testing.kafka_server import KafkaServer, Message
-from millpond.testing.redis_servers import until
+from millpond.testing.servers import until
 
-PROGRAM = Path(__file__).with_name("kafka_sink_program.py")
-_spec = importlib.util.spec_from_file_location("kafka_sink_program", PROGRAM)
+PROGRAM = Path(__file__).with_name("sink_program.py")
+_spec = importlib.util.spec_from_file_location("sink_program", PROGRAM)
 assert _spec is not None and _spec.loader is not None
 program = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(program)
 COUNT, EPOCHS, entries, make_pond = program.COUNT, program.EPOCHS, program.entries, program.make_pond
-query, sink_of = program.query, program.sink_of
+query = program.query
+
+
+def sink_of(folder: Path, topic: str) -> KafkaSink:
+    return program.sink_of(folder, "kafka", topic=topic)
 
 
 @pytest.fixture
-def topic(kafka_server: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def topic(kafka_connected: KafkaServer, tmp_path: Path) -> str:
     """A new topic of two partitions, and a pond in `tmp_path` whose log has rows for it."""
-    path = tmp_path / "connections.json"
-    path.write_text(json.dumps({"test": {"servers": kafka_server.servers}}))
-    monkeypatch.setenv(VARIABLE, str(path))
     name = f"s-{uuid.uuid4().hex[:8]}"
-    kafka_server.create(name, 2)
+    kafka_connected.create(name, 2)
     make_pond(tmp_path)
     return name
 
@@ -62,7 +68,7 @@ def publish(folder: Path, topic: str, faults: str = "", **more: str) -> subproce
     """Let a process of its own bring the topic to the head of the log."""
     (folder / "faults").mkdir(exist_ok=True)
     environ = os.environ | {"MILLPOND_FAULT": faults, "MILLPOND_FAULT_DIR": str(folder / "faults")}
-    words = [sys.executable, str(PROGRAM), str(folder), topic, json.dumps(more)]
+    words = [sys.executable, str(PROGRAM), str(folder), "kafka", "", json.dumps({"topic": topic, **more})]
     return subprocess.run(words, env=environ, capture_output=True, timeout=120)
 
 
@@ -125,6 +131,28 @@ def test_a_publisher_that_was_overtaken_writes_nothing_more(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("step", ["topic.before_begin", "topic.after_begin"])
+def test_a_publisher_that_is_stopped_and_wakes_is_fenced(
+    kafka_server: KafkaServer, topic: str, tmp_path: Path, bring: Callable[..., subprocess.Popen[bytes]], step: str
+) -> None:
+    zombie = bring("kafka", faults=f"{step}:2:stop", topic=topic)
+    until(lambda: is_stopped(zombie.pid), "it is stopped", 120)
+    assert publish(tmp_path, topic).returncode == 0
+    assert told(kafka_server.read(topic)) == expected(tmp_path)
+    os.kill(zombie.pid, signal.SIGCONT)
+    _, said = zombie.communicate(timeout=120)
+    assert zombie.returncode == 1, "it ends by what the broker says"
+    assert re.search(rb"StoreError.*(?i:fenced|newer|stale|epoch)", said), said
+    found = kafka_server.read(topic)
+    assert told(found) == expected(tmp_path)
+    assert len({(m.headers["epoch"], m.headers["row"], m.key, m.headers["revision"]) for m in found}) == len(found)
+
+
+def is_stopped(pid: int) -> bool:
+    return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.slow
 def test_without_transactions_rows_come_at_least_once_with_the_same_key(
     kafka_server: KafkaServer, topic: str, tmp_path: Path
 ) -> None:
@@ -150,7 +178,10 @@ def test_a_broker_that_is_away_is_told_and_tried_again(tmp_path: Path, kafka_ins
         log = list(make_pond(tmp_path))
         for n, entry, manifest in log[: follower.cursor() + 3]:
             follower.apply(n, entry, manifest)
-        server.kill()
+        follower._publisher.begin(messages("q", "t", 3, entries(tmp_path)[1][1], ("w", "k")))
+        server.kill()  # in a transaction, whose end may hang in the library
+        with pytest.raises(StoreError, match="Kafka did not take what is for the topic t"):
+            follower._publisher.commit(3)
         with pytest.raises(StoreError, match="Kafka did not take what is for the topic t"):
             for n, entry, manifest in log[2:]:
                 follower.apply(n, entry, manifest)
@@ -180,6 +211,7 @@ def test_what_does_not_fit_is_refused() -> None:
     without = msgspec.structs.replace(asked, output=(Named("k", Column("key:0", "string")),))
     with pytest.raises(UnsupportedQuery, match="does not put out its window"):
         key_columns(without)
+    assert key_columns(msgspec.structs.replace(without, window=RUNNING, emit="update")) == ("k",)
     for options, words in (
         ((), "has no topic"),
         ((("topic", "t"), ("transactions", "perhaps")), "'transactions' of q"),

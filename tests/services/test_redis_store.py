@@ -20,7 +20,8 @@ from millpond.state.backends.redis_files import RedisFiles
 from millpond.state.backends.redis_nodes import Nodes
 from millpond.state.store import NEVER, Apply, Found, Outcome, Rows, TableWrite, Verdict, Wanted
 from millpond.testing.conformance import check_file_store
-from millpond.testing.redis_servers import RedisCluster, RedisServer, free_ports, until
+from millpond.testing.redis_servers import RedisCluster, RedisServer
+from millpond.testing.servers import free_ports, until
 
 BUCKETS = 48
 TAGS = hash_tags(BUCKETS)

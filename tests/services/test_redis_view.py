@@ -24,6 +24,7 @@ from millpond.log.manifest import load
 from millpond.model.query import Query
 from millpond.model.windows import length_us
 from millpond.placement.alignment import placement_of
+from millpond.placement.moves import BucketMap
 from millpond.placement.slots import even_owners, hash_tags, slots_of
 from millpond.runtime.epoch import maps
 from millpond.runtime.followers.rows import RowsReader, section_reader
@@ -38,7 +39,8 @@ from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import Menu, random_case
 from millpond.testing.compare import difference
 from millpond.testing.oracle import answer
-from millpond.testing.redis_servers import RedisCluster, RedisServer, until
+from millpond.testing.redis_servers import RedisCluster, RedisServer
+from millpond.testing.servers import until
 
 BUCKETS = 48
 INSTANCES = 3
@@ -70,8 +72,8 @@ class Bench:
         self.fed = 0
         self.stores = [RedisStore(self.url, hash_tags(BUCKETS), owner="p", check=False) for _ in range(INSTANCES)]
         self.store = RedisStore(self.url, hash_tags(BUCKETS), owner="p")
-        self.slots = SlotsWatch(BUCKETS, INSTANCES, every_us=50_000)
-        share = Share(str(folder), owners, INSTANCES, self.sizes, -1)
+        self.slots = SlotsWatch(BUCKETS, every_us=50_000)
+        share = Share(str(folder), owners, self.sizes, -1)
         self.shared = SharedView(self.store, share, self.settle, watch=self.slots if following else None)
         self.runner = Runner(
             log, manifests, [self.shared], first_delay=0.05, longest_delay=0.2, look_every=0.3
@@ -84,7 +86,7 @@ class Bench:
 
     def epochs(self, count: int) -> None:
         for epoch in self.case.epochs[self.fed : self.fed + count]:
-            wanted = self.slots.wanted(self.owners)
+            wanted = self.slots.wanted(self.now)
             if wanted is not None:
                 self.run.pond.move(*wanted)
             self.run.epoch(self.deal(epoch))
@@ -93,7 +95,12 @@ class Bench:
 
     @property
     def owners(self) -> tuple[int, ...]:
-        return maps(self.run.pond.setting, self.run.pond.manifest)[1].owners
+        return self.now.owners
+
+    @property
+    def now(self) -> BucketMap:
+        """The map for the next epoch."""
+        return maps(self.run.pond.setting, self.run.pond.manifest)[1]
 
     def drain(self) -> None:
         self.run.pond.drain()
@@ -279,7 +286,7 @@ def test_owners_follow_slots_that_move_and_the_view_follows_owners(
         made.epochs(2)
         assert made.caught_up() and made.owners == OWNERS
         cluster.move(slots_of(pa.array(hash_tags(BUCKETS)[: len(gone)])).tolist(), 0, 2, lambda: None)
-        until(lambda: made.slots.wanted(OWNERS) is not None, "slots have come to rest elsewhere")
+        until(lambda: made.slots.wanted(made.now) is not None, "slots have come to rest elsewhere")
         assert made.run.pond.manifest.map == 0, "nobody moves anything before the next epoch"
         made.epochs(1)
         number = made.run.pond.manifest.map
@@ -381,7 +388,7 @@ def test_a_view_of_another_log_is_built_anew(redis_server: RedisServer, tmp_path
     store = RedisStore(redis_server.url, hash_tags(BUCKETS), owner="p")
     numbers = store.applied_many(range(BUCKETS))
     store.apply(5, 99, numbers[5])
-    late = SharedView(store, Share(str(tmp_path / "pond"), OWNERS, INSTANCES, made.sizes, -1), made_settle(store))
+    late = SharedView(store, Share(str(tmp_path / "pond"), OWNERS, made.sizes, -1), made_settle(store))
     assert late.cursor() == numbers[0]
     assert store.applied_many(range(BUCKETS)) == numbers
     assert contents(store, made.queries) == contents(made.plain, made.queries)
@@ -433,7 +440,7 @@ def test_an_instance_that_wakes_up_late_changes_nothing(redis_server: RedisServe
         made.epochs(3)
         assert made.caught_up()
         n = made.run.pond.manifest.n
-        share = Share(str(made.folder), OWNERS, INSTANCES, made.sizes, n - 1)  # as of an older epoch
+        share = Share(str(made.folder), OWNERS, made.sizes, n - 1)  # as of an older epoch
         zombie = subprocess.Popen(
             [sys.executable, "-c", ZOMBIE, msgspec.json.encode(share).decode(), made.url],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MILLPOND_FAULT_DIR": str(faults),
@@ -458,14 +465,14 @@ def test_a_share_of_the_buckets_is_all_that_an_instance_touches(tmp_path: Path) 
     store = MemoryStore()
     case = random_case(random.Random(5).randint(0, 9), 60, 2, menu=Menu(raising=False))
     run = Run(tmp_path / "pond", list(case.queries), 1, BUCKETS)
-    share = Share(str(tmp_path / "pond"), even_owners(BUCKETS, 5), 5, {}, -1)
+    share = Share(str(tmp_path / "pond"), even_owners(BUCKETS, 5), {}, -1)
     assert catch_up(share, 2, store) == Caught(run.pond.manifest.n)
     owned = [bucket for bucket in range(BUCKETS) if store.applied(bucket) >= 0]
     assert owned == [bucket for bucket in range(BUCKETS) if bucket * 5 // BUCKETS == 2]
     run.epoch(dealt(1)(case.epochs[0]))
     with pytest.raises(CorruptError, match="is of 1 instances, not of 5"):
         catch_up(share, 2, store)
-    late = SharedView(store, Share(share.folder, even_owners(BUCKETS, 1), 1, {}, -1), made_settle(store))
+    late = SharedView(store, Share(share.folder, even_owners(BUCKETS, 1), {}, -1), made_settle(store))
     store.apply(0, 0, -1, [TableWrite("old", [b"k"], [b"v"])])
     late.cursor()
     assert store.tables() == frozenset(), "a table that is not served is dropped by whoever brings news"
@@ -475,7 +482,7 @@ def test_a_store_that_is_gone_is_an_answer_not_a_failure(tmp_path: Path) -> None
     store = MemoryStore()
     store.close()
     Run(tmp_path / "pond", [], 1, BUCKETS)
-    share = Share(str(tmp_path / "pond"), even_owners(BUCKETS, 1), 1, {}, -1)
+    share = Share(str(tmp_path / "pond"), even_owners(BUCKETS, 1), {}, -1)
     assert catch_up(share, 0, store) == Caught(
         -1, error="The memory store is closed. => Open another; the view is rebuilt from the log."
     )

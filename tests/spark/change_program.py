@@ -44,8 +44,10 @@ class Script:
             (0, lambda pond: pond.add("big", BIG, sink=sink["big"])),
             (1, lambda pond: pond.add("wide", SPEND.replace("sum(v)", "sum(w)"), sink=sink["wide"])),
             (2, lambda pond: pond.alter("big", BIG.replace("50", "20"))),
+            (2, lambda pond: pond.scale(3)),
             (3, lambda pond: pond.pause("wide")),
             (4, lambda pond: pond.resume("wide")),
+            (4, lambda pond: pond.scale(1)),
             (5, lambda pond: pond.drop("spend")),
         ]
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,19 +18,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from millpond import Pond
-from millpond.errors import ChangeRefused
+from millpond.errors import ChangeRefused, UnsupportedQuery
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import ChangeRecord, ClaimRecord, EpochRecord, decode
 from millpond.model.endpoints import Source
 from millpond.model.expressions import Literal, literal
+from millpond.model.query import Query
 from millpond.model.spec import from_json
-from millpond.model.stream import Field, Stream
-from millpond.reconfigure.changes import change_of
+from millpond.model.stream import Field, Retention, Stream
+from millpond.plan.parameters import constant_of
+from millpond.reconfigure.changes import Add, Alter, change_of
 from millpond.spark.driver import Epoch
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.naive_changes import NaiveChanges
@@ -132,8 +135,78 @@ def test_queries_come_change_and_go_while_the_pond_runs(spark: SparkSession, tmp
         assert pond.price_of("drop", "wide").freed == 0
 
 
+@pytest.mark.spark
+def test_a_new_version_of_a_function_is_loaded_without_a_restart(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epochs = make_input(tmp_path / "in")
+    (tmp_path / "rules_v1.py").write_text("def total(values):\n    return float(sum(values.to_pylist()))\n")
+    (tmp_path / "rules_v2.py").write_text("def total(values):\n    return -float(sum(values.to_pylist()))\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / "functions.json"
+    monkeypatch.setenv("MILLPOND_FUNCTIONS", str(file))
+
+    def install(version: str) -> None:
+        spark.sparkContext.addPyFile(str(tmp_path / f"rules_v{version}.py"))  # where the workers find it
+        told = {"module": f"rules_v{version}:total", "kind": "holistic", "takes": ["bigint"], "returns": "double"}
+        file.write_text(json.dumps({"total": told | {"version": version}}))
+
+    text = SPEND.replace("sum(v) AS total", "total(v) AS total, sum(v) AS plain")
+    install("1")
+    told = Told({})
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        pond.load_functions()
+        pond.add("own", text)
+        told.todo = {3: [lambda: install("2"), pond.load_functions, lambda: pond.alter("own", text)]}
+        pond.run(drain=True)
+        assert [one.label for one in pond.functions] == ["total@2"]
+        change = pond.history()[-1].change
+        assert isinstance(change, Alter) and isinstance(change.asked.query, Query)
+        (called,) = change.asked.query.user_functions.values()
+        assert (called.module, len(called.digest)) == ("rules_v2:total", 64)
+        rows = rows_of(pond.table("own"))
+    since = datetime.fromtimestamp(change.since_us / SECOND, timezone.utc)
+    old = [row["w"]["start"].astimezone(timezone.utc) < since for row in rows]
+    assert {*old} == {True, False} and len(epochs) < len(rows)
+    signed = [row["plain"] * (1 if first else -1) for row, first in zip(rows, old, strict=True)]
+    assert [row["total"] for row in rows] == signed
+
+
+@pytest.mark.spark
+def test_a_pond_has_more_instances_and_fewer_while_it_runs(spark: SparkSession, tmp_path: Path) -> None:
+    epochs, counts, prices = make_input(tmp_path / "in"), set[int](), []
+    told = Told({})
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        first = pond.add("spend", SPEND)
+        told.todo = {
+            2: [lambda: prices.append(pond.price_of_scale(3)), lambda: pond.scale(3, who="ann")],
+            4: [lambda: pond.add("big", BIG)],
+            5: [lambda: pond.scale(1)],
+        }
+        pond.run(drain=True)
+        for name, rows in expected(pond, [first], epochs).items():
+            assert rows
+            assert_same_rows(rows, rows_of(pond.table(name)), about=name)
+        log = pond._truth.log  # type: ignore[union-attr]
+        records = [decode(log.read(n)).record for n in range(pond.manifest().n + 1)]  # type: ignore[arg-type]
+        counts = {len(record.receipts) for record in records if isinstance(record, EpochRecord)}
+        scaled = [recorded for recorded in pond.history() if recorded.change.name == "instances"]
+        assert [one.change.instances for one in scaled] == [1, 3] and scaled[1].change.who == "ann"  # type: ignore[union-attr]
+        # a third of each of the two, and the price was that of the next record
+        assert prices[0].moved.buckets == 341 and prices[0].moved.bytes > 0
+        assert prices[0].effective_n == scaled[1].n + 1
+        with pytest.raises(ChangeRefused, match="has 1 instances already"):
+            pond.scale(1)
+    assert counts == {1, 2, 3}
+    with Pond(spark, tmp_path / "pond", instances=2) as again:  # as told when it was made; it goes on with one
+        again.open()
+        assert again.sharing() is not None
+
+
 PROGRAM = Path(__file__).with_name("change_program.py")
-FAULTS = ("change.before:2", "commit.before_append:3", "change.recorded:1", "change.in_force:3", "read.again:1")
+FAULTS = ("change.before:2", "commit.before_append:3", "change.recorded:4", "change.in_force:3", "read.again:1")
 
 
 def start(*arguments: str, log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
@@ -176,30 +249,34 @@ def shown(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.fixture(scope="module")
+def successor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs the ponds that others left, one after the other."""
+    process = start("serve", "-", log=tmp_path_factory.mktemp("successor") / "log")
+    yield process
+    process.kill()
+    process.wait(60)
+
+
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_driver_that_is_killed_around_a_change_leaves_it_wholly_done_or_not_at_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_driver_that_is_killed_around_a_change_leaves_it_wholly_done_or_not_at_all(
+    tmp_path: Path, successor: subprocess.Popen[str], fault: str
+) -> None:
     epochs = make_input(tmp_path / "in")
-    successor = start("serve", "-", log=tmp_path / "successor.log")
-    try:
-        for fault in FAULTS:
-            base = tmp_path / fault.replace(":", "-")
-            (base / "faults").mkdir(parents=True)
-            (base / "in").symlink_to(tmp_path / "in")
-            planned = {"MILLPOND_FAULT": f"{fault}:kill", "MILLPOND_FAULT_DIR": str(base / "faults")}
-            first = start("run", str(base), log=base / "first.log", environment=planned)
-            assert first.wait(150) == -signal.SIGKILL, f"{fault}: {first.stdout and first.stdout.read()}"
-            assert successor.stdin is not None and successor.stdout is not None
-            successor.stdin.write(f"{base}\n")
-            successor.stdin.flush()
-            done = json.loads(successor.stdout.readline())
-            assert done["ok"], (fault, done["error"])
-            for name, rows in told_rows(base, epochs).items():
-                assert rows
-                assert_same_rows(rows, shown(base / "out" / name), about=f"{fault}: {name}")
-    finally:
-        successor.kill()
-        successor.wait(60)
+    (tmp_path / "faults").mkdir()
+    planned = {"MILLPOND_FAULT": f"{fault}:kill", "MILLPOND_FAULT_DIR": str(tmp_path / "faults")}
+    first = start("run", str(tmp_path), log=tmp_path / "first.log", environment=planned)
+    assert first.wait(150) == -signal.SIGKILL, first.stdout and first.stdout.read()
+    assert successor.stdin is not None and successor.stdout is not None
+    successor.stdin.write(f"{tmp_path}\n")
+    successor.stdin.flush()
+    done = json.loads(successor.stdout.readline())
+    assert done["ok"], done["error"]
+    for name, rows in told_rows(tmp_path, epochs).items():
+        assert rows
+        assert_same_rows(rows, shown(tmp_path / "out" / name), about=name)
 
 
 @pytest.mark.spark
@@ -230,6 +307,51 @@ def test_a_live_parameter_changes_between_two_epochs(spark: SparkSession, tmp_pa
         again.run(drain=True)
         assert [query.name for query in again.queries] == ["limited", "each"]
         assert again._spec is not None and again._spec.left.parameters["least"] == literal(0, "bigint")
+
+
+TOP = "SELECT window(ts, '10 seconds') AS w, k, count(*) AS n FROM STREAM tx\
+    WATERMARK ts DELAY OF INTERVAL 5 SECONDS GROUP BY ALL HAVING count(*) > 12"
+AMONG = SPEND.replace("GROUP BY", "WHERE k IN (:names) AND v >= :least GROUP BY")
+
+
+@pytest.mark.spark
+def test_the_rows_of_one_query_feed_the_filter_of_another(spark: SparkSession, tmp_path: Path) -> None:
+    epochs = make_input(tmp_path / "in")
+    told = Told({1: [lambda: pond.feed("names", "top", "k")], 4: [lambda: pond.param("least", 40)]})
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        pond.param("names", ["a", "b", "c"])
+        pond.param("least", 20)
+        with pytest.raises(UnsupportedQuery, match=":names is a list, and stands elsewhere"):
+            pond.add("wrong", SPEND.replace("GROUP BY", "WHERE k > :names GROUP BY"))
+        first = [pond.add("top", TOP), pond.add("among", AMONG)]
+        pond.run()
+        assert not pond.refused
+        given = pond.params()
+        assert given["least"] == 40 and 0 < len(given["names"]) < 3  # type: ignore[arg-type]
+        pond.drain()
+        start = {"names": constant_of("names", ["a", "b", "c"]), "least": literal(20, "bigint")}
+        for name, rows in expected(pond, first, epochs, start).items():
+            assert_same_rows(rows, rows_of(pond.table(name)), about=name)
+        given = pond.params()
+    with Pond(spark, tmp_path / "pond") as again:
+        assert again.params() == given
+
+
+@pytest.mark.spark
+def test_a_query_begins_with_the_events_that_its_stream_retained(spark: SparkSession, tmp_path: Path) -> None:
+    epochs, minute = make_input(tmp_path / "in"), 60 * SECOND
+    told = Told({5: [lambda: pond.add("wide", WIDE, incomplete=True)]})
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+        pond.stream(replace(stream(tmp_path / "in"), retain=Retention(events_us=minute, columns=("k", "w"))))
+        first = pond.add("spend", SHORT)
+        pond.run(drain=True)
+        added = next(one.change for one in pond.history() if isinstance(one.change, Add))
+        newest = max(row["ts"] for rows in epochs[:5] for row in rows)
+        assert added.recall_us == newest - minute
+        rows = expected(pond, [first], epochs)["wide"]
+        assert min(row["w"]["start"] for row in rows) < newest - 10 * SECOND
+        assert_same_rows(rows, rows_of(pond.table("wide")), about="wide")
 
 
 @pytest.mark.spark

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from pyspark.sql import SparkSession
 from millpond import Pond
 from millpond.control.tally import EventCounts
 from millpond.errors import QueryTypeError, SourceError
-from millpond.runtime.connections import VARIABLE
 from millpond.testing.kafka_server import KafkaServer
 
 TABLE = """
@@ -30,16 +28,13 @@ BAD = [b"{not json", b'{"ts": "2024-01-01T00:00:00Z", "k": "a", "v": "many"}', N
 
 
 @pytest.fixture
-def topic(kafka_server: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def topic(kafka_connected: KafkaServer) -> str:
     """Two partitions of good records and bad ones in turn."""
-    path = tmp_path / "connections.json"
-    path.write_text(json.dumps({"test": {"servers": kafka_server.servers}}))
-    monkeypatch.setenv(VARIABLE, str(path))
     name = f"d-{uuid.uuid4().hex[:8]}"
-    kafka_server.create(name, 2)
+    kafka_connected.create(name, 2)
     mixed = [value for pair in zip(GOOD, [*BAD, *[None] * 4], strict=True) for value in pair][: 2 * len(BAD)]
-    kafka_server.produce(name, [(0, b"key", value) for value in mixed])
-    kafka_server.produce(name, [(1, None, value) for value in GOOD[len(BAD) :]])
+    kafka_connected.produce(name, [(0, b"key", value) for value in mixed])
+    kafka_connected.produce(name, [(1, None, value) for value in GOOD[len(BAD) :]])
     return name
 
 
@@ -70,6 +65,21 @@ def test_dead_letters_are_kept_with_their_bytes_and_counted_for_each_query(
     ]
     assert {row["reason"] for row in letters} == {"the record has no value", "the value does not parse"}
     assert all(row["_epoch"] > 0 and row["timestamp"] is not None for row in letters)
+
+
+def test_a_stream_that_comes_later_keeps_its_dead_letters_too(spark: SparkSession, topic: str, tmp_path: Path) -> None:
+    table = TABLE.format(name="tx", topic=topic, format="json", properties="'malformed' = 'drop'")
+    ours = tmp_path / "dead"
+    with Pond(spark, tmp_path / "pond") as pond:
+        pond.load(table)
+        pond.add("first", "SELECT k FROM STREAM tx")
+        pond.run()
+        pond.load(TABLE.format(name="later", topic=topic, format="json", properties=f"'dead.path' = '{ours}'"))
+        pond.add("plain", "SELECT k FROM STREAM later")
+        pond.add("derived", "SELECT k, e FROM STREAM later LATERAL VIEW explode(array(v, v)) AS e")
+        pond.run()
+        assert pond.counts()["plain"].whole.dead == len(BAD)
+    assert sorted(pq.read_table(ours)["offset"].to_pylist()) == [2 * n + 1 for n in range(len(BAD))]
 
 
 def test_a_malformed_record_ends_a_run_unless_told_otherwise(spark: SparkSession, topic: str, tmp_path: Path) -> None:

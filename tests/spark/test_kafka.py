@@ -17,10 +17,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from millpond import Pond
-from millpond.errors import OffsetGapError
+from millpond.errors import OffsetGapError, SourceError
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
+from millpond.runtime import pace
 from millpond.runtime.connections import VARIABLE
+from millpond.runtime.dead_letters import records_between
 from millpond.testing.kafka_server import KafkaServer
 
 TABLE = """
@@ -84,13 +86,10 @@ def rows_of(pond: Pond, query: str = "q") -> list[tuple[str, int, int, int]]:
 
 
 @pytest.fixture
-def topic(kafka_server: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def topic(kafka_connected: KafkaServer) -> str:
     """A new topic of three partitions, on the only connection."""
-    path = tmp_path / "connections.json"
-    path.write_text(json.dumps({"test": {"servers": kafka_server.servers}}))
-    monkeypatch.setenv(VARIABLE, str(path))
     name = f"t-{uuid.uuid4().hex[:8]}"
-    kafka_server.create(name, PARTITIONS)
+    kafka_connected.create(name, PARTITIONS)
     return name
 
 
@@ -143,6 +142,36 @@ def test_rows_go_from_kafka_to_kafka(
     assert sorted(rows) == windows(accepted(given))
 
 
+def test_a_cluster_with_tls_and_passwords_is_reached_by_its_name(
+    spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = kafka_server.secured | {"user": "nobody"}
+    known = {"open": {"servers": kafka_server.servers}, "secured": kafka_server.secured, "wrong": wrong}
+    (tmp_path / "connections.json").write_text(json.dumps(known))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "connections.json"))
+    given = events(10, 60)
+    kafka_server.produce(topic, records(given))
+    kafka_server.create(f"{topic}-out", 1)
+    with Pond(spark, tmp_path / "pond") as pond:
+        load(pond, topic, ", connection 'secured'")
+        pond.load(
+            "CREATE STREAMING TABLE out USING kafka"
+            f" TBLPROPERTIES ('topic' = '{topic}-out', 'connection' = 'secured') AS SELECT v FROM STREAM tx;"
+        )
+        pond.run(drain=True)
+        assert rows_of(pond) == windows(accepted(given))
+    with Pond(spark, tmp_path / "refused") as pond:
+        load(pond, topic, ", connection 'wrong'")
+        with pytest.raises(SourceError, match=r"Kafka refuses its reader: SaslAuthenticationException"):
+            pond.run()
+    found = [json.loads(message.value or b"")["v"] for message in kafka_server.read(f"{topic}-out")]
+    assert sorted(found) == [value for *_, value in given]
+    told = kafka_server.secured
+    assert told["password"]["file"] and told["servers"] not in "".join(
+        path.read_text(errors="ignore") for path in (tmp_path / "pond" / "log").rglob("*") if path.is_file()
+    )
+
+
 def test_what_retention_deleted_is_a_gap_until_one_goes_on_without_it(
     spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path
 ) -> None:
@@ -164,6 +193,23 @@ def test_what_retention_deleted_is_a_gap_until_one_goes_on_without_it(
         left = [event for n, event in enumerate(given) if n < 90 or event[0] != 1 or n // PARTITIONS >= 50]
         told = {(row[0], row[1]): row for row in windows(accepted(left))}
         assert all(told[row[0], row[1]] == row for row in rows_of(pond))  # rows of the first run are gone with it
+
+
+def test_epochs_read_as_much_as_they_have_time_for(
+    spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "FIRST", 120)
+    given, read = events(8, 9000), []
+    kafka_server.produce(topic, records(given))
+    with Pond(spark, tmp_path / "pond", on_epoch=lambda epoch: read.append(epoch.record)) as pond:
+        load(pond, topic, ", epochTarget '600'")
+        pond.run(drain=True)
+        assert rows_of(pond) == windows(accepted(given))
+        assert pond.counts()["q"].whole.read == len(given)
+    sizes = [size for record in read if (size := records_between(record.start, record.end, "tx"))]
+    # no epoch was ever near its time, so each limit is eight times the one before
+    assert 100 <= sizes[0] <= 120 and sizes[-1] > 1000
+    assert sizes[:-1] == sorted(sizes[:-1])
 
 
 def test_new_partitions_are_read_from_their_beginning(

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from millpond.errors import MillpondError, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Sink, Source
-from millpond.model.stream import Field, Order, Stream
+from millpond.model.stream import Field, Order, Retention, Stream
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.statements import parse_file, split
 
@@ -65,6 +65,25 @@ CREATE STREAMING TABLE d AS {SELECT}"""
     lates = [query.late for query in pond.queries]
     assert lates == [Sink("json", "out/late"), Sink("parquet", "out/b"), Sink("console"), None]
     assert [query.sink.format for query in pond.queries] == ["json", "noop", "noop", "noop"]
+
+
+def test_a_stream_states_what_it_retains(spark: SparkSession) -> None:
+    kept = "'retain.slices' = '7 days', 'retain.events' = '1 hour', 'retain.columns' = 'id', 'grain' = '1 second'"
+    (tx,) = parse_file(spark, f"{TX} TBLPROPERTIES ({kept}); CREATE STREAMING TABLE a AS {SELECT}").streams
+    day = 86_400_000_000
+    assert tx.retain == Retention(7 * day, day // 24, 1_000_000, ("id",))
+
+
+def test_a_sink_takes_its_own_properties(spark: SparkSession) -> None:
+    text = f"""{TX};
+CREATE STREAMING TABLE a USING postgres TBLPROPERTIES ('table' = 's.t', 'key' = 'id', 'connection' = 'db') AS {SELECT};
+CREATE STREAMING TABLE b USING webhook TBLPROPERTIES ('Rows' = '10') AS {SELECT};
+CREATE STREAMING TABLE c USING delta TBLPROPERTIES ('path' = 'out/c') AS {SELECT}"""
+    assert [query.sink for query in parse_file(spark, text).queries] == [
+        Sink("postgres", None, (("connection", "db"), ("key", "id"), ("table", "s.t"))),
+        Sink("webhook", None, (("rows", "10"),)),
+        Sink("delta", "out/c"),
+    ]
 
 
 def test_a_file_becomes_queries(spark: SparkSession, tmp_path: object) -> None:
@@ -186,7 +205,11 @@ REFUSED = [
     ("CREATE STREAMING TABLE a (b INT)", QueryRefused, "without AS SELECT"),
     (f"CREATE STREAMING TABLE a USING parquet AS {SELECT}", QueryTypeError, "has no path"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('path'='x') AS {SELECT}", QueryTypeError, "noop is no folder"),
-    (f"CREATE STREAMING TABLE a USING delta AS {SELECT}", UnsupportedQuery, "written as delta"),
+    (f"CREATE STREAMING TABLE a USING iceberg AS {SELECT}", UnsupportedQuery, "written as iceberg"),
+    (f"CREATE STREAMING TABLE a USING delta AS {SELECT}", QueryTypeError, "written as delta, but has no path"),
+    (f"CREATE STREAMING TABLE a USING foreach AS {SELECT}", UnsupportedQuery, "written as foreach"),
+    (f"CREATE STREAMING TABLE a USING webhook TBLPROPERTIES ('table'='t') AS {SELECT}", QueryTypeError, "has a table"),
+    (f"CREATE STREAMING TABLE a USING postgres TBLPROPERTIES ('url'='h') AS {SELECT}", QueryTypeError, "`url` is not"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('sreve'='true') AS {SELECT}", QueryTypeError, "sreve.*serve"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('serve'='yes') AS {SELECT}", QueryTypeError, "'serve' of a is yes"),
     (f"CREATE STREAMING TABLE a TBLPROPERTIES ('late.path'='x') AS {SELECT}", QueryTypeError, "'late.path' of a has"),
@@ -199,6 +222,9 @@ REFUSED = [
     (f"{TX} TBLPROPERTIES ('max_ahead'='soon')", QueryTypeError, "'max_ahead' of the stream tx is 'soon'"),
     (f"{TX} TBLPROPERTIES ('max_ahead'='1 month')", QueryTypeError, "counts months"),
     (f"{TX} TBLPROPERTIES ('max_ahead'='-1 hour')", QueryTypeError, "negative"),
+    (f"{TX} TBLPROPERTIES ('retain.slices'='-1 day')", QueryTypeError, "slices of the stream tx cannot be retained"),
+    (f"{TX} TBLPROPERTIES ('retain.columns'='id')", QueryTypeError, "cannot retain id"),
+    (f"{TX} TBLPROPERTIES ('retain.events'='1 day', 'retain.columns'='x')", QueryTypeError, "cannot retain x"),
     (ORDERED.replace("30 sec", "0 sec"), QueryTypeError, "idle_after of the stream log is not above zero"),
     (ORDERED.replace("'part'", "'prt'"), QueryTypeError, "no column prt to tell the partition by"),
     (ORDERED.replace("'off'", "'seen'"), QueryTypeError, "seen of log is timestamp, which tells no offset"),

@@ -173,9 +173,21 @@ def test_a_name_of_sparks_is_not_taken(front: FrontEnd, name: str) -> None:
         front.function(name, "sample_functions:median", "holistic", ("double",), "double")
 
 
-def test_a_name_means_one_function(front: FrontEnd) -> None:
-    with pytest.raises(QueryTypeError, match="My_Median is registered already: my_median@1 of sample_functions:median"):
-        front.function("My_Median", "sample_functions:median", "holistic", ("double",), "double", version="2")
+def test_a_version_means_one_function(front: FrontEnd) -> None:
+    with pytest.raises(QueryTypeError, match="my_median@1 of sample_functions:median is registered already"):
+        front.function("My_Median", "sample_functions:exact", "holistic", ("double",), "double")
+
+
+def test_a_newer_version_is_meant_by_texts_that_follow(spark: SparkSession, folder: Path) -> None:
+    door = FrontEnd(spark)
+    door.declare(Stream("tx", COLUMNS, Source("parquet", (("path", str(folder)),))), Watermark("ts", "10 seconds"))
+    text = f"SELECT newer(amount) AS m {FROM}"
+    found = []
+    for version, returns in (("1", "double"), ("2", "double"), ("3", "bigint"), ("1", "double")):
+        door.function("newer", "sample_functions:median", "holistic", ("double",), returns, version=version)
+        found.append(door.query_from_sql(f"q{len(found)}", text).aggregates[0])
+    told = [(one.function, one.type) for one in found]
+    assert told == [("user:newer@1", "double"), ("user:newer@2", "double"), ("user:newer@3", "bigint"), told[0]]
 
 
 def test_it_is_not_known_to_the_users_session(front: FrontEnd, spark: SparkSession) -> None:

@@ -41,6 +41,13 @@ def agreed(
     return msgspec.structs.replace(spec, changed=Changed(parameters=dict(parameters))) if parameters else spec
 
 
+def born_with(known: PondSpec | None, told: int | None) -> int | None:
+    """How many instances the pond was made with, which a pond that was scaled need not be told; None: nobody says."""
+    if known is None or (told is not None and not known.left.scaled):
+        return told
+    return known.instances
+
+
 def claimed(loaded: Manifest, spec: PondSpec, manifest: Manifest) -> str:
     """What a claim behind `manifest` says, given that `spec` was made for what stood in the log when it was loaded.
 

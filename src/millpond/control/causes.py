@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import msgspec
 
 from millpond.control.progress import utc
-from millpond.control.why import Facts, source_folder
-from millpond.errors import TooManyPairsError
+from millpond.control.why import Facts, Remade, source_folder
+from millpond.errors import OverBudgetError, TooManyPairsError
 from millpond.model.expressions import Expression, render
 from millpond.model.join import Join, Side
 from millpond.model.query import Query
@@ -44,6 +44,9 @@ def _causes(facts: Facts) -> Iterator[Cause]:
     if facts.quarantined:
         yield _quarantined(facts)
         return
+    remade = facts.tail.remade
+    if remade is not None and remade.after_us is None:
+        yield Cause("state-moves", f"{_changed(remade)} The next epoch moves their state first, so it takes longer.")
     if halted := next((one for one in facts.behind if one[1]), None):
         yield Cause(
             "upstream-quarantined",
@@ -68,6 +71,9 @@ def _causes(facts: Facts) -> Iterator[Cause]:
             f"No driver runs: the last one, process {facts.tail.pid} on {facts.tail.host}, has ended. "
             "`millpond run` on the same folder goes on where it stopped.",
         )
+    if remade is not None and remade.after_us is not None:
+        took = f"the newest epoch moved their state, and was committed {remade.after_us / 1e6:.1f} s after that."
+        yield Cause("state-moves", f"{_changed(remade)} So {took}")
     if counts.rows:
         out = "row is out" if counts.rows == 1 else "rows are out"
         yield Cause("rows-are-out", f"{counts.rows:,} {out}{_span(facts)}, the last by record {facts.tail.rows_n}.")
@@ -84,10 +90,17 @@ def _causes(facts: Facts) -> Iterator[Cause]:
         )
 
 
+def _changed(remade: Remade) -> str:
+    return f"The owners of buckets changed by record {remade.n} ({remade.why})."
+
+
 def _quarantined(facts: Facts) -> Cause:
     cure = "Widen the type (cast to double) or guard the expression, and"
     if facts.quarantined.startswith(f"[{TooManyPairsError.code}]"):
         cure = "Then"
+    if facts.quarantined.startswith(f"[{OverBudgetError.code}]"):
+        what = "It is quarantined, and is answered no more while the other queries go on"
+        return Cause("quarantined", f"{what}: {facts.quarantined}")
     return Cause(
         "quarantined",
         f"It is quarantined, and emits nothing while the other queries go on: {facts.quarantined} "

@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import getpass
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+import msgspec
+
+from millpond.control.moving import Moving, routed
 from millpond.control.schemas import check_files
 from millpond.control.wiring import Followers, Truth
-from millpond.errors import ChangeRefused, MillpondError
+from millpond.errors import ChangeRefused, MillpondError, QueryTypeError
 from millpond.log.manifest import Manifest
-from millpond.model.endpoints import Sink
+from millpond.log.records import EpochRecord, decode
+from millpond.model.budget import budget_of
+from millpond.model.changes import Move
+from millpond.model.endpoints import FOREACH, IN_PROCESS, Sink
+from millpond.model.expressions import plain_of
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
+from millpond.placement.alignment import Owners
+from millpond.placement.places import OWN
+from millpond.plan.complete import with_complete
 from millpond.plan.parameters import Constant, constant_of
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond as Between
+from millpond.reconfigure.budgets import with_versions
 from millpond.reconfigure.catalog import Recorded, history, is_read
 from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, Promote, Shadow
 from millpond.reconfigure.compared import Difference
 from millpond.reconfigure.desk import Make
 from millpond.reconfigure.lifecycle import check_move, current, query_of
-from millpond.reconfigure.price import Price, price_of
+from millpond.reconfigure.price import ROWS_MOVE, Price, price_of
+from millpond.reconfigure.relocate import move
+from millpond.reconfigure.rescale import owned_by, scale
+from millpond.runtime.costs import Cost, costs
+from millpond.runtime.fed import fed_values
+from millpond.runtime.followers.foreach import Foreach
 from millpond.spark.driver import Driver, Reading
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.properties import Mode, Repeats
@@ -40,6 +57,8 @@ class Asking(NamedTuple):
     late: Sink | None = None
     mode: Mode = Mode()
     repeats: Repeats = Repeats()
+    budget: str | None = None
+    incomplete: bool = False
 
 
 class Changing:
@@ -58,7 +77,29 @@ class Changing:
     _front: FrontEnd
     _reading: Session
     _queries: dict[str, AnyQuery]
+    _functions: dict[str, Foreach]
     _analysing: threading.RLock
+    _moving: Moving | None
+
+    def foreach(self, name: str, function: Foreach) -> None:
+        """Hand the rows of a query to `function(rows, epoch)`, as Arrow, once per epoch that has any.
+
+        At least once: calls of a process go up by epoch, one at a time; an epoch whose call did not return, or of which
+        a crash forgot that it did, comes again with the same rows in the same order. To be called before the pond is
+        opened, each time, for a query without a place for its rows, or before `add` with `Sink("foreach")`.
+
+        Raises:
+            QueryTypeError: the query has another sink.
+            ChangeRefused: the pond is open, and the query is there.
+        """
+        query = self._queries.get(name)
+        if query is not None and self._driver is not None:
+            raise ChangeRefused(f"The rows of {name} go somewhere already.", "Close the pond, or drop the query.")
+        if query is not None and query.sink.format not in (*IN_PROCESS, "noop"):
+            raise QueryTypeError(f"The rows of {name} go to {query.sink.format}.", "Leave its sink out.")
+        self._functions[name] = function
+        if query is not None:
+            self._queries[name] = msgspec.structs.replace(query, sink=Sink(FOREACH))
 
     def drop(self, name: str, *, who: str | None = None) -> None:
         """End a query: its state goes, its sinks get what was committed before; its name is free again.
@@ -180,9 +221,90 @@ class Changing:
             return
         self._ask(lambda pond: accept.param(pond, name, value, _who(who)))
 
+    def scale(self, instances: int, *, who: str | None = None, why: str = "asked") -> None:
+        """Give the pond another number of instances, from the next epoch on; state moves with as few buckets as balance
+        needs, and no answer changes. `why` stands in the history.
+
+        Raises:
+            ChangeRefused: it has as many already, or more than it has buckets.
+        """
+        self._ask(self._scaling(instances, _who(who), why))
+
+    def assign(self, owners: Owners, instances: int, why: str, *, who: str | None = None) -> None:
+        """Give each bucket the owner that is told, one of so many instances, from the next epoch on.
+
+        Raises:
+            ChangeRefused: buckets or instances do not fit the pond.
+        """
+        self._ask(lambda pond: owned_by(pond, owners, instances, _who(who), why))
+
+    def price_of_scale(self, instances: int) -> Price:
+        """What `scale` would cost if it were called now; nothing is changed.
+
+        Raises:
+            ChangeRefused: it would be refused.
+        """
+        return self._priced(self._scaling(instances))
+
+    def _scaling(self, instances: int, who: str = "", why: str = "") -> Make:
+        self.open()
+        slots = None if self._followers is None else self._followers.slots
+        return lambda pond: scale(pond, instances, () if slots is None else slots.steady, who, why)
+
+    def move(self, what: str, to: str, *, who: str | None = None) -> None:
+        """Keep the served rows of some buckets in another store from a record on, while all goes on.
+
+        `what`: a bucket's number, `FIRST-LAST`, or the shard that keeps them, as `placement` tells it. `to`: a store's
+        address, `env:NAME` for one that the variable NAME holds here and where rows are read, or `own`, the pond's.
+        Returns when rows are read there, and what was left behind is gone.
+
+        Raises:
+            ChangeRefused, StoreError: nothing was changed; it may be tried again.
+        """
+        self.open()
+        assert self._driver is not None and self._spec is not None and self._moving is not None
+        driver, who = self._driver, _who(who)
+        if driver.in_epoch:
+            raise ChangeRefused("Rows cannot be moved from within an epoch.", "Ask in another thread.")
+        to, buckets = _place(to), self._moving.buckets(what, self._spec)
+        self._priced(lambda pond: move(pond, buckets, to, who))
+        self._moving.move(buckets, to, lambda: driver.ask(lambda pond: move(pond, buckets, to, who)).result())
+
+    def price_of_move(self, what: str, to: str) -> Price:
+        """What `move` would copy if it were called now; nothing is changed.
+
+        Raises:
+            ChangeRefused, StoreError: it would be refused.
+        """
+        self.open()
+        assert self._spec is not None and self._moving is not None
+        to, buckets = _place(to), self._moving.buckets(what, self._spec)
+        price = self._priced(lambda pond: move(pond, buckets, to))
+        return price._replace(cost=ROWS_MOVE, moved=self._moving.price(buckets, to))
+
+    def feed(self, name: str, query: str, column: str, *, who: str | None = None) -> None:
+        """Let a live parameter take its values from the rows of a query, until it is set.
+
+        They are those of `column` in the rows of the newest window that an epoch tells, in force from the next epoch
+        on: all of them where the parameter is a list, otherwise the greatest. They stand in the log.
+
+        Raises:
+            ChangeRefused: there is no such parameter, query or column, or no window that tells which rows are newest.
+        """
+        self._ask(lambda pond: accept.feed(pond, name, query, column, _who(who)))
+
+    def params(self) -> dict[str, Constant | None]:
+        """The live parameters in force, by name."""
+        self.open()
+        assert self._spec is not None and self._driver is not None
+        setting = self._driver.setting
+        known = self._spec.left.parameters | fed_values(setting.fed, self.manifest())
+        return {name: plain_of(value) for name, value in sorted(known.items())}
+
     def price_of(
         self, kind: str, name: str, query: str | Frame | None = None, *, emit: str = "final",
         correct_for: str | None = None, deduplicate: Sequence[str] = (), deduplicate_within: str | None = None,
+        incomplete: bool = False,
     ) -> Price:  # fmt: skip
         """What a change would cost if it were made now; nothing is changed. `kind` is the name of a method here.
 
@@ -193,6 +315,7 @@ class Changing:
             return self._priced(lambda pond: _simple(kind)(pond, name))
         mode, repeats = Mode(emit, correct_for), Repeats(tuple(deduplicate), deduplicate_within)
         made = self._version(name, query, repeats, mode)
+        made = with_complete(made) if incomplete else made
         streams = self._streams_of(made)
         return self._priced(lambda pond: _with_query(kind)(pond, made, streams))
 
@@ -202,6 +325,20 @@ class Changing:
         assert self._truth is not None
         return list(history(self._truth.log, self.manifest()))
 
+    def costs(self) -> dict[str, Cost]:
+        """What each query, with its versions, cost in the newest epoch, and its state now; parts that sum to the whole.
+
+        Nothing before the pond is opened.
+        """
+        driver, spec = self._driver, self._spec
+        if driver is None or spec is None or self._truth is None:
+            return {}
+        manifest = driver.manifest
+        data = self._truth.log.read(manifest.epoch_n) if manifest.epoch_n >= 0 else None
+        record = None if data is None else decode(data).record
+        counts = record.counts if isinstance(record, EpochRecord) else {}
+        return with_versions(spec, costs(driver.setting.plan, manifest, counts))
+
     def _add(self, name: str, query: str | Frame, asking: Asking, who: str | None) -> AnyQuery:
         """Add a query to a pond that is open."""
         assert self._spec is not None and self._followers is not None
@@ -210,7 +347,7 @@ class Changing:
             made = self._analysed(name, query, asking)
         try:
             check_files(self._front.readings([made]))
-            self._followers.joining.check(made, self._followers.store is not None)
+            self._followers.joining.check(made, self._followers.store is not None, self._told_apart(made))
             streams, who = self._streams_of(made), _who(who)
             self._ask(lambda pond: accept.add(pond, made, streams, who))
         except BaseException:
@@ -222,12 +359,28 @@ class Changing:
 
     def _analysed(self, name: str, query: str | Frame, asking: Asking) -> AnyQuery:
         how: dict[str, Any] = asking._asdict()
+        budget, incomplete = how.pop("budget"), how.pop("incomplete")
+        made: AnyQuery
         if isinstance(query, str):
-            return self._front.query_from_sql(name, query, **how)
-        return self._front.query_from_dataframe(name, query, **how)
+            made = self._front.query_from_sql(name, query, **how)
+        else:
+            made = self._front.query_from_dataframe(name, query, **how)
+        try:
+            made = with_complete(made) if incomplete else made
+            limits = msgspec.UNSET if budget is None else budget_of(budget)
+        except MillpondError:
+            self._front.forget(name)
+            raise
+        made = msgspec.structs.replace(made, budget=limits)
+        self._front.remember(made)
+        return made
 
     def _streams_of(self, query: AnyQuery) -> tuple[Stream, ...]:
         return tuple(self._front.streams[name] for name in query.streams)
+
+    def _told_apart(self, query: AnyQuery) -> tuple[Stream, ...]:
+        """The streams that a query reads, also as parts of others: their sources may tell apart what does not parse."""
+        return (*self._streams_of(query), *self._front.bases(query))
 
     def _bases(self, spec: PondSpec, name: str) -> tuple[Stream, ...]:
         """The sources that are to be read on when a query goes that reads them as parts of others."""
@@ -251,7 +404,8 @@ class Changing:
     def _priced(self, make: Make) -> Price:
         self.open()
         assert self._spec is not None and self._driver is not None
-        pond = Between(self._spec, self.manifest())
+        # as this driver knows it: nothing is read, and it is checked again when it is recorded
+        pond = Between(self._spec, self._driver.manifest)
         return price_of(pond, make(pond), self._driver.setting)
 
     def _changed(self, n: int, change: Change, spec: PondSpec) -> None:
@@ -261,7 +415,10 @@ class Changing:
         self._spec = spec
         self._queries = {query.name: query for query in current(spec)}
         self._front.parameters = dict(spec.left.parameters)
+        if isinstance(change, Move) and self._followers.store is not None:
+            routed(self._followers.store, spec)
         if isinstance(change, Add):
+            joining.add_letters(self._told_apart(change.asked.query), n)
             joining.add(change.asked.query, n)
         elif isinstance(change, Alter):
             with self._analysing:
@@ -280,8 +437,8 @@ class Changing:
                 self._front.forget(change.name)
                 self._front.forget_rows(change.name)
 
-    def _read(self, *, tick: bool) -> Reading:
-        """What to read for the queries in force; asked again when a change needs more."""
+    def _read(self, limits: Mapping[str, int], *, tick: bool) -> Reading:
+        """What to read for the queries in force; asked again when a change needs more, or other `limits` fit better."""
         assert self._spec is not None
         spec = self._spec
         with self._analysing:
@@ -289,7 +446,7 @@ class Changing:
                 spec.asked, [stream.name for stream in spec.streams if is_read(stream)], spec.left.times
             )
             # with the tick, which cannot say where it will end, Spark takes a bounded input as one batch
-            return Reading(*read(self._reading, wanted, tick=tick), self._front.lookups(wanted))
+            return Reading(*read(self._reading, wanted, tick=tick, limits=limits), self._front.lookups(wanted))
 
     def open(self) -> None:
         """See `Pond.open`."""
@@ -317,6 +474,14 @@ def _with_query(kind: str) -> Callable[[Between, AnyQuery, Sequence[Stream]], Ch
     if kind not in made:
         raise ChangeRefused(f"{kind!r} is no change that needs a query.", f"Use one of {', '.join(made)}.")
     return made[kind]
+
+
+def _place(to: str) -> str:
+    """The place that an address means: it is read from other folders, too."""
+    kind, _, path = to.partition(":")
+    if kind == "lmdb" and path:
+        return f"lmdb:{os.path.abspath(path)}"
+    return OWN if to == "own" else to
 
 
 def _who(who: str | None) -> str:

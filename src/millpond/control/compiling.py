@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from millpond.control.function_file import load_functions
 from millpond.control.inputs import is_missing
 from millpond.control.tables import own_tables
 from millpond.errors import CorruptError, PlaceError
@@ -41,6 +42,7 @@ def compile_text(spark: Session, text: str) -> Compiled:
         return found
 
     front = FrontEnd(spark, own_tables())
+    load_functions(front)
     queries = front.load_file(text, opened)
     streams = {name: _as_declared(stream, stand_ins) for name, stream in front.streams.items()}
     queries = [_over(query, streams) for query in queries]

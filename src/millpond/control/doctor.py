@@ -21,12 +21,13 @@ from rich.console import Console
 
 from millpond.clock import Clock, now_us
 from millpond.control.reader import read_truth
-from millpond.control.wiring import IDENTITY, STORES, holds_something, network_store, on_network, open_store, shown
+from millpond.control.wiring import IDENTITY, STORES, holds_something, network_store, on_network, open_rows, shown
 from millpond.errors import MillpondError, PlaceError
 from millpond.ids import writer_token
 from millpond.log.local import LocalFolder
 from millpond.log.race import check_create_if_absent
 from millpond.model.spec import BUCKETS
+from millpond.spark.class_archive import archive_path
 from millpond.spark.jars import connector_told
 from millpond.spark.java import find_java
 from millpond.state.backends.lmdb import LmdbStore
@@ -153,7 +154,8 @@ def check_java(environ: Mapping[str, str]) -> Check:
         java = find_java(environ)
     except MillpondError as error:
         return Check("java", "problem", error.what, error.cure)
-    return Check("java", "ok", f"Java {java.major} ({java.origin}: {java.home})")
+    start = "quick start" if archive_path(java, environ).is_file() else "`millpond prepare` would make its start quick"
+    return Check("java", "ok", f"Java {java.major} ({java.origin}: {java.home}); {start}")
 
 
 def machine_memory() -> tuple[int, int | None]:
@@ -328,9 +330,9 @@ def check_store(address: str, folder: Path, probe: Path) -> Check:
         existing = Path(named) if named else folder / "view" / "rows.lmdb"
         if kind == "lmdb" and existing.exists() and (folder / IDENTITY).is_file():
             truth, spec = read_truth(folder)
-            opened = open_store(address, truth, spec.buckets, read_only=True)
-            rows = opened.statistics().keys
-            opened.close()
+            kept = open_rows(address, truth, spec, read_only=True)
+            rows = kept.statistics().keys
+            kept.close()
             return Check("store", "ok", f"{address} opens, with {rows:,} rows")
         if kind == "lmdb":
             _write_and_read(LmdbStore(probe / "rows.lmdb", owner="doctor"))

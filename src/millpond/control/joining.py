@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,17 +10,20 @@ import msgspec
 from millpond.errors import ChangeRefused
 from millpond.log.follower import NOTHING_APPLIED, Follower
 from millpond.model.changed import Leaving
-from millpond.model.endpoints import Sink
+from millpond.model.endpoints import FOREACH, Sink
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
+from millpond.model.stream import Stream
 from millpond.model.windows import length_us
 from millpond.reconfigure.catalog import shadow_name
 from millpond.reconfigure.compared import Compared
 from millpond.runtime.followers.cursors import follower_name
+from millpond.runtime.followers.foreach import Foreach
+from millpond.runtime.followers.outside import OUTSIDE
 from millpond.runtime.followers.rows import ReadSection, RowsReader
 from millpond.runtime.followers.runner import Runner, Runners
 from millpond.runtime.followers.shared_view import SharedView
-from millpond.runtime.followers.sinks import MemoryTables, sink_follower
+from millpond.runtime.followers.sinks import MemoryTables, dead_letter_follower, sink_follower
 from millpond.runtime.keyed import OpenRows
 
 
@@ -33,11 +36,12 @@ class Joining:
 
     def __init__(
         self, runners: Runners, alone: Callable[[Sequence[Follower]], Runner], pond: str, cursors: Path,
-        read: ReadSection, opens: Callable[[str | None], OpenRows],
+        read: ReadSection, opens: Callable[[str | None], OpenRows], functions: Mapping[str, Foreach],
     ) -> None:  # fmt: skip
-        self._runners, self._alone, self._opens = runners, alone, opens
+        self._runners, self._alone, self._opens, self._functions = runners, alone, opens, functions
         self._pond, self._cursors = pond, cursors
         self._rows, self._late_rows = RowsReader(read), RowsReader(read, "late")
+        self._letters = RowsReader(read, "dead")
         self._read, self.compared = read, dict[str, Compared]()
         self.rows = self._rows
         self.tables, self.late_tables = MemoryTables(), MemoryTables()
@@ -57,8 +61,8 @@ class Joining:
         self._serve(query)
 
     def _run(self, query: AnyQuery, follower: Follower) -> None:
-        # a broker that is away must keep nobody waiting
-        if query.sink.format == "kafka" and follower.name == follower_name(query.name, False):
+        # a server that is away must keep nobody waiting
+        if query.sink.format in OUTSIDE and follower.name == follower_name(query.name, False):
             self._runners.join(self._alone([follower]))
         else:
             self._runners.first.add(follower)
@@ -68,7 +72,10 @@ class Joining:
         if query.sink.format != "noop":
             rows, tables, opens = self._rows, self.tables, self._opens
             made.append(
-                sink_follower(query, self._pond, rows, self._cursors, since=since, memory=tables, opens=opens)
+                sink_follower(
+                    query, self._pond, rows, self._cursors, since=since, memory=tables, opens=opens,
+                    functions=self._functions,
+                )
             )  # fmt: skip
         if query.late_sink is not None:
             rows, tables = self._late_rows, self.late_tables
@@ -82,7 +89,8 @@ class Joining:
             ForeignPondError, PlaceError: a sink does not fit.
         """
         query = leaving.asked.query
-        if query.sink.format in ("memory", "noop"):
+        lost = query.sink.format == FOREACH and query.name not in self._functions
+        if lost or query.sink.format in ("memory", "noop"):
             query = msgspec.structs.replace(query, sink=Sink())
         if isinstance(query, Query):
             kept = query.late_sink is not None and query.late_sink.format != "memory"
@@ -94,8 +102,28 @@ class Joining:
         if behind:
             self.lagging = (*self.lagging, leaving)
 
-    def check(self, query: AnyQuery, stored: bool) -> None:
+    def add_letters(self, streams: Iterable[Stream], since: int = NOTHING_APPLIED) -> None:
+        """Keep the dead letters of streams whose properties say so, from record `since` on; of those known, no more.
+
+        Raises:
+            ForeignPondError, PlaceError: a folder does not fit.
+        """
+        known = self._runners.cursors()
+        for follower in self._of_letters(streams, since):
+            if follower.name not in known:
+                self._runners.first.add(follower)
+
+    def _of_letters(self, streams: Iterable[Stream], since: int = NOTHING_APPLIED) -> list[Follower]:
+        return [
+            dead_letter_follower(stream.name, sink, self._pond, self._letters, since)
+            for stream in streams
+            if (sink := stream.on_malformed.sink) is not None
+        ]
+
+    def check(self, query: AnyQuery, stored: bool, streams: Iterable[Stream] = ()) -> None:
         """Refuse a query whose rows cannot go where they are to; `stored`: the pond has a store.
+
+        `streams`: those that come with it, whose dead letters go somewhere too.
 
         Raises:
             ChangeRefused: a dropped query of its name still has rows to come, or nothing is served yet.
@@ -112,9 +140,12 @@ class Joining:
                 f"{query.name} is to be served, and the pond has no store yet, for no query of it is.",
                 "Close the pond and open it again with one served query, or leave serve out.",
             )
-        sink_follower(query, self._pond, self._rows, self._cursors, opens=self._opens)
+        sink_follower(
+            query, self._pond, self._rows, self._cursors, opens=self._opens, functions=self._functions
+        )  # fmt: skip
         if query.late_sink is not None:
             sink_follower(query, self._pond, self._late_rows, self._cursors, late=True)
+        self._of_letters(streams)
 
     def _serve(self, query: AnyQuery) -> None:
         if isinstance(query, Query) and query.serve:

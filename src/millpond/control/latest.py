@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.control.reader import read_truth, served_query
-from millpond.control.wiring import on_network, open_store, shown, store_file
+from millpond.control.wiring import on_network, open_rows, shown, store_file
 from millpond.errors import QueryTypeError, StoreError
 from millpond.runtime.followers.documents import Documents, served_columns
 from millpond.spark.latest import ServedTable
@@ -33,9 +33,9 @@ class ServedRows:
     """
 
     def __init__(self, folder: Path, query: str, store: str = "lmdb") -> None:
-        self._truth, spec = read_truth(folder)
-        self._asked = served_query(spec, query)
-        self.buckets, self._store = spec.buckets, store
+        self._truth, self._spec = read_truth(folder)
+        self._asked = served_query(self._spec, query)
+        self.buckets, self._store = self._spec.buckets, store
         if any(column.name.lower() == EPOCH for column in served_columns(self._asked)):
             raise QueryTypeError(f"A column of {query} is called {EPOCH}, as one of ours.", "Give it another name.")
         place = store_file(store, self._truth)
@@ -53,7 +53,7 @@ class ServedRows:
 
     def read(self, low: int, high: int) -> Iterator[pa.RecordBatch]:
         """Those in buckets `low` … `high` - 1, as they are now, all as of one record if the store can say so."""
-        opened = open_store(self._store, self._truth, self.buckets, read_only=True)
+        opened = open_rows(self._store, self._truth, self._spec, read_only=True)
         try:
             yield from self._batches(opened, range(low, high))
         finally:

@@ -18,6 +18,7 @@ from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.types import is_integer
 from millpond.model.windows import Framed
+from millpond.placement.moves import maps_in
 from millpond.plan.build import build_plan
 from millpond.plan.explain_events import event_bytes, kept_text
 from millpond.plan.plan import Measure
@@ -61,7 +62,7 @@ def measure(folder: Path, queries: Sequence[AnyQuery]) -> Measured:
             epochs += 1
             for name in totals:
                 totals[name] += record.counts.get(WHOLE_POND, {}).get(name, 0)
-    found = sharing(plan_of(spec), truth.manifest, truth.folder, spec.instances)
+    found = sharing(plan_of(spec), truth.manifest, truth.folder, maps_in(spec, truth.manifest)[0].instances)
     return Measured(truth, spec, epochs, totals, found)
 
 
@@ -103,7 +104,8 @@ def price_of_state(price: Price, measured: Measured | None) -> list[str]:
         return [f"about {event_bytes(mine):,} bytes for each event kept, {kept_text([mine])}; besides, the keys"]
     cells = None
     if measured is not None and price.before is not None:
-        cells = group_cells(price.before, measured.truth.manifest, measured.truth.folder, measured.spec.instances)
+        truth, spec = measured.truth, measured.spec
+        cells = group_cells(price.before, truth.manifest, truth.folder, maps_in(spec, truth.manifest)[0].instances)
     kept = () if price.before is None else price.before.kept
     more = sum(_columns(one, price, cells) for one in price.group.kept if one not in kept)
     lines = []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from millpond.control.progress import utc
 from millpond.control.reader import read_truth
-from millpond.control.wiring import Truth, open_store
+from millpond.control.wiring import Truth, open_rows
 from millpond.errors import StoreError
 from millpond.log.records import ChangeRecord, decode
 from millpond.model.changes import map_change_in
@@ -26,7 +26,7 @@ def read_placement(folder: Path, store: str) -> Placement:
     truth, spec = read_truth(folder)
     if not any(query.serve for query in spec.queries):
         raise unserved()
-    opened = open_store(store, truth, spec.buckets, read_only=True)
+    opened = open_rows(store, truth, spec, read_only=True)
     try:
         return placed_now(truth, spec, opened)
     finally:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
-from millpond.control.agreed import agreed, claimed
+from millpond.control.agreed import agreed, born_with, claimed
 from millpond.control.carriage import Carriage, carriage
 from millpond.control.causes import Why, explain_why
 from millpond.control.changing import Asking, Changing
 from millpond.control.compiling import compiled_of, write_compiled
+from millpond.control.declaring import Declaring
 from millpond.control.inputs import empty_inputs
+from millpond.control.moving import Moving
 from millpond.control.placed import placed_now, unserved
 from millpond.control.reader import read_truth
 from millpond.control.schemas import check_files
@@ -29,25 +30,26 @@ from millpond.control.why import find_facts
 from millpond.control.wiring import IDENTITY, Followers, Truth, follow, new_writer, open_truth, owners_for
 from millpond.errors import InputError, QueryTypeError, StoreError
 from millpond.log.manifest import Manifest, load
-from millpond.model.endpoints import KEYED, Sink, Source
+from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.placement.alignment import Placement, owners_in, with_owners
+from millpond.placement.moves import maps_in
 from millpond.plan.build import build_plan
 from millpond.plan.plan import Plan
-from millpond.reconfigure.apply import arranged, plan_of
+from millpond.plan.retention import with_retention
+from millpond.reconfigure.apply import plan_of, setting_of
 from millpond.reconfigure.catalog import in_force, still_leaving
 from millpond.reconfigure.lifecycle import current
 from millpond.runtime.columns import arrow_type
-from millpond.runtime.epoch import Setting
+from millpond.runtime.followers.foreach import Foreach
 from millpond.runtime.followers.runner import FollowerStatus
 from millpond.runtime.followers.view import Served, lookup
 from millpond.runtime.rows import served_key
 from millpond.runtime.sharing import Sharing, sharing
 from millpond.spark.driver import Driver, Epoch
 from millpond.spark.frontend import FrontEnd
-from millpond.spark.mapped import BatchFunction
 from millpond.spark.properties import Mode, Repeats
 from millpond.spark.session import (
     Frame,
@@ -64,13 +66,14 @@ _MEMORY = Sink("memory")
 _WAITS = "at work or waiting; a stopped process that holds the lock of its store must be continued or killed"
 
 
-class Pond(Changing):
+class Pond(Changing, Declaring):
     """Many continuous queries over the same streams: read once, moved once, remembered once.
 
     `path` is the pond's folder, made if it is new; a later pond on the same folder with the same queries, or with none,
     goes on where the last one stopped. `spark` is a classic session of yours, or None to start one. `instances` is
-    the number of parallel folds (default: Spark's parallelism). `store` is where rows of served queries are
-    kept: `lmdb`, `lmdb:PATH`, `redis://HOST:PORT` or `memory`. `on_epoch` is told of every committed epoch.
+    the number of parallel folds (default: Spark's parallelism), unless `scale` has changed it. `store` is where rows of
+    served queries are kept: `lmdb`, `lmdb:PATH`, `redis://HOST:PORT` or `memory`. `on_epoch` is told of every committed
+    epoch.
 
     Raises:
         SetupError: this Spark session cannot be used.
@@ -96,44 +99,21 @@ class Pond(Changing):
         self._tally = Tally()
         self._front = FrontEnd(self.spark, own_tables(store))
         self._queries: dict[str, AnyQuery] = {}
+        self._functions: dict[str, Foreach] = {}
         self._truth: Truth | None = None
         self._driver: Driver | None = None
         self._followers: Followers | None = None
         self._carriage: Carriage | None = None
         self._spec: PondSpec | None = None
+        self._moving: Moving | None = None
         self._analysing = threading.RLock()
         self.refused = []
-
-    def stream(self, stream: Stream) -> Frame:
-        """Declare a stream, so that SQL can name it; returns a frame of it, for queries that are DataFrames.
-
-        Raises:
-            QueryTypeError, SourceError: its name is taken, or Spark cannot open it.
-        """
-        return self._front.declare(stream)
-
-    def function(
-        self, name: str, module: str, *, kind: str, takes: Sequence[str], returns: str, version: str = "1",
-        deadline: str = "5 seconds", memory: str = "256 MB", form: str = "arrow",
-    ) -> Callable[..., Any]:  # fmt: skip
-        """Make a function that is installed here (`package.module:attribute`) an aggregate that queries call by `name`.
-
-        It runs in a process of its own, which is ended when a call takes longer than `deadline` or more than `memory`;
-        then, or if it raises, queries that call it are quarantined. See `model.functions.UserFunction`. What is
-        returned makes columns for DataFrames; one more argument is a condition, as FILTER is in SQL.
-
-        Raises:
-            QueryTypeError: one of these is not what it must be, or the name is taken.
-            UserFunctionError: the function cannot be imported, or is not of its kind.
-        """
-        return self._front.function(
-            name, module, kind, takes, returns, version=version, deadline=deadline, memory=memory, form=form
-        )
 
     def add(
         self, name: str, query: str | Frame, *, sink: Sink = _MEMORY, serve: bool = False, late: Sink | None = None,
         emit: str = "final", correct_for: str | None = None, deduplicate: Sequence[str] = (),
-        deduplicate_within: str | None = None, who: str | None = None,
+        deduplicate_within: str | None = None, budget: str | None = None, incomplete: bool = False,
+        who: str | None = None,
     ) -> AnyQuery:  # fmt: skip
         """Add a query, also while the pond runs: Spark SQL, or a Structured Streaming DataFrame that is not started.
 
@@ -144,13 +124,16 @@ class Pond(Changing):
         with `correct_for="1 hour"` once, and again when events come that much later than the delay (`_revision`).
         An event that is equal in the columns `deduplicate` to one at most `deduplicate_within` before it is left out.
         Of a pond that has begun it answers every window that starts after what was read, or that what is kept makes
-        whole; `who` (default: the user of this process) stands in the history.
+        whole; with `incomplete` also those that are open now, of what comes from now on, and `_complete` says which
+        rows are of whole windows. One that costs more than `budget` (`state 100 MB, keys 1000000, time 50 ms`: bytes of
+        state, keys, the workers' time for an epoch) is quarantined. `who` (default: this process's user) stands in the
+        history.
 
         Raises:
             QueryError: the query is wrong, refused or not supported; nothing was added.
         """
         mode, repeats = Mode(emit, correct_for), Repeats(tuple(deduplicate), deduplicate_within)
-        asking = Asking(sink, serve, late, mode, repeats)
+        asking = Asking(sink, serve, late, mode, repeats, budget, incomplete)
         if self._driver is not None:
             return self._add(name, query, asking, who)
         if name in self._queries:
@@ -158,65 +141,13 @@ class Pond(Changing):
         made = self._queries[name] = self._analysed(name, query, asking)
         return made
 
-    def map_batches(
-        self, name: str, stream: str, function: BatchFunction, schema: str, *, version: str | None = None
-    ) -> Frame:
-        """Make `name` stand for what your function makes of the Arrow batches of a stream, in queries added later.
-
-        `function` takes a `RecordBatch` of the stream's columns and gives one of `schema` (`a INT, b STRING`), with any
-        number of rows. It must stand at the top of a module that Spark's workers can import, answer the same for the
-        same rows, and take each row by itself: batches are cut anyhow. A pond that is continued needs the same
-        `version` or, where none is given, the same source of that module. The frame that is returned is a stream too.
-
-        Raises:
-            QueryTypeError: there is no such stream, the name is taken, or the schema is none.
-            UnsupportedQuery: workers cannot import the function.
-        """
-        return self._front.map_batches(name, stream, function, schema, version)
-
-    def lookup_table(
-        self, name: str, columns: str, *, key: str, address: str | None = None, form: str = "hash",
-        missing: str = "null", wrong_type: str = "dead-letter", vanished: str = "wait",
-        defaults: Mapping[str, Any] | None = None,
-    ) -> Frame:  # fmt: skip
-        """Make `name` stand for rows that other programs keep in Redis, under keys such as `user:{id}`, for joins.
-
-        `columns` (`id BIGINT, name STRING`) lists those of the key and those to read: fields of a hash or, with
-        `form="json"`, of a JSON object in a string; a column `_problem STRING` tells why a row was not read. A
-        stream joins the table by equality with each key column, LEFT or INNER; a batch of events asks for each distinct
-        key once. A row that is `missing`, of a `wrong_type`, or whose server has `vanished` is no row (`null`), one of
-        `defaults` (`default`), makes its event dead (`dead-letter`), ends the run (`fail`), or is waited for (`wait`).
-        `address` (default: the pond's store) is no part of what a pond is, so it may change from run to run; `run` says
-        if it is none.
-
-        Raises:
-            QueryTypeError: a column or an option is not what it must be, or the name is taken.
-        """
-        options = {
-            "key": key, "type": form, "missing": missing, "wrong.type": wrong_type, "vanished": vanished,
-            "defaults": msgspec.json.encode(dict(defaults or {})).decode(),
-        }  # fmt: skip
-        options |= {} if address is None else {"address": address}
-        return self._front.table(name, Source(KEYED, tuple(options.items())), columns)
-
-    def refresh(self, table: str | Frame, every: str) -> None:
-        """List the files of a table that streams are joined with again: when a run begins, then `every` so often.
-
-        `table` is a batch DataFrame of files, or the name of a view; `every` is a duration in Spark's words. Lists are
-        made between epochs, so each sees one; which one is not recorded: an epoch that is repeated after a crash may
-        see a newer one.
-
-        Raises:
-            QueryTypeError: there is no such view, it has no files or a pattern for its path, `every` is no duration.
-        """
-        self._front.refresh(table, every)
-
     def load(self, text: str, *, queries: bool = True) -> tuple[AnyQuery, ...]:
         """Declare the streams and add the queries of a pond file, unless not asked to: Spark's own statements.
 
         Raises:
             QueryError: a statement is wrong; the message names its line.
         """
+        self.load_functions()
         made = self._front.load_file(text, queries=queries)
         for query in made:
             if query.name in self._queries:
@@ -245,7 +176,9 @@ class Pond(Changing):
     @property
     def plan(self) -> Plan:
         """How the queries are answered together."""
-        return build_plan(self._queries.values()) if self._spec is None else plan_of(self._spec)
+        if self._spec is not None:
+            return plan_of(self._spec)
+        return with_retention(build_plan(self._queries.values()), self.streams)
 
     def notes(self) -> list[InputError]:
         """What may be a mistake but is none for sure: folders that hold nothing yet, files that lack a column.
@@ -267,7 +200,7 @@ class Pond(Changing):
         """
         self.open()
         assert self._driver is not None and self._spec is not None
-        finished = self._driver.run(lambda: self._read(tick=not once), once=once)
+        finished = self._driver.run(lambda limits: self._read(limits, tick=not once), once=once)
         if finished and drain:
             self.drain()
         elif finished:
@@ -302,7 +235,7 @@ class Pond(Changing):
         check_files(readings)
         truth = truth or open_truth(self.path)
         known = in_force(truth.manifest) if truth.manifest.spec else None
-        instances = self._instances or (known.instances if known else default_instances(self.spark))
+        instances = born_with(known, self._instances) or default_instances(self.spark)
         asked = agreed(self.path, known, self.queries, self.streams, instances, self._front.parameters)
         # changes of owners are counted from those that the pond was made with
         owned = owners_in(known) if known else owners_for(self.queries, self._store, instances, asked.buckets)
@@ -310,15 +243,13 @@ class Pond(Changing):
         carried = self._carriage = carriage(self._reading, truth, spec, self._cache, self._store)
         read_streams = [reading.stream for reading in readings]
         followers = follow(
-            truth, self.queries, spec, self._store, carried.settle, carried.carrier, streams=read_streams
+            truth, self.queries, spec, self._store, carried.settle, carried.carrier, streams=read_streams,
+            functions=self._functions,
         )  # fmt: skip
-        spec = still_leaving(spec, followers.joining.lagging)
-        setting = Setting(
-            truth.pond, str(self.path), str(self._cache), spec.streams, plan_of(spec), None, spec.instances,
-            owners_in(spec),
-        )  # fmt: skip
+        spec = still_leaving(spec, followers.joining.lagging, truth.manifest.map)
+        setting = setting_of(truth.pond, self.path, self._cache, spec, owners_in(spec))
         driver = Driver(
-            self._reading, arranged(setting, spec), truth.log, truth.manifests, new_writer(truth),
+            self._reading, setting, truth.log, truth.manifests, new_writer(truth),
             followers.runner.notify, followers.followed, self._committed, self._changed,
             carried.open_files, carried.carrier, followers.wanted,
         )  # fmt: skip
@@ -331,6 +262,7 @@ class Pond(Changing):
         followers.runner.start()
         followers.runner.notify(head)
         self._truth, self._driver, self._followers, self._spec = truth, driver, followers, spec
+        self._moving = Moving(truth, followers, self._store)
         self._front.parameters = dict(spec.left.parameters)
 
     def _known_truth(self) -> Truth | None:
@@ -448,8 +380,9 @@ class Pond(Changing):
         Raises:
             KeyError: the pond was not opened.
         """
-        instances = self._spec.instances if self._spec is not None else 0
-        return sharing(self.plan, self.manifest(), self.path, instances)
+        manifest = self.manifest()
+        instances = maps_in(self._spec, manifest)[0].instances if self._spec is not None else 0
+        return sharing(self.plan, manifest, self.path, instances)
 
     def why(self, name: str) -> Why:
         """Why nothing (more) comes out of a query, the main cause first; see `control.causes`.
@@ -466,14 +399,20 @@ class Pond(Changing):
         """How sinks, view and pruning fare, and a store that carries the pond's files, if one does."""
         if self._followers is None or self._carriage is None:
             return ()
-        found, carrier = self._followers.runner.status(), self._carriage.carrier
-        return found if carrier is None else [*found, FollowerStatus("files", self.manifest().n, 0, note=carrier.note)]
+        found, carrier = list(self._followers.runner.status()), self._carriage.carrier
+        if carrier is not None:
+            found.append(FollowerStatus("files", self.manifest().n, 0, note=carrier.note))
+        if self._moving is not None and self._moving.note is not None:
+            found.append(FollowerStatus("move", self.manifest().n, 0, note=self._moving.note))
+        return found
 
     def close(self) -> None:
         """Stop the followers and close the store; the Spark session stays as it was."""
+        if self._moving is not None:
+            self._moving.close()
         if self._followers is not None:
             self._followers.close()
-        self._driver = self._followers = self._truth = self._spec = None
+        self._moving = self._driver = self._followers = self._truth = self._spec = None
 
     def __enter__(self) -> Pond:
         return self

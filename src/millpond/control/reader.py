@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millpond.control.wiring import IDENTITY, Truth, open_store
+from millpond.control.wiring import IDENTITY, Truth, open_rows
 from millpond.errors import ForeignPondError, QueryTypeError, StoreError
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifests, load
@@ -53,7 +53,7 @@ def look_up(folder: Path, query: str, key: Sequence[str], store: str = "lmdb") -
     columns = key_columns(asked, key)
     if store == "memory":
         raise StoreError("The store `memory` is not seen from another process.", "Run the pond with `lmdb` or Redis.")
-    opened = open_store(store, truth, spec.buckets, read_only=True)
+    opened = open_rows(store, truth, spec, read_only=True)
     try:
         text, bucket = served_key(columns, 1, spec.buckets)
         return lookup(opened, query, text[0].as_py(), bucket[0].as_py())

@@ -16,12 +16,14 @@ from millpond.control.wiring import Truth
 from millpond.errors import QueryTypeError
 from millpond.log.manifest import Manifest
 from millpond.log.port import Log
-from millpond.log.records import ClaimRecord, EpochRecord, decode
+from millpond.log.records import ChangeRecord, ClaimRecord, EpochRecord, decode
+from millpond.model.changes import map_change_in
 from millpond.model.join import Join, Side
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
+from millpond.placement.moves import maps_in
 from millpond.plan.build import build_plan
 from millpond.plan.chain import before
 from millpond.runtime.due import Due, next_due
@@ -57,12 +59,22 @@ class Partition(msgspec.Struct, frozen=True):
     idle: bool
 
 
+class Remade(msgspec.Struct, frozen=True):
+    """The owners of buckets changed by record `n`, and why; the first epoch after it moves state. `after_us`: how long
+    after it that epoch was committed; None: it is not yet.
+    """
+
+    n: int
+    why: str
+    after_us: int | None = None
+
+
 class Tail(msgspec.Struct, frozen=True):
     """The newest records: how many `epochs`, whether they are `all` there ever were, and what they say of a query.
 
     `since` counts what came after record `applied_n`, the last that took an event. `at_us` is the writer's clock
     at the last epoch; `rows_n` the last record with rows; `host` and `pid` are of the driver that claimed last,
-    None where its claim is further back.
+    None where its claim is further back. `remade`: the change of owners after which there was one epoch at most.
     """
 
     epochs: int
@@ -74,6 +86,7 @@ class Tail(msgspec.Struct, frozen=True):
     rows_n: int | None = None
     host: str | None = None
     pid: int | None = None
+    remade: Remade | None = None
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -125,8 +138,9 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
     if isinstance(query, Query):
         group, plan = build_plan(spec.queries, spec.since, spec.left).of_query(name)
         mark_us = watermarks(manifest).get(query.stream, Watermark()).at(query.delay_us)
-        if not query.updating:  # whose rows leave with the events that change them
-            due = next_due(group, plan, manifest, Files(truth.folder), spec.instances)
+        if not query.updating and name not in spec.left.halted:  # whose rows leave with the events that change them
+            holding = maps_in(spec, manifest)[0].instances
+            due = next_due(group, plan, manifest, Files(truth.folder), holding)
     elif isinstance(query, Join):
         marks = {side.stream: _mark(manifest, side) for side in (query.right, query.left)}
         slower = min(query.streams, key=lambda name: (marks[name] is not None, marks[name] or 0))
@@ -144,7 +158,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         mark_us,
         _partitions(stream, manifest.max_time.get(stream.name, {}), manifest.idle.get(stream.name, [])),
         due,
-        manifest.quarantined.get(name, ""),
+        spec.left.halted.get(name) or manifest.quarantined.get(name, ""),
         is_running(tail),
         sink_cursor(query, truth.folder / "cursors"),
         tuple(f"{one.name}: {one.error}" for one in followers if one.error and one.name in followed),
@@ -158,12 +172,16 @@ def _mark(manifest: Manifest, side: Side) -> int | None:
 
 def _tail(log: Log, head: int, name: str) -> Tail:
     epochs, claim, at_us, applied_n, rows_n, n = 0, None, None, None, None, head
+    remade: Remade | None = None
     total = dict.fromkeys(Counts.__struct_fields__, 0)
     since = dict(total)
     for n in range(head, max(-1, head - RECORDS_READ), -1):
         record = decode(log.read(n) or b"").record
         if isinstance(record, ClaimRecord) and claim is None:
             claim = record
+        if isinstance(record, ChangeRecord) and epochs < 2 and remade is None:
+            change = map_change_in(record.change)
+            remade = None if change is None else Remade(n, change.why, None if at_us is None else at_us - record.at)
         if isinstance(record, EpochRecord):
             epochs += 1
             at_us = record.at if at_us is None else at_us
@@ -174,7 +192,7 @@ def _tail(log: Log, head: int, name: str) -> Tail:
                 total[what] += found.get(what, 0)
                 since[what] += found.get(what, 0) if applied_n is None else 0
     host, pid = (claim.host, claim.pid) if claim is not None else (None, None)
-    return Tail(epochs, n <= 0, Counts(**total), Counts(**since), applied_n, at_us, rows_n, host, pid)
+    return Tail(epochs, n <= 0, Counts(**total), Counts(**since), applied_n, at_us, rows_n, host, pid, remade)
 
 
 def _partitions(stream: Stream, newest: dict[str, int], idle: Sequence[str]) -> tuple[Partition, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -21,14 +21,17 @@ from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.placement.alignment import Owners, aligned_owners
-from millpond.placement.moves import maps_in
+from millpond.placement.moves import BucketMap, claimed_map
+from millpond.placement.places import OWN, Places, places_in
 from millpond.placement.slots import even_owners, hash_tags
+from millpond.reconfigure.catalog import in_force
 from millpond.runtime.carried import Carrier
+from millpond.runtime.followers.foreach import Foreach
 from millpond.runtime.followers.prune import PruneFollower
-from millpond.runtime.followers.rows import RowsReader, section_reader
+from millpond.runtime.followers.rows import section_reader
 from millpond.runtime.followers.runner import Runner, Runners
 from millpond.runtime.followers.shared_view import Settle, Share, SharedView
-from millpond.runtime.followers.sinks import MemoryTables, dead_letter_follower
+from millpond.runtime.followers.sinks import MemoryTables
 from millpond.runtime.followers.slots import SlotsWatch, Wanted
 from millpond.runtime.followers.view import ViewFollower
 from millpond.runtime.keyed import OpenRows
@@ -36,6 +39,7 @@ from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.file_store import FileStore
 from millpond.state.keyed import KeyedRows
+from millpond.state.sharded import ShardedStore
 from millpond.state.store import BucketStore
 
 IDENTITY = "pond.id"
@@ -66,14 +70,14 @@ class Followers(NamedTuple):
     runner: Runners
     tables: MemoryTables
     late_tables: MemoryTables
-    store: BucketStore | None
+    store: ShardedStore | None
     prune: PruneFollower
     joining: Joining
     slots: SlotsWatch | None = None
 
-    def wanted(self, owners: Owners) -> Wanted | None:
+    def wanted(self, now: BucketMap) -> Wanted | None:
         """Owners that fit the store's shards better, if it has several and slots moved; asks no store."""
-        return None if self.slots is None else self.slots.wanted(owners)
+        return None if self.slots is None else self.slots.wanted(now)
 
     def close(self, timeout: float = 30.0) -> None:
         """Stop the thread and close the store; one that hangs in a store is left behind with it."""
@@ -228,9 +232,43 @@ def _keyed_rows(address: str) -> KeyedRows:
 
 
 @cache
-def instance_store(address: str, pond: str, buckets: int) -> BucketStore:
+def instance_store(address: str, pond: str, buckets: int, places: Places = ()) -> BucketStore:
     """The store as an instance writes to it: opened once per worker process; the driver has looked at its settings."""
-    return network_store(address, pond, buckets, check=False)
+    if not places:
+        return network_store(address, pond, buckets, check=False)
+    return ShardedStore(lambda place: instance_store(address_at(place, address), pond, buckets), places)
+
+
+def address_at(place: str, own: str) -> str:
+    """The address of the store at a place; `own` is that of the pond.
+
+    Raises:
+        StoreError: the variable that the place names is not set here.
+    """
+    kind, _, variable = place.partition(":")
+    if kind != "env":
+        return place or own
+    if not os.environ.get(variable):
+        raise StoreError(f"Rows are kept in a store that the variable {variable} names, and it is not set.", "Set it.")
+    return os.environ[variable]
+
+
+def open_rows(address: str, truth: Truth, spec: PondSpec, *, read_only: bool = False) -> ShardedStore:
+    """The stores that keep the served rows of the pond `spec`, as one; `address` is that of its own store.
+
+    Raises:
+        ForeignPondError, StoreError: as `open_store`; a place is met when a bucket there is asked for.
+    """
+    def opened(place: str) -> BucketStore:
+        return open_store(address_at(place, address), truth, spec.buckets, read_only=read_only)
+
+    def fresh() -> Places:
+        return places_in(in_force(load(truth.log, truth.manifests)))
+
+    made = ShardedStore(opened, fresh() if read_only else places_in(spec), fresh if read_only else None)
+    for place in dict.fromkeys(made.places):
+        made.at(place)
+    return made
 
 
 def store_file(address: str, truth: Truth) -> Path | None:
@@ -244,8 +282,10 @@ def store_file(address: str, truth: Truth) -> Path | None:
 def follow(
     truth: Truth, queries: Sequence[AnyQuery], spec: PondSpec, store: str, settle: Settle,
     carrier: Carrier | None = None, grace_seconds: float = GRACE_SECONDS, streams: Iterable[Stream] = (),
+    functions: Mapping[str, Foreach] | None = None,
 ) -> Followers:  # fmt: skip
     """Sinks, view and pruning, not yet started; `streams` are those that are read, with their places of dead letters.
+    `functions` take the rows of queries whose sink is `foreach`.
 
     Raises:
         UnsupportedQuery, ForeignPondError, PlaceError, StoreError: a sink or the store does not fit.
@@ -254,25 +294,23 @@ def follow(
     runners = Runners(runner)
     read = section_reader(truth.folder)
     alone = partial(Runner, truth.log, truth.manifests)
-    joining = Joining(runners, alone, truth.pond, truth.folder / "cursors", read, partial(keyed_rows, store))
+    opens = partial(keyed_rows, store)
+    joining = Joining(runners, alone, truth.pond, truth.folder / "cursors", read, opens, functions or {})
     for query in queries:
         joining.add(query)
     for leaving in spec.left.leaving:
         joining.add_last(leaving)
     for name in spec.left.shadows:
         joining.compare(name, truth.manifest.n)
-    dead = RowsReader(read, "dead")
-    for stream in streams:
-        if stream.on_malformed.sink is not None:
-            runner.add(dead_letter_follower(stream.name, stream.on_malformed.sink, truth.pond, dead))
+    joining.add_letters(streams)
     opened = slots = None
     if joining.served:
-        opened = open_store(store, truth, spec.buckets)
+        opened = open_rows(store, truth, spec)
         if on_network(store):
-            number, owners = maps_in(spec, truth.manifest)[0]
-            share = Share(str(truth.folder), owners, spec.instances, dict(joining.served), -1, number)
-            slots = SlotsWatch(spec.buckets, spec.instances)
-            view = SharedView(opened, share, settle, start=truth.manifest.n, watch=slots)
+            now = claimed_map(spec, truth.manifest)
+            share = Share(str(truth.folder), now.owners, dict(joining.served), -1, now.number)
+            slots = SlotsWatch(spec.buckets)
+            view = SharedView(opened, share, settle, start=truth.manifest.n, watch=slots, places=partial(split, opened))
             joining.shared = view
             runners.join(Runner(truth.log, truth.manifests, [view], look_every=LOOK_SECONDS))
         else:
@@ -283,6 +321,11 @@ def follow(
     )
     runner.add(prune)
     return Followers(runners, joining.tables, joining.late_tables, opened, prune, joining, slots)
+
+
+def split(store: ShardedStore) -> Places:
+    """The place of each bucket, or () if all are in the pond's own store."""
+    return store.places if {*store.places} != {OWN} else ()
 
 
 def _lowest(runner: Runners) -> int:

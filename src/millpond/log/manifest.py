@@ -65,6 +65,13 @@ class Change(msgspec.Struct, frozen=True):
     change: str
 
 
+class Fed(msgspec.Struct, frozen=True):
+    """The value that rows of record `n` gave a parameter, as opaque JSON."""
+
+    n: int
+    value: str
+
+
 class Manifest(msgspec.Struct, frozen=True, dict=True):
     """The fold of records 0..n; n is -1 before the first record. Treat its maps as frozen.
 
@@ -88,6 +95,7 @@ class Manifest(msgspec.Struct, frozen=True, dict=True):
     idle: dict[str, list[str]] = {}
     quarantined: dict[str, str] = {}
     sections: dict[str, LiveSection] = {}
+    fed: dict[str, Fed] | msgspec.UnsetType = msgspec.UNSET
 
     def live(self, instance: int, group: str, kind: SectionKind) -> tuple[LiveSection, ...]:
         """Return the live sections of one kind that an instance wrote for a group, in log order."""
@@ -170,6 +178,9 @@ class _Draft:
             fields["quarantined"][query] = reason
             if not reason:
                 del fields["quarantined"][query]  # an empty reason lifts it
+        if record.fed:
+            before = {} if isinstance(fields["fed"], msgspec.UnsetType) else fields["fed"]
+            fields["fed"] = before | {name: Fed(record.n, value) for name, value in record.fed.items()}
         for receipt in record.receipts:
             for ordinal, section in enumerate(receipt.sections):
                 live = _located(record.n, receipt, ordinal, section)

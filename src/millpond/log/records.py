@@ -57,7 +57,8 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `file` is relative to the pond's folder; None: the delta is body[at : at + size]. `digest` is the SHA-256
     of the delta in hexadecimal. Only attempts that are named by a receipt of the log ever count.
-    `reasons`: by query, why it is to be quarantined, where that is more than what its count says.
+    `reasons`: by query, why it is to be quarantined, where that is more than what its count says. `fed`: what rows say
+    of parameters, until the record is made.
     """
 
     instance: int
@@ -70,6 +71,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     counts: dict[str, int] = {}
     fates: Fates = {}
     reasons: dict[str, str] = {}
+    fed: dict[str, tuple[int, list[str] | None]] = {}
 
 
 class ClaimRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="claim", kw_only=True):
@@ -107,7 +109,8 @@ class EpochRecord(
     """One Spark batch, made true.
 
     All times are event times in microseconds since 1970 UTC, except `at`: the writer's clock, informational.
-    `max_time` maps stream -> source partition -> largest event time ("*" for unordered sources).
+    `max_time` maps stream -> source partition -> largest event time ("*" for unordered sources). `fed`: parameters to
+    which rows of this epoch give another value from the next one on; opaque JSON.
     """
 
     n: int
@@ -129,6 +132,7 @@ class EpochRecord(
     fates: Fates = {}
     retired: tuple[str, ...] = ()
     quarantined: dict[str, str] = {}
+    fed: dict[str, str] = {}
 
 
 Record = ClaimRecord | ChangeRecord | EpochRecord

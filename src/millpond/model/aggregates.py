@@ -47,7 +47,7 @@ ACCURACY = 10_000
 """Spark's accuracy of an approximate percentile that states none."""
 
 
-class Aggregate(msgspec.Struct, frozen=True):
+class Aggregate(msgspec.Struct, frozen=True, cache_hash=True):
     """`function(argument) FILTER (WHERE filter)`; `argument` None is `count(*)`; `type` is the result's SQL type.
 
     `other` is the second argument of a function that has one, `parameters` are constants that it has besides, `more`

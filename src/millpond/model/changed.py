@@ -44,6 +44,29 @@ class Leaving(msgspec.Struct, frozen=True):
     n: int
 
 
+class Scaled(msgspec.Struct, frozen=True):
+    """What record `n` asked: so many instances, and which of them owns which buckets (runs as in the spec)."""
+
+    n: int
+    instances: int
+    owned: tuple[tuple[int, int], ...]
+
+
+class Feeding(msgspec.Struct, frozen=True):
+    """Where a parameter takes its values from, since record `n`: the rows that a query tells of its newest window."""
+
+    query: str
+    column: str
+    n: int
+
+
+class Recalled(msgspec.Struct, frozen=True):
+    """Retained events from `from_us` on are read again by the epoch after record `n`; -1: none are."""
+
+    n: int
+    from_us: int
+
+
 class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
     """What changes left behind.
 
@@ -51,10 +74,16 @@ class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
     queries whose rows do not leave. `times`: by which column the time of a stream is still observed that no query
     tells it by. `leaving`: dropped queries whose sinks may lag. `until_us`: for versions that were replaced, the time
     at and after which no window of theirs begins; `replaced`: whose version it was. `shadows`: for queries that are
-    tried in another version, what that one is called. `parameters`: values by name.
+    tried in another version, what that one is called. `parameters`: values by name. `recalled`: for versions of an
+    added query that tell windows before its own, the retained events that they begin with. `feeds`: parameters that
+    take their values from rows.
+
+    `halted`: queries that cost more than their budget, each with the reason; they are asked, but not answered.
 
     State is kept in the form it has: `signed` are groups that stay split by signature, however few filters are left;
     `apart` queries that came when a group had no room for one more filter, and are in a group so split beside it.
+    `scaled`: the instances that were asked for while it ran, for state may lie by an older one. `places`: where served
+    rows are kept, as in `Move`; (): all in the pond's own store.
     """
 
     last: int = -1
@@ -68,3 +97,8 @@ class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
     signed: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     shadows: dict[str, str] = {}
+    recalled: dict[str, Recalled] = {}
+    scaled: tuple[Scaled, ...] = ()
+    places: tuple[tuple[str, int], ...] = ()
+    feeds: dict[str, Feeding] = {}
+    halted: dict[str, str] = {}

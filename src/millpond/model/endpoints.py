@@ -7,8 +7,22 @@ import msgspec
 KEYED = "redis"
 """The format of a sink that writes rows under keys of their own in Redis."""
 
-SINKS = ("parquet", "json", "csv", "console", "noop", "memory", "kafka", KEYED)
+FOREACH = "foreach"
+"""The format of a sink that hands rows to a function of this process."""
+
+SINK_OPTIONS: dict[str, tuple[str, ...]] = {
+    KEYED: ("key", "type", "columns", "wrong.type", "address"),
+    "kafka": ("topic", "connection", "transactions"),
+    "postgres": ("table", "connection", "key"),
+    "webhook": ("connection", "rows"),
+}
+"""The options of sinks that a pond file may give, by format."""
+
+SINKS = ("parquet", "json", "csv", "console", "noop", "memory", FOREACH, "delta", *SINK_OPTIONS)
 """Formats a query's rows can be written in by this version."""
+
+IN_PROCESS = ("memory", FOREACH)
+"""Formats of sinks that only the process that runs a pond can give."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -26,7 +40,7 @@ class Source(msgspec.Struct, frozen=True):
         return Source(self.format, kept)
 
 
-_MANNERS = ("connection", "maxOffsetsPerTrigger", "failOnDataLoss")
+_MANNERS = ("connection", "maxOffsetsPerTrigger", "epochTarget", "failOnDataLoss")
 
 
 class Sink(msgspec.Struct, frozen=True):

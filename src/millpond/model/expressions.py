@@ -7,13 +7,14 @@ Spark evaluates, in the projection of the read, and which then behaves like a co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
+from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
 
-from millpond.model.types import digits_of, is_decimal
+from millpond.model.types import digits_of, element_of, is_decimal
 
 OPERATORS = {
     # three-valued logic; `ran` is true where its argument does not raise
@@ -50,7 +51,8 @@ class Literal(msgspec.Struct, frozen=True, tag_field="node", tag="literal"):
     """A constant as text (`float.hex` for floating types, so JSON keeps every bit); `None` is NULL.
 
     Integers are in base ten, decimals have all digits of their scale, timestamps are microseconds, dates days,
-    booleans `true` or `false`. Use `literal`.
+    booleans `true` or `false`. Use `literal`. A list of constants, which only a live parameter is, has the JSON of
+    their texts; see `listed`.
     """
 
     text: str | None
@@ -66,6 +68,48 @@ class Literal(msgspec.Struct, frozen=True, tag_field="node", tag="literal"):
         if self.type == "boolean":
             return self.text == "true"
         return float.fromhex(self.text) if self.type in ("float", "double") else int(self.text)
+
+
+    @property
+    def members(self) -> tuple[Literal, ...] | None:
+        """The constants of a list; None: it is no list."""
+        if not is_list(self.type):
+            return None
+        texts = msgspec.json.decode(self.text or "[]", type=tuple[str, ...])
+        return tuple(Literal(text, element_of(self.type)) for text in texts)
+
+
+def plain_of(constant: Literal) -> bool | int | float | str | list[int | float | str] | None:
+    """A constant, or a list of them, as JSON has it; a decimal as its text.
+
+    >>> plain_of(listed([literal(2, "bigint")], "bigint"))
+    [2]
+    """
+    members = constant.members
+    if members is not None:
+        return [one.text or "" if one.type == "string" else _number(one) for one in members]
+    value = constant.value
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def _number(constant: Literal) -> int | float:
+    value = constant.value
+    return value if isinstance(value, int | float) else 0
+
+
+def is_list(kind: str) -> bool:
+    """Whether a constant of this type is a list of constants."""
+    return kind.startswith("array<")
+
+
+def listed(members: Iterable[Literal], kind: str) -> Literal:
+    """Constants of type `kind`, none of them NULL, as a list: each once, in the order of their texts.
+
+    >>> [one.value for one in listed([literal(2, "int"), literal(1, "int")], "int").members or ()]
+    [1, 2]
+    """
+    texts = sorted({one.text for one in members if one.text is not None})
+    return Literal(msgspec.json.encode(texts).decode(), f"array<{kind}>")
 
 
 def literal(value: bool | int | float | str | Decimal | None, kind: str) -> Literal:
@@ -85,7 +129,7 @@ def literal(value: bool | int | float | str | Decimal | None, kind: str) -> Lite
     return Literal(str(value).lower() if isinstance(value, bool) else str(value), kind)
 
 
-class Call(msgspec.Struct, frozen=True, tag_field="node", tag="call"):
+class Call(msgspec.Struct, frozen=True, cache_hash=True, tag_field="node", tag="call"):
     """An operator applied to arguments; `type` is the type of its result.
 
     >>> a = Column("a", "int")
@@ -113,7 +157,9 @@ class Foreign(msgspec.Struct, frozen=True, tag_field="node", tag="foreign"):
 
 
 class Parameter(msgspec.Struct, frozen=True, tag_field="node", tag="parameter"):
-    """A live parameter: the constant that is in force in the epoch that evaluates it; it never raises."""
+    """A live parameter: the constant that is in force in the epoch that evaluates it; it never raises. A list of
+    constants is an option of `in`.
+    """
 
     name: str
     type: str
@@ -168,12 +214,8 @@ def replaced(expression: Expression, change: Callable[[Expression], Expression])
 
 
 def bound(expression: Expression, parameters: Mapping[str, Literal]) -> Expression:
-    """The expression with the constants of its parameters.
-
-    Raises:
-        KeyError: one of them has none.
-    """
-    return replaced(expression, lambda leaf: parameters[leaf.name] if isinstance(leaf, Parameter) else leaf)
+    """The expression with the constants of its parameters; those that have none stay."""
+    return replaced(expression, lambda leaf: parameters.get(leaf.name, leaf) if isinstance(leaf, Parameter) else leaf)
 
 
 def parameters_of(expression: Expression) -> frozenset[str]:
@@ -181,6 +223,7 @@ def parameters_of(expression: Expression) -> frozenset[str]:
     return frozenset(node.name for node in walk(expression) if isinstance(node, Parameter))
 
 
+@lru_cache(1 << 15)
 def columns_of(expression: Expression) -> frozenset[str]:
     """Names of the stream columns, projected ones included, that evaluating `expression` reads."""
     return frozenset(node.name for node in walk(expression) if isinstance(node, Column | Foreign))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millpond.errors import QueryTypeError
+from millpond.model.budget import Budget
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Expression
 from millpond.model.query import Named
@@ -52,7 +53,7 @@ class Side(msgspec.Struct, frozen=True):
         return (*self.keys, *self.values, *(() if self.where is None else (self.where,)))
 
 
-class Join(msgspec.Struct, frozen=True):
+class Join(msgspec.Struct, frozen=True, cache_hash=True):
     """A row for each pair of events with equal keys, equal windows (or times `Within` bounds) and a TRUE `condition`.
 
     A NULL in a key equals nothing. `condition`, `output` and `having` are over `left:i` and `right:i` (positions in the
@@ -73,6 +74,7 @@ class Join(msgspec.Struct, frozen=True):
     sink: Sink = Sink()
     text: str = ""
     most_pairs: int | msgspec.UnsetType = msgspec.UNSET
+    budget: Budget | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         types = [[key.type for key in side.keys] for side in (self.left, self.right)]

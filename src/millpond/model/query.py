@@ -8,6 +8,7 @@ import msgspec
 
 from millpond.errors import QueryTypeError
 from millpond.model.aggregates import Aggregate
+from millpond.model.budget import Budget
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression
 from millpond.model.functions import UserFunction
@@ -45,7 +46,7 @@ class Deduplication(msgspec.Struct, frozen=True):
     within_us: int
 
 
-class Query(msgspec.Struct, frozen=True):
+class Query(msgspec.Struct, frozen=True, cache_hash=True):
     """One windowed aggregation over one stream.
 
     `keys` and the aggregates' arguments and filters are over the stream's columns. `output` and `having`
@@ -79,6 +80,7 @@ class Query(msgspec.Struct, frozen=True):
     emit: str | msgspec.UnsetType = msgspec.UNSET
     correct_us: int | msgspec.UnsetType = msgspec.UNSET
     deduplicate: Deduplication | msgspec.UnsetType = msgspec.UNSET
+    budget: Budget | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def of_event(self) -> tuple[Expression, ...]:

@@ -6,13 +6,14 @@ from typing import TypeAlias
 
 import msgspec
 
+from millpond.model.budget import Budget
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Expression
 from millpond.model.join import Join
 from millpond.model.query import Named, Query
 
 
-class Selection(msgspec.Struct, frozen=True):
+class Selection(msgspec.Struct, frozen=True, cache_hash=True):
     """A query without a window: each event that WHERE takes leaves as one row of `output`, in the epoch that read it.
 
     `where` and `output` are over the stream's columns. It has no key, so it is not served, and no delay, so nothing
@@ -25,6 +26,7 @@ class Selection(msgspec.Struct, frozen=True):
     where: Expression | None = None
     sink: Sink = Sink()
     text: str = ""
+    budget: Budget | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ class PondSpec(msgspec.Struct, frozen=True):
     @property
     def meaning(self) -> PondSpec:
         """The spec without what does not change an answer: texts, how streams are read, who owns which bucket."""
-        plain = [msgspec.structs.replace(query, text="") for query in self.asked]
+        plain = [msgspec.structs.replace(query, text="", budget=msgspec.UNSET) for query in self.asked]
         streams = tuple(sorted((stream.meaning for stream in self.streams), key=lambda stream: stream.name))
         return PondSpec.of(streams, plain, self.instances, self.buckets)
 

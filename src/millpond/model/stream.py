@@ -57,6 +57,19 @@ class Malformed(msgspec.Struct, frozen=True):
     ratio: float | None = None
 
 
+class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a stream keeps for queries that come later, longer than those in force need it; durations of event time.
+
+    `slices_us`: cells of slices; `grain_us`: slices are cut at its multiples too (0: only at edges of windows);
+    `events_us`: events, with `columns` and those that queries in force read.
+    """
+
+    slices_us: int = 0
+    events_us: int = 0
+    grain_us: int = 0
+    columns: tuple[str, ...] = ()
+
+
 class Stream(msgspec.Struct, frozen=True):
     """A named source of events with its columns.
 
@@ -64,7 +77,7 @@ class Stream(msgspec.Struct, frozen=True):
     `max_ahead_us`: an event later than the driver's clock by more than this is dead (None: none is).
     `made_of`: Spark makes it of other streams while it reads them; it has no source of its own. `rows_of`: its events
     are the rows of a query of the same pond, an epoch later; see `plan.chain`. `malformed`: what becomes of records
-    that do not parse, where its source tells them apart.
+    that do not parse, where its source tells them apart. `retain`: what is kept for queries that come later.
     """
 
     name: str
@@ -75,6 +88,12 @@ class Stream(msgspec.Struct, frozen=True):
     made_of: Derivation | msgspec.UnsetType = msgspec.UNSET
     rows_of: str | msgspec.UnsetType = msgspec.UNSET
     malformed: Malformed | msgspec.UnsetType = msgspec.UNSET
+    retain: Retention | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def retention(self) -> Retention:
+        """What is kept for queries that come later."""
+        return Retention() if isinstance(self.retain, msgspec.UnsetType) else self.retain
 
     @property
     def on_malformed(self) -> Malformed:
@@ -95,6 +114,27 @@ class Stream(msgspec.Struct, frozen=True):
     def upstream(self) -> str | None:
         """The query whose rows are its events; None: it is read, or derived."""
         return None if isinstance(self.rows_of, msgspec.UnsetType) else self.rows_of
+
+
+def check_retention(stream: Stream) -> None:
+    """Refuse times that cannot be, and columns that are not there.
+
+    Raises:
+        QueryTypeError: a duration is negative or empty, or a column is missing.
+    """
+    kept = stream.retention
+    for name, value in (("slices", kept.slices_us), ("events", kept.events_us), ("grain", kept.grain_us)):
+        if not 0 <= value < _LONGEST_US:
+            raise QueryTypeError(f"{name} of the stream {stream.name} cannot be retained so.", "Write '1 hour'.")
+    missing = sorted({*kept.columns} - {field.name for field in stream.columns})
+    if missing or (kept.columns and not kept.events_us):
+        raise QueryTypeError(
+            f"The stream {stream.name} cannot retain {', '.join(missing or kept.columns)}.",
+            "Name columns that it has, and how long events are kept ('retain.events').",
+        )
+
+
+_LONGEST_US = 1 << 60
 
 
 def check_order(stream: Stream) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from millpond.errors import CorruptError
 from millpond.model.spec import PondSpec
+from millpond.placement.runs import of_runs, runs_of
 from millpond.placement.slots import even_owners
 
 Owners: TypeAlias = tuple[int, ...]
@@ -130,15 +131,6 @@ def _spare(homes: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], shard: i
     return int(of[np.argmin(counts[of, homes[of]] - counts[of, shard])])
 
 
-def runs_of(owners: Iterable[int]) -> Runs:
-    """The runs of equal owners.
-
-    >>> runs_of((0, 0, 1, 0))
-    ((0, 2), (1, 1), (0, 1))
-    """
-    return tuple((instance, len(list(run))) for instance, run in groupby(owners))
-
-
 def owners_in(spec: PondSpec) -> Owners:
     """The instance of each bucket of a pond.
 
@@ -156,7 +148,7 @@ def owners_of_runs(runs: Runs, buckets: int, instances: int) -> Owners:
     Raises:
         CorruptError: they are not as many as the buckets and instances.
     """
-    owners = tuple(instance for instance, count in runs for _ in range(count))
+    owners = of_runs(runs)
     if len(owners) != buckets or not {*owners} <= {*range(instances)}:
         raise CorruptError("The stored owners of the pond's buckets are not those of its spec.", "Restore the log.")
     return owners

@@ -1,4 +1,5 @@
-"""How buckets change their owners: the map in force by the log, and who must take over state from whom. Pure.
+"""How buckets change their owners, and how many owners there are: the map in force by the log, and who must take over
+state from whom. Pure.
 
 A change of the map is a record. The first epoch after it makes the state of every instance whose buckets changed
 anew, from the sections of the instances that owned these buckets before; its own record names the new sections and
@@ -10,40 +11,57 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from millpond.log.manifest import Manifest
-from millpond.model.changes import map_change_in
+from millpond.model.changed import Scaled
+from millpond.model.changes import MapChange, Scale, map_change_in
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import Owners, owners_in, owners_of_runs
 
 
 class BucketMap(NamedTuple):
-    """The instance of each bucket, and the record that said so; 0: it is as when the pond was made."""
+    """The instance of each bucket, how many instances there are, and the record that said so; 0: it is as when the pond
+    was made.
+    """
 
     number: int
     owners: Owners
+    instances: int
 
 
-def bucket_maps(born: Owners, instances: int, manifest: Manifest) -> tuple[BucketMap, BucketMap]:
+def bucket_maps(
+    born: Owners, instances: int, manifest: Manifest, scaled: Sequence[Scaled] = ()
+) -> tuple[BucketMap, BucketMap]:
     """The map by which state lies, and the one for the next epoch; `born` are the owners that the pond was made with.
 
-    A change that no epoch has followed yet ends with the driver that wrote it.
+    A change that no epoch has followed yet ends with the driver that wrote it; what was asked for, `scaled`, does not.
 
     Raises:
         CorruptError: a stored map is not one of these buckets and instances.
     """
-    lies = now = BucketMap(0, born)
-    for one in manifest.changes:
-        change = map_change_in(one.change)
-        if change is not None:
-            now = BucketMap(one.n, owners_of_runs(change.owned, len(born), instances))
-            if one.n == manifest.map:
-                lies = now
-    return lies, now
+    changes = {one.n: change for one in manifest.changes if (change := map_change_in(one.change)) is not None}
+    every: dict[int, MapChange | Scale | Scaled] = {one.n: one for one in scaled} | changes
+
+    def map_of(number: int) -> BucketMap:
+        if number not in every:
+            return BucketMap(0, born, instances)
+        change = every[number]
+        count = instances if isinstance(change.instances, msgspec.UnsetType) else change.instances
+        return BucketMap(number, owners_of_runs(change.owned, len(born), count), count)
+
+    return map_of(manifest.map), map_of(max(every, default=0))
 
 
 def maps_in(spec: PondSpec, manifest: Manifest) -> tuple[BucketMap, BucketMap]:
     """The same of a pond that was asked `spec`."""
-    return bucket_maps(owners_in(spec), spec.instances, manifest)
+    return bucket_maps(owners_in(spec), spec.instances, manifest, spec.left.scaled)
+
+
+def claimed_map(spec: PondSpec, manifest: Manifest) -> BucketMap:
+    """The map for the next epoch after a claim behind the manifest's record."""
+    kept = tuple(change for change in manifest.changes if change.n == manifest.map)
+    return maps_in(spec, msgspec.structs.replace(manifest, changes=kept))[1]
 
 
 def sources(before: Sequence[int], after: Sequence[int]) -> dict[int, tuple[int, ...]]:

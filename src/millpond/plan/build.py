@@ -1,8 +1,16 @@
-"""Queries in, plan out: the only way to make a plan. Pure and deterministic, whatever the order of queries."""
+"""Queries in, plan out: the only way to make a plan. Pure and deterministic, whatever the order of queries.
+
+What a query asks is found once, and a group whose queries are the same is the same value, so that one more query costs
+what it changes (`docs/design/0031-what-a-query-costs.md`). Memos never change an answer: all that goes in is frozen.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -19,6 +27,7 @@ from millpond.model.expressions import (
     columns_of,
     conjunction,
     may_raise,
+    walk,
 )
 from millpond.model.join import Join, Side
 from millpond.model.query import Query
@@ -44,31 +53,84 @@ def build_plan(
         QueryTypeError: two queries have the same name.
         UnsupportedQuery: two queries tell the time of one stream by different columns.
     """
-    ordered = sorted(queries, key=lambda query: query.name)
+    ordered = tuple(sorted(queries, key=lambda query: query.name))
     names = [query.name for query in ordered]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise QueryTypeError(f"The query name {min(twice)!r} is used twice.", "Give each query its own name.")
-    windowed = [query for query in ordered if isinstance(query, Query)]
+    if len({*names}) < len(names):
+        twice = min(name for name, often in Counter(names).items() if often > 1)
+        raise QueryTypeError(f"The query name {twice!r} is used twice.", "Give each query its own name.")
+    since, left = since_us or {}, left or Changed()
+    spans = tuple(
+        _Span(since.get(name), left.until_us.get(name), name in left.apart, name in left.recalled) for name in names
+    )
+    return _planned(ordered, spans, tuple(sorted(left.times.items())), left.signed)
+
+
+class _Span(NamedTuple):
+    """What changes say of one query: the windows that it answers, whether it is in a group beside another, and whether
+    it began with retained events.
+    """
+
+    since_us: int | None
+    until_us: int | None
+    apart: bool
+    recalled: bool
+
+
+@lru_cache(8)
+def _planned(
+    ordered: tuple[AnyQuery, ...], spans: tuple[_Span, ...], times: tuple[tuple[str, str], ...], signed: tuple[str, ...]
+) -> Plan:  # fmt: skip
+    """The plan of what follows from queries and changes alone; those before and after a change are asked for often."""
     selections = tuple(query for query in ordered if isinstance(query, Selection))
     joins = [query for query in ordered if isinstance(query, Join)]
-    left = left or Changed()
-    _check_event_times([*windowed, *joins], left.times)
-    groups: dict[tuple[object, ...], list[Query]] = {}
-    for query in windowed:
-        identity = _identity(query)
+    check_event_times((*(query for query in ordered if isinstance(query, Query)), *joins), dict(times))
+    groups: dict[tuple[object, ...], tuple[list[Query], list[_Span]]] = {}
+    for query, span in zip(ordered, spans, strict=True):
+        if not isinstance(query, Query):
+            continue
+        identity = _asked_of(query).identity
         if query.window == RUNNING:  # what was counted before a query came may lack its measures
-            identity = (*identity, "running", (since_us or {}).get(query.name))
-        if query.name in left.apart:
+            identity = (*identity, "running", span.since_us)
+        if span.apart:
             identity = (*identity, "signed")
-        groups.setdefault(identity, []).append(query)
-    made = (_group(fingerprint(identity), members, since_us or {}, left) for identity, members in groups.items())
+        if span.recalled:  # made of retained events: nobody shares what it begins with
+            identity = (*identity, "recalled", query.name)
+        members, theirs = groups.setdefault(identity, ([], []))
+        members.append(query)
+        theirs.append(span)
+    made = [_group(_named(identity), tuple(some), tuple(theirs), signed) for identity, (some, theirs) in groups.items()]
     sides = (identity_of(join, side) for join in joins for side in join.sides)
-    joined = plan_joins(joins, since_us or {}, {identity: fingerprint(identity) for identity in sides})
+    begun = {query.name: span.since_us for query, span in zip(ordered, spans, strict=True) if span.since_us is not None}
+    joined = plan_joins(joins, begun, {identity: fingerprint(identity) for identity in sides})
     return Plan(
-        tuple(made), selections or msgspec.UNSET, joined if joins else msgspec.UNSET,
-        tuple(sorted(left.times.items())) or msgspec.UNSET,
+        tuple(made), selections or msgspec.UNSET, joined if joins else msgspec.UNSET, times or msgspec.UNSET
     )  # fmt: skip
+
+
+class _Wanted(NamedTuple):
+    """What one query asks of its group, whoever else is in it: the rest of a plan is finding places."""
+
+    identity: tuple[object, ...]
+    presence: Measure
+    measures: tuple[tuple[Measure, ...], ...]
+
+
+_QUERIES_KNOWN = 1 << 14
+"""Of so many queries it is remembered what they ask."""
+
+
+@lru_cache(_QUERIES_KNOWN)
+def _asked_of(query: Query) -> _Wanted:
+    presence = presence_filter(query)
+    measures = (
+        () if reads_events(query, aggregate) else measures_of(aggregate, presence) for aggregate in query.aggregates
+    )
+    return _Wanted(_identity(query), Measure("count", None, presence), tuple(measures))
+
+
+@lru_cache(_QUERIES_KNOWN)
+def _named(identity: tuple[object, ...]) -> str:
+    return fingerprint(identity)
 
 
 def _identity(query: Query) -> tuple[object, ...]:
@@ -94,8 +156,12 @@ def _order(window: Window) -> tuple[int, ...]:
     return 0, window.size_us, window.slide_us, window.offset_us
 
 
-def _check_event_times(queries: Iterable[Query | Join], watched: Mapping[str, str]) -> None:
-    """A stream has one watermark, so all its queries must tell time by the same column."""
+def check_event_times(queries: Iterable[AnyQuery], watched: Mapping[str, str]) -> None:
+    """A stream has one watermark, so all its queries must tell time by the same column, as must those `watched` by.
+
+    Raises:
+        UnsupportedQuery: two do not.
+    """
     columns = dict(watched)
     asked = ((query, side) for query in queries for side in _timed(query))
     for query, side in asked:
@@ -108,12 +174,26 @@ def _check_event_times(queries: Iterable[Query | Join], watched: Mapping[str, st
             )
 
 
-def _timed(query: Query | Join) -> Iterable[Query | Side]:
-    return query.sides.values() if isinstance(query, Join) else (query,)
+def _timed(query: AnyQuery) -> Iterable[Query | Side]:
+    if isinstance(query, Join):
+        return query.sides.values()
+    return () if isinstance(query, Selection) else (query,)
 
 
-def _group(identity: str, queries: list[Query], since_us: Mapping[str, int], left: Changed) -> GroupPlan:
+_groups: WeakValueDictionary[tuple[object, ...], GroupPlan] = WeakValueDictionary()
+"""Groups of plans that are in use, by all they are made of: what a change leaves alone is taken from here."""
+
+
+def _group(identity: str, queries: tuple[Query, ...], spans: tuple[_Span, ...], signed: tuple[str, ...]) -> GroupPlan:
     """`queries` agree in stream, event time and keys."""
+    split = identity in signed or spans[0].apart
+    found = _groups.get((identity, queries, spans, split))
+    if found is None:
+        found = _groups[identity, queries, spans, split] = _new_group(identity, queries, spans, split)
+    return found
+
+
+def _new_group(identity: str, queries: Sequence[Query], spans: Sequence[_Span], split: bool) -> GroupPlan:
     delays = sorted({query.late_after_us for query in queries})
     windows = sorted({query.window for query in queries}, key=_order)
     measures: dict[Measure, int] = {}
@@ -122,19 +202,16 @@ def _group(identity: str, queries: list[Query], since_us: Mapping[str, int], lef
         return measures.setdefault(measure, len(measures))
 
     plans = []
-    for query in queries:
-        presence = presence_filter(query)
+    for query, span in zip(queries, spans, strict=True):
+        wanted = _asked_of(query)
         plans.append(
             QueryPlan(
                 query,
-                position(Measure("count", None, presence)),
-                tuple(
-                    () if reads_events(query, aggregate) else tuple(map(position, measures_of(aggregate, presence)))
-                    for aggregate in query.aggregates
-                ),
+                position(wanted.presence),
+                tuple(tuple(map(position, some)) for some in wanted.measures),
                 delays.index(query.late_after_us),
-                msgspec.UNSET if query.window == RUNNING else since_us.get(query.name, msgspec.UNSET),
-                left.until_us.get(query.name, msgspec.UNSET),
+                msgspec.UNSET if query.window == RUNNING or span.since_us is None else span.since_us,
+                msgspec.UNSET if span.until_us is None else span.until_us,
             )
         )
     return GroupPlan(
@@ -149,7 +226,7 @@ def _group(identity: str, queries: list[Query], since_us: Mapping[str, int], lef
         _log_of(queries, tuple(measures)) or msgspec.UNSET,
         queries[0].deduplicate,
         tallies_asked(queries) or msgspec.UNSET,
-        True if identity in left.signed or queries[0].name in left.apart else msgspec.UNSET,
+        True if split else msgspec.UNSET,
     )
 
 
@@ -173,8 +250,13 @@ def reads_events(query: Query, aggregate: Aggregate) -> bool:
     return aggregate.logged or isinstance(query.window, Framed)
 
 
-def logged_of(query: Query) -> Iterator[tuple[tuple[Expression, ...], Expression | None]]:
+@lru_cache(_QUERIES_KNOWN)
+def logged_of(query: Query) -> tuple[tuple[tuple[Expression, ...], Expression | None], ...]:
     """What is answered from events: values, with the filter of their rows."""
+    return tuple(_logged_of(query))
+
+
+def _logged_of(query: Query) -> Iterator[tuple[tuple[Expression, ...], Expression | None]]:
     presence = presence_filter(query)
     if isinstance(query.window, Framed):
         yield query.of_event, presence
@@ -189,6 +271,7 @@ def logged_of(query: Query) -> Iterator[tuple[tuple[Expression, ...], Expression
             yield from ((one.values, one.filter) for one in measures_of(aggregate, presence))
 
 
+@lru_cache(_QUERIES_KNOWN)
 def presence_filter(query: Query) -> Expression | None:
     """Rows that take part in a query: WHERE is TRUE and nothing the query evaluates for them raises.
 
@@ -231,17 +314,16 @@ def needed_foreign(plan: Plan, stream: str) -> tuple[Foreign, ...]:
     return tuple(found[key] for key in sorted(found))
 
 
-def _foreign(expression: Expression) -> Iterable[Foreign]:
-    if isinstance(expression, Foreign):
-        yield expression
-    elif isinstance(expression, Call):
-        for arg in expression.args:
-            yield from _foreign(arg)
+@lru_cache(1 << 15)
+def _foreign(expression: Expression) -> tuple[Foreign, ...]:
+    return tuple(node for node in walk(expression) if isinstance(node, Foreign))
 
 
 def _expressions(plan: Plan, stream: str) -> Iterable[Expression]:
     if stream in plan.watched:
         yield Column(plan.watched[stream], "timestamp")
+    kept = plan.retained_of(stream)
+    yield from () if kept is None else kept.columns
     for group in plan.groups:
         if group.stream != stream:
             continue

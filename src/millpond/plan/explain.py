@@ -52,6 +52,7 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
             lines.append(f"  {stream} is derived from {', '.join(origin.reads)}, {once}: {columns}")
             lines.append(f"    {origin.text}")
         lines += [line for one in declared if one.name == stream for line in _times_of(one)]
+        lines += [line for one in declared if one.name == stream for line in _retained_of(plan, one)]
     for group in plan.groups:
         lines += ["", *_group(plan, group)]
     for stream in streams:
@@ -78,6 +79,17 @@ def _times_of(stream: Stream) -> Iterator[str]:
         yield f"    an event more than {duration(stream.max_ahead_us)} ahead of the clock is dead"
 
 
+def _retained_of(plan: Plan, stream: Stream) -> Iterator[str]:
+    kept, events = stream.retention, plan.retained_of(stream.name)
+    if kept.slices_us or kept.grain_us:
+        cut = f", cut at multiples of {duration(kept.grain_us)}" if kept.grain_us else ""
+        lasting = f"for {duration(kept.slices_us)}" if kept.slices_us else "as long as windows need them"
+        yield f"    slices are retained {lasting}{cut}"
+    if events is not None:
+        names = ", ".join(column.name for column in events.columns)
+        yield f"    events are retained for {duration(events.kept_us)}, shared by all that may come: {names}"
+
+
 def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
     keys = ", ".join(render(key) for key in group.keys) or "nothing"
     filters = list(dict.fromkeys(measure.filter for measure in group.measures if measure.filter is not None))
@@ -91,7 +103,7 @@ def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:
         least = duration(group.gaps_us[0])
         yield f"  atoms     split where a key has no event for more than {least}: a session is a run of them"
     elif group.sliding:
-        yield f"  edges     {'none' if group.windows == (RUNNING,) else edges_text(group.sliding)}"
+        yield f"  edges     {'none' if group.windows == (RUNNING,) else edges_text(group.cuts)}"
     delays = [duration(delay) if delay < NEVER_LATE_US else "none: nothing is late" for delay in group.delays_us]
     yield f"  delays    {', '.join(delays)}"
     how = "cells are kept by signature" if group.signed else "each evaluated once per event"
@@ -155,7 +167,7 @@ def _marginal(plan: Plan, group: GroupPlan, query: Query, measures: int) -> Iter
         yield "finer atoms" if others and min(others) > group.gaps_us[0] else "no finer atoms"
     else:
         before = edges_per_hour([window for window in same_group if isinstance(window, Sliding)])
-        more = edges_per_hour(group.sliding)[0] - before[0]
+        more = edges_per_hour(group.cuts)[0] - before[0]
         yield f"{rate_text(more)} more {'edge' if more == 1 else 'edges'} per hour" if more > 0 else "no more edges"
     columns = set(needed_columns(plan, query.stream)) - set(needed_columns(build_plan(rest), query.stream))
     if columns:

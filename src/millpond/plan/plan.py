@@ -8,16 +8,17 @@ from functools import cached_property
 
 import msgspec
 
-from millpond.model.expressions import Expression
+from millpond.model.expressions import Column, Expression
 from millpond.model.query import Deduplication, Query
 from millpond.model.selection import AnyQuery, Selection
+from millpond.model.stream import Retention
 from millpond.model.windows import Counted, Framed, Session, Sliding, Window
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import Joins
 from millpond.plan.tallies import Tally
 
 
-class Measure(msgspec.Struct, frozen=True, dict=True):
+class Measure(msgspec.Struct, frozen=True, cache_hash=True, dict=True):
     """Something that is counted or summed once per key and slice, however many queries ask for it.
 
     `kind` is count, sum, squares, power3, power4 (sums of powers), products (sum of `value` times `other`), min, max
@@ -100,11 +101,11 @@ SIGNED_FROM = 17
 """A group with so many distinct filters keeps cells by signature (see `state.signatures`), not columns by filter."""
 
 
-class GroupPlan(msgspec.Struct, frozen=True, dict=True):
+class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
     """All queries with the same stream, event time and key: they share dictionary, edges, measures, slices.
 
     Or session windows over the same events by the same key: they share dictionary, measures, atoms. `signatures`: its
-    cells are split by signature, however few filters are left.
+    cells are split by signature, however few filters are left. `retain`: what is kept longer than queries need it.
     """
 
     id: str
@@ -119,6 +120,7 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
     deduplicate: Deduplication | msgspec.UnsetType = msgspec.UNSET
     tallied: tuple[Tally, ...] | msgspec.UnsetType = msgspec.UNSET
     signatures: bool | msgspec.UnsetType = msgspec.UNSET
+    retain: Retention | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def tallies(self) -> tuple[Tally, ...]:
@@ -139,6 +141,17 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
     def sliding(self) -> tuple[Sliding, ...]:
         """Its windows, if they are cut into slices."""
         return tuple(window for window in self.windows if isinstance(window, Sliding))
+
+    @property
+    def retention(self) -> Retention:
+        """What is kept for queries that come later."""
+        return Retention() if isinstance(self.retain, msgspec.UnsetType) else self.retain
+
+    @cached_property
+    def cuts(self) -> tuple[Sliding, ...]:
+        """The windows at whose edges slices are cut; those of the grain are windows that nobody asked for."""
+        grain = self.retention.grain_us
+        return (*self.sliding, Sliding(grain, grain)) if grain else self.sliding
 
     @cached_property
     def celled(self) -> tuple[QueryPlan, ...]:
@@ -179,16 +192,41 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True):
         return tuple(dict.fromkeys(measure.base for measure in kept)) if self.signed else kept
 
 
+class KeptEvents(msgspec.Struct, frozen=True, dict=True):
+    """The events that a stream retains, for so long of event time, with these columns."""
+
+    stream: str
+    event_time: str
+    columns: tuple[Column, ...]
+    kept_us: int
+
+    @cached_property
+    def id(self) -> str:
+        """Twelve hex digits under which they are kept, whatever their columns."""
+        return fingerprint(("retained", self.stream))
+
+
 class Plan(msgspec.Struct, frozen=True):
     """Every group of the pond, its stateless queries and its joins, in a fixed order.
 
-    `timed`: streams, and by which column their times are observed though no query tells them any more.
+    `timed`: streams, and by which column their times are observed though no query tells them any more. `kept`: events
+    that streams retain.
     """
 
     groups: tuple[GroupPlan, ...]
     stateless: tuple[Selection, ...] | msgspec.UnsetType = msgspec.UNSET
     joined: Joins | msgspec.UnsetType = msgspec.UNSET
     timed: tuple[tuple[str, str], ...] | msgspec.UnsetType = msgspec.UNSET
+    kept: tuple[KeptEvents, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def retained(self) -> tuple[KeptEvents, ...]:
+        """The events that streams retain."""
+        return () if isinstance(self.kept, msgspec.UnsetType) else self.kept
+
+    def retained_of(self, stream: str) -> KeptEvents | None:
+        """The events that one stream retains, if it does."""
+        return next((kept for kept in self.retained if kept.stream == stream), None)
 
     @property
     def watched(self) -> dict[str, str]:
@@ -224,6 +262,12 @@ class Plan(msgspec.Struct, frozen=True):
     def id(self) -> str:
         """Twelve hex digits: equal plans have equal ids."""
         return fingerprint(self)
+
+    def event_time_of(self, stream: str) -> str | None:
+        """By which column the time of a stream is told or observed; None: by none."""
+        told = (group.event_time for group in self.groups if group.stream == stream)
+        logs = (log.event_time for log in self.joins.logs_of(stream))
+        return next(told, None) or next(logs, None) or self.watched.get(stream)
 
     def of_query(self, name: str) -> tuple[GroupPlan, QueryPlan]:
         """The group and the plan of a query with windows.

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
+import msgspec
+
 from millpond.model.expressions import Expression, render
 from millpond.model.query import Query
 from millpond.model.windows import RUNNING, Framed, length_us
@@ -39,8 +41,8 @@ class Price(NamedTuple):
     @property
     def edges(self) -> tuple[Fraction, Fraction]:
         """Edges per hour of event time before and after, at most."""
-        before = Fraction(0) if self.before is None else edges_per_hour(self.before.sliding)[0]
-        return before, edges_per_hour(self.group.sliding)[0]
+        before = Fraction(0) if self.before is None else edges_per_hour(self.before.cuts)[0]
+        return before, edges_per_hour(self.group.cuts)[0]
 
     @property
     def kept_us(self) -> tuple[int, int]:
@@ -54,8 +56,9 @@ class Price(NamedTuple):
 
 
 def kept_us(group: GroupPlan) -> int:
-    """How long cells of a group are needed, µs of event time; atoms, from the last event of their session."""
-    return max((length_us(plan.query.window) + plan.query.late_after_us for plan in group.celled), default=0)
+    """How long cells of a group are kept, µs of event time; atoms, from the last event of their session."""
+    needed = max((length_us(plan.query.window) + plan.query.late_after_us for plan in group.celled), default=0)
+    return max(needed, group.retention.slices_us)
 
 
 def price(plan: Plan, query: Query) -> Price:
@@ -66,6 +69,8 @@ def price(plan: Plan, query: Query) -> Price:
     """
     group, mine = build_plan([*plan.asked, query]).of_query(query.name)
     before = next((found for found in plan.groups if found.id == group.id), None)
+    if before is not None:
+        group = msgspec.structs.replace(group, retain=before.retain)
     known = {measure: _askers(before, measure) for measure in (before.measures if before is not None else ())}
     asked = [group.measures[place] for place in dict.fromkeys((mine.presence, *(i for p in mine.measures for i in p)))]
     if isinstance(query.window, Framed):  # it counts nothing by slice, but has its filter
@@ -126,6 +131,8 @@ def _lines(found: Price) -> Iterator[str]:
     what = ": its longest window, with its delay and as long as it is corrected"
     if not any(plan.query.corrected_for_us for plan in group.queries):
         what = ": its longest window and delay"
+    if 0 < group.retention.slices_us == kept_us(group):
+        what = ": what the stream retains"
     if group.gaps_us:
         what = f" after the last event of a session{what.replace('window', 'gap')}"
     if isinstance(query.window, Framed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import msgspec
 
@@ -27,6 +28,7 @@ class Tally(msgspec.Struct, frozen=True):
     filters: tuple[Expression, ...]
 
 
+@lru_cache(1 << 14)
 def keeps_tallies(query: Query) -> bool:
     """Whether the query is answered from tallies: its windows are cut into slices, and nothing needs its events."""
     asked = [aggregate for aggregate in query.aggregates if aggregate.logged]

@@ -13,12 +13,15 @@ import msgspec
 from millpond.errors import ChangeRefused
 from millpond.log.manifest import Manifest
 from millpond.model.changed import Asked
+from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING, Session, Sliding
-from millpond.plan.build import build_plan
+from millpond.plan.build import check_event_times
+from millpond.plan.complete import tells_complete, with_complete
+from millpond.plan.feeds import fed_type, member_type, newest_by
 from millpond.plan.parameters import Constant, constant_of, parameters_in
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.beginnings import beginning
@@ -28,13 +31,16 @@ from millpond.reconfigure.changes import (
     Discard,
     Drop,
     End,
+    Feed,
+    Halt,
     Pause,
     Promote,
     Resume,
     SetParameter,
     Shadow,
 )
-from millpond.reconfigure.lifecycle import check_move, query_of
+from millpond.reconfigure.coverage import incomplete_for, recall_for
+from millpond.reconfigure.lifecycle import check_feeds, check_move, query_of
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.tasks import Watermark
 
@@ -62,8 +68,16 @@ def add(
         raise ChangeRefused(f"{query.name!r} reads like a version of a query.", f"Use a name without {_ABOVE}.")
     _check_parameters(pond.spec, query)
     fresh = _new(pond.spec, streams)
-    since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, fresh, told_by)
-    build_plan((*pond.spec.asked, query), pond.spec.since, pond.spec.left)  # refuses another event time
+    plan = plan_of(pond.spec)
+    since = beginning(pond.spec, plan, pond.manifest, query, fresh, told_by)
+    check_event_times((*pond.spec.asked, query), pond.spec.left.times)
+    if isinstance(query, Query) and isinstance(since, int):
+        recall = recall_for(plan, query, since, pond.manifest)
+        partial = incomplete_for(query, since if recall is None else recall, pond.manifest)
+        if recall is not None or partial is not None:
+            since = _first_start(pond.spec, query, since)
+            early = (msgspec.UNSET if us is None else us for us in (recall, partial))
+            return Add(Asked.of(query), fresh, since, who, -1, (), False, *early)
     return Add(Asked.of(query), fresh, since, who)
 
 
@@ -114,10 +128,16 @@ def alter(
     old = query_of(pond.spec, query.name)
     _check_parameters(pond.spec, query)
     query = _in_place_of(old, query)
+    if isinstance(query, Query) and newest_by(query) is None:
+        check_feeds(pond.spec, query.name, "altered so")
     fresh = _new(pond.spec, streams)
     if isinstance(old, Selection) or isinstance(query, Selection) or keeps_state(old, query):
         return Alter(Asked.of(query), fresh, who=who)
-    assert isinstance(old, Query) and isinstance(query, Query)
+    if not isinstance(old, Query) or not isinstance(query, Query):
+        raise ChangeRefused(
+            f"{query.name} would join other events, or others of them would have a partner.",
+            "Change its outputs and HAVING, of an inner join its condition too; else add it under another name.",
+        )
     since = beginning(pond.spec, plan_of(pond.spec), pond.manifest, query, fresh, told_by)
     until: int | msgspec.UnsetType = msgspec.UNSET
     if not isinstance(since, msgspec.UnsetType) and _hands_over(old, query):
@@ -135,6 +155,30 @@ def param(pond: Pond, name: str, value: Constant, who: str = "") -> SetParameter
     """
     known = pond.spec.left.parameters.get(name)
     return SetParameter(name, constant_of(name, value, None if known is None else known.type), who)
+
+
+def feed(pond: Pond, name: str, query: str, column: str, who: str = "") -> Feed:
+    """A live parameter takes its values from rows of a query from now on, until it is set: of a list all that are in
+    the rows of the newest window, otherwise the greatest of them.
+
+    Raises:
+        ChangeRefused: there is no such parameter, query or column, or its rows do not tell which window is the newest.
+    """
+    known, asked = pond.spec.left.parameters.get(name), query_of(pond.spec, query)
+    if known is None:
+        raise ChangeRefused(f"The parameter {name} has no value.", "Set a first one, with `pond.param`.")
+    found = next((item for item in asked.output if item.name == column), None)
+    if found is None or member_type(found.expression.type) != fed_type(known):
+        raise ChangeRefused(
+            f"{query} has no column {column} for the parameter {name}, which is {known.type}.",
+            f"Name one of type {fed_type(known)}; its columns are {', '.join(item.name for item in asked.output)}.",
+        )
+    if not isinstance(asked, Query) or asked.changing or newest_by(asked) is None:
+        raise ChangeRefused(
+            f"The rows of {query} do not tell which of them are the newest, once for all.",
+            "Feed from a query with windows whose rows leave once, and SELECT the window, or its end.",
+        )
+    return Feed(name, query, column, who)
 
 
 def _check_parameters(spec: PondSpec, query: AnyQuery) -> None:
@@ -183,6 +227,16 @@ def promote(pond: Pond, name: str, who: str = "") -> Promote:
     return Promote(name, who)
 
 
+def halt(pond: Pond, name: str, why: str, who: str = "") -> Halt:
+    """A query that costs more than its budget is answered no more.
+
+    Raises:
+        ChangeRefused: there is none, it is quarantined already, or others read its rows.
+    """
+    check_move(pond.spec, name, "halt")
+    return Halt(name, why, who)
+
+
 def discard(pond: Pond, name: str, who: str = "") -> Discard:
     """The shadow of a query goes.
 
@@ -194,7 +248,13 @@ def discard(pond: Pond, name: str, who: str = "") -> Discard:
 
 
 def keeps_state(old: AnyQuery, new: AnyQuery) -> bool:
-    """Whether two versions differ only in what is made of the state: HAVING, outputs, texts."""
+    """Whether two versions differ only in what is made of the state: HAVING, outputs, texts; of joins that tell pairs
+    only also their condition, which each pair is asked once.
+    """
+    if isinstance(old, Join) and isinstance(new, Join):
+        told = msgspec.structs.replace(old, having=new.having, output=new.output, text=new.text)
+        condition = new.condition if old.kind == "inner" else old.condition
+        return msgspec.structs.replace(told, condition=condition, most_pairs=new.most_pairs) == new
     if not isinstance(old, Query) or not isinstance(new, Query):
         return False
     return msgspec.structs.replace(old, having=new.having, output=new.output, text=new.text) == new
@@ -226,11 +286,13 @@ def _new(spec: PondSpec, streams: Sequence[Stream]) -> tuple[Stream, ...]:
 
 
 def _in_place_of(old: AnyQuery, new: AnyQuery) -> AnyQuery:
-    """The new version with the sinks of the old one.
+    """The new version with the sinks of the old one; it says whether rows are complete if that did.
 
     Raises:
         ChangeRefused: its rows do not fit where they go.
     """
+    if tells_complete(old) and not tells_complete(new):
+        new = with_complete(new)
     if type(old) is not type(new) or old.streams != new.streams:
         raise ChangeRefused(
             f"{new.name} would be a query of another kind, or of another stream.",
@@ -243,9 +305,8 @@ def _in_place_of(old: AnyQuery, new: AnyQuery) -> AnyQuery:
             f"The rows of {new.name} would have other columns, or of other types.",
             "Add it under another name, then drop this one.",
         )
-    if isinstance(old, Selection) and isinstance(new, Selection):
-        return msgspec.structs.replace(new, sink=old.sink)
-    assert isinstance(old, Query) and isinstance(new, Query)
+    if not isinstance(old, Query) or not isinstance(new, Query):
+        return msgspec.structs.replace(new, sink=old.sink, budget=old.budget)
     if old.changing or new.changing or RUNNING in (old.window, new.window):
         raise ChangeRefused(
             f"The rows of {new.name} may change, and those that were told could not be taken back.",
@@ -256,7 +317,7 @@ def _in_place_of(old: AnyQuery, new: AnyQuery) -> AnyQuery:
             f"{new.name} is served, and its rows would have another key or window.",
             "Add it under another name, then drop this one.",
         )
-    return msgspec.structs.replace(new, sink=old.sink, serve=old.serve, late=old.late)
+    return msgspec.structs.replace(new, sink=old.sink, serve=old.serve, late=old.late, budget=old.budget)
 
 
 def _hands_over(old: Query, new: Query) -> bool:

@@ -13,12 +13,15 @@ from millpond.log.protocol import Run
 from millpond.log.records import ChangeRecord
 from millpond.model.selection import Selection
 from millpond.model.spec import PondSpec
+from millpond.placement.alignment import Owners
 from millpond.plan.build import build_plan, needed_columns
+from millpond.plan.feeds import feeds_of
 from millpond.plan.late import late_asks
 from millpond.plan.parameters import with_parameters
 from millpond.plan.plan import Plan
-from millpond.reconfigure.catalog import applied, shadow_name
-from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, End, Promote, Shadow, change_text
+from millpond.plan.retention import with_retention
+from millpond.reconfigure.catalog import applied, not_answered, shadow_name
+from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, End, Halt, Promote, Shadow, change_text
 from millpond.runtime.epoch import Setting
 
 
@@ -47,8 +50,18 @@ _STATE = ("segment", "keys", "events", "tallies")
 
 def plan_of(spec: PondSpec) -> Plan:
     """How the queries in force are answered together; a stateless query that is paused is not asked at all."""
-    asked = (query for query in spec.asked if not (isinstance(query, Selection) and query.name in spec.left.paused))
-    return build_plan(asked, spec.since, spec.left)
+    halted = not_answered(spec)
+    asked = (
+        query for query in spec.asked
+        if query.name not in halted and not (isinstance(query, Selection) and query.name in spec.left.paused)
+    )  # fmt: skip
+    return with_retention(build_plan(asked, spec.since, spec.left), spec.streams)
+
+
+def setting_of(pond: str, folder: Path, cache: Path, spec: PondSpec, owners: Owners) -> Setting:
+    """The setting in which the pond `spec` begins, without a layout; `owners` of buckets as it was made with them."""
+    bare = Setting(pond, str(folder), str(cache), spec.streams, build_plan(()), None, spec.instances, owners)
+    return arranged(bare, spec)
 
 
 def arranged(setting: Setting, spec: PondSpec) -> Setting:
@@ -56,19 +69,24 @@ def arranged(setting: Setting, spec: PondSpec) -> Setting:
     left = spec.left
     replaced = tuple(sorted(left.replaced.items()))
     paused = frozenset(left.paused) | {name for name, of in replaced if of in left.paused}
+    still = {name: value for name, value in left.parameters.items() if name not in left.feeds}
     return setting._replace(
-        streams=spec.streams, plan=with_parameters(plan_of(spec), left.parameters), paused=paused, replaced=replaced,
+        streams=tuple(stream for stream in spec.streams if stream.upstream not in left.halted),
+        plan=with_parameters(plan_of(spec), still), paused=paused, replaced=replaced,
         parameters=tuple(sorted(left.parameters.items())),
+        recalled=tuple((name, one.n, one.from_us) for name, one in sorted(left.recalled.items())),
+        scaled=left.scaled,
+        fed=feeds_of(left.feeds, left.parameters, spec.asked),
     )  # fmt: skip
 
 
 def change_record(spec: PondSpec, change: Change, run: Run, writer: str, at_us: int) -> ChangeRecord:
     """The record of a change to the pond `spec`: whatever no query in force is answered from any more goes with it."""
     change = msgspec.structs.replace(change, before=spec.left.last)
-    if isinstance(change, Add | Alter | Drop | End | Shadow | Discard):
+    if isinstance(change, Add | Alter | Drop | End | Shadow | Discard | Halt):
         change = _in_form(spec, change)
     after = plan_of(applied(spec, run.n, change))
-    lifted = sorted({*lifted_by(change)} & {*run.manifest.quarantined})
+    lifted = [name for name in sorted(run.manifest.quarantined) if lifts(change, name)]
     return ChangeRecord(
         n=run.n,
         writer=writer,
@@ -80,19 +98,21 @@ def change_record(spec: PondSpec, change: Change, run: Run, writer: str, at_us: 
     )
 
 
-def lifted_by(change: Change) -> tuple[str, ...]:
-    """Names that another version has, or none, after the change: what raised under them is no more."""
+def lifts(change: Change, quarantined: str) -> bool:
+    """Whether another version has that name after the change, or none: what raised under it is no more."""
     match change:
-        case Drop() | Promote():
-            return change.name, shadow_name(change.name)
+        case Drop():
+            return quarantined == change.name or quarantined.startswith(f"{change.name}@")
+        case Promote():
+            return quarantined in (change.name, shadow_name(change.name))
         case Discard() | Shadow():
-            return (shadow_name(change.name),)
+            return quarantined == shadow_name(change.name)
         case Alter() | End():
-            return (change.name,)
-    return ()
+            return quarantined == change.name
+    return False
 
 
-def _in_form(spec: PondSpec, change: Add | Alter | Drop | End | Shadow | Discard) -> Change:
+def _in_form(spec: PondSpec, change: Add | Alter | Drop | End | Shadow | Discard | Halt) -> Change:
     """The change under which all state keeps the form it has: cells by filter, or split by signature."""
     before = {group.id: group for group in plan_of(spec).groups}
     after = [group for group in plan_of(applied(spec, 0, change)).groups if group.id in before]
@@ -112,7 +132,7 @@ def clear_tables(cache: Path, gone: Collection[str]) -> None:
 
 
 def orphaned(plan: Plan, manifest: Manifest) -> tuple[str, ...]:
-    """The live sections of state that no group, and no side of a join, of the plan reads."""
-    kept = {group.id for group in plan.groups} | {log.id for log in plan.joins.logs}
+    """The live sections of state that neither a group nor a side of a join reads, nor a stream retains."""
+    kept = {group.id for group in plan.groups} | {log.id for log in plan.joins.logs} | {one.id for one in plan.retained}
     sections = manifest.sections.values()
     return tuple(section.id for section in sections if section.kind in _STATE and section.group not in kept)

@@ -35,7 +35,8 @@ def beginnings(
     by_name = {query.name: query for query in queries}
     since = {query.name: known.since[query.name] for query in queries if query.name in known.since}
     order, upstream = levels(streams, queries), {stream.name: stream.upstream for stream in streams}
-    lines = chained_lines(build_plan(queries), streams, manifest, watermarks(manifest))
+    chained = any(upstream.values())  # else nobody's lines depend on the plan
+    lines = chained_lines(build_plan(queries), streams, manifest, watermarks(manifest)) if chained else {}
     new = set(queries) - set(known.asked)
     for query in sorted(new, key=lambda query: max(order[stream] for stream in query.streams)):
         starts = []

@@ -11,13 +11,15 @@ from millpond.errors import CorruptError
 from millpond.log.manifest import Manifest
 from millpond.log.port import Log
 from millpond.log.records import ChangeRecord, decode
-from millpond.model.changed import Asked, Changed, Leaving
+from millpond.model.changed import Asked, Changed, Feeding, Leaving, Recalled, Scaled
+from millpond.model.changes import Move, Scale
 from millpond.model.endpoints import Sink
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, from_json
 from millpond.model.stream import Stream
+from millpond.plan.complete import early_version
 from millpond.reconfigure.changes import (
     Add,
     Alter,
@@ -25,6 +27,8 @@ from millpond.reconfigure.changes import (
     Discard,
     Drop,
     End,
+    Feed,
+    Halt,
     Pause,
     Promote,
     Resume,
@@ -52,7 +56,7 @@ def in_force(manifest: Manifest) -> PondSpec:
     spec = from_json(manifest.spec)
     for found in manifest.changes:
         change = change_of(found.change)
-        if change is not None:
+        if change is not None and found.n > spec.left.last:  # a claim keeps that by which state lies, and repeats it
             spec = applied(spec, found.n, change)
     return spec
 
@@ -60,11 +64,11 @@ def in_force(manifest: Manifest) -> PondSpec:
 def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
     """The spec after a change in record `n`."""
     left = _with(spec.left, last=n)
-    if isinstance(change, Add | Alter | Drop | End | Shadow | Discard):
+    if isinstance(change, Add | Alter | Drop | End | Shadow | Discard | Halt):
         left = _with(left, signed=tuple(sorted({*left.signed, *change.signed})))
     match change:
         case Add():
-            return _added(spec, left, change)
+            return _added(spec, left, n, change)
         case Drop():
             return _dropped(spec, left, n, change)
         case Pause():
@@ -81,18 +85,40 @@ def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
             return _swapped(spec, left, change.name)
         case Discard():
             return _discarded(spec, left, change.name)
+        case Halt():
+            return _asking(spec, _with(left, halted=left.halted | {change.name: change.why}), spec.asked)
         case SetParameter():
-            return _asking(spec, _with(left, parameters=left.parameters | {change.name: change.value}), spec.asked)
+            feeds = {name: fed for name, fed in left.feeds.items() if name != change.name}
+            parameters = left.parameters | {change.name: change.value}
+            return _asking(spec, _with(left, parameters=parameters, feeds=feeds), spec.asked)
+        case Feed():
+            feeds = left.feeds | {change.name: Feeding(change.query, change.column, n)}
+            return _asking(spec, _with(left, feeds=feeds), spec.asked)
+        case Scale():
+            asked = Scaled(n, change.instances, change.owned)
+            return _asking(spec, _with(left, scaled=(*left.scaled, asked)), spec.asked)
+        case Move():
+            return _asking(spec, _with(left, places=change.places), spec.asked)
 
 
-def _added(spec: PondSpec, left: Changed, change: Add) -> PondSpec:
-    since = dict(spec.since)
+def _added(spec: PondSpec, left: Changed, n: int, change: Add) -> PondSpec:
+    since, asked = dict(spec.since), [change.asked.query]
     if not isinstance(change.since_us, msgspec.UnsetType):
         since[change.name] = change.since_us
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
     leaving = tuple(one for one in left.leaving if one.asked.query.name != change.name)
     apart = (*left.apart, change.name) if change.apart else left.apart
-    return _asking(spec, _with(left, leaving=leaving, apart=apart), (*spec.asked, change.asked.query), streams, since)
+    query, recall = change.asked.query, change.recall_us if isinstance(change.recall_us, int) else None
+    from_us = change.incomplete_us if isinstance(change.incomplete_us, int) else recall
+    if from_us is not None and isinstance(query, Query) and isinstance(change.since_us, int):
+        early = version_name(change.name, 0)
+        asked.append(_leaving_off(early_version(query, recall), early))
+        since[early] = from_us
+        left = _with(
+            left, until_us=left.until_us | {early: change.since_us}, replaced=left.replaced | {early: change.name},
+            recalled=left.recalled | {early: Recalled(-1, from_us) if recall is None else Recalled(n, recall)},
+        )  # fmt: skip
+    return _asking(spec, _with(left, leaving=leaving, apart=apart), (*spec.asked, *asked), streams, since)
 
 
 def _dropped(spec: PondSpec, left: Changed, n: int, change: Drop) -> PondSpec:
@@ -104,10 +130,20 @@ def _dropped(spec: PondSpec, left: Changed, n: int, change: Drop) -> PondSpec:
         until_us={name: until for name, until in left.until_us.items() if name not in versions},
         replaced={name: of for name, of in left.replaced.items() if name not in versions},
         shadows={name: shadow for name, shadow in left.shadows.items() if name != change.name},
+        halted={name: why for name, why in left.halted.items() if name != change.name},
     )  # fmt: skip
     asked = tuple(query for query in spec.asked if query.name not in {change.name, *versions})
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
     return _asking(spec, left, asked, streams)
+
+
+def not_answered(spec: PondSpec) -> frozenset[str]:
+    """Queries that are quarantined for what they cost, with their versions and shadows."""
+    left = spec.left
+    if not left.halted:
+        return frozenset()
+    versions = {name for name, of in left.replaced.items() if of in left.halted}
+    return frozenset({*left.halted, *versions, *(left.shadows.get(name, name) for name in left.halted)})
 
 
 def _altered(spec: PondSpec, left: Changed, change: Alter) -> PondSpec:
@@ -230,7 +266,7 @@ def _asking(
     """
     queries = tuple(asked)
     used = {stream for query in queries for stream in query.streams}
-    told = times_told(queries)
+    told = times_told(query for query in queries if query.name not in left.halted)
     times = {stream: time for stream, time in (spec.left.times | times_told(spec.asked)).items() if stream not in told}
     kept = tuple(stream for stream in streams or spec.streams if stream.name in used or is_read(stream))
     names, chosen = {query.name for query in queries}, spec.since if since is None else since
@@ -242,15 +278,19 @@ def _asking(
         changed=_with(
             left, times={stream: time for stream, time in times.items() if stream in {s.name for s in kept}},
             apart=tuple(name for name in left.apart if name in names),
+            recalled={name: n for name, n in left.recalled.items() if name in names},
         ),
     )  # fmt: skip
 
 
-def still_leaving(spec: PondSpec, lagging: tuple[Leaving, ...]) -> PondSpec:
-    """The spec that remembers, of the queries that were dropped, only those whose sinks have rows to come."""
+def still_leaving(spec: PondSpec, lagging: tuple[Leaving, ...], lies: int) -> PondSpec:
+    """The spec that remembers, of the queries that were dropped, only those whose sinks have rows to come, and of the
+    instances that were asked for no more than the map by which state `lies` and newer ones.
+    """
     if isinstance(spec.changed, msgspec.UnsetType):
         return spec
-    return msgspec.structs.replace(spec, changed=_with(spec.left, leaving=lagging))
+    scaled = tuple(one for one in spec.left.scaled if one.n >= lies or one is spec.left.scaled[-1])
+    return msgspec.structs.replace(spec, changed=_with(spec.left, leaving=lagging, scaled=scaled))
 
 
 def seen(spec: PondSpec) -> PondSpec:

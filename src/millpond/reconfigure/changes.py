@@ -15,6 +15,7 @@ import msgspec
 
 from millpond.errors import CorruptError
 from millpond.model.changed import Asked
+from millpond.model.changes import Move, Scale, kind_of
 from millpond.model.expressions import Literal
 from millpond.model.stream import Stream
 
@@ -22,23 +23,37 @@ OTHERS = frozenset({"map"})
 """Kinds of changes that are not of queries."""
 
 
-class Add(msgspec.Struct, frozen=True, tag_field="kind", tag="add", omit_defaults=True):
-    """A query more. `streams`: those it reads that the pond did not have; `since_us`: its first window starts there or
-    later (UNSET: nothing that it reads has been read before).
-    """
+class _Asking(msgspec.Struct, frozen=True):
+    """What begins with a query that is asked."""
 
     asked: Asked
+
+    @property
+    def name(self) -> str:
+        """The query's name."""
+        return self.asked.query.name
+
+
+class Add(_Asking, frozen=True, tag_field="kind", tag="add", omit_defaults=True):
+    """A query more. `streams`: those it reads that the pond did not have; `since_us`: its first window starts there or
+    later (UNSET: nothing that it reads has been read before). `recall_us`: windows that start there or later, but
+    before `since_us`, are answered by a version of its own that begins with the events that its stream retained.
+    `incomplete_us`: so are those that start there or later, and say that they are not complete.
+    """
+
     streams: tuple[Stream, ...] = ()
     since_us: int | msgspec.UnsetType = msgspec.UNSET
     who: str = ""
     before: int = -1
     signed: tuple[str, ...] = ()
     apart: bool = False
+    recall_us: int | msgspec.UnsetType = msgspec.UNSET
+    incomplete_us: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
-    def name(self) -> str:
-        """The query's name."""
-        return self.asked.query.name
+    def whole_us(self) -> int | msgspec.UnsetType:
+        """The earliest start of a window that is answered, and whole."""
+        return self.since_us if isinstance(self.recall_us, msgspec.UnsetType) else self.recall_us
 
 
 class Drop(msgspec.Struct, frozen=True, tag_field="kind", tag="drop", omit_defaults=True):
@@ -69,14 +84,13 @@ class Resume(msgspec.Struct, frozen=True, tag_field="kind", tag="resume", omit_d
     before: int = -1
 
 
-class Alter(msgspec.Struct, frozen=True, tag_field="kind", tag="alter", omit_defaults=True):
+class Alter(_Asking, frozen=True, tag_field="kind", tag="alter", omit_defaults=True):
     """Another version of a query, under its name.
 
     `since_us`: the new version's first window starts there or later; UNSET: as the old one's. `until_us`: no window of
     the old version starts there or later, and it answers those before; UNSET: it ends at once.
     """
 
-    asked: Asked
     streams: tuple[Stream, ...] = ()
     since_us: int | msgspec.UnsetType = msgspec.UNSET
     until_us: int | msgspec.UnsetType = msgspec.UNSET
@@ -84,11 +98,6 @@ class Alter(msgspec.Struct, frozen=True, tag_field="kind", tag="alter", omit_def
     before: int = -1
     signed: tuple[str, ...] = ()
     apart: bool = False
-
-    @property
-    def name(self) -> str:
-        """The query's name."""
-        return self.asked.query.name
 
 
 class End(msgspec.Struct, frozen=True, tag_field="kind", tag="end", omit_defaults=True):
@@ -100,22 +109,16 @@ class End(msgspec.Struct, frozen=True, tag_field="kind", tag="end", omit_default
     signed: tuple[str, ...] = ()
 
 
-class Shadow(msgspec.Struct, frozen=True, tag_field="kind", tag="shadow", omit_defaults=True):
+class Shadow(_Asking, frozen=True, tag_field="kind", tag="shadow", omit_defaults=True):
     """Another version beside a query, on shared state, whose rows are only compared. Both answer windows that start at
     `since_us` or later (UNSET: all that the query answers); earlier ones are left to the query as it was.
     """
 
-    asked: Asked
     since_us: int | msgspec.UnsetType = msgspec.UNSET
     who: str = ""
     before: int = -1
     signed: tuple[str, ...] = ()
     apart: bool = False
-
-    @property
-    def name(self) -> str:
-        """The query's name."""
-        return self.asked.query.name
 
 
 class Promote(msgspec.Struct, frozen=True, tag_field="kind", tag="promote", omit_defaults=True):
@@ -135,6 +138,16 @@ class Discard(msgspec.Struct, frozen=True, tag_field="kind", tag="discard", omit
     signed: tuple[str, ...] = ()
 
 
+class Halt(msgspec.Struct, frozen=True, tag_field="kind", tag="halt", omit_defaults=True):
+    """A query is quarantined, for it costs more than its budget: it is answered no more, and its state goes."""
+
+    name: str
+    why: str
+    who: str = ""
+    before: int = -1
+    signed: tuple[str, ...] = ()
+
+
 class SetParameter(msgspec.Struct, frozen=True, tag_field="kind", tag="param", omit_defaults=True):
     """Another value of a live parameter."""
 
@@ -144,17 +157,24 @@ class SetParameter(msgspec.Struct, frozen=True, tag_field="kind", tag="param", o
     before: int = -1
 
 
-Change: TypeAlias = Add | Drop | Pause | Resume | Alter | End | Shadow | Promote | Discard | SetParameter
+class Feed(msgspec.Struct, frozen=True, tag_field="kind", tag="feed", omit_defaults=True):
+    """A live parameter takes its values from a column of the rows that a query tells of its newest window, from the
+    epoch after these on, until it is set.
+    """
+
+    name: str
+    query: str
+    column: str
+    who: str = ""
+    before: int = -1
+
+
+Change: TypeAlias = (
+    Add | Drop | Pause | Resume | Alter | End | Shadow | Promote | Discard | SetParameter | Feed | Scale | Move | Halt
+)
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder: msgspec.json.Decoder[Change] = msgspec.json.Decoder(Change)
-
-
-class _Kind(msgspec.Struct):
-    kind: str = ""
-
-
-_kind = msgspec.json.Decoder(_Kind)
 
 
 def change_text(change: Change) -> str:
@@ -169,7 +189,7 @@ def change_of(text: str) -> Change | None:
         CorruptError: no version of a change that is known here.
     """
     try:
-        if _kind.decode(text).kind in OTHERS:
+        if kind_of(text) in OTHERS:
             return None
         return _decoder.decode(text)
     except msgspec.MsgspecError as error:

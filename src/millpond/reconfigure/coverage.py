@@ -5,21 +5,30 @@ So a new query is whole from the latest of these times on, each the earliest amo
 
   measures     since when some query has each measure, with a delay as long: its events were taken
   delay        since when some query has this delay: lateness classes tell which events are late for it
-  edges        since when time is cut at the starts, and at the ends, of its windows
-  retention    how far back some query needs its slices, and its events if they are asked for
+  edges        since when time is cut at the starts, and at the ends, of its windows; at a stream's grain it always was
+  retention    how far back some query needs its slices, and its events if they are asked for, or a stream retains them
+
+What a stream retains is said once, where it is declared, so it has been so since the stream's first event. A query for
+which slices do not suffice may begin with the events that its stream retained: see `recalled_from`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from millpond.log.manifest import Manifest
+from millpond.model.expressions import parameters_of
 from millpond.model.query import Query
+from millpond.model.selection import expressions_of
 from millpond.model.windows import RUNNING, Sliding
-from millpond.plan.build import build_plan, logged_of
-from millpond.plan.plan import GroupPlan, Plan, QueryPlan, measures_read
+from millpond.plan.build import build_plan, logged_of, needed_columns, needed_foreign
+from millpond.plan.complete import tells_complete
+from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, measures_read
 from millpond.plan.tallies import keeps_tallies
+from millpond.runtime.epoch import watermarks
 from millpond.runtime.holistic import needs_events
-from millpond.runtime.horizon import needed_from
+from millpond.runtime.horizon import needed_from, retained_from
+from millpond.runtime.retained import columns_in, retained_sections
 from millpond.runtime.tasks import Watermark
 
 
@@ -35,36 +44,48 @@ def covered_from(plan: Plan, query: Query, mark: Watermark) -> int | None:
     group = next((group for group in plan.groups if group.id == alone.id), None)
     if group is None:
         return None
-    found = [_retained(group.celled, mark), *_known(group, query, {measure.id for measure in alone.measures})]
+    if not {*alone.measures} <= {*group.measures}:
+        return None
+    found = [_retained(group, group.celled, mark), *_known(group, query, alone.measures)]
     if any(map(needs_events, alone.queries)):
-        found.append(_retained([one for one in group.queries if needs_events(one)], mark))
+        needing = [one for one in group.queries if needs_events(one)]
+        found.append(_needed([needed_from([one], mark) for one in needing], needing))
     return None if None in found else max(time for time in found if time is not None)
 
 
-def _retained(plans: Iterable[QueryPlan], mark: Watermark) -> int | None:
-    """From when on some of the queries needs all slices, so that none of them is gone."""
-    times = []
-    for plan in plans:
-        needed = needed_from([plan], mark)
-        times.append(plan.from_us if needed is None else max(plan.from_us, needed))
+def _retained(group: GroupPlan, plans: Sequence[QueryPlan], mark: Watermark) -> int | None:
+    """From when on all slices are there, since some of the queries needs them, or its stream has retained them."""
+    return _needed([retained_from(group, [plan], mark) for plan in plans], plans)
+
+
+def _needed(from_us: Iterable[int | None], plans: Iterable[QueryPlan]) -> int | None:
+    """The earliest of the times from which on something is kept for a query; since it is in force, that is."""
+    times = (
+        plan.from_us if needed is None else max(plan.from_us, needed)
+        for needed, plan in zip(from_us, plans, strict=True)
+    )
     return min(times, default=None)
 
 
-def _known(group: GroupPlan, query: Query, measures: Iterable[str]) -> Iterator[int | None]:
-    """For each thing that the query needs, since when some query in force has it."""
+def _known(group: GroupPlan, query: Query, measures: Collection[Measure]) -> Iterator[int | None]:
+    """For each thing that the query needs, since when some query in force has it; a grain was always there."""
     patient = [plan for plan in group.queries if plan.query.late_after_us >= query.late_after_us]
     delays = [plan.from_us for plan in patient if plan.query.late_after_us == query.late_after_us]
     yield min(delays, default=None)
     has: dict[object, int] = {}
+    celled = {plan.query.name for plan in group.celled}
+    wanted = {place: measure for place, measure in enumerate(group.measures) if measure in measures}
     for plan in patient:
-        for one in (*(group.measures[i].id for i in measures_read([plan])), *logged_of(plan.query)):
+        counted = (wanted[i] for i in measures_read([plan]) if i in wanted) if plan.query.name in celled else ()
+        for one in (*counted, *logged_of(plan.query)):
             has[one] = min(plan.from_us, has.get(one, plan.from_us))
     for one in (*measures, *logged_of(query)):
         yield has.get(one)
     assert isinstance(query.window, Sliding)
-    window = query.window
+    window, grain = query.window, group.retention.grain_us
     for phase in {window.offset_us, (window.offset_us + window.size_us) % window.slide_us}:
-        yield min((plan.from_us for plan in group.celled if _cuts(plan, phase, window.slide_us)), default=None)
+        if not grain or phase % grain or window.slide_us % grain:
+            yield min((plan.from_us for plan in group.celled if _cuts(plan, phase, window.slide_us)), default=None)
 
 
 def _cuts(plan: QueryPlan, phase_us: int, step_us: int) -> bool:
@@ -74,3 +95,53 @@ def _cuts(plan: QueryPlan, phase_us: int, step_us: int) -> bool:
         return False
     edges = window.offset_us, window.offset_us + window.size_us
     return any(not (phase_us - edge) % window.slide_us for edge in edges)
+
+
+def recalled_from(plan: Plan, query: Query, manifest: Manifest, mark: Watermark) -> int | None:
+    """The event time from which on every event that `query` may take is retained, with all columns that it needs;
+    None: none is, or the query cannot be made of them.
+
+    It can, if its windows are of fixed size and its rows leave once. A parameter in a filter had other values then, and
+    what only Spark evaluates is not retained.
+    """
+    kept, newest = plan.retained_of(query.stream), mark.max_time_us
+    sliced = isinstance(query.window, Sliding) and query.window != RUNNING
+    if kept is None or newest is None or not sliced or query.changing or query.deduplicated is not None:
+        return None
+    alone = build_plan([query])
+    judged = [part for part in expressions_of(query) if parameters_of(part)]
+    if judged or kept.event_time != query.event_time or needed_foreign(alone, query.stream):
+        return None
+    needed = {*needed_columns(alone, query.stream)}
+    if not needed <= {column.name for column in kept.columns}:
+        return None
+    lacking = (one for one in retained_sections(manifest, kept) if not needed <= {*columns_in(one)})
+    return max([newest - kept.kept_us, *(last for one in lacking if isinstance(last := one.info["last"], int))])
+
+
+def recall_for(plan: Plan, query: Query, since_us: int, manifest: Manifest) -> int | None:
+    """From when on retained events make windows whole that slices do not; None: that would answer none more.
+
+    `since_us`: from when on windows are whole without.
+    """
+    mark = watermarks(manifest).get(query.stream, Watermark())
+    recall = recalled_from(plan, query, manifest, mark)
+    if recall is None or recall >= since_us:
+        return None
+    open_us = _open_from(query, mark)
+    first = recall if open_us is None else max(recall, open_us)
+    assert isinstance(query.window, Sliding)
+    return recall if first + (query.window.offset_us - first) % query.window.slide_us < since_us else None
+
+
+def incomplete_for(query: Query, whole_us: int, manifest: Manifest) -> int | None:
+    """The start of the first open window that is told though it is not whole, since the query is to say so; None: those
+    that are open are whole, as all that start at `whole_us` or later.
+    """
+    open_us = _open_from(query, watermarks(manifest).get(query.stream, Watermark())) if tells_complete(query) else None
+    return None if open_us is None or open_us >= whole_us else open_us
+
+
+def _open_from(query: Query, mark: Watermark) -> int | None:
+    """The start of the earliest window of fixed size that is open; None: all are."""
+    return needed_from(build_plan([query]).groups[0].queries, mark)

@@ -70,7 +70,7 @@ class Desk:
         for found in manifest.changes[self._known :]:
             self._known += 1
             change = change_of(found.change)
-            if change is not None:
+            if change is not None and found.n > self._spec.left.last:  # see `in_force`
                 self._spec = applied(self._spec, found.n, change)
                 self._told(found.n, change, self._spec)
         return self._spec

@@ -7,7 +7,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
 
-ABSENT, RUNNING, PAUSED, SHADOWED = "absent", "running", "paused", "shadowed"
+ABSENT, RUNNING, PAUSED, SHADOWED, HALTED = "absent", "running", "paused", "shadowed", "quarantined"
 
 MOVES = {
     (ABSENT, "add"): RUNNING,
@@ -20,8 +20,12 @@ MOVES = {
     (SHADOWED, "promote"): SHADOWED,
     (SHADOWED, "discard"): RUNNING,
     (SHADOWED, "drop"): ABSENT,
+    (RUNNING, "halt"): HALTED,
+    (PAUSED, "halt"): HALTED,
+    (SHADOWED, "halt"): HALTED,
+    (HALTED, "drop"): ABSENT,
 }
-"""(state, kind of change) -> the state after it. A quarantined query is running, but has raised."""
+"""(state, kind of change) -> the state after it. A query that has raised is running; one over its budget is not."""
 
 _CURES = {
     (RUNNING, "add"): "Give the new query another name, or alter this one.",
@@ -35,7 +39,9 @@ _CURES = {
     (PAUSED, "promote"): "Resume it, and give it a shadow first.",
     (PAUSED, "discard"): "Nothing is left to do.",
     (SHADOWED, "add"): "Give the new query another name.",
+    (HALTED, "halt"): "Nothing is left to do.",
 }
+_HALTED = "Drop it; it can be added again, with a larger budget."
 _SHADOWED = "Promote its shadow if that is the better one, then discard the other."
 
 
@@ -43,6 +49,8 @@ def state_of(spec: PondSpec, name: str) -> str:
     """The state of a query."""
     if all(query.name != name for query in current(spec)):
         return ABSENT
+    if name in spec.left.halted:
+        return HALTED
     return PAUSED if name in spec.left.paused else SHADOWED if name in spec.left.shadows else RUNNING
 
 
@@ -81,22 +89,36 @@ def _check_kind(spec: PondSpec, query: AnyQuery, kind: str) -> None:
     """Refuse what this kind of query does not allow."""
     rows = {stream.name for stream in spec.streams if stream.upstream == query.name}
     readers = sorted(reader.name for reader in current(spec) if rows & {*reader.streams})
-    if readers and kind in ("drop", "pause", "alter", "shadow"):
+    if readers and kind in ("drop", "pause", "alter", "shadow", "halt"):
         raise ChangeRefused(
             f"The rows of {query.name} are read by {', '.join(readers)}: it cannot be {_DONE[kind]}.",
             f"Drop {'it' if len(readers) == 1 else 'them'} first.",
         )
+    if kind == "drop":
+        check_feeds(spec, query.name, _DONE[kind])
     if kind == "pause" and isinstance(query, Query) and query.changing:
         raise ChangeRefused(
             f"The rows of {query.name} may change, and what was told before a pause could not be taken back after it.",
             "Drop it, and add it again.",
         )
-    if kind in ("alter", "shadow") and not isinstance(query, Query | Selection):
-        raise ChangeRefused(f"{query.name} is a join of two streams.", "Add it under another name, then drop this one.")
+    if kind == "shadow" and not isinstance(query, Query | Selection):
+        raise ChangeRefused(f"{query.name} is a join of two streams.", "Add it under another name, and compare.")
+
+
+def check_feeds(spec: PondSpec, name: str, done: str) -> None:
+    """Refuse what would leave a parameter without the rows that it is fed by.
+
+    Raises:
+        ChangeRefused: there is one.
+    """
+    fed = sorted(parameter for parameter, feeding in spec.left.feeds.items() if feeding.query == name)
+    if fed:
+        raise ChangeRefused(f"The rows of {name} feed :{', :'.join(fed)}: it cannot be {done}.", "Set it first.")
 
 
 _DONE = {"add": "added", "drop": "dropped", "pause": "paused", "resume": "resumed", "alter": "altered",
-         "shadow": "given a shadow", "promote": "changed for its shadow", "discard": "rid of its shadow"}  # fmt: skip
+         "shadow": "given a shadow", "promote": "changed for its shadow", "discard": "rid of its shadow",
+         "halt": "quarantined"}  # fmt: skip
 
 
 def _refused(spec: PondSpec, name: str, kind: str) -> ChangeRefused:
@@ -104,5 +126,5 @@ def _refused(spec: PondSpec, name: str, kind: str) -> ChangeRefused:
     if state == ABSENT:
         names = ", ".join(sorted(query.name for query in current(spec))) or "none"
         return ChangeRefused(f"There is no query {name!r}.", f"Those that there are: {names}.")
-    cure = _CURES.get((state, kind), _SHADOWED)
+    cure = _CURES.get((state, kind), _HALTED if state == HALTED else _SHADOWED)
     return ChangeRefused(f"The query {name!r} is {state}: it cannot be {_DONE[kind]}.", cure)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from millpond.model.changes import Scale
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.apply import arranged, is_read, orphaned
 from millpond.reconfigure.catalog import applied
 from millpond.reconfigure.changes import Add, Alter, Change, Shadow
+from millpond.reconfigure.rescale import Moved, moved_by
 from millpond.runtime.epoch import Setting, watermarks
+from millpond.runtime.recalled import recalled_bytes
 from millpond.runtime.tasks import Watermark
 
 AT_ONCE = "at once"
@@ -21,32 +24,50 @@ COMPLETE_LATER = "complete later"
 """Its first window begins after what was seen."""
 
 
+STATE_MOVES = "state moves"
+"""The next epoch is whole, and moves state to other instances before it goes on."""
+
+
+ROWS_MOVE = "rows are copied"
+"""Epochs do not change; served rows are copied to another store meanwhile."""
+
+
 class Price(NamedTuple):
     """What a change costs.
 
     `cost`: one of the classes above. `complete_from_us`: the earliest start of a window that is answered, and whole;
     None: whatever is open. `rereads`: the read is restarted on its checkpoint, between two epochs. `freed`: bytes of
-    state that go with it.
+    state that go with it. `moved`: what other instances get. `effective_n`: the first epoch that is answered so, if no
+    record comes before the change's. `recalled`: bytes of retained events that its first epoch reads again.
     """
 
     cost: str
     complete_from_us: int | None = None
     rereads: bool = False
     freed: int = 0
+    moved: Moved = Moved()
+    effective_n: int = 0
+    recalled: int = 0
 
 
 def price_of(pond: Pond, change: Change, setting: Setting) -> Price:
     """The price of a change made now; `setting` has the layout of what is read."""
+    effective_n = pond.manifest.n + 2
+    if isinstance(change, Scale):
+        return Price(STATE_MOVES, moved=moved_by(pond, change), effective_n=effective_n)
     after = arranged(setting, applied(pond.spec, pond.manifest.n + 1, change))
     gone = (pond.manifest.sections[place] for place in orphaned(after.plan, pond.manifest))
     freed = sum(section.size for section in gone)
     rereads = setting.layout is not None and not is_read(after)
-    since = change.since_us if isinstance(change, Add | Alter | Shadow) else None
+    since = change.whole_us if isinstance(change, Add) else None
+    since = change.since_us if isinstance(change, Alter | Shadow) else since
     if not isinstance(since, int):
-        return Price(AT_ONCE, None, rereads, freed)
+        return Price(AT_ONCE, None, rereads, freed, effective_n=effective_n)
     assert isinstance(change, Add | Alter | Shadow)
     marks = watermarks(pond.manifest)
     seen = [marks.get(stream, Watermark()).max_time_us for stream in change.asked.query.streams]
     newest = max((time for time in seen if time is not None), default=None)
     covered = newest is not None and since <= newest
-    return Price(COMPLETE_AT_ONCE if covered else COMPLETE_LATER, since, rereads, freed)
+    cost = COMPLETE_AT_ONCE if covered else COMPLETE_LATER
+    recalled = recalled_bytes(after.plan, after.recalled, pond.manifest)
+    return Price(cost, since, rereads, freed, effective_n=effective_n, recalled=recalled)

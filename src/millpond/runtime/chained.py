@@ -159,11 +159,11 @@ def _frames(files: Files, rows: ChainedRows, layout: StreamLayout) -> Iterator[p
 
 def _frame(batch: pa.RecordBatch, position: int, layout: StreamLayout) -> pa.RecordBatch:
     arrays = [pa.array(np.full(batch.num_rows, position, np.int32))]
-    arrays += [_column(batch, column.name) for column in layout.columns]
+    arrays += [row_column(batch, column.name) for column in layout.columns]
     return pa.RecordBatch.from_arrays(arrays, names=[f"c{i}" for i in range(len(arrays))])
 
 
-def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+def row_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     """A column, or a bound of a window."""
     if name in batch.schema.names:
         return batch.column(name)

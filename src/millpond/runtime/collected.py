@@ -8,7 +8,9 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from millpond.errors import OverflowedError, UserFunctionError
+from millpond.plan.feeds import Fed, merged
 from millpond.plan.plan import QueryPlan
+from millpond.runtime.fed import share_of
 from millpond.runtime.outbox import rows_stream
 from millpond.runtime.rows import Family
 from millpond.runtime.tasks import FoldTask
@@ -42,13 +44,18 @@ class Collected:
         for name, rows in withheld.items():
             self._counts[f"withheld:{name}"] = self._counts.get(f"withheld:{name}", 0) + rows
         followed = {plan.query.name for plan in family.plans if plan.query.serve or plan.query.sink.format != "noop"}
-        followed |= self._task.feeds
+        followed |= self._task.feeds | {name for name in found if self._fed_by(name)}
         for name, batch in found.items():
             if name in followed:
                 self._rows.setdefault(name, []).append(batch)
             else:  # computed and counted: there is nobody to keep them for
                 self._unread[name] = self._unread.get(name, 0) + batch.num_rows
         return True
+
+    def _fed_by(self, query: str) -> list[Fed]:
+        """The parameters that the rows of a query, or of a version of it, give values to."""
+        name = self._task.replaced.get(query, query)
+        return [fed for fed in self._task.fed if fed.query == name]
 
     def _give_up(self, name: str, error: OverflowedError | UserFunctionError) -> None:
         self._counts[f"raised:{name}"] = 1
@@ -63,6 +70,10 @@ class Collected:
             rows = sum(batch.num_rows for batch in found)
             self._counts[f"rows:{query}"] = rows
             of = self._task.replaced.get(query)
+            for fed in self._fed_by(query):
+                share = share_of(fed, found)
+                if share is not None:
+                    self._delta.fed[fed.name] = merged(self._delta.fed.get(fed.name), share)
             self._delta.add("rows", of or query, rows_stream(found), rows, {"version": query} if of else {})
         for query, rows in self._unread.items():
             self._counts[f"rows:{query}"] = rows

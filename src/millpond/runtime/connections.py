@@ -5,6 +5,9 @@ The variable `MILLPOND_CONNECTIONS` names a JSON file:
     {"prod": {"servers": "a.example:9093", "security": "sasl_ssl", "mechanism": "SCRAM-SHA-512",
               "user": "pond", "password": {"env": "KAFKA_PASSWORD"}, "ca": "/etc/ssl/kafka.pem"}}
 
+Databases and addresses that are called say their `kind`: `postgres`, `http`.
+A connection may tell where the schemas of its records are registered: `"registry": {"url": "https://…"}`.
+
 A pond knows the name only: neither address nor secret enters its log. A secret is never in the file itself, which
 says where it is: in a variable or in another file.
 """
@@ -15,11 +18,11 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
-from millpond.errors import SetupError
+from millpond.errors import QueryRefused, SetupError
 
 VARIABLE = "MILLPOND_CONNECTIONS"
 """The variable that names the file."""
@@ -31,6 +34,9 @@ _JAAS = {
 }
 _SERVERS = re.compile(r"[A-Za-z0-9._\[\]:-]+:\d+(,[A-Za-z0-9._\[\]:-]+:\d+)*")
 _CURE = f"Mend the file that {VARIABLE} names; docs/guide/kafka.md shows one."
+
+
+T = TypeVar("T")
 
 
 class Secret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,8 +61,17 @@ class Secret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return _text(str(self.file)).rstrip("\r\n")
 
 
+class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A schema registry that speaks Confluent's API; `ca` is a PEM file."""
+
+    url: str
+    user: str = ""
+    password: Secret | None = None
+    ca: str | None = None
+
+
 class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A Kafka cluster: `servers` as `host:port,…`; `ca`, `certificate` and `key` are PEM files."""
+    """A Kafka cluster: `servers` as `host:port,…`; `ca`, `certificate` and `key` are PEM files; its schema registry."""
 
     servers: str
     security: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = "plaintext"
@@ -66,6 +81,8 @@ class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ca: str | None = None
     certificate: str | None = None
     key: str | None = None
+    kind: Literal["kafka"] = "kafka"
+    registry: Registry | None = None
 
     def of_java(self) -> dict[str, str]:
         """The settings of a client in Java.
@@ -106,8 +123,44 @@ class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "" if self.password is None else self.password.value()
 
 
+class _Kind(msgspec.Struct, frozen=True):
+    kind: str = "kafka"
+    remote: bool = False
+
+
 def connection(name: str | None, environ: Mapping[str, str] | None = None) -> Connection:
-    """The connection of a name; without one, the only connection that there is.
+    """The Kafka cluster of a name; without one, the only one that there is.
+
+    Raises:
+        SetupError: there is no such connection, or the file does not read.
+    """
+    found = named(name, "kafka", Connection, environ)
+    if not _SERVERS.fullmatch(found.servers):
+        raise SetupError(f"The servers {found.servers!r} are no list of host:port.", _CURE)
+    if found.registry is not None and not found.registry.url.startswith(("https://", "http://")):
+        raise SetupError(f"The registry {found.registry.url!r} is no address.", _CURE)
+    return found
+
+
+def offered(name: str | None, kind: str, environ: Mapping[str, str] | None = None) -> str:
+    """The name of a connection that queries may use which come over the network: its entry says `"remote": true`.
+
+    Raises:
+        SetupError: there is no such connection, or the file does not read.
+        QueryRefused: it is not for them, or none is named.
+    """
+    if name is None:
+        raise QueryRefused("No connection is named.", "Name one that the operator offers.")
+    if not named(name, kind, _Kind, environ).remote:
+        raise QueryRefused(
+            f"The connection {name} is not for queries that come over the network.",
+            'Ask the operator: `"remote": true` in its entry offers it.',
+        )
+    return name
+
+
+def named(name: str | None, kind: str, shape: type[T], environ: Mapping[str, str] | None = None) -> T:
+    """The connection of a name and a kind, as a `shape`; without a name, the only one of its kind.
 
     Raises:
         SetupError: there is no such connection, or the file does not read.
@@ -115,23 +168,21 @@ def connection(name: str | None, environ: Mapping[str, str] | None = None) -> Co
     place = (os.environ if environ is None else environ).get(VARIABLE)
     if place is None:
         raise SetupError(
-            f"No connections are known, so that {name or 'Kafka'} cannot be reached.",
+            f"No connections are known, so that {name or kind.capitalize()} cannot be reached.",
             f"Let {VARIABLE} name a JSON file of connections; docs/guide/kafka.md shows one.",
         )
     try:
-        known = msgspec.json.decode(_text(place), type=dict[str, Connection])
+        texts = msgspec.json.decode(_text(place), type=dict[str, msgspec.Raw])
+        known = {one: text for one, text in texts.items() if msgspec.json.decode(text, type=_Kind).kind == kind}
+        if name is None and len(known) == 1:
+            (name,) = known
+        if name in known:
+            return msgspec.json.decode(known[name], type=shape)
     except msgspec.MsgspecError as error:
         raise SetupError(f"{place} is no file of connections: {error}.", _CURE) from error
-    if name is None and len(known) == 1:
-        (found,) = known.values()
-    elif name in known:
-        found = known[str(name)]
-    else:
-        what = f"There is no connection {name}" if name is not None else "No connection is named, of several"
-        raise SetupError(f"{what}; {place} has {', '.join(sorted(known)) or 'none'}.", "Name one of them.")
-    if not _SERVERS.fullmatch(found.servers):
-        raise SetupError(f"The servers {found.servers!r} are no list of host:port.", _CURE)
-    return found
+    what = f"There is no connection {name}" if name is not None else "No connection is named, of several"
+    has = f"{place} has {', '.join(sorted(known)) or 'none'} of the kind {kind}"
+    raise SetupError(f"{what}; {has}.", "Name one of them.")
 
 
 def _quoted(text: str) -> str:

@@ -98,7 +98,7 @@ def _mask(events: Events, condition: Expression | None) -> Mask:
 
 def _piece(group: GroupPlan, events: Events) -> Piece:
     """The cells of events, as a gather would have made them."""
-    starts, ends, slices = slices_of(group.sliding, events.times_us)
+    starts, ends, slices = slices_of(group.cuts, events.times_us)
     slots, keys = np.unique(events.slots, return_inverse=True)
     masks: list[Mask] = []
     places: dict[Expression | None, int] = {None: -1}

@@ -11,22 +11,31 @@ from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.port import numbered_name
 from millpond.log.protocol import Run
 from millpond.log.records import ChangeRecord, EpochRecord, Fates, Offsets, Receipt
+from millpond.model.changed import Scaled
 from millpond.model.changes import MapChange, change_to_json
 from millpond.model.expressions import Literal
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING
-from millpond.placement.alignment import Owners, runs_of
+from millpond.placement.alignment import Owners
 from millpond.placement.moves import BucketMap, bucket_maps, sources
+from millpond.placement.runs import runs_of
 from millpond.plan.chain import drained_at, feeds, halted, last_row_us, levels
+from millpond.plan.feeds import Fed
 from millpond.plan.join import SideLog, last_final_us
 from millpond.plan.late import late_asks
-from millpond.plan.plan import GroupPlan, Plan
+from millpond.plan.parameters import with_parameters
+from millpond.plan.plan import GroupPlan, KeptEvents, Plan
 from millpond.runtime.chained import chained_lines, chained_rows, event_time_of, is_pending, with_chained
-from millpond.runtime.horizon import events_needed_from, needed_from
+from millpond.runtime.counting import add_fates, bounded
+from millpond.runtime.fed import fed_values, told_by
+from millpond.runtime.horizon import events_needed_from, slices_needed_from
 from millpond.runtime.joins import joins_need_from
 from millpond.runtime.lateness import ANY_PARTITION, advanced
 from millpond.runtime.layout import ReadLayout
-from millpond.runtime.moved import STATE, moving
+from millpond.runtime.moved import STATE, dealt_logs, moving
+from millpond.runtime.packet import SourceFates
+from millpond.runtime.recalled import recalled_events
+from millpond.runtime.retained import kept_from
 from millpond.runtime.tallies import tallies_needed_from
 from millpond.runtime.tasks import FoldTask, GatherTask, GroupState, SectionPlace, TimeLine, Watermark
 
@@ -35,11 +44,13 @@ Idle = Mapping[str, frozenset[str]]
 
 
 class Setting(NamedTuple):
-    """What stays the same from epoch to epoch: where the pond is, and how it is laid out; `owners` of buckets, as the
-    pond was made with them.
+    """What stays the same from epoch to epoch: where the pond is, and how it is laid out; `instances` and `owners` of
+    buckets, as the pond was made with them, and `scaled`, as was asked since: see `maps`.
 
     `paused`: queries that tell no rows; `replaced`: pairs of a version that was replaced and its query;
-    `parameters`: the constants in force; HAVING and outputs of the plan have them already.
+    `parameters`: the constants in force; HAVING and outputs of the plan have them already; `recalled`: versions
+    that begin with retained events: the record of the change, and from when on; `fed`: parameters that rows give
+    values to, whose constants the log has.
     """
 
     pond: str
@@ -53,6 +64,9 @@ class Setting(NamedTuple):
     paused: frozenset[str] = frozenset()
     replaced: tuple[tuple[str, str], ...] = ()
     parameters: tuple[tuple[str, Literal], ...] = ()
+    recalled: tuple[tuple[str, int, int], ...] = ()
+    scaled: tuple[Scaled, ...] = ()
+    fed: tuple[Fed, ...] = ()
 
 
 class Batch(NamedTuple):
@@ -104,29 +118,55 @@ def depth(setting: Setting) -> int:
 
 def maps(setting: Setting, manifest: Manifest) -> tuple[BucketMap, BucketMap]:
     """The map by which state lies, and the one for the next epoch."""
-    return bucket_maps(setting.owners, setting.instances, manifest)
+    return bucket_maps(setting.owners, setting.instances, manifest, setting.scaled)
 
 
-def map_record(run: Run, writer: str, owners: Owners, why: str, at_us: int) -> ChangeRecord:
-    """The record by which buckets get other owners, from the next epoch on."""
-    change = change_to_json(MapChange(runs_of(owners), why))
+def map_record(setting: Setting, run: Run, writer: str, owners: Owners, why: str, at_us: int) -> ChangeRecord:
+    """The record by which buckets get other owners, from the next epoch on; there are as many instances as now."""
+    count = maps(setting, run.manifest)[1].instances
+    change = change_to_json(MapChange(runs_of(owners), why, msgspec.UNSET if count == setting.instances else count))
     return ChangeRecord(n=run.n, writer=writer, prev=run.prev, at=at_us, change=change)
+
+
+def told_plan(setting: Setting, manifest: Manifest) -> Plan:
+    """The plan of the next epoch: with the constants that rows have given to parameters, or that they began with.
+
+    It is the same object while these are the same, so that it is made, and sent to workers, once.
+    """
+    global _newest_told
+    if not setting.fed:
+        return setting.plan
+    values, known = dict(setting.parameters) | fed_values(setting.fed, manifest), _newest_told
+    if known is None or known.plan is not setting.plan or known.values != values:
+        known = _newest_told = _Told(setting.plan, values, with_parameters(setting.plan, values))
+    return known.told
+
+
+class _Told(NamedTuple):
+    plan: Plan
+    values: dict[str, Literal]
+    told: Plan
+
+
+_newest_told: _Told | None = None
+"""The plan that was told last."""
 
 
 def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> GatherTask:
     """The gather of the epoch; `now_us` bounds how far ahead an event may be."""
-    layout = with_chained(setting.layout, setting.streams, setting.plan)
+    layout, now = with_chained(setting.layout, setting.streams, setting.plan), maps(setting, run.manifest)[1]
     return GatherTask(
-        setting.plan,
+        told_plan(setting, run.manifest),
         layout,
         time_lines(setting, run.manifest, {}),
-        maps(setting, run.manifest)[1].owners,
-        setting.instances,
+        now.owners,
+        now.instances,
         now_us,
         setting.paused | run.manifest.quarantined.keys(),
         late_asks(setting.plan, setting.streams),
         chained_rows(run.manifest, setting.streams, layout),
-        dict(setting.parameters),
+        dict(setting.parameters) | fed_values(setting.fed, run.manifest),
+        recalled_events(setting.plan, setting.recalled, run.manifest),
     )
 
 
@@ -144,17 +184,19 @@ def fold_task(
         ready = {query.name for query in setting.plan.asked if drained_at(query, at) == level}
         every = drain_floors(setting.plan, run.manifest, lines, ready, last_rows(setting, run.manifest, at))
         floors = {stream: floor for stream, floor in every.items() if stream not in halts}
-    kept: list[GroupPlan | SideLog] = [*setting.plan.groups, *setting.plan.joins.logs]
+    kept: list[GroupPlan | SideLog | KeptEvents] = [
+        *setting.plan.groups, *setting.plan.joins.logs, *setting.plan.retained
+    ]  # fmt: skip
+    lies, now = maps(setting, run.manifest)
     state = {
         instance: {group.id: group_state(run.manifest, instance, group) for group in kept}
-        for instance in range(setting.instances)
+        for instance in range(max(lies.instances, now.instances))
     }
-    lies, now = maps(setting, run.manifest)
     return FoldTask(
         setting.pond,
         setting.cache,
         run.n,
-        setting.plan,
+        told_plan(setting, run.manifest),
         lines,
         floors,
         state,
@@ -167,10 +209,13 @@ def fold_task(
         now.number,
         sources(lies.owners, now.owners),
         dict(setting.replaced),
+        now.instances,
+        lies.instances,
+        setting.fed,
     )
 
 
-def group_state(manifest: Manifest, instance: int, group: GroupPlan | SideLog) -> GroupState:
+def group_state(manifest: Manifest, instance: int, group: GroupPlan | SideLog | KeptEvents) -> GroupState:
     """What an instance remembers of a group or a log, as places to read; keys in the order of their numbers."""
     keys = sorted(manifest.live(instance, group.id, "keys"), key=_base)
     segments = manifest.live(instance, group.id, "segment")
@@ -191,6 +236,7 @@ def _place(section: LiveSection) -> SectionPlace:
     return SectionPlace(
         section.id, file, section.file is None, section.offset, section.size, section.rows, *numbers,
         tuple(delays) if isinstance(delays, list) else (), _number(section, "last") if "last" in section.info else None,
+        str(section.info.get("columns", "")),
     )
 
 
@@ -264,12 +310,17 @@ def assemble(
     """
     receipts, bodies, size = [], [], 0
     fates: Fates = {}
-    for receipt, body in sorted(deltas, key=lambda delta: delta[0].instance):
-        fates |= receipt.fates
-        receipt = msgspec.structs.replace(receipt, fates={})
+    found = sorted(deltas, key=lambda delta: delta[0].instance)
+    for receipt, body in found:
+        add_fates(fates, (SourceFates([query], told) for query, told in receipt.fates.items()))
+        receipt = msgspec.structs.replace(receipt, fates={}, fed={})
         receipts.append(receipt if receipt.file is not None else msgspec.structs.replace(receipt, at=size))
         bodies.append(body)
         size += len(body)
+    counts = _counts(receipts)
+    before = dict(setting.parameters) | fed_values(setting.fed, run.manifest)
+    going = [fed for fed in setting.fed if fed.query not in _raised(receipts)]
+    told = told_by(going, (receipt for receipt, _ in found), before, counts)
     newest = _newest(receipts)
     after = {stream: advanced(line, newest.get(stream, {})) for stream, line in task.lines.items()}
     times = {stream: dict(newest.get(stream, {})) for stream in task.lines}
@@ -293,10 +344,11 @@ def assemble(
         drained=task.drained,
         map=task.map,
         receipts=tuple(receipts),
-        counts=_counts(receipts),
-        fates=fates,
-        retired=retired(setting.plan, run.manifest, after, followed, task.sources),
+        counts=counts,
+        fates=bounded(fates),
+        retired=retired(setting.plan, run.manifest, after, followed, task.sources, task.before != task.instances),
         quarantined=_raised(receipts),
+        fed=told,
     )
     return record, b"".join(bodies)
 
@@ -338,23 +390,27 @@ def _raised(receipts: Sequence[Receipt]) -> dict[str, str]:
 
 
 def retired(
-    plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], followed: int, remade: Collection[int] = ()
-) -> tuple[str, ...]:
+    plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], followed: int, remade: Collection[int] = (),
+    again: bool = False,
+) -> tuple[str, ...]:  # fmt: skip
     """Sections that nobody needs any more: segments whose slices no open window holds, rows everybody has, and state
-    of instances that was `remade` as other buckets became theirs.
+    of instances that was `remade` as other buckets became theirs, or was dealt `again` to another number of them.
 
     Rows of served queries stay, so that a lost view can be made again; their late rows go.
     """
     moved = {one.id for one in moving(plan)}
+    anew = {log.id for log in dealt_logs(plan)} if again else set()
     marks = {group.id: (group, after.get(group.stream, Watermark())) for group in plan.groups}
-    horizons = {("segment", name): needed_from(group.celled, mark) for name, (group, mark) in marks.items()}
+    horizons = {("segment", name): slices_needed_from(group, mark) for name, (group, mark) in marks.items()}
     horizons |= {("events", name): events_needed_from(group, mark) for name, (group, mark) in marks.items()}
     horizons |= {("tallies", name): tallies_needed_from(group, mark) for name, (group, mark) in marks.items()}
     horizons |= {("events", log.id): joins_need_from(plan.joins, log, after) for log in plan.joins.logs}
+    horizons |= {("events", kept.id): kept_from(kept, after.get(kept.stream, Watermark())) for kept in plan.retained}
     served = {query.query.name for group in plan.groups for query in group.queries if query.query.serve}
     gone = []
     for section in manifest.sections.values():
-        if section.instance in remade and section.group in moved and section.kind in STATE:
+        by_bucket = section.instance in remade and section.group in moved
+        if (by_bucket or section.group in anew) and section.kind in STATE:
             gone.append(section.id)
         elif section.kind in ("segment", "events", "tallies"):
             horizon, last = horizons.get((section.kind, section.group)), section.info.get("last")

@@ -8,14 +8,14 @@ Equal sub-expressions are evaluated once per `Evaluator`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.model.expressions import Call, Column, Expression, Foreign, Literal, Parameter
-from millpond.model.types import is_decimal
+from millpond.model.expressions import Call, Column, Expression, Foreign, Literal, Parameter, is_list
+from millpond.model.types import is_decimal, is_float
 from millpond.runtime.arithmetic import ARITHMETIC, compare
 from millpond.runtime.bins import binned
 from millpond.runtime.columns import NONE, Array, Mask, Values
@@ -52,6 +52,11 @@ class Evaluator:
             known = self._evaluate(expression)
             self._known[expression] = known
         return known
+
+    def list_of(self, expression: Expression) -> tuple[Literal, ...]:
+        """The constants of a list, or of a parameter that is one."""
+        found = self._parameters[expression.name] if isinstance(expression, Parameter) else expression
+        return (found.members or ()) if isinstance(found, Literal) else ()
 
     def true(self, expression: Expression | None) -> Mask | None:
         """Rows for which a condition is TRUE, or None where every row is (no condition)."""
@@ -186,17 +191,34 @@ def _choose(kind: str, rows: int, chosen: list[Mask], values: list[Values], erro
 def _in(rows: Evaluator, node: Call) -> Values:
     """IN over options: NULL value gives NULL; a NULL option turns "no match" into NULL."""
     value = rows(node.args[0])
-    options = [rows(arg) for arg in node.args[1:]]
     found: Mask = NONE
     null: Mask = NONE
     error = value.error
     kind = node.args[0].type
-    for option in options:
+    for arg in node.args[1:]:
+        if is_list(arg.type):
+            found = found | _among(kind, value.data, rows.list_of(arg))
+            continue
+        option = rows(arg)
         error = error | (option.error & ~found & ~value.null)
         match = compare("eq", kind, value.data, option.data)
         found = found | (match & ~option.null & ~option.error)
         null = null | option.null
     return Values(found, value.null | (null & ~found), error)
+
+
+def _among(kind: str, data: Array, members: Sequence[Literal]) -> Mask:
+    """Which values are among the constants of a list, however many these are."""
+    if kind == "string":
+        known = pa.array([one.text for one in members], pa.string())
+        texts = pa.array([data.as_py()], pa.string()) if isinstance(data, pa.Scalar) else data
+        found = np.asarray(pc.fill_null(pc.is_in(texts, value_set=known), False))
+        return found[0] if isinstance(data, pa.Scalar) else found
+    constants = np.array([one.value for one in members], np.asarray(data).dtype)
+    mask: Mask = np.isin(data, constants)
+    if is_float(kind) and np.isnan(constants).any():
+        mask = mask | np.isnan(data)
+    return mask
 
 
 _LAZY: dict[str, Callable[[Evaluator, Call], Values]] = {

@@ -34,7 +34,7 @@ from millpond.runtime.event_log import GroupLog
 from millpond.runtime.framed import Due, rows_of_events
 from millpond.runtime.generations import OPENING, attached, full_level, named_slots, read_section
 from millpond.runtime.holistic import needs_events
-from millpond.runtime.horizon import events_needed_from, needed_from
+from millpond.runtime.horizon import events_needed_from, slices_needed_from
 from millpond.runtime.joins import fold_joins
 from millpond.runtime.late_rows import write_late_rows
 from millpond.runtime.lateness import advanced
@@ -42,13 +42,14 @@ from millpond.runtime.moved import moved_in
 from millpond.runtime.packet import GroupPart
 from millpond.runtime.ranges import rows_due
 from millpond.runtime.raw import RawRows, piece_of_raw
+from millpond.runtime.retained import fold_retained
 from millpond.runtime.rows import BlockKeys, Family, families, rows_of_block, rows_of_sessions
 from millpond.runtime.selected_rows import write_selected_rows
 from millpond.runtime.session_changes import SessionChanges, added_up, corrected_until
 from millpond.runtime.sessions import AT_ONCE, Asked, Sessions, asked_of, closing, first_needed, needed_atoms
 from millpond.runtime.signed import signed_blocks
 from millpond.runtime.tallies import TallyLog, needs_tallies, tallies_needed_from
-from millpond.runtime.tasks import WHOLE_POND, FoldTask, SectionPlace, TimeLine, Watermark
+from millpond.runtime.tasks import GROUP_US, WHOLE_POND, FoldTask, SectionPlace, TimeLine, Watermark
 from millpond.runtime.tiles import Held, new_tiles
 from millpond.state.atoms import LAST, merge_atoms, some_atoms
 from millpond.state.cells import Cells, Piece, merge, piece_of
@@ -83,10 +84,13 @@ def fold(
     task = moved_in(task, instance, files, delta)
     marks = _marks(task, came.newest)
     for group in task.plan.groups:
+        group_began = lap_us()
         folding = _GroupFold(task, instance, group, files, delta, counts, reasons)
         folding.run(came.parts.get(group.id, []), *marks.get(group.stream, (Watermark(), Watermark())))
+        counts[f"{GROUP_US}:{group.id}"] = counts.get(f"{GROUP_US}:{group.id}", 0) + lap_us() - group_began
     if task.plan.joins.plans:
         fold_joins(task, instance, came.parts, marks, files, delta, counts, reasons, FAN_IN)
+    fold_retained(task, instance, came.parts, marks, files, delta, FAN_IN)
     for stream, found_late in came.late.items():
         floor = task.lines.get(stream, TimeLine()).mark.floor_us
         write_late_rows(task.late.get(stream, ()), found_late, floor, task.number, delta, counts)
@@ -164,7 +168,7 @@ class _GroupFold:
         self._close(held, fresh, before, after)
         self._close_events(before, after)
         self._collected.write()
-        horizon, events_from = needed_from(self._group.celled, after), events_needed_from(self._group, after)
+        horizon, events_from = slices_needed_from(self._group, after), events_needed_from(self._group, after)
         old = [*self._old, *self._old_tiles, *self._old_revisions]
         expired = [horizon is not None and int(cells.slices.end_us.max()) <= horizon for cells in old]
         if self._roll([fresh] if tiles is None else [fresh, tiles], expired, events_from):

@@ -33,10 +33,11 @@ from millpond.runtime.logged import LoggedRows
 from millpond.runtime.packet import GroupPart, Header, encode_packet
 from millpond.runtime.partials import Partials, Rolled, Rows, compact, piece_of_cells, roll_up
 from millpond.runtime.raw import is_smaller_raw, raw_rows
+from millpond.runtime.retained import dealt_out, kept_rows
 from millpond.runtime.selected_rows import select_rows
 from millpond.runtime.stream_columns import StreamColumns
 from millpond.runtime.tallies import TalliedRows
-from millpond.runtime.tasks import WHOLE_POND, GatherTask, TimeLine
+from millpond.runtime.tasks import GROUP_US, WHOLE_POND, GatherTask, TimeLine
 from millpond.state.cells import Slices
 from millpond.state.keys import canonical, texts_of
 
@@ -118,17 +119,15 @@ def _gather_chunk(
     for group in task.plan.groups:
         if group.stream != stream.name:
             continue
-        times = columns[group.event_time]
+        group_began, times = lap_us(), columns[group.event_time]
         if judged is None:  # a stream has one event-time column
             judged = judge.judge(times.data, times.null, *order)
             newest = judged.newest_us
         late = late_classes(times.data, judged, floor, group.delays_us)
-        chosen = Rows(evaluator, judged.timed & (late < len(group.delays_us)))
-        if not group.signed and group.deduplicated is None:  # what no query takes may be what others repeat
-            chosen = Rows(evaluator, _taken(group, chosen, late))
-        passed = _gather_group(task, group, chosen, times.data, late, order, parts)
+        passed = group_parts(task, group, evaluator, judged.timed, times.data, late, order, parts)
         count_rows(counts, group, evaluator, judged.timed, late, sources, passed)
         catch.see(group, evaluator, late)
+        counts.whole[group.id] = {GROUP_US: lap_us() - group_began}
     for log in task.plan.joins.logs_of(stream.name):
         times = columns[log.event_time]
         if judged is None:
@@ -143,6 +142,10 @@ def _gather_chunk(
     if judged is None and stream.name in task.plan.watched:  # nobody asks for them now; who comes later must know
         times = columns[task.plan.watched[stream.name]]
         newest = judge.judge(times.data, times.null, *order).newest_us
+    kept = task.plan.retained_of(stream.name)
+    if judged is not None and kept is not None:
+        every = kept_rows(kept, stream, table, columns[kept.event_time].data, judged, floor, order)
+        dealt_out(kept, every, parts)
     if judged is not None:
         late_rows = catch.packed(stream, table, judged)
     selected = select_rows(task.plan.selections_of(stream.name), stream, table, evaluator, sources, counts)
@@ -203,6 +206,17 @@ def _taken_of(group: GroupPlan, bundles: Sequence[Bundle], late_rows: Ints, clas
     return [bundle for bundle in found if len(bundle.rows)]
 
 
+def group_parts(
+    task: GatherTask, group: GroupPlan, evaluator: Evaluator, timed: Mask, times_us: Ints, late: Ints,
+    order: tuple[pa.Array | None, Ints | None], parts: list[list[GroupPart]],
+) -> Passed | None:  # fmt: skip
+    """Add what a group takes of a chunk to each instance's packet; returns as `_gather_group`."""
+    chosen = Rows(evaluator, timed & (late < len(group.delays_us)))
+    if not group.signed and group.deduplicated is None:  # what no query takes may be what others repeat
+        chosen = Rows(evaluator, _taken(group, chosen, late))
+    return _gather_group(task, group, chosen, times_us, late, order, parts)
+
+
 def _gather_group(
     task: GatherTask, group: GroupPlan, rows: Rows, times_us: Ints, late: Ints,
     order: tuple[pa.Array | None, Ints | None], parts: list[list[GroupPart]],
@@ -218,7 +232,7 @@ def _gather_group(
     if logged is not None and (group.deduplicated is not None or not group.celled):
         _add_events(group, logged, *_owned_keys(task, group, rows)[:2], parts)
         return None
-    starts_us, ends_us, slices = slices_of(group.sliding, times)
+    starts_us, ends_us, slices = slices_of(group.cuts, times)
     tallied = TalliedRows(group.tallies, rows, starts_us[slices], late_rows) if group.tallies else None
     class_count = int(late_rows.max()) + 1
     if class_count > 1:

@@ -47,19 +47,56 @@ def dealt_events(log: LogPlan, dealt: str, logged: LoggedRows, instances: int) -
     if dealt == EVERY:
         yield from ((instance, events) for instance in range(instances))
         return
-    grid = grid_of(instances)
-    lines = {ROW: grid.rows, COLUMN: grid.columns, ONE: instances}[dealt]
-    line = _lines(log, events, lines)
-    own = [events.take(np.flatnonzero(line == number)) for number in range(lines)]
-    for instance in range(instances if dealt == ONE else grid.rows * grid.columns):
-        number = {ROW: instance // grid.columns, COLUMN: instance % grid.columns, ONE: instance}[dealt]
-        if own[number].rows:
+    count = _count(dealt, instances)
+    line = _lines(log, events, count)
+    own = [events.take(np.flatnonzero(line == number)) for number in range(count)]
+    for instance in range(instances):
+        number = _line(dealt, instance, instances)
+        if number is not None and own[number].rows:
             yield instance, own[number]
+
+
+def holders(dealt: str, instances: int) -> tuple[int, ...]:
+    """Instances that hold each event once between them.
+
+    >>> holders(ROW, 6), holders(COLUMN, 6), holders(ONE, 3), holders(EVERY, 3)
+    ((0, 3), (0, 1, 2), (0, 1, 2), (0,))
+    """
+    if dealt == EVERY:
+        return (0,)
+    lines = [_line(dealt, instance, instances) for instance in range(instances)]
+    return tuple(lines.index(number) for number in range(_count(dealt, instances)))
+
+
+def dealt_again(log: LogPlan, dealt: str, events: Events, instance: int, instances: int) -> Ints:
+    """Positions of the events that an instance holds when they are dealt to `instances`, of which it is one.
+
+    Values that a section lacks are left out: then its events lie on other lines, but each still lies on one.
+    """
+    if dealt == EVERY:
+        return np.arange(events.rows)
+    return np.flatnonzero(_lines(log, events, _count(dealt, instances)) == _line(dealt, instance, instances))
+
+
+def _count(dealt: str, instances: int) -> int:
+    grid = grid_of(instances)
+    return {ROW: grid.rows, COLUMN: grid.columns, ONE: instances}[dealt]
+
+
+def _line(dealt: str, instance: int, instances: int) -> int | None:
+    """The line an instance stands on; None: it is behind the last row."""
+    if dealt == ONE:
+        return instance
+    grid = grid_of(instances)
+    if instance >= grid.rows * grid.columns:
+        return None
+    return instance // grid.columns if dealt == ROW else instance % grid.columns
 
 
 def _lines(log: LogPlan, events: Events, count: int) -> Ints:
     """One of `count` lines for each event, by its time and those of its values that can be hashed."""
-    columns = [events.columns[value_name(value)] for value in log.values if is_known(value.type)]
+    names = [value_name(value) for value in log.values if is_known(value.type)]
+    columns = [events.columns[name] for name in names if name in events.columns]
     hashes = hashes_of([pa.array(events.times_us), *columns], events.rows)
     lines: Ints = (hashes % np.uint64(count)).astype(np.int64)
     return lines

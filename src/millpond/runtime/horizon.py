@@ -31,6 +31,19 @@ def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
     return min(times, default=None)
 
 
+def slices_needed_from(group: GroupPlan, mark: Watermark) -> int | None:
+    """The same for the cells of a group, which its stream may retain longer."""
+    return retained_from(group, group.celled, mark)
+
+
+def retained_from(group: GroupPlan, queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
+    """Slices of a group that end at or before this time are neither in open windows of `queries` nor retained."""
+    needed, kept_us = needed_from(queries, mark), group.retention.slices_us
+    if needed is None or not kept_us:
+        return needed
+    return None if mark.max_time_us is None else min(needed, mark.max_time_us - kept_us)
+
+
 def events_needed_from(group: GroupPlan, mark: Watermark) -> int | None:
     """The same for the event log of a group; where events may repeat others, these are needed as long as they may."""
     found = group.deduplicated

@@ -25,6 +25,7 @@ class IdleWatch:
                 self._orders[stream.name] = stream.order
                 for partition in stream.order.partitions:
                     self._active_us[stream.name, partition] = now_us
+
     def expect(self, streams: Sequence[Stream], now_us: int) -> None:
         """Take note of source partitions that are new: they are waited for from now on."""
         for stream in streams:

@@ -3,11 +3,13 @@
 Every instance whose buckets changed reads the live sections of those that owned its buckets before (itself among them,
 where it keeps some), takes the keys that are its own now, and writes what they have as sections of its delta, in a new
 generation of keys. The rest of the fold stands on these. What was read ends with the same record (`epoch.retired`), so
-each key is in the state of exactly one instance, before the record and after it.
+each key is in the state of exactly one instance, before the record and after it. Where the map has another number of
+instances, the events of joins without keys, which no bucket holds, are dealt to them again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -23,6 +25,7 @@ from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan, Plan
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.generations import OPENING, attached, read_section
+from millpond.runtime.grid import dealt_again, holders
 from millpond.runtime.logged import value_name
 from millpond.runtime.tasks import FoldTask, GroupState, SectionPlace
 from millpond.state.atoms import some_atoms
@@ -55,25 +58,36 @@ def moved_in(task: FoldTask, instance: int, files: Files, delta: DeltaWriter) ->
     Raises:
         CorruptError: a section does not read.
     """
-    if instance not in task.sources:
-        return task
-    files.fetch(name for source in task.sources[instance] for name in task.files(source))
     state = dict(task.state.get(instance, {}))
-    for group in moving(task.plan):
-        made = _Making(task, instance, group, files, delta)
-        state[group.id] = made.logs() if isinstance(group, SideLog) else made.group()
+    if instance in task.sources:
+        files.fetch(name for source in task.sources[instance] for name in task.files(source))
+        for group in moving(task.plan):
+            made = _Making(task, instance, group, task.sources[instance], files, delta)
+            state[group.id] = made.logs() if isinstance(group, SideLog) else made.group()
+    if task.instances != task.before:
+        for log in dealt_logs(task.plan):
+            assert isinstance(log.dealt, str)
+            held = holders(log.dealt, task.before)
+            files.fetch(place.file for source in held for place in task.of(source, log).places)
+            state[log.id] = _Making(task, instance, log, held, files, delta).logs()
     return msgspec.structs.replace(task, state=task.state | {instance: state})
+
+
+def dealt_logs(plan: Plan) -> list[SideLog]:
+    """Sides of joins whose events are dealt to instances by their values."""
+    return [log for log in plan.joins.logs if isinstance(log.dealt, str)]
 
 
 class _Making:
     """The state of one group, or of a side of joins, on one instance."""
 
     def __init__(
-        self, task: FoldTask, instance: int, group: GroupPlan | SideLog, files: Files, delta: DeltaWriter
-    ) -> None:
+        self, task: FoldTask, instance: int, group: GroupPlan | SideLog, sources: Sequence[int], files: Files,
+        delta: DeltaWriter,
+    ) -> None:  # fmt: skip
         self._task, self._instance, self._group, self._files, self._delta = task, instance, group, files, delta
         self._owners = np.array(task.owners)
-        self._sources = [task.of(source, group) for source in task.sources[instance]]
+        self._sources = [task.of(source, group) for source in sources]
         newest = max((state.generation for state in self._sources), default=0)
         self._generation = newest + 1 if isinstance(group, GroupPlan) else 0
 
@@ -99,16 +113,22 @@ class _Making:
         return GroupState((keys,), **{name: tuple(places) for name, places in found.items()})
 
     def logs(self) -> GroupState:
-        """Events that know their keys by themselves."""
+        """Events that know their keys by themselves, or are dealt by their values."""
         assert isinstance(self._group, SideLog)
         found: dict[str, list[SectionPlace]] = {}
         for state in self._sources:
             log = self._log(state, [])
             for place in state.events:
                 events = log.section(place)
-                keys = [canonical(events.columns[value_name(key)]) for key in self._group.keys]
-                self._move_events(place, events.take(self._mine(keys, events.rows)), "events", found)
+                self._move_events(place, events.take(self._held(events)), "events", found)
         return GroupState(events=tuple(found.get("events", ())))
+
+    def _held(self, events: Events) -> Ints:
+        log, task = self._group, self._task
+        assert isinstance(log, SideLog)
+        if isinstance(log.dealt, str):
+            return dealt_again(log.kept, log.dealt, events, self._instance, task.instances)
+        return self._mine([canonical(events.columns[value_name(key)]) for key in log.keys], events.rows)
 
     def _mine(self, keys: KeyColumns, count: int) -> Ints:
         """Positions of the keys that are the instance's own now."""
@@ -120,7 +140,7 @@ class _Making:
         for state in self._sources:
             sections = [read_section(self._files, place) for place in state.keys]
             count, width = sum(section.num_rows for section in sections), len(self._group.keys)
-            kept = self._mine(_together(sections, width), count)
+            kept = self._mine(together(sections, width), count)
             now = np.full(count, -1, np.int32)
             now[kept] = np.arange(first, first + len(kept), dtype=np.int32)
             parts.append(_Numbered(now, sections))
@@ -136,7 +156,7 @@ class _Making:
             if not sections:
                 continue
             kept = pa.array(now >= 0)
-            for chunks, column in zip(columns, _together(sections, width, "hash"), strict=True):
+            for chunks, column in zip(columns, together(sections, width, "hash"), strict=True):
                 chunks.append(column.filter(kept))
         chosen = [[chunk for chunk in chunks if len(chunk)] for chunks in columns]
         if not chosen[-1]:
@@ -189,7 +209,7 @@ class _Making:
         return SectionPlace(name, file, False, 0, data.size, rows, level, self._generation, delays, last)
 
 
-def _together(sections: list[pa.RecordBatch], width: int, *more: str) -> list[pa.Array]:
+def together(sections: list[pa.RecordBatch], width: int, *more: str) -> list[pa.Array]:
     """The key columns of some sections, and others by name, each as one."""
     if not sections:
         return []

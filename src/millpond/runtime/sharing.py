@@ -4,7 +4,7 @@ Two numbers are given for what is shared. `stored` is what lies on disk: every l
 in narrow columns, slices included that no window needs any more. `shared` and `apart` are comparable with each
 other: cells that some open window still needs, each with its key's slot and its columns at eight bytes, and the
 keys of those cells at the bytes that a key takes in the dictionary. Where windows are runs of events, these count as
-cells.
+cells. Events that streams retain are shared, at the bytes that they take on disk; no query keeps them alone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from millpond.plan.plan import GroupPlan, Plan, QueryPlan
 from millpond.runtime.epoch import group_state, watermarks
 from millpond.runtime.events_held import events_held
 from millpond.runtime.generations import attached, read_section
-from millpond.runtime.horizon import needed_from
+from millpond.runtime.horizon import needed_from, slices_needed_from
 from millpond.runtime.logged_size import LoggedSize
+from millpond.runtime.retained import retained_sections
 from millpond.runtime.sessions import needed_atoms, open_ones, sessions_of
 from millpond.runtime.tallied_size import TalliedSize
 from millpond.runtime.tasks import GroupState, Watermark
@@ -134,17 +135,18 @@ def sharing(plan: Plan, manifest: Manifest, folder: Path, instances: int) -> Sha
                 more = logged.alone(query, mark) + tallied.alone(query, mark)
                 found = _alone(group, query, cells, mark, key_bytes).plus(StateSize(bytes=more))
                 alone[query.query.name] = alone[query.query.name].plus(found)
-    return Sharing(manifest.n, stored, shared, alone)
+    kept = sum(one.size for events in plan.retained for one in retained_sections(manifest, events))
+    return Sharing(manifest.n, stored + kept, shared.plus(StateSize(bytes=kept)), alone)
 
 
 def _needed_cells(group: GroupPlan, state: GroupState, files: Files, mark: Watermark) -> Cells:
-    """Cells that some open window needs, each once: tiles only repeat them."""
+    """Cells that some open window needs or the stream retains, each once: tiles only repeat them."""
     keys = [read_section(files, place) for place in state.keys[:1]]
     parts = attached(files, state, state.segments, keys, group.delays_us)
     if group.gaps_us:
         atoms = merge_atoms([piece_of(cells) for cells in parts], group.gaps_us[0]).cells
         return some_atoms(atoms, needed_atoms(group, atoms, mark))
-    horizon = needed_from(group.celled, mark)
+    horizon = slices_needed_from(group, mark)
     pieces = [piece_of(cells, None if horizon is None else cells.slices.end_us > horizon) for cells in parts]
     slots = max((int(piece.slots.max()) for piece in pieces if len(piece.slots)), default=0)
     return merge(pieces, slots + 1)

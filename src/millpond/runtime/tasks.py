@@ -6,15 +6,19 @@ import msgspec
 
 from millpond.model.expressions import Literal
 from millpond.model.windows import NEVER_LATE_US
+from millpond.plan.feeds import Fed
 from millpond.plan.join import SideLog
 from millpond.plan.late import LateAsk
-from millpond.plan.plan import GroupPlan, Plan
+from millpond.plan.plan import GroupPlan, KeptEvents, Plan
 from millpond.runtime.layout import ReadLayout
 
 WHOLE_POND = "*"
 """Where counts stand that are of no one query: `events` and `bytes_read` (Arrow), `bytes_moved` (packets),
 `slices_read` (slices and tiles that closing windows were put together from), `gather_us` and `fold_us` (time that
 the workers of both took in Python, all tasks together, waiting for input left out)."""
+
+GROUP_US = "group_us"
+"""Where the time stands that a group takes of `gather_us` and `fold_us`, by the group's id."""
 
 
 class Watermark(msgspec.Struct, frozen=True):
@@ -61,7 +65,7 @@ class GatherTask(msgspec.Struct, frozen=True):
 
     `now_us`: the driver's clock when the epoch began; None: no event is too far ahead. `late`: who wants its late
     events, by stream. `chained`: rows of queries that are events of this epoch. `parameters`: the constants of those in
-    filters and arguments.
+    filters and arguments. `recalled`: retained events that are read again.
     """
 
     plan: Plan
@@ -74,13 +78,14 @@ class GatherTask(msgspec.Struct, frozen=True):
     late: dict[str, tuple[LateAsk, ...]] = {}
     chained: tuple[ChainedRows, ...] = ()
     parameters: dict[str, Literal] = {}
+    recalled: tuple[RecalledEvents, ...] = ()
 
 
 class SectionPlace(msgspec.Struct, frozen=True):
     """Where a section is: `size` bytes at `offset` of a file in the pond's folder, or of the body of a record.
 
     `delays_us`: those of the group when a segment was written, which its lateness classes count; `last_us`: all
-    of it is earlier.
+    of it is earlier; `columns`: those of retained events, as JSON.
     """
 
     id: str
@@ -93,6 +98,7 @@ class SectionPlace(msgspec.Struct, frozen=True):
     generation: int = 0
     delays_us: tuple[int, ...] = ()
     last_us: int | None = None
+    columns: str = ""
 
 
 class ChainedRows(msgspec.Struct, frozen=True):
@@ -101,6 +107,15 @@ class ChainedRows(msgspec.Struct, frozen=True):
     stream: str
     position: int
     instance: int
+    places: tuple[SectionPlace, ...]
+
+
+class RecalledEvents(msgspec.Struct, frozen=True):
+    """Events from `from_us` on that one instance retained of `stream`, to be taken by some `groups` that are new."""
+
+    stream: str
+    groups: tuple[str, ...]
+    from_us: int
     places: tuple[SectionPlace, ...]
 
 
@@ -138,7 +153,8 @@ class FoldTask(msgspec.Struct, frozen=True):
 
     `owners[bucket]` is the bucket's instance; `map` numbers them, see `placement.moves`. `sources`: for an instance
     that owns other buckets than in the epoch before, the instances whose state holds them. `replaced`: for versions
-    that were replaced, the query whose rows theirs are.
+    that were replaced, the query whose rows theirs are. `instances`: how many there are now, and `before` in the epoch
+    before. `fed`: parameters that rows of this epoch give values to.
     """
 
     pond: str
@@ -157,6 +173,9 @@ class FoldTask(msgspec.Struct, frozen=True):
     map: int = 0
     sources: dict[int, tuple[int, ...]] = {}
     replaced: dict[str, str] = {}
+    instances: int = 1
+    before: int = 1
+    fed: tuple[Fed, ...] = ()
 
     @property
     def buckets(self) -> int:
@@ -168,6 +187,6 @@ class FoldTask(msgspec.Struct, frozen=True):
         states = self.state.values() if instance is None else [self.state.get(instance, {})]
         return {place.file for groups in states for group in groups.values() for place in group.places}
 
-    def of(self, instance: int, group: GroupPlan | SideLog) -> GroupState:
-        """What `instance` remembers of `group`, or of a side of joins."""
+    def of(self, instance: int, group: GroupPlan | SideLog | KeptEvents) -> GroupState:
+        """What `instance` remembers of `group`, of a side of joins, or of what a stream retains."""
         return self.state.get(instance, {}).get(group.id, GroupState())

@@ -32,13 +32,17 @@ from millpond.service.wire import (
     Changed,
     Differs,
     Event,
+    Feeds,
     Found,
+    FunctionShown,
     Health,
+    Instances,
     Parameter,
     Placed,
     Priced,
     QueryShown,
     Refusal,
+    Relocation,
     Status,
     StreamShown,
     Value,
@@ -184,6 +188,10 @@ def _show(app: FastAPI, verbs: Verbs) -> None:
     def diff(name: str) -> Response:
         return _answered(verbs.diff(named(name)))
 
+    @app.get("/v1/functions", **_doc(list[FunctionShown]), summary="The operator's functions, and what calls them")
+    def functions(who: Who) -> Response:
+        return _answered(verbs.functions(False, who))
+
     @app.get("/v1/params", **_doc(list[Parameter]), summary="The live parameters in force")
     def parameters() -> Response:
         return _answered(verbs.parameters())
@@ -231,10 +239,29 @@ def _change(app: FastAPI, verbs: Verbs) -> None:
             raise Missing(f"{move[:80]!r} is no change of a query.", f"Use one of {', '.join(MOVES[1:])}.")
         return _answered(verbs.move(move, named(name), who, dry_run))
 
+    @app.post("/v1/functions/reload", **_doc(list[FunctionShown]), summary="Load functions of new versions")
+    def reload(who: Who) -> Response:
+        return _answered(verbs.functions(True, who))
+
+    @app.put("/v1/instances", **_doc(change, Instances), summary="Give the pond another number of instances")
+    async def scale(request: Request, who: Who, dry_run: DryRun = False) -> Response:
+        asked = await _read(request, Instances)
+        return _answered(await run_in_threadpool(verbs.scale, asked.instances, who, dry_run))
+
+    @app.post("/v1/rows/move", **_doc(change, Relocation), summary="Keep served rows of some buckets in another store")
+    async def relocate(request: Request, who: Who, dry_run: DryRun = False) -> Response:
+        asked = await _read(request, Relocation)
+        return _answered(await run_in_threadpool(verbs.relocate, asked, who, dry_run))
+
     @app.put("/v1/params/{name}", **_doc(Changed, Value), summary="Set a live parameter")
     async def parameter(request: Request, name: str, who: Who) -> Response:
         value = await _read(request, Value)
         return _answered(await run_in_threadpool(verbs.set, named(name), value, who))
+
+    @app.put("/v1/params/{name}/feed", **_doc(Changed, Feeds), summary="Feed a live parameter from rows of a query")
+    async def feed(request: Request, name: str, who: Who) -> Response:
+        feeds = await _read(request, Feeds)
+        return _answered(await run_in_threadpool(verbs.feed, named(name), feeds, who))
 
 
 def _explain(app: FastAPI) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -14,17 +14,22 @@ from millpond.control.wiring import IDENTITY, Truth
 from millpond.errors import ForeignPondError
 from millpond.log.manifest import Manifest, fold_all, load
 from millpond.log.records import Entry, decode
+from millpond.model.changes import Move, Scale
 from millpond.model.endpoints import Sink
+from millpond.model.expressions import plain_of
+from millpond.model.functions import UserFunction
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
-from millpond.reconfigure.catalog import history, in_force, seen
-from millpond.reconfigure.changes import Add, Alter, Change, SetParameter, Shadow
+from millpond.plan.feeds import feeds_of
+from millpond.reconfigure.catalog import history, in_force, seen, version_name
+from millpond.reconfigure.changes import Add, Alter, Change, Feed, Halt, SetParameter, Shadow
 from millpond.reconfigure.lifecycle import current
 from millpond.runtime.epoch import watermarks
-from millpond.service.wire import ColumnShown, Event, Parameter, QueryShown, StreamShown
+from millpond.runtime.fed import fed_values
+from millpond.service.wire import ColumnShown, Event, FunctionShown, Parameter, QueryShown, StreamShown
 
 _FAR = 256
 """So many records behind, a saved manifest is nearer."""
@@ -90,8 +95,32 @@ class Catalog:
     def parameters(self) -> list[Parameter]:
         """The live parameters in force by name."""
         found = self.now()
-        known = {} if found is None else found[1].left.parameters
-        return [Parameter(name, _plain(known[name].value), known[name].type) for name in sorted(known)]
+        if found is None:
+            return []
+        truth, spec = found
+        left, feeds = spec.left, {fed.name: fed for fed in feeds_of(spec.left.feeds, spec.left.parameters, spec.asked)}
+        given, records = fed_values(feeds.values(), truth.manifest), truth.manifest.fed
+        shown = []
+        for name in sorted(left.parameters):
+            constant, fed = given.get(name, left.parameters[name]), feeds.get(name)
+            source = None if fed is None else f"{fed.query}.{fed.column}"
+            record = records[name].n if name in given and not isinstance(records, msgspec.UnsetType) else None
+            shown.append(Parameter(name, plain_of(constant), constant.type, source, record))
+        return shown
+
+    def functions(self, newest: Iterable[UserFunction]) -> list[FunctionShown]:
+        """The `newest` version of each function and those that queries in force call, by name and version."""
+        callers: dict[UserFunction, set[str]] = {one: set() for one in newest}
+        known, found = set(callers), self.now()
+        for query in found[1].queries if found is not None else ():
+            for called in query.user_functions.values():
+                callers.setdefault(called, set()).add(query.name)
+        return [
+            FunctionShown(
+                one.name, one.version, one.module, one.kind, one.takes, one.returns, one.digest, one in known,
+                tuple(sorted(names)),
+            ) for one, names in sorted(callers.items(), key=lambda item: item[0].label)
+        ]  # fmt: skip
 
     def history(self, limit: int) -> list[Event]:
         """The newest changes of queries, the newest first."""
@@ -120,13 +149,19 @@ def _stream(stream: Stream, newest_us: int | None) -> StreamShown:
 def _query(spec: PondSpec, manifest: Manifest, query: AnyQuery, counts: dict[str, int]) -> QueryShown:
     name, left = query.name, spec.left
     state = "paused" if name in left.paused else "shadowed" if name in left.shadows else "running"
-    reason = manifest.quarantined.get(name)
+    reason = left.halted.get(name) or manifest.quarantined.get(name)
     return QueryShown(
         name, "join" if isinstance(query, Join) else "windowed" if isinstance(query, Query) else "stateless",
         state if reason is None else "quarantined", left.versions.get(name, 1), query.text, query.streams,
         tuple(ColumnShown(item.name, item.expression.type) for item in query.output), _sink(query.sink), query.serve,
-        spec.since.get(name), reason, counts,
+        _whole_from(spec, name), reason, counts,
     )  # fmt: skip
+
+
+def _whole_from(spec: PondSpec, name: str) -> int | None:
+    """The earliest start of a window that is answered, and whole; None: all are."""
+    recalled = spec.left.recalled.get(version_name(name, 0))
+    return spec.since.get(name) if recalled is None or recalled.n < 0 else recalled.from_us
 
 
 def _sink(sink: Sink) -> str:
@@ -135,15 +170,16 @@ def _sink(sink: Sink) -> str:
 
 def _event(n: int, at_us: int, change: Change) -> Event:
     kind = str(type(change).__struct_config__.tag)
+    if isinstance(change, Scale):
+        return Event(n, at_us, kind, change.name, change.who, change.why, value=change.instances)
+    if isinstance(change, Move):
+        return Event(n, at_us, kind, change.name, change.who, change.why)
     if isinstance(change, SetParameter):
-        return Event(n, at_us, kind, change.name, change.who, value=_plain(change.value.value))
+        return Event(n, at_us, kind, change.name, change.who, value=plain_of(change.value))
+    if isinstance(change, Feed):
+        return Event(n, at_us, kind, change.name, change.who, f"{change.query}.{change.column}")
     if isinstance(change, Add | Alter | Shadow):
-        since = None if isinstance(change.since_us, msgspec.UnsetType) else change.since_us
+        whole = change.whole_us if isinstance(change, Add) else change.since_us
+        since = None if isinstance(whole, msgspec.UnsetType) else whole
         return Event(n, at_us, kind, change.name, change.who, change.asked.query.text, complete_from_us=since)
-    return Event(n, at_us, kind, change.name, change.who)
-
-
-def _plain(value: object) -> bool | int | float | str | None:
-    return value if isinstance(value, bool | int | float | str | None) else str(value)
-
-
+    return Event(n, at_us, kind, change.name, change.who, value=change.why if isinstance(change, Halt) else None)

@@ -22,13 +22,17 @@ from millpond.service.wire import (
     Changed,
     Differs,
     Event,
+    Feeds,
     Found,
+    FunctionShown,
     Health,
+    Instances,
     Parameter,
     Placed,
     Priced,
     QueryShown,
     Refusal,
+    Relocation,
     Status,
     StreamShown,
     Value,
@@ -112,6 +116,12 @@ class Client:
         """The live parameters in force, by name."""
         return self._get("params", list[Parameter])
 
+    def functions(self, *, reload: bool = False) -> list[FunctionShown]:
+        """The operator's functions and what calls them; with `reload`, after new versions in their file were loaded."""
+        if reload:
+            return self._ask("POST", "functions/reload", list[FunctionShown])
+        return self._get("functions", list[FunctionShown])
+
     def history(self, limit: int = 100) -> list[Event]:
         """The newest changes, the newest first."""
         return self._get("history", list[Event], {"limit": limit})
@@ -127,12 +137,17 @@ class Client:
     def add(
         self, name: str, text: str, *, sink: str | None = None, serve: bool = False,
         late: str | None = None, emit: str = "final", correct_for: str | None = None,
-        deduplicate: Sequence[str] = (), deduplicate_within: str | None = None, dry_run: bool = False,
+        deduplicate: Sequence[str] = (), deduplicate_within: str | None = None, connection: str | None = None,
+        budget: str | None = None, incomplete: bool = False,
+        dry_run: bool = False,
     ) -> Changed | Priced:  # fmt: skip
         """Add a query; returns when it is in the log. `dry_run`: only say what it would cost."""
         told = {
             "name": name, "text": text, "sink": sink, "serve": serve, "late": late, "emit": emit,
             "correct_for": correct_for, "deduplicate": tuple(deduplicate), "deduplicate_within": deduplicate_within,
+            "connection": connection,
+            "budget": budget,
+            "incomplete": incomplete,
         }  # fmt: skip
         try:
             asked = msgspec.convert(told, Asked)
@@ -173,9 +188,22 @@ class Client:
         """Let rows of a paused query leave again."""
         return self.move("resume", name)
 
-    def param(self, name: str, value: bool | int | float | str) -> Changed:
+    def scale(self, instances: int, *, dry_run: bool = False) -> Changed | Priced:
+        """Give the pond another number of instances, from the next epoch on."""
+        return self._change("PUT", "instances", dry_run, Instances(instances))
+
+    def relocate(self, what: str, to: str, *, dry_run: bool = False) -> Changed | Priced:
+        """Keep the served rows of some buckets in another store; returns when they are there, however long it takes."""
+        return self._change("POST", "rows/move", dry_run, Relocation(what, to), patient=True)
+
+    def param(self, name: str, value: bool | int | float | str | list[int | float | str]) -> Changed:
         """Set a live parameter, in force from the next epoch on."""
         return self._ask("PUT", f"params/{_segment(name)}", Changed, content=msgspec.json.encode(Value(value)))
+
+    def feed(self, name: str, query: str, column: str) -> Changed:
+        """Let a live parameter take its values from the rows that a query tells of its newest window."""
+        content = msgspec.json.encode(Feeds(query, column))
+        return self._ask("PUT", f"params/{_segment(name)}/feed", Changed, content=content)
 
     def close(self) -> None:
         """Close its connections."""
@@ -190,22 +218,26 @@ class Client:
         self.close()
 
     def _change(
-        self, method: str, path: str, dry_run: bool, body: msgspec.Struct | None = None
+        self, method: str, path: str, dry_run: bool, body: msgspec.Struct | None = None, patient: bool = False
     ) -> Changed | Priced:
         content = None if body is None else msgspec.json.encode(body)
         params: _Params = {"dry_run": "true"} if dry_run else {}
-        answer: Changed | Priced = self._ask(method, path, Changed | Priced, params, content)  # type: ignore[arg-type]
-        return answer
+        kind: type[Changed | Priced] = Changed | Priced  # type: ignore[assignment]
+        return self._ask(method, path, kind, params, content, patient)
 
     def _get(self, path: str, kind: type[T], params: _Params | None = None) -> T:
         return self._ask("GET", path, kind, params)
 
     def _ask(
-        self, method: str, path: str, kind: type[T], params: _Params | None = None, content: bytes | None = None
-    ) -> T:
+        self, method: str, path: str, kind: type[T], params: _Params | None = None, content: bytes | None = None,
+        patient: bool = False,
+    ) -> T:  # fmt: skip
         headers = {} if content is None else {"content-type": "application/json"}
         try:
-            answer = self._http.request(method, f"/v1/{path}", params=params, content=content, headers=headers)
+            answer = self._http.request(
+                method, f"/v1/{path}", params=params, content=content, headers=headers,
+                timeout=httpx.Timeout(None, connect=10) if patient else httpx.USE_CLIENT_DEFAULT,
+            )  # fmt: skip
         except httpx.HTTPError as error:
             raise NotServingError(
                 f"Nobody answers at {self.url}: {error or type(error).__name__}.", "Start `millpond serve`, or wait."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
@@ -12,7 +13,9 @@ from millpond.control.pond import Pond
 from millpond.control.reader import key_columns, served_query
 from millpond.errors import NotServingError, RequestError
 from millpond.model.endpoints import Sink
-from millpond.reconfigure.price import AT_ONCE
+from millpond.placement.moves import maps_in
+from millpond.reconfigure.price import AT_ONCE, Price
+from millpond.runtime.connections import offered
 from millpond.runtime.followers.prune import PruneFollower
 from millpond.service.catalog import Catalog
 from millpond.service.gauges import Gauges
@@ -24,30 +27,38 @@ from millpond.service.wire import (
     Changed,
     Differs,
     Event,
+    Feeds,
     FollowerShown,
     Found,
+    FunctionShown,
     Health,
     Parameter,
     Placed,
     Priced,
     QueryShown,
+    Relocation,
     Status,
     StreamShown,
     Value,
     Version,
 )
 
+_COSTS = ("time_us", "own_bytes", "shared_bytes", "keys")
 _EXAMPLES = 20
+_log = logging.getLogger("millpond.service")
 
 
 class Hosted:
-    """See `port.Verbs`. Rows of queries that are added here go below the folder `out`."""
+    """See `port.Verbs`. Rows of queries that are added here go below the folder `out`; served ones may be moved to
+    `shards`.
+    """
 
     def __init__(
-        self, supervisor: Supervisor, catalog: Catalog, gauges: Callable[[], Gauges], places: Places, out: Path
-    ) -> None:
+        self, supervisor: Supervisor, catalog: Catalog, gauges: Callable[[], Gauges], places: Places, out: Path,
+        shards: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self._supervisor, self._catalog, self._gauges = supervisor, catalog, gauges
-        self._places, self._out = places, out
+        self._places, self._out, self._shards = places, out, shards
         self._beginning = threading.Lock()
 
     def health(self) -> Health:
@@ -57,11 +68,11 @@ class Hosted:
     def status(self) -> Status:
         """See `Verbs`."""
         found, leader = self._catalog.now(), self._places.leader()
-        pond, record, epoch, queries = ("", -1, -1, 0)
+        pond, record, epoch, queries, instances = "", -1, -1, 0, 0
         if found is not None:
             truth, spec = found
             pond, record, epoch = truth.pond, truth.manifest.n, truth.manifest.epoch_n
-            queries = len(spec.asked)
+            queries, instances = len(spec.asked), maps_in(spec, truth.manifest)[1].instances
         followers: tuple[FollowerShown, ...] = ()
         with suppress(NotServingError):
             followers = tuple(
@@ -69,7 +80,7 @@ class Hosted:
                 for one in self._pond().status() if one.name != PruneFollower.name
             )  # fmt: skip
         return Status(
-            self._supervisor.role, pond, record, epoch, queries, None if leader is None else leader.url,
+            self._supervisor.role, pond, record, epoch, queries, None if leader is None else leader.url, instances,
             **self._gauges().measured()._asdict(), took_over_s=self._supervisor.took_over_s,
             failure=self._supervisor.failure, followers=followers,
         )  # fmt: skip
@@ -80,11 +91,23 @@ class Hosted:
 
     def queries(self) -> list[QueryShown]:
         """See `Verbs`."""
-        return self._catalog.queries(self._gauges().counts)
+        gauges, costs = self._gauges(), dict[str, dict[str, int]]()
+        with suppress(NotServingError):
+            found = self._pond().costs().items()
+            costs = {name: {field: getattr(cost, field) for field in _COSTS} for name, cost in found}
+        return self._catalog.queries(lambda name: gauges.counts(name) | costs.get(name, {}))
 
     def parameters(self) -> list[Parameter]:
         """See `Verbs`."""
         return self._catalog.parameters()
+
+    def functions(self, reload: bool, who: str) -> list[FunctionShown]:
+        """See `Verbs`."""
+        pond = self._pond()
+        newest = pond.load_functions() if reload else pond.functions
+        if reload:
+            _log.info("functions were loaded for %s: %s", who, ", ".join(one.label for one in newest))
+        return self._catalog.functions(newest)
 
     def history(self, limit: int) -> list[Event]:
         """See `Verbs`."""
@@ -119,12 +142,13 @@ class Hosted:
         if dry_run:
             return self._priced(pond, "add", asked.name, asked)
         late = None if asked.late is None else Sink(asked.late, str(self._out / f"{asked.name}.late"))
-        sink = Sink("noop") if asked.sink is None else Sink(asked.sink, str(self._out / asked.name))
+        sink = _sink(asked, self._out)
         with self._beginning if self._catalog.now() is None else nullcontext():
             pond.add(
                 asked.name, asked.text, sink=sink, serve=asked.serve, late=late, emit=asked.emit,
                 correct_for=asked.correct_for, deduplicate=asked.deduplicate,
-                deduplicate_within=asked.deduplicate_within, who=who,
+                deduplicate_within=asked.deduplicate_within, budget=asked.budget, incomplete=asked.incomplete,
+                who=who,
             )  # fmt: skip
             if self._catalog.now() is None:
                 self._begin(pond, asked.name)
@@ -160,10 +184,36 @@ class Hosted:
         moves[kind](name, who=who)
         return self._recorded(recorded, name)
 
+    def scale(self, instances: int, who: str, dry_run: bool) -> Changed | Priced:
+        """See `Verbs`."""
+        pond = self._pond()
+        if dry_run:
+            return _priced(pond.price_of_scale(instances))
+        pond.scale(instances, who=who)
+        return self._recorded("scale", "instances")
+
+    def relocate(self, asked: Relocation, who: str, dry_run: bool) -> Changed | Priced:
+        """See `Verbs`."""
+        pond = self._pond()
+        if asked.to not in (*self._shards, "own"):
+            raise RequestError(
+                f"{asked.to[:200]!r} is none of the stores that rows may be moved to.",
+                f"Use one of {', '.join((*self._shards, 'own'))}; the operator allows more with --shard.",
+            )
+        if dry_run:
+            return _priced(pond.price_of_move(asked.what, asked.to))
+        pond.move(asked.what, asked.to, who=who)
+        return self._recorded("move", "rows")
+
     def set(self, name: str, value: Value, who: str) -> Changed:
         """See `Verbs`."""
         self._pond().param(name, value.value, who=who)
         return self._recorded("param", name)
+
+    def feed(self, name: str, feeds: Feeds, who: str) -> Changed:
+        """See `Verbs`."""
+        self._pond().feed(name, feeds.query, feeds.column, who=who)
+        return self._recorded("feed", name)
 
     def _pond(self) -> Pond:
         return cast(Pond, self._supervisor.leading())
@@ -186,9 +236,9 @@ class Hosted:
             emit, correct_for = (asked.emit, asked.correct_for) if isinstance(asked, Asked) else ("final", None)
             found = pond.price_of(
                 kind, name, asked.text, emit=emit, correct_for=correct_for, deduplicate=asked.deduplicate,
-                deduplicate_within=asked.deduplicate_within,
+                deduplicate_within=asked.deduplicate_within, incomplete=isinstance(asked, Asked) and asked.incomplete,
             )  # fmt: skip
-        return Priced(found.cost, found.complete_from_us, found.rereads, found.freed)
+        return _priced(found)
 
     def _recorded(self, kind: str, name: str) -> Changed:
         """The newest change of that kind: the one that was just made, or one that was made since."""
@@ -196,3 +246,20 @@ class Hosted:
             if (event.kind, event.name) == (kind, name):
                 return Changed(kind, name, event.record, event.complete_from_us)
         return Changed(kind, name)
+
+
+def _priced(found: Price) -> Priced:
+    moved, effective = found.moved, found.effective_n or None
+    return Priced(
+        found.cost, found.complete_from_us, found.rereads, found.freed, moved.buckets, moved.bytes, effective,
+        found.recalled,
+    )  # fmt: skip
+
+
+def _sink(asked: Asked, out: Path) -> Sink:
+    """Where rows of a query go that comes over the network: below `out`, or to an address that is offered."""
+    if asked.sink == "webhook":
+        return Sink("webhook", None, (("connection", offered(asked.connection, "http")),))
+    if asked.connection is not None:
+        raise RequestError(f"{asked.name} names a connection without a webhook.", "Ask for the sink webhook.")
+    return Sink("noop") if asked.sink is None else Sink(asked.sink, str(out / asked.name))

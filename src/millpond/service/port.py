@@ -10,12 +10,15 @@ from millpond.service.wire import (
     Changed,
     Differs,
     Event,
+    Feeds,
     Found,
+    FunctionShown,
     Health,
     Parameter,
     Placed,
     Priced,
     QueryShown,
+    Relocation,
     Status,
     StreamShown,
     Value,
@@ -45,6 +48,9 @@ class Verbs(Protocol):
     def parameters(self) -> list[Parameter]:
         """The live parameters in force."""
 
+    def functions(self, reload: bool, who: str) -> list[FunctionShown]:
+        """The functions that queries may call or do; with `reload`, after those of the operator's file were loaded."""
+
     def history(self, limit: int) -> list[Event]:
         """The newest changes, the newest first."""
 
@@ -66,8 +72,17 @@ class Verbs(Protocol):
     def move(self, kind: str, name: str, who: str, dry_run: bool) -> Changed | Priced:
         """A change that needs no query: one of `MOVES`."""
 
+    def scale(self, instances: int, who: str, dry_run: bool) -> Changed | Priced:
+        """Another number of instances."""
+
+    def relocate(self, asked: Relocation, who: str, dry_run: bool) -> Changed | Priced:
+        """Another store for the served rows of some buckets; returns when they are there."""
+
     def set(self, name: str, value: Value, who: str) -> Changed:
         """Another value of a live parameter."""
+
+    def feed(self, name: str, feeds: Feeds, who: str) -> Changed:
+        """Let a live parameter take its values from rows."""
 
 
 MOVES = ("drop", "pause", "resume", "promote", "rollback", "discard")

@@ -14,6 +14,7 @@ from typing import NamedTuple, cast
 
 import uvicorn
 
+from millpond.control.autoscaling import Autoscaler
 from millpond.control.interrupts import interrupts
 from millpond.control.pond import Pond
 from millpond.control.wiring import open_truth
@@ -25,6 +26,7 @@ from millpond.service.gauges import Gauges
 from millpond.service.guard import Guard, Limits
 from millpond.service.hosted import Hosted
 from millpond.service.leader import Hint
+from millpond.service.options import Options
 from millpond.service.places import Leader, Places
 from millpond.service.supervisor import Runs, Supervisor
 from millpond.spark.driver import Epoch
@@ -45,23 +47,6 @@ class Web(NamedTuple):
     names: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     limits: Limits = Limits()
-
-
-class Options(NamedTuple):
-    """What is served: `text` of a pond file that a new pond begins with, the pond's folder, and how it runs.
-
-    `out`: below it are the rows of queries that are added over the network (None: `out` in the pond's folder).
-    `patience`: a leader that shows no sign of life for so many seconds is taken over from.
-    """
-
-    text: str
-    folder: Path
-    master: str
-    memory: str
-    store: str
-    instances: int | None
-    out: Path | None
-    patience: float
 
 
 def check_web(web: Web) -> None:
@@ -105,7 +90,9 @@ def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
         me = Leader(_url(web, port), os.getpid(), writer_token(), certificate=_certificate(web))
         process = _Process(options, places, catalog, Hint(places, me, options.patience), say)
         out = options.out or options.folder / "out"
-        verbs = Hosted(process.supervisor, catalog, lambda: process.gauges, places, Path(os.path.abspath(out)))
+        verbs = Hosted(
+            process.supervisor, catalog, lambda: process.gauges, places, Path(os.path.abspath(out)), options.shards
+        )  # fmt: skip
         guard = Guard(
             make_app(verbs), secret, _names(web), origins=frozenset(web.origins), limits=web.limits
         )  # fmt: skip
@@ -122,6 +109,8 @@ class _Process:
     ) -> None:
         self._options, self._catalog = options, catalog
         self.gauges = Gauges()
+        self._pond: Pond | None = None
+        self._autoscaler: Autoscaler | None = None
         self.supervisor = Supervisor(self._make, self._begins, hint, places, say, _jvm_gone)
 
     def _make(self) -> Runs:
@@ -129,6 +118,7 @@ class _Process:
         spark = spark_session(asked.master, driver_memory=asked.memory)
         pond = Pond(spark, asked.folder, instances=asked.instances, store=asked.store, on_epoch=self._committed)
         pond.load(asked.text, queries=False)
+        self._pond, self._autoscaler = pond, None if asked.autoscale is None else Autoscaler(asked.autoscale)
         return pond
 
     def _begins(self, made: Runs) -> bool:
@@ -142,6 +132,8 @@ class _Process:
     def _committed(self, epoch: Epoch) -> None:
         self.gauges.epoch(epoch)
         self.supervisor.committed()
+        if self._autoscaler is not None and self._pond is not None:
+            self._autoscaler.epoch(self._pond, epoch.record)
 
 
 def _jvm_gone() -> MillpondError | None:

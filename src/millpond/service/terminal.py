@@ -5,19 +5,22 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.live import Live
 
+from millpond.control.autoscaling import advice, advice_text
 from millpond.control.progress import utc
 from millpond.errors import NotServingError, QueryTypeError, RequestError, SetupError
+from millpond.placement.autoscale import Policy
 from millpond.runtime.followers.view import Served
+from millpond.service.options import Options
 from millpond.service.port import MOVES
 from millpond.service.top import picture
-from millpond.service.wire import Changed, Event, Priced, QueryShown
+from millpond.service.wire import Changed, Event, FunctionShown, Priced, QueryShown
 
 if TYPE_CHECKING:
     from millpond.service.client import Client
@@ -44,7 +47,11 @@ Name = Annotated[str, typer.Argument(metavar="QUERY", help="The query's name.")]
 Text = Annotated[str, typer.Argument(metavar="SELECT", help="Its text, a FILE.sql that holds it, or - to read it.")]
 FileSink = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--sink", metavar="FORMAT", help="Write rows as parquet, json or csv, where the operator has them."),
+    typer.Option("--sink", metavar="FORMAT", help="parquet, json, csv, delta (where the operator says), webhook."),
+]
+Address = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--connection", metavar="NAME", help="The address of a webhook, as the operator named it."),
 ]
 Deduplicated = Annotated[
     Optional[list[str]],  # noqa: UP045
@@ -78,47 +85,41 @@ Out = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option("--out", metavar="DIR", help="Below it go rows of queries that are added [default: DIR/out]."),
 ]
+Shards = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--shard", metavar="STORE", help="A store that served rows may be moved to; env:NAME hides it."),
+]
+Range = Annotated[str, typer.Option("--instances", metavar="LEAST-MOST", help="So many instances.")]
+Autoscale = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--autoscale", metavar="LEAST-MOST", help="Let instances come and go with the load [default: off]."),
+]
+Target = Annotated[
+    float, typer.Option("--target", min=0.05, max=0.95, help="The part of the time that instances should fold.")
+]
 Patience = Annotated[
     float, typer.Option("--patience", metavar="SECONDS", min=2, help="Take over from a leader that is silent so long.")
 ]
 
 
-class Asked(NamedTuple):
-    """What the command line of `millpond serve` says."""
-
-    text: str
-    folder: Path
-    master: str
-    memory: str
-    store: str
-    instances: int | None
-    listen: str
-    certificate: Path | None
-    key: Path | None
-    names: tuple[str, ...]
-    origins: tuple[str, ...]
-    out: Path | None
-    patience: float
-
-
-def run_service(asked: Asked) -> None:
-    """Serve until a signal.
+def run_service(
+    options: Options, listen: str, certificate: Path | None, key: Path | None, names: tuple[str, ...],
+    origins: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Serve at `listen` (HOST:PORT) until a signal; `names` and `origins` may ask, besides its own.
 
     Raises:
         SetupError: the libraries are missing, or the address needs TLS. MillpondError: it cannot go on.
     """
     try:
-        from millpond.service.serving import Options, Web, serve
+        from millpond.service.serving import Web, serve
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    host, _, port = asked.listen.rpartition(":")
+    host, _, port = listen.rpartition(":")
     if not (host and port.isascii() and port.isdecimal() and int(port) < 1 << 16):
-        raise typer.BadParameter(f"{asked.listen!r} is no HOST:PORT.")
-    options = Options(
-        asked.text, asked.folder, asked.master, asked.memory, asked.store, asked.instances, asked.out, asked.patience
-    )
-    web = Web(host.strip("[]"), int(port), asked.certificate, asked.key, asked.names, asked.origins)
+        raise typer.BadParameter(f"{listen!r} is no HOST:PORT.")
+    web = Web(host.strip("[]"), int(port), certificate, key, names, origins)
     serve(options, web, console.print)
 
 
@@ -147,6 +148,9 @@ def look_up(asked: Client, query: str, key: list[str]) -> Served:
 def add_verbs(app: typer.Typer) -> None:
     """Give the command the verbs that ask a service."""
     _changes(app)
+    _scale(app)
+    _relocate(app)
+    _autoscale(app)
     for move in MOVES:
         _move(app, move)
     _shows(app)
@@ -165,7 +169,13 @@ def _changes(app: typer.Typer) -> None:
             Optional[str],  # noqa: UP045
             typer.Option("--correct-for", metavar="TIME", help="Correct rows when events come so much later."),
         ] = None,
-        deduplicate: Deduplicated = None, deduplicate_within: Within = None, dry_run: DryRun = False,
+        deduplicate: Deduplicated = None, deduplicate_within: Within = None, connection: Address = None,
+        budget: Annotated[
+            Optional[str],  # noqa: UP045
+            typer.Option("--budget", metavar="LIMITS", help="'state 100 MB, keys 1000000, time 50 ms': at most."),
+        ] = None,
+        incomplete: Annotated[bool, typer.Option("--incomplete", help="Tell open windows too; see _complete.")] = False,
+        dry_run: DryRun = False,
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
         """Add a query to a pond that is served; it is answered from the next epoch on."""
@@ -174,7 +184,7 @@ def _changes(app: typer.Typer) -> None:
                 asked.add(
                     name, _select(text), sink=sink, serve=serve, late=late, emit=emit,
                     correct_for=correct_for, deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
-                    dry_run=dry_run,
+                    connection=connection, budget=budget, incomplete=incomplete, dry_run=dry_run,
                 ),
                 as_json,
             )  # fmt: skip
@@ -201,6 +211,54 @@ def _changes(app: typer.Typer) -> None:
         """Try another version beside a query; `millpond diff` compares their rows."""
         with client(checkpoint, url, token, ca) as asked:
             _tell(asked.shadow(name, _select(text), dry_run=dry_run), as_json)
+
+
+def _scale(app: typer.Typer) -> None:
+    @app.command()
+    def scale(
+        instances: Annotated[int, typer.Argument(metavar="N", min=1, help="So many parallel folds.")],
+        dry_run: DryRun = False, checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
+        as_json: Json = False,
+    ) -> None:  # fmt: skip
+        """Give a pond that is served another number of instances, from the next epoch on."""
+        with client(checkpoint, url, token, ca) as asked:
+            _tell(asked.scale(instances, dry_run=dry_run), as_json)
+
+
+def _relocate(app: typer.Typer) -> None:
+    @app.command("move")
+    def move_rows(
+        what: Annotated[str, typer.Argument(metavar="BUCKET|SHARD", help="A number, FIRST-LAST, or a shard.")],
+        to: Annotated[str, typer.Option("--to", metavar="STORE", help="The store, or own: the pond's.")],
+        dry_run: DryRun = False, checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
+        as_json: Json = False,
+    ) -> None:  # fmt: skip
+        """Keep the served rows of some buckets in another store, one that `millpond serve --shard` allows."""
+        with client(checkpoint, url, token, ca) as asked:
+            _tell(asked.relocate(what, to, dry_run=dry_run), as_json)
+
+
+def _autoscale(app: typer.Typer) -> None:
+    @app.command()
+    def autoscale(
+        checkpoint: Annotated[Path, typer.Option("--checkpoint", metavar="DIR", help="The pond's folder.")],
+        instances: Range = "1-8", target: Target = 0.5, as_json: Json = False,
+    ) -> None:  # fmt: skip
+        """Say what `serve --autoscale` would do with a pond now, and why; changes nothing."""
+        found = advice(checkpoint, policy_of(instances, target))
+        _lines(found, as_json, [advice_text(found)])
+
+
+def policy_of(instances: str, target: float) -> Policy:
+    """The policy that `LEAST-MOST` and a target mean.
+
+    >>> policy_of("2-8", 0.6).most, policy_of("4", 0.6).least
+    (8, 4)
+    """
+    least, divided, most = instances.partition("-")
+    if not (least.isdecimal() and (most.isdecimal() or not divided) and 1 <= int(least) <= int(most or least)):
+        raise typer.BadParameter(f"{instances!r} is no LEAST-MOST, such as 1-8.")
+    return Policy(target=target, least=int(least), most=int(most or least))
 
 
 _SAYS = {
@@ -244,6 +302,16 @@ def _shows(app: typer.Typer) -> None:
         columns = [f"  {column.name} {column.type}" for column in found.columns]
         reason = [] if found.reason is None else [f"quarantined: {found.reason}"]
         _lines(found, as_json, [_line(found), *columns, *reason, found.text.strip()])
+
+    @app.command()
+    def functions(
+        reload: Annotated[bool, typer.Option("--reload", help="Load new versions from the operator's file.")] = False,
+        checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
+    ) -> None:  # fmt: skip
+        """List the operator's functions, and which queries call which version."""
+        with client(checkpoint, url, token, ca) as asked:
+            found = asked.functions(reload=reload)
+        _lines(found, as_json, [_function(one) for one in found])
 
     @app.command()
     def history(
@@ -328,11 +396,23 @@ def _parameters() -> typer.Typer:
             for name, value in [_assigned(one) for one in values]:
                 _tell(asked.param(name, value), as_json)
 
+    @param.command("feed")
+    def fed(
+        name: str, source: Annotated[str, typer.Option("--from", metavar="QUERY.COLUMN", help="Whose rows feed it.")],
+        checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
+    ) -> None:  # fmt: skip
+        """Let a live parameter take its values from the rows of a query's newest window, until it is set."""
+        query, divided, column = source.partition(".")
+        if not divided:
+            raise RequestError(f"{source!r} is no QUERY.COLUMN.", "Write --from top.merchant.")
+        with client(checkpoint, url, token, ca) as asked:
+            _tell(asked.feed(name, query, column), as_json)
+
     return param
 
 
-def _assigned(text: str) -> tuple[str, bool | int | float | str]:
-    """A parameter and its value: JSON's numbers, booleans and quoted texts, else a text as it stands.
+def _assigned(text: str) -> tuple[str, bool | int | float | str | list[int | float | str]]:
+    """A parameter and its value: JSON's numbers, booleans, quoted texts and lists, else a text as it stands.
 
     >>> _assigned("limit=500"), _assigned("rate=0.5"), _assigned("name=ann"), _assigned('code="7"')
     (('limit', 500), ('rate', 0.5), ('name', 'ann'), ('code', '7'))
@@ -341,7 +421,7 @@ def _assigned(text: str) -> tuple[str, bool | int | float | str]:
     if not divided:
         raise RequestError(f"{text!r} is no NAME=VALUE.", "Write limit=500.")
     try:
-        return name, msgspec.json.decode(value, type=bool | int | float | str)
+        return name, msgspec.json.decode(value, type=bool | int | float | str | list[int | float | str])
     except msgspec.MsgspecError:
         return name, value
 
@@ -365,7 +445,10 @@ def _tell(done: Changed | Priced, as_json: bool) -> None:
         whole = "" if done.complete_from_us is None else f", whole from {utc(done.complete_from_us)}"
         again = ", the read is restarted" if done.rereads else ""
         freed = f", {done.freed_bytes:,} bytes are freed" if done.freed_bytes else ""
-        typer.echo(f"{done.cost}{whole}{again}{freed}")
+        moved = f", {done.moved_buckets:,} buckets with about {done.moved_bytes:,} bytes" if done.moved_buckets else ""
+        since = f", in force from record {done.effective} on" if done.moved_buckets else ""
+        read = f", {done.recalled_bytes:,} bytes of retained events are read again" if done.recalled_bytes else ""
+        typer.echo(f"{done.cost}{whole}{again}{freed}{moved}{since}{read}")
     else:
         where = "" if done.record is None else f" at record {done.record}"
         whole = "" if done.complete_from_us is None else f", whole from {utc(done.complete_from_us)}"
@@ -378,9 +461,16 @@ def _line(one: QueryShown) -> str:
     return f"{one.name}  {one.kind}  {one.state}  version {one.version}  of {streams}  to {one.sink}{whole}"
 
 
+def _function(one: FunctionShown) -> str:
+    called = f"{one.name}@{one.version}({', '.join(one.takes)}) {one.returns}"
+    old = "" if one.newest else ", which is no longer its newest version"
+    return f"{called}  {one.module}  sha256 {one.digest[:12]}  called by {', '.join(one.queries) or 'no query'}{old}"
+
+
 def _past(one: Event) -> str:
     value = "" if one.value is None else f" = {msgspec.json.encode(one.value).decode()}"
-    return f"{one.record}  {utc(one.at_us)}  {one.kind} {one.name}{value}  by {one.who or '-'}"
+    why = f": {one.text}" if one.kind in ("scale", "move") else ""
+    return f"{one.record}  {utc(one.at_us)}  {one.kind} {one.name}{value}  by {one.who or '-'}{why}"
 
 
 def _lines(found: object, as_json: bool, lines: list[str]) -> None:

@@ -45,10 +45,12 @@ def _queries(queries: Sequence[QueryShown]) -> Table:
     table = Table(box=None, padding=(0, 2), header_style="dim")
     for name in ("query", "state"):
         table.add_column(name)
-    for name in ("version", "rows", "late", "dead"):
+    for name in ("version", "rows", "late", "dead", "ms", "own kB", "shared kB"):
         table.add_column(name, justify="right")
     table.add_column("whole from")
     for one in sorted(queries, key=lambda query: -query.counts.get("rows", 0)):
         numbers = [f"{one.counts.get(name, 0):,}" for name in ("rows", "late", "dead")]
+        costs = ("time_us", "own_bytes", "shared_bytes")
+        numbers += [f"{one.counts[name] / 1e3:,.1f}" if name in one.counts else "" for name in costs]
         table.add_row(one.name, one.state, str(one.version), *numbers, utc(one.complete_from_us))
     return table

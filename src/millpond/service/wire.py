@@ -10,21 +10,27 @@ from typing import Any, Literal
 import msgspec
 
 FileFormat = Literal["parquet", "json", "csv"]
+SinkFormat = Literal["parquet", "json", "csv", "delta", "webhook"]
 Role = Literal["starting", "standby", "leader", "stopping"]
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A query to be added: see `Pond.add`. Its rows go to a folder of its name below the operator's, or nowhere."""
+    """A query to be added: see `Pond.add`. Its rows go to a folder of its name below the operator's, to an
+    address that the operator has named for that, or nowhere. `connection`: the name of the address.
+    """
 
     name: str
     text: str
-    sink: FileFormat | None = None
+    sink: SinkFormat | None = None
     serve: bool = False
     late: FileFormat | None = None
     emit: Literal["final", "update"] = "final"
     correct_for: str | None = None
     deduplicate: tuple[str, ...] = ()
     deduplicate_within: str | None = None
+    connection: str | None = None
+    budget: str | None = None
+    incomplete: bool = False
 
 
 class Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -36,9 +42,31 @@ class Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Another value of a live parameter."""
+    """Another value of a live parameter: for IN also a list."""
 
-    value: bool | int | float | str
+    value: bool | int | float | str | list[int | float | str]
+
+
+class Feeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a live parameter takes its values from: a column of the rows of a query."""
+
+    query: str
+    column: str
+
+
+class Instances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many parallel folds the pond is to have: see `Pond.scale`."""
+
+    instances: int
+
+
+class Relocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Buckets whose served rows are to be kept elsewhere, and where: see `Pond.move`. `to` is one of the stores that
+    the operator allows, or `own`.
+    """
+
+    what: str
+    to: str
 
 
 class Changed(msgspec.Struct, frozen=True, tag_field="answer", tag="changed"):
@@ -53,12 +81,16 @@ class Changed(msgspec.Struct, frozen=True, tag_field="answer", tag="changed"):
 
 
 class Priced(msgspec.Struct, frozen=True, tag_field="answer", tag="priced"):
-    """What a change would cost: see `reconfigure.price.Price`."""
+    """What a change would cost: see `reconfigure.price.Price`. `effective`: the first record that is answered so."""
 
     cost: str
     complete_from_us: int | None = None
     rereads: bool = False
     freed_bytes: int = 0
+    moved_buckets: int = 0
+    moved_bytes: int = 0
+    effective: int | None = None
+    recalled_bytes: int = 0
 
 
 class ColumnShown(msgspec.Struct, frozen=True):
@@ -81,7 +113,8 @@ class QueryShown(msgspec.Struct, frozen=True):
     """A query as it is in force. `state`: running, paused, shadowed or quarantined, for which `reason` says why.
 
     `record`: its newest change, where it was changed. `complete_from_us`: the earliest start of a window that is
-    answered; None: all. `counts`: rows told, and what became of events, since this leader began.
+    answered; None: all. `counts`: rows told, and what became of events, since this leader began; `time_us` of the
+    newest epoch, `own_bytes` and `shared_bytes` of state, `keys`.
     """
 
     name: str
@@ -98,12 +131,31 @@ class QueryShown(msgspec.Struct, frozen=True):
     counts: dict[str, int] = {}
 
 
-class Parameter(msgspec.Struct, frozen=True):
-    """A live parameter in force."""
+class FunctionShown(msgspec.Struct, frozen=True):
+    """A function of the operator's: what a query calls by its name, or what queries in force still call.
+
+    `digest`: the SHA-256 of its module's file; `newest`: new texts mean this version; `queries` that call it, by name.
+    """
 
     name: str
-    value: bool | int | float | str | None
+    version: str
+    module: str
+    kind: str
+    takes: tuple[str, ...]
+    returns: str
+    digest: str
+    newest: bool
+    queries: tuple[str, ...] = ()
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """A live parameter in force; `source`: the QUERY.column by which it is fed, `record`: whose rows gave the value."""
+
+    name: str
+    value: bool | int | float | str | list[int | float | str] | None
     type: str
+    source: str | None = None
+    record: int | None = None
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -115,7 +167,7 @@ class Event(msgspec.Struct, frozen=True):
     name: str
     who: str
     text: str | None = None
-    value: bool | int | float | str | None = None
+    value: bool | int | float | str | list[int | float | str] | None = None
     complete_from_us: int | None = None
 
 
@@ -179,6 +231,7 @@ class Status(msgspec.Struct, frozen=True):
     epoch: int
     queries: int
     leader: str | None = None
+    instances: int = 0
     epochs: int = 0
     events: int = 0
     events_per_s: float = 0.0

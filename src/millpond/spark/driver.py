@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -27,6 +28,7 @@ from millpond.errors import (
     OffsetGapError,
     PlaceError,
     SparkError,
+    UnknownSchemaError,
     of_machine,
 )
 from millpond.faults import reached
@@ -35,12 +37,14 @@ from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Committed, Run, Steps, Writer, perform
 from millpond.log.records import ChangeRecord, EpochRecord, Offsets, Receipt
 from millpond.model.spec import PondSpec
-from millpond.placement.alignment import Owners
+from millpond.placement.moves import BucketMap
+from millpond.reconfigure import accept
 from millpond.reconfigure.apply import arranged, clear_tables, is_read
+from millpond.reconfigure.budgets import Budgets
 from millpond.reconfigure.changes import Change
 from millpond.reconfigure.desk import Desk, Make
 from millpond.runtime.carried import Carrier
-from millpond.runtime.dead_letters import Breaker
+from millpond.runtime.dead_letters import Breaker, records_between
 from millpond.runtime.epoch import (
     Batch,
     Idle,
@@ -57,12 +61,15 @@ from millpond.runtime.followers.slots import Wanted
 from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.layout import ReadLayout
 from millpond.runtime.offsets import with_partitions
+from millpond.runtime.pace import Pace
 from millpond.runtime.tasks import FoldTask
 from millpond.spark.checkpoint import check_continues, check_names, own_checkpoint, query_id, read_offsets, repair
 from millpond.spark.failures import explained
+from millpond.spark.kafka import paced
 from millpond.spark.lookups import Lookups
 from millpond.spark.session import jvm_failure
 from millpond.spark.tasks import OpenFiles, deltas_of, packets_of
+from millpond.spark.values import learn_schema
 
 T = TypeVar("T")
 
@@ -112,7 +119,7 @@ class Driver:
         self, spark: SparkSession, setting: Setting, log: Log, manifests: Manifests, writer: Writer,
         announce: Callable[[int], None], followed: Callable[[], int], on_epoch: Callable[[Epoch], None],
         on_change: Callable[[int, Change, PondSpec], None], open_files: OpenFiles, carrier: Carrier | None = None,
-        wanted: Callable[[Owners], Wanted | None] = lambda _owners: None,
+        wanted: Callable[[BucketMap], Wanted | None] = lambda _now: None,
     ) -> None:  # fmt: skip
         self._spark = spark
         self._setting = setting
@@ -123,7 +130,7 @@ class Driver:
         self._failure: MillpondError | None = None
         self._query: StreamingQuery | None = None
         self._lookups = Lookups(())
-        self._stopping = self._busy = self._rereading = False
+        self._stopping = self._busy = self._rereading = self._repaced = False
         self._desk = Desk(on_change)
         self._gate = threading.Lock()
         self._head = threading.RLock()  # whoever appends holds it
@@ -131,7 +138,7 @@ class Driver:
         self._read_for: Setting | None = None
         self._arranged: PondSpec | None = None
         self._watch = IdleWatch(setting.streams, now_us())
-        self._breaker = Breaker()
+        self._breaker, self._budgets, self._pace = Breaker(), Budgets(), Pace()
 
     def take_over(self, version: str, spec: Callable[[Manifest], str]) -> int:
         """Claim the log, see `Writer.take_over`; every older driver is fenced from then on. Returns the number."""
@@ -156,10 +163,11 @@ class Driver:
         """
         repair(self._checkpoint, self._writer.manifest)
 
-    def run(self, reading: Callable[[], Reading], *, once: bool) -> bool:
+    def run(self, reading: Callable[[Mapping[str, int]], Reading], *, once: bool) -> bool:
         """Run epochs until all input there is has been taken (`once`) or `stop` is called; tells whether it was not.
 
-        `reading` says what to read; it is asked again when a change needs what is not read yet.
+        `reading` says what to read, with limits of records for some streams; it is asked again when a change needs what
+        is not read yet, or when other limits fit the epochs better.
 
         Raises:
             MillpondError: whatever ended the query, with its code.
@@ -168,7 +176,7 @@ class Driver:
         self._failure = None
         try:
             while True:
-                frame, layout, self._lookups = reading()
+                frame, layout, self._lookups = reading(self._pace.begun(paced(self._setting.streams)))
                 self._setting, self._rereading = self._setting._replace(layout=layout), False
                 finished = self._run_query(frame, once)
                 if not self._rereading or not finished:
@@ -230,6 +238,8 @@ class Driver:
         Raises:
             FencedError, PlaceError, …: see `errors`; what waited and is not recorded was not done.
         """
+        for name, why in self._budgets.over().items():
+            self._desk.ask(partial(accept.halt, name=name, why=why))
         if self._desk.idle:
             return
         with self._head:
@@ -246,6 +256,11 @@ class Driver:
     def setting(self) -> Setting:
         """By what the next epoch is answered, as far as it is known."""
         return self._setting
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the log amounts to, as far as this driver has read it."""
+        return self._writer.manifest
 
     @property
     def in_epoch(self) -> bool:
@@ -307,11 +322,22 @@ class Driver:
                 self._begin(frame, number)
             self._lookups.renew()  # Spark plans a batch before it calls, so this is for the next one
         except (MillpondError, PySparkException, Py4JError, ConnectionError) as error:
-            self._failure = self._explained(error)
+            self._rereading, self._failure = self._learnt(self._explained(error))
             raise
         finally:
             self._busy, self._epochs_in = False, None
         reached("batch.return")
+
+    def _learnt(self, error: MillpondError) -> tuple[bool, MillpondError | None]:
+        """Whether to read again, as what was missing is known now; otherwise what to end with."""
+        if not isinstance(error, UnknownSchemaError):
+            return False, error
+        name, number = error.schema_id
+        try:
+            learn_schema(next(stream for stream in self._setting.streams if stream.name == name), number)
+        except MillpondError as failure:
+            return False, failure
+        return True, None
 
     def _begin(self, frame: DataFrame, number: int) -> None:
         reached("begin.start")
@@ -326,8 +352,8 @@ class Driver:
             return
         self._arrange(run.manifest)
         self._expect(end)
-        if self._setting is not self._read_for and not is_read(self._setting):
-            self._rereading = True
+        if self._repaced or (self._setting is not self._read_for and not is_read(self._setting)):
+            self._rereading, self._repaced = True, False
             raise _Stopped
         self._read_for = self._setting
         idle = self._watch.idle(run.manifest.max_time, now_us())
@@ -339,11 +365,12 @@ class Driver:
 
     def _follow_slots(self) -> None:
         """Give buckets the owners that fit the store better, if there are any, by a record of its own."""
-        wanted = self._wanted(maps(self._setting, self._writer.manifest)[1].owners)
+        wanted = self._wanted(maps(self._setting, self._writer.manifest)[1])
         if wanted is not None:
             reached("map.before")
             run = self._perform(self._writer.drain())
-            self._perform(self._writer.commit(map_record(run, self._writer.token, *wanted, now_us())))
+            record = map_record(self._setting, run, self._writer.token, *wanted, now_us())
+            self._perform(self._writer.commit(record))
             reached("map.after")
 
     def _expect(self, offsets: Offsets) -> None:
@@ -367,6 +394,10 @@ class Driver:
         done = self._perform(self._writer.commit(record, body))
         if isinstance(done, Committed):
             self._watch.committed(record, now_us())
+            if self._arranged is not None:
+                self._budgets.committed(self._arranged, self._setting.plan, run.manifest, record)
+            counts = {name: records_between(record.start, record.end, name) for name in self._pace.limits}
+            self._repaced = self._pace.observe(counts, (now_us() - began) / 1e6)
             self._on_epoch(Epoch(record, (now_us() - began) / 1e6, worked / 1e6))
 
     def _folded(self, run: Run, packets: DataFrame, task: FoldTask) -> list[tuple[Receipt, bytes]]:
@@ -374,7 +405,7 @@ class Driver:
 
         def attempt() -> list[tuple[Receipt, bytes]]:
             try:
-                return deltas_of(packets, task, self._setting.instances, self._open_files)
+                return deltas_of(packets, task, self._open_files)
             except (PySparkException, Py4JError) as error:
                 lost = explained(error)
                 if isinstance(lost, FilesLostError):

@@ -32,6 +32,9 @@ _MISMATCH = re.compile(r"while reading file (\S+?)\.? (Data type mismatches [^\n
 _FILE = re.compile(r"\[FAILED_READ_FILE[.\w]*\] [^\n]*?file (\S+?)\.?(?:\s|$)")
 _RECORD = re.compile(r"\[MALFORMED_RECORD_IN_PARSING[.\w]*\] ([^\n]*)")
 _LOST = re.compile(r"\[KAFKA_DATA_LOSS[.\w]*\] [^\n]*|[^\n]*[Ss]ome data may have been lost[^\n]*")
+_REFUSED = re.compile(r"kafka\.common\.errors\.((?:Sasl|Ssl)\w*Exception|\w*AuthorizationException): ([^\n]*)")
+_NO_TOPIC = re.compile(r"kafka\.common\.errors\.UnknownTopicOrPartitionException")
+_SILENT = re.compile(r"kafka\.common\.errors\.TimeoutException: ([^\n]*)")
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?([\w$]+(?:: [^\n]*)?)$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Exit|Interrupt)(?:: [^\n]*)?)$", re.MULTILINE)
 
@@ -86,6 +89,8 @@ def _of_input(text: str) -> MillpondError | None:
             "Its retention deleted records before they were read. Set failOnDataLoss 'false' in the stream's OPTIONS to"
             " go on with what is left; what was committed stands.",
         )
+    if (refused := _of_kafka(text)) is not None:
+        return refused
     if found := _MISMATCH.search(text):
         return LateSchemaError(
             f"{found[1]} does not fit its stream: {found[2]}.",
@@ -100,6 +105,23 @@ def _of_input(text: str) -> MillpondError | None:
         return SourceError(
             f"A record cannot be read: {_shortened(found[1])}.",
             "Mend it, or use the mode PERMISSIVE; nothing of its epoch was committed.",
+        )
+    return None
+
+
+def _of_kafka(text: str) -> SourceError | None:
+    """Why Kafka was not read, if it is for who asks, what is asked for, or nobody who answers."""
+    if found := _REFUSED.search(text):
+        return SourceError(
+            f"Kafka refuses its reader: {found[1]}: {_shortened(found[2])}.",
+            "Mend user, password, certificates or rights of the connection; what was committed stands.",
+        )
+    if _NO_TOPIC.search(text):
+        return SourceError("Kafka does not have a topic of a stream.", "Make it, or mend its name: subscribe '…'.")
+    if found := _SILENT.search(text):
+        return SourceError(
+            f"Kafka does not answer: {_shortened(found[1])}.",
+            "Is it there, and are the connection's servers right? What was committed stands.",
         )
     return None
 

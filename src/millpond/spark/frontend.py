@@ -19,7 +19,7 @@ from millpond.model.functions import UserFunction, bytes_of
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
-from millpond.model.stream import Stream, check_order
+from millpond.model.stream import Stream, check_order, check_retention
 from millpond.plan.late import late_columns
 from millpond.runtime.functions.host import FunctionHost
 from millpond.spark.branches import Derived, Side, read_by
@@ -96,6 +96,7 @@ class FrontEnd:
             raise QueryTypeError(f"`{stream.name}` cannot name a stream.", "Use letters, digits and underscores.")
         stream = declared(stream)
         check_order(stream)
+        check_retention(stream)
         known = self._known(stream.name)
         if known is not None and known != stream:
             raise QueryTypeError(
@@ -163,6 +164,11 @@ class FrontEnd:
         made = UserFunction(name, version, module, kind, tuple(takes), returns, ms, bytes_of(memory), "", form)
         with FunctionHost() as host:
             return self._functions.register(host.load(made))
+
+    @property
+    def functions(self) -> tuple[UserFunction, ...]:
+        """The newest version of each function of a user."""
+        return self._functions.known
 
     def map_batches(
         self, name: str, stream: str, function: BatchFunction, schema: str | StructType, version: str | None = None
@@ -298,7 +304,8 @@ class FrontEnd:
             with _within(statement.name, statement.line):
                 terms = Terms(statement.name, None, statement.sink, statement.serve, statement.text)
                 leaving = Leaving(statement.late, statement.mode, statement.repeats)
-                made.append(self._query(terms, blank(text[: statement.start]) + statement.text, leaving))
+                query = self._query(terms, blank(text[: statement.start]) + statement.text, leaving)
+                made.append(msgspec.structs.replace(query, budget=statement.budget or msgspec.UNSET))
         return made
 
     def wanted(
@@ -332,6 +339,7 @@ class FrontEnd:
                 if query.late_sink is not None:
                     names.update(late_columns(query, self.streams[query.stream]))
         for name, columns in needed.items():
+            columns.update(self.streams[name].retention.columns)
             if order := self.streams[name].order:
                 columns |= set(order.columns)
         by_name = {projected.value.name: projected for projected in self._foreigns.values()}

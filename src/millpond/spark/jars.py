@@ -56,6 +56,9 @@ def listed(path: Path) -> tuple[Jar, ...]:
 CONNECTOR = listed(Path(__file__).with_name("kafka_jars.txt"))
 """Spark's connector to Kafka, and what it needs besides Spark."""
 
+AVRO = listed(Path(__file__).with_name("avro_jars.txt"))
+"""Spark's decoder of Avro; what it needs, Spark has."""
+
 
 def cache_folder() -> Path:
     """Where fetched jars are kept."""
@@ -94,25 +97,37 @@ def connector() -> list[Path]:
     Raises:
         SetupError: they cannot be had.
     """
-    return given_connector() or fetched(CONNECTOR)
+    return given_jars(CONNECTOR) or fetched(CONNECTOR)
 
 
-def given_connector() -> list[Path]:
-    """The jars of a connector in the folder that the environment names; none if it has none."""
+def avro() -> list[Path]:
+    """The jar of Spark's decoder of Avro, found as those of the connector.
+
+    Raises:
+        SetupError: it cannot be had.
+    """
+    return given_jars(AVRO) or fetched(AVRO)
+
+
+def given_jars(jars: Sequence[Jar]) -> list[Path]:
+    """The jars of a list, of any version, in the folder that the environment names; none if it lacks the first."""
     given = given_folder()
-    found = [] if given is None else [path for jar in CONNECTOR for path in sorted(given.glob(f"{jar.artifact}-*.jar"))]
-    return found if any(path.name.startswith(CONNECTOR[0].artifact) for path in found) else []
+    found = [] if given is None else [path for jar in jars for path in sorted(given.glob(f"{jar.artifact}-*.jar"))]
+    return found if any(path.name.startswith(jars[0].artifact) for path in found) else []
 
 
 def connector_told() -> str:
-    """Where the connector comes from, in words."""
-    given = given_connector()
-    if given:
-        return f"Spark's connector is {given[0]}, which {FOLDER} names"
-    name = CONNECTOR[0].file
-    if all(kept(jar) for jar in CONNECTOR):
-        return f"Spark's connector is {name}, fetched before"
-    return f"Spark's connector {name} is fetched from Maven when a stream of Kafka is first read"
+    """Where the connector and the decoder of Avro come from, in words."""
+    return f"{_told('connector', CONNECTOR, 'a stream of Kafka')}; {_told('decoder of Avro', AVRO, 'Avro')}"
+
+
+def _told(what: str, jars: Sequence[Jar], when: str) -> str:
+    if given := given_jars(jars):
+        return f"Spark's {what} is {given[0]}, which {FOLDER} names"
+    name = jars[0].file
+    if all(kept(jar) for jar in jars):
+        return f"Spark's {what} is {name}, fetched before"
+    return f"Spark's {what} {name} is fetched from Maven when {when} is first read"
 
 
 def _fetch(jar: Jar, folder: Path) -> Path:

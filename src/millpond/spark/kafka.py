@@ -6,17 +6,19 @@ parsed into the declared columns by Spark; a record that does not parse is told 
 
 from __future__ import annotations
 
-import msgspec
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+from collections.abc import Iterable
 
-from millpond.errors import QueryRefused, QueryTypeError, SetupError, UnsupportedQuery
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millpond.errors import QueryRefused, QueryTypeError
 from millpond.model.stream import DEAD_LETTER, Field, Order, Stream
 from millpond.runtime.connections import connection
+from millpond.spark.formats import OPTIONS as FORMAT_OPTIONS
+from millpond.spark.formats import check_format, parsed
 from millpond.spark.jars import connector
+from millpond.spark.provided import provide
 
 KAFKA = "kafka"
 
@@ -39,27 +41,14 @@ READER = (
 """Options that Spark's connector takes as they are."""
 
 _TOPICS = ("subscribe", "subscribePattern")
-_JSON = (
-    "dateFormat timestampFormat locale timeZone allowComments allowUnquotedFieldNames allowSingleQuotes "
-    "allowNumericLeadingZeros allowBackslashEscapingAnyCharacter allowUnquotedControlChars allowNonNumericNumbers "
-    "primitivesAsString"
-)
-_CSV = (
-    "dateFormat timestampFormat locale timeZone sep delimiter quote escape comment ignoreLeadingWhiteSpace "
-    "ignoreTrailingWhiteSpace nullValue nanValue positiveInf negativeInf maxColumns maxCharsPerColumn emptyValue "
-    "charToEscapeQuoteEscaping unescapedQuoteHandling"
-)
-FORMATS = {"json": _JSON, "csv": _CSV, "raw": ""}
-"""How values are parsed, and the options of that; `raw`: the value is the one declared column, STRING or BINARY."""
-
-OPTIONS = " ".join(dict.fromkeys(["connection format", *_TOPICS, *READER, *_JSON.split(), *_CSV.split()]))
+_MOST, _TARGET = "maxOffsetsPerTrigger", "epochTarget"
+OPTIONS = " ".join(["connection format", *_TOPICS, *READER, _TARGET, FORMAT_OPTIONS])
 """Options that a stream may have."""
 
 DEAD = "__dead"
 """The column that is not NULL where a record did not parse: what is known of it."""
 
-_CORRUPT = "__corrupt"
-_PARSED = "__parsed"
+_REASON = "__reason"
 _REFUSED = {
     "minpartitions": "Spark would split a topic partition among tasks, and its events would lose their order",
     "maxrecordsperpartition": "Spark would split a topic partition among tasks, and its events would lose their order",
@@ -103,7 +92,7 @@ def declared(stream: Stream) -> Stream:
         raise QueryTypeError(f"The stream {stream.name} has no topic.", "Add OPTIONS (subscribe 'topic').")
     given = stream.columns[: -len(META)] if stream.columns[-len(META) :] == META else stream.columns
     for field in given:
-        if field.name.lower() in (*(meta.name for meta in META), _CORRUPT, DEAD):
+        if field.name.lower() in (*(meta.name for meta in META), DEAD):
             raise QueryTypeError(f"The column {field.name} of {stream.name} is one that Kafka gives.", "Leave it out.")
     _check_format(stream.name, options, given)
     order = stream.order
@@ -118,25 +107,23 @@ def declared(stream: Stream) -> Stream:
 
 
 def _check_format(name: str, options: dict[str, str], given: tuple[Field, ...]) -> None:
-    form = options.get("format", "").lower()
-    if form not in FORMATS:
-        what = f"the format {form}" if form else "no format"
-        raise UnsupportedQuery(f"The stream {name} has {what}.", f"Use one of {', '.join(FORMATS)}.")
-    allowed = {"connection", "format", *_TOPICS, *READER, *FORMATS[form].split()}
-    for option in options:
-        if option not in allowed:
-            raise QueryTypeError(f"`{option}` is not an option of {form} values.", "Leave it out.")
-    if not given:
-        raise QueryTypeError(f"The stream {name} declares no columns.", "List them: CREATE TABLE name (a INT, …).")
-    if form == "raw" and (len(given) != 1 or given[0].type not in ("string", "binary")):
+    check_format(name, options, given)
+    if _TARGET in options and (_MOST in options or not 0.01 <= _number(options[_TARGET]) <= 3600):
         raise QueryTypeError(
-            f"The stream {name} takes raw values, which are one column.", "Declare one, STRING or BINARY."
+            f"{_TARGET} of {name} is {options[_TARGET]!r}.", f"Write seconds, 0.01 to 3600, and no {_MOST}."
         )
-    most = options.get("maxOffsetsPerTrigger", "1")
+    most = options.get(_MOST, "1")
     if not most.isdecimal() or not int(most):
         raise QueryTypeError(f"maxOffsetsPerTrigger of {name} is {most!r}.", "Write a whole number above zero.")
     if options.get("failOnDataLoss", "true").lower() not in ("true", "false"):
         raise QueryTypeError(f"failOnDataLoss of {name} is {options['failOnDataLoss']!r}.", "Write 'true' or 'false'.")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0
 
 
 def stand_in_path(stream: Stream) -> str | None:
@@ -153,14 +140,27 @@ def tells_malformed(stream: Stream) -> bool:
     return stream.source is not None and stream.source.format == KAFKA
 
 
-def kafka_frame(spark: SparkSession, stream: Stream, name: str | None) -> DataFrame:
+def paced(streams: Iterable[Stream]) -> dict[str, float]:
+    """The streams of which epochs read as much as they have time for, and how long one is meant to take, in seconds."""
+    found = {}
+    for stream in streams:
+        if stream.source is not None and stream.source.format == KAFKA:
+            options = dict(stream.source.options)
+            if _MOST not in options:
+                found[stream.name] = float(options.get(_TARGET, "1"))
+    return found
+
+
+def kafka_frame(spark: SparkSession, stream: Stream, name: str | None, limit: int | None) -> DataFrame:
     """The stream's columns, and `DEAD`: what is known of a record that does not parse, NULL for all others.
+
+    `limit`: how many records an epoch reads at most, if the stream does not say.
 
     Raises:
         SetupError: the connector or the connection cannot be had.
     """
     assert stream.source is not None
-    provide_connector(spark)
+    provide(spark, connector())
     options = dict(stream.source.options)
     reader = spark.readStream.format(KAFKA) if name is None else spark.readStream.name(name).format(KAFKA)
     for option, value in connection(options.get("connection")).of_java().items():
@@ -170,59 +170,18 @@ def kafka_frame(spark: SparkSession, stream: Stream, name: str | None) -> DataFr
     for option in (*_TOPICS, *READER):
         if option in options:
             reader = reader.option(option, options[option])
+    if limit is not None:
+        reader = reader.option(_MOST, limit)
     return _parsed(reader.load(), stream, options)
 
 
 def _parsed(records: DataFrame, stream: Stream, options: dict[str, str]) -> DataFrame:
-    fields = stream.columns[: -len(META)]
-    value, form = F.col("value"), options["format"].lower()
+    made = parsed(records, stream, stream.columns[: -len(META)], options)
     source = F.concat_ws("-", "topic", "partition").alias("_source")
     meta = [source, *(F.col(field.name.lstrip("_")).alias(field.name) for field in META[1:])]
-    if form == "raw":
-        made = value.cast(fields[0].type).alias(fields[0].name)
-        return records.select(made, *meta, _dead(stream, value.isNull()))
-    schema = StructType.fromDDL(", ".join(f"`{field.name.replace('`', '``')}` {field.type}" for field in fields))
-    assert isinstance(schema, StructType)
-    schema = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
-    ours = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    given = {option: options[option] for option in FORMATS[form].split() if option in options} | ours
-    text = value.cast("string")
-    parsed = F.from_json(text, schema, given) if form == "json" else F.from_csv(text, schema.toDDL(), given)
-    rows = records.select("*", parsed.alias(_PARSED))
-    inside = F.col(_PARSED)
-    failed = value.isNull() | inside.isNull() | inside[_CORRUPT].isNotNull()
-    columns = [inside[field.name].alias(field.name) for field in fields]
-    return rows.select(*columns, *meta, _dead(stream, failed))
-
-
-def _dead(stream: Stream, failed: Column) -> Column:
-    reason = F.when(F.col("value").isNull(), "the record has no value").otherwise("the value does not parse")
     whole = stream.on_malformed.policy == DEAD_LETTER
     raw = [F.col(name) if whole else F.lit(None).cast("binary").alias(name) for name in ("key", "value")]
     place = ["topic", "partition", "offset", "timestamp"]
-    known = F.struct(F.lit(stream.name).alias("stream"), *place, *raw, reason.alias("reason"))
-    return F.when(failed, known).alias(DEAD)
-
-
-def provide_connector(spark: SparkSession) -> None:
-    """Make Spark's connector known to a session, from the folder of jars that is named or from Maven.
-
-    Raises:
-        SetupError: it cannot be had.
-    """
-    context, jvm = spark.sparkContext._jsc.sc(), spark._jvm
-    assert jvm is not None
-    if "spark-sql-kafka-0-10" in str(context.listJars()):
-        return
-    loader = jvm.Thread.currentThread().getContextClassLoader()
-    whole = str(loader.getClass().getName()).endswith(".MutableURLClassLoader")
-    for path in connector():
-        try:
-            if whole:
-                # not only in sessions: what an executor says of its failure is read by a thread of none
-                loader.addURL(jvm.java.net.URI(path.absolute().as_uri()).toURL())
-                context.addJar(str(path.absolute()))
-            else:
-                spark._jsparkSession.sessionState().resourceLoader().addJar(str(path))
-        except (PySparkException, Py4JError) as error:
-            raise SetupError(f"{path} cannot be given to Spark: {error}.", "Is it a jar?") from error
+    known = F.struct(F.lit(stream.name).alias("stream"), *place, *raw, F.col(_REASON).alias("reason"))
+    told = made.records.select("*", made.reason.alias(_REASON))
+    return told.select(*made.columns, *meta, F.when(F.col(_REASON).isNotNull(), known).alias(DEAD))

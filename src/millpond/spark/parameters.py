@@ -13,10 +13,11 @@ from typing import NamedTuple
 import msgspec
 
 from millpond.errors import ChangeRefused, UnsupportedQuery
-from millpond.model.expressions import Call, Expression, Foreign, Literal, Parameter, replaced, walk
+from millpond.model.expressions import Call, Expression, Foreign, Literal, Parameter, is_list, replaced, walk
 from millpond.model.join import Join
 from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
+from millpond.model.types import element_of
 from millpond.plan.parameters import parameters_in
 
 _TOKENS = re.compile(
@@ -62,6 +63,8 @@ class Marked(NamedTuple):
         if isinstance(node, Literal):
             for place, parameter in enumerate(self.parameters):
                 if _stands_for(node, place, parameter):
+                    if is_list(parameter.type):
+                        return parameter if node.type == _own(parameter) else node
                     same = node.type == parameter.type
                     return parameter if same else Call("cast", (parameter,), node.type)
         return node
@@ -109,16 +112,42 @@ def _text(place: int) -> str:
 
 
 def _written(place: int, parameter: Parameter) -> str:
-    if parameter.type == "string":
+    if _own(parameter) == "string":
         return f"'{_text(place)}'"
     if parameter.type == "boolean":
         raise UnsupportedQuery(f"The parameter :{parameter.name} is a boolean.", "Compare with a number or a text.")
-    return f"{_number(place)}L" if parameter.type == "bigint" else f"{float(_number(place))!r}D"
+    return f"{_number(place)}L" if _own(parameter) == "bigint" else f"{float(_number(place))!r}D"
+
+
+def _own(parameter: Parameter) -> str:
+    """The type of a parameter, or of those in its list."""
+    return element_of(parameter.type) if is_list(parameter.type) else parameter.type
+
+
+def _as_options(node: Expression) -> Expression:
+    """The tree in which a list is an option of `in`: Spark makes an equation of `x IN (:list)`.
+
+    Raises:
+        UnsupportedQuery: one stands elsewhere.
+    """
+    if not isinstance(node, Call):
+        return node
+    args = tuple(map(_as_options, node.args))
+    lists = [arg for arg in args if isinstance(arg, Parameter) and is_list(arg.type)]
+    if node.op == "eq" and len(lists) == 1:
+        value = next(arg for arg in args if arg not in lists)
+        return Call("in", (value, *lists), node.type)
+    if lists and (node.op != "in" or args[0] in lists):
+        raise UnsupportedQuery(
+            f"The parameter :{lists[0].name} is a list, and stands elsewhere than in x IN (:{lists[0].name}).",
+            "Use IN, and for values of the same type.",
+        )
+    return Call(node.op, args, node.type)
 
 
 def _stands_for(node: Literal, place: int, parameter: Parameter) -> bool:
-    if parameter.type == "string" or node.type in ("string", "boolean") or node.text is None:
-        return node.type == parameter.type == "string" and node.text == _text(place)
+    if _own(parameter) == "string" or node.type in ("string", "boolean") or node.text is None:
+        return node.type == _own(parameter) == "string" and node.text == _text(place)
     value = node.value
     return not isinstance(value, str | bool) and value == _number(place)
 
@@ -127,7 +156,7 @@ def _changed(query: AnyQuery, marks: Marked) -> AnyQuery:
     """The query with each of its expressions changed."""
 
     def change(one: Expression) -> Expression:
-        return replaced(one, marks.leaf)
+        return _as_options(replaced(one, marks.leaf))
 
     output = tuple(Named(item.name, change(item.expression)) for item in query.output)
     if isinstance(query, Selection):

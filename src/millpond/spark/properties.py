@@ -13,14 +13,27 @@ from pyspark.errors import PySparkException
 from millpond.errors import QueryTypeError
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
-from millpond.model.stream import DEAD_LETTER, DROP, FAIL, Malformed, Order, Stream, check_order
+from millpond.model.stream import (
+    DEAD_LETTER,
+    DROP,
+    FAIL,
+    Malformed,
+    Order,
+    Retention,
+    Stream,
+    check_order,
+    check_retention,
+)
 from millpond.plan.deduplication import deduplicated
 from millpond.plan.modes import FINAL, with_mode
 from millpond.spark.catalyst import Catalyst
 
+RETENTION = ("retain.slices", "retain.events", "retain.columns", "grain")
+"""What is kept for queries that come later: durations, and a list of columns with commas."""
+
 STREAM_PROPERTIES = (
     "order.partition", "order.offset", "order.partitions", "idle_after", "max_ahead",
-    "malformed", "dead.path", "dead.ratio",
+    "malformed", "dead.path", "dead.ratio", *RETENTION,
 )  # fmt: skip
 """Their names; the first two are column names, `order.partitions` is a list with commas, the next two are durations;
 the others say what becomes of records that do not parse.
@@ -100,7 +113,21 @@ def with_times(catalyst: Catalyst, stream: Stream, properties: dict[str, str]) -
     elif "max_ahead" in properties:
         stream = msgspec.structs.replace(stream, max_ahead_us=_duration_us(catalyst, stream, "max_ahead", properties))
     check_order(stream)
-    return with_malformed(stream, properties)
+    return with_malformed(_with_retention(catalyst, stream, properties), properties)
+
+
+def _with_retention(catalyst: Catalyst, stream: Stream, properties: dict[str, str]) -> Stream:
+    """The stream with what its properties say of what is kept for queries that come later."""
+    if not any(name in properties for name in RETENTION):
+        return stream
+    slices_us, events_us, grain_us = (
+        _duration_us(catalyst, stream, name, properties) if name in properties else 0
+        for name in ("retain.slices", "retain.events", "grain")
+    )
+    names = tuple(name.strip() for name in properties.get("retain.columns", "").split(",") if name.strip())
+    stream = msgspec.structs.replace(stream, retain=Retention(slices_us, events_us, grain_us, names))
+    check_retention(stream)
+    return stream
 
 
 def with_malformed(stream: Stream, properties: dict[str, str]) -> Stream:

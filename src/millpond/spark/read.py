@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark.errors import PySparkException
@@ -20,13 +20,18 @@ from millpond.spark.branches import Branch, Derived, Elements, Function, Looked,
 from millpond.spark.catalyst import Catalyst, JavaObject, analysed, items, references
 from millpond.spark.foreign import Projected
 from millpond.spark.functions import guarded
+from millpond.spark.jars import avro
 from millpond.spark.kafka import DEAD as KAFKA_DEAD
 from millpond.spark.kafka import kafka_frame, stand_in_path, tells_malformed
 from millpond.spark.keyed import ALIVE, met
 from millpond.spark.mapped import mapped
+from millpond.spark.provided import provide
 
 _DEAD = "dead"
 _OWN_SCHEMA = ("rate", "rate-micro-batch")
+
+AVRO = "avro"
+"""The format of files that a jar of Spark's reads, which it does not bring along."""
 
 
 class Watermark(NamedTuple):
@@ -53,8 +58,12 @@ class Reading(NamedTuple):
     times: frozenset[str]
 
 
-def load(spark: SparkSession, stream: Stream, *, named: bool = True, analysed_only: bool = False) -> DataFrame:
+def load(
+    spark: SparkSession, stream: Stream, *, named: bool = True, analysed_only: bool = False, limit: int | None = None
+) -> DataFrame:
     """The stream as a streaming DataFrame; `named` gives its source the stream's name in the checkpoint.
+
+    `limit`: how many records an epoch reads at most of a stream of Kafka that does not say so itself.
 
     `analysed_only`: it will not be read; otherwise one that tells apart what does not parse has the column `kafka.DEAD`
     besides its own.
@@ -70,8 +79,12 @@ def load(spark: SparkSession, stream: Stream, *, named: bool = True, analysed_on
     path = stand_in_path(stream)
     if path is not None:
         if not analysed_only:
-            return kafka_frame(spark, stream, stream.name if named else None)
+            return kafka_frame(spark, stream, stream.name if named else None, limit)
         source = Source("json", (("path", path),))
+    elif source.format == AVRO and analysed_only:  # declared columns are all that is looked at, so no jar is needed
+        source = Source("json", tuple(option for option in source.options if option[0] == "path"))
+    elif source.format == AVRO:
+        provide(spark, avro())
     reader = spark.readStream.format(source.format).options(**dict(source.options))
     if named:
         reader = reader.name(stream.name)
@@ -100,7 +113,9 @@ def register(spark: SparkSession, stream: Stream, watermark: Watermark | None = 
     return frame
 
 
-def read(spark: SparkSession, wanted: Sequence[Wanted], *, tick: bool = True) -> tuple[DataFrame, ReadLayout]:
+def read(
+    spark: SparkSession, wanted: Sequence[Wanted], *, tick: bool = True, limits: Mapping[str, int] | None = None
+) -> tuple[DataFrame, ReadLayout]:
     """One streaming frame over all streams and, with `tick`, one row a second; columns as in `ReadLayout`.
 
     `spark` is a session for reading alone: see `session.reading_session`. Each source is read once: a stream that
@@ -124,7 +139,8 @@ def read(spark: SparkSession, wanted: Sequence[Wanted], *, tick: bool = True) ->
         ):  # fmt: skip
             bases[base.name] = base
             copies.setdefault(base.name, []).append(_Copy(index, want, branch))
-    parts = [_Base(spark, bases[name], of).frame(layouts) for name, of in copies.items()]
+    most = limits or {}
+    parts = [_Base(spark, bases[name], of, most.get(name)).frame(layouts) for name, of in copies.items()]
     told = [(base.name, *policy_of(base.on_malformed)) for base in bases.values() if tells_malformed(base)]
     if tick:
         rate = spark.readStream.name(TICK_STREAM).format("rate").option("rowsPerSecond", 1).option("numPartitions", 1)
@@ -167,10 +183,10 @@ class _Copy(NamedTuple):
 class _Base:
     """One source, and all forms in which it is wanted."""
 
-    def __init__(self, spark: SparkSession, base: Stream, copies: list[_Copy]) -> None:
+    def __init__(self, spark: SparkSession, base: Stream, copies: list[_Copy], limit: int | None) -> None:
         self._catalyst = Catalyst(spark)
         self._copies = copies
-        self._frame = load(spark, base)
+        self._frame = load(spark, base, limit=limit)
         sides = [side for copy in copies if copy.branch is not None for side in copy.branch.sides]
         if tells_malformed(base) and any(isinstance(side, Function) for side in sides):
             self._frame = _without_dead(self._frame, base)

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from millpond.errors import MillpondError, NoMemoryError, SetupError
 from millpond.spark.catalyst import Catalyst
+from millpond.spark.class_archive import archive_path
 from millpond.spark.failures import explained, jvm_gone
 from millpond.spark.java import Gateway, find_java, handed_over, start_gateway
 from millpond.spark.quiet import unlog
@@ -128,11 +129,23 @@ def spark_session(
     conf = launch_conf(master, app_name, driver_memory, extra or {})
     if _jvm_is_there():
         return _build(conf)
-    gateway = start_gateway(find_java(), conf)
+    java = find_java()
+    gateway = start_gateway(java, conf, archive_path(java))
     # Held for the life of this process: when the pipe inside is collected, the JVM ends.
     _gateways.append(gateway)
     with handed_over(gateway):
         return _build(conf)
+
+
+def own_gateway() -> Gateway:
+    """The newest JVM that this process started.
+
+    Raises:
+        SetupError: it started none.
+    """
+    if not _gateways:
+        raise SetupError("The JVM of this process is not its own.", "Run the command alone, outside spark-submit.")
+    return _gateways[-1]
 
 
 def end_java() -> None:

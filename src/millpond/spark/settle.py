@@ -19,18 +19,18 @@ from millpond.state.store import BucketStore
 class _CatchUp:
     """A task's rows are the positions of its instances among those that own buckets."""
 
-    def __init__(self, share: Share, open_store: Callable[[], BucketStore]) -> None:
+    def __init__(self, share: Share, open_store: Callable[[Share], BucketStore]) -> None:
         self._share, self._open_store = share, open_store
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         owners = owners_of(self._share)
         with with_code():
             for place in (place for batch in batches for place in batch.column(0).to_pylist()):
-                caught = catch_up(self._share, owners[place], self._open_store())
+                caught = catch_up(self._share, owners[place], self._open_store(self._share))
                 yield pa.RecordBatch.from_arrays([pa.array([msgspec.json.encode(caught)])], names=["caught"])
 
 
-def settled(spark: SparkSession, share: Share, open_store: Callable[[], BucketStore]) -> list[Caught]:
+def settled(spark: SparkSession, share: Share, open_store: Callable[[Share], BucketStore]) -> list[Caught]:
     """What `catch_up` returned, one task per instance; `open_store` must be importable by workers.
 
     Raises:

@@ -15,10 +15,11 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from millpond.errors import QueryError, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
-from millpond.model.endpoints import KEYED, SINKS, Sink, Source
+from millpond.model.budget import Budget, budget_of
+from millpond.model.endpoints import IN_PROCESS, KEYED, SINK_OPTIONS, SINKS, Sink, Source
 from millpond.model.stream import Field, Stream
 from millpond.plan.modes import FINAL
-from millpond.runtime.followers.keyed import SINK_OPTIONS, check_address
+from millpond.runtime.followers.keyed import check_address
 from millpond.spark.catalyst import Catalyst, JavaObject, items, kind_of, optional, pairs
 from millpond.spark.gate import check_size, parse
 from millpond.spark.kafka import KAFKA, declared, refuse_kafka
@@ -53,6 +54,7 @@ PROVIDERS = {
     "csv": f"{_FILES} {_TEXTS} sep delimiter quote escape comment header enforceSchema "
     "ignoreLeadingWhiteSpace ignoreTrailingWhiteSpace nullValue nanValue positiveInf negativeInf maxColumns "
     "maxCharsPerColumn charToEscapeQuoteEscaping emptyValue unescapedQuoteHandling",
+    "avro": f"{_FILES} mode avroSchema datetimeRebaseMode",
     "rate": "rowsPerSecond rampUpTime numPartitions",
     KAFKA: KAFKA_OPTIONS,
 }
@@ -63,11 +65,12 @@ _REFRESH = "refresh"
 
 _RATE = (Field("timestamp", "timestamp"), Field("value", "bigint"))
 _FOLDERS = ("parquet", "json", "csv")
-_FILE_SINKS = tuple(sink for sink in SINKS if sink != "memory")
-_TOPIC = ("topic", "connection", "transactions")
+_FILE_SINKS = tuple(sink for sink in SINKS if sink not in IN_PROCESS)
+_LATE_SINKS = tuple(sink for sink in _FILE_SINKS if sink not in ("noop", "delta", *SINK_OPTIONS))
+_PATHS = (*_FOLDERS, "delta")
 _PROPERTIES = (
     "path", "serve", "late.path", "late.format", "emit", "correct.for", "deduplicate", "deduplicate.within",
-    *SINK_OPTIONS, *_TOPIC,
+    "budget", *dict.fromkeys(option for options in SINK_OPTIONS.values() for option in options),
 )  # fmt: skip
 _TOKEN = re.compile(
     r"""--(?:\\\n|[^\r\n])*          # a comment to the end of the line
@@ -100,6 +103,7 @@ class QueryStatement(NamedTuple):
     late: Sink | None = None
     mode: Mode = Mode()
     repeats: Repeats = Repeats()
+    budget: Budget | None = None
 
 
 class ViewStatement(NamedTuple):
@@ -319,16 +323,7 @@ def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
         raise UnsupportedQuery(f"{name} is to be written as {provider}.", f"Use one of {', '.join(_FILE_SINKS)}.")
     properties = _properties(spec, _PROPERTIES, "a property of a query")
     sink = _sink(name, provider, "path", properties.get("path"))
-    own = {key: properties[key] for key in SINK_OPTIONS if key in properties}
-    if own and provider != KEYED:
-        raise QueryTypeError(f"{name} has a {next(iter(own))}, but is written as {provider}.", "Write USING redis.")
-    check_address(name, own.get("address"))
-    sink = msgspec.structs.replace(sink, options=tuple(sorted(own.items())))
-    topic = tuple(sorted((option, properties[option]) for option in _TOPIC if option in properties))
-    if topic and provider != KAFKA:
-        raise QueryTypeError(f"{name} has '{topic[0][0]}', but is not written to Kafka.", "Write USING kafka.")
-    if provider == KAFKA:
-        sink = Sink(KAFKA, None, topic)
+    sink = msgspec.structs.replace(sink, options=_sink_options(name, provider, properties))
     serve = properties.get("serve", "false").lower()
     if serve not in ("true", "false"):
         raise QueryTypeError(f"'serve' of {name} is {serve}.", "Write 'true' or 'false'.")
@@ -338,7 +333,18 @@ def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
     mode = Mode(properties.get("emit", FINAL).lower(), properties.get("correct.for"))
     columns = tuple(one.strip() for one in properties.get("deduplicate", "").split(",") if one.strip())
     repeats = Repeats(columns, properties.get("deduplicate.within"))
-    return QueryStatement(name, text, sink, serve == "true", statement.line, start, late, mode, repeats)
+    budget = budget_of(properties["budget"]) if "budget" in properties else None
+    return QueryStatement(name, text, sink, serve == "true", statement.line, start, late, mode, repeats, budget)
+
+
+def _sink_options(name: str, provider: str, properties: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """What TBLPROPERTIES say to the sink; a property of another sink's is refused."""
+    own = SINK_OPTIONS.get(provider, ())
+    for option, others in ((option, sink) for sink, options in SINK_OPTIONS.items() for option in options):
+        if option in properties and option not in own:
+            raise QueryTypeError(f"{name} has a {option}, but is written as {provider}.", f"Write USING {others}.")
+    check_address(name, properties.get("address"))
+    return tuple(sorted((option, properties[option]) for option in own if option in properties))
 
 
 def _late(name: str, provider: str, properties: dict[str, str]) -> Sink | None:
@@ -350,18 +356,18 @@ def _late(name: str, provider: str, properties: dict[str, str]) -> Sink | None:
         format_ = provider
         if provider not in _FOLDERS:
             raise QueryTypeError(f"'late.path' of {name} has no format.", "Add 'late.format' = 'parquet'.")
-    if format_ not in _FILE_SINKS or format_ in ("noop", KAFKA, KEYED):
-        known = ", ".join(sink for sink in _FILE_SINKS if sink not in ("noop", KAFKA, KEYED))
+    if format_ not in _LATE_SINKS:
+        known = ", ".join(_LATE_SINKS)
         raise UnsupportedQuery(f"The late rows of {name} are to be written as {format_}.", f"Use one of {known}.")
     return _sink(name, format_, "late.path", path)
 
 
 def _sink(name: str, format_: str, key: str, path: str | None) -> Sink:
-    if format_ in _FOLDERS and not path:
+    if format_ in _PATHS and not path:
         cure = f"Add TBLPROPERTIES ('{key}' = '…')."
         raise QueryTypeError(f"{name} is written as {format_}, but has no {key}.", cure)
-    if format_ not in _FOLDERS and path:
-        raise QueryTypeError(f"{name} has a {key}, but {format_} is no folder.", f"Use one of {', '.join(_FOLDERS)}.")
+    if format_ not in _PATHS and path:
+        raise QueryTypeError(f"{name} has a {key}, but {format_} is no folder.", f"Use one of {', '.join(_PATHS)}.")
     return Sink(format_, path)
 
 

@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from millpond.errors import CorruptError, MillpondError, of_machine
 from millpond.faults import reached
 from millpond.log.records import Receipt
-from millpond.runtime.chained import gather_chained
 from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
+from millpond.runtime.recalled import gather_stored, stored_parts
+from millpond.runtime.sent import received, sent
 from millpond.runtime.tasks import FoldTask, GatherTask
 from millpond.state.files import Files
 
@@ -31,28 +32,28 @@ class _Gather:
     """Events of one source partition to packets."""
 
     def __init__(self, task: GatherTask) -> None:
-        self._task = task
+        self._sent = sent(task)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reached("gather.start")
         with with_code():
-            for instance, packet in gather(self._task, batches, _context().partitionId()):
+            for instance, packet in gather(received(self._sent), batches, _context().partitionId()):
                 columns = [pa.array([instance], pa.int32()), pa.array([packet], pa.binary())]
                 reached("gather.packet")
                 yield pa.RecordBatch.from_arrays(columns, names=["instance", "packet"])
 
 
-class _GatherChained:
-    """Rows of queries to packets; a task's rows are the numbers of its parts."""
+class _GatherStored:
+    """Rows of queries, and retained events, to packets; a task's rows are the numbers of its parts."""
 
     def __init__(self, task: GatherTask, open_files: OpenFiles) -> None:
-        self._task, self._open_files = task, open_files
+        self._sent, self._open_files = sent(task), open_files
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with with_code():
-            files = self._open_files()
+            files, task = self._open_files(), received(self._sent)
             for part in (part for batch in batches for part in batch.column(0).to_pylist()):
-                for instance, packet in gather_chained(self._task, part, files):
+                for instance, packet in gather_stored(task, part, files):
                     columns = [pa.array([instance], pa.int32()), pa.array([packet], pa.binary())]
                     yield pa.RecordBatch.from_arrays(columns, names=["instance", "packet"])
 
@@ -61,16 +62,16 @@ class _Fold:
     """Packets of one instance to its receipt."""
 
     def __init__(self, task: FoldTask, open_files: OpenFiles) -> None:
-        self._task, self._open_files = task, open_files
+        self._sent, self._open_files = sent(task), open_files
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reached("fold.start")
         with with_code():
             packets = [packet.as_buffer() for batch in batches for packet in batch.column(1)]
-            context = _context()
+            context, task = _context(), received(self._sent)
             # the application-wide id: a batch that is run again by the same driver counts its attempts anew
-            attempt = f"{self._task.writer}-{context.taskAttemptId()}"
-            receipt, body = fold(self._task, context.partitionId(), packets, attempt, self._open_files())
+            attempt = f"{task.writer}-{context.taskAttemptId()}"
+            receipt, body = fold(task, context.partitionId(), packets, attempt, self._open_files())
             columns = [pa.array([msgspec.json.encode(receipt)], pa.binary()), pa.array([body], pa.binary())]
         reached("fold.return")
         yield pa.RecordBatch.from_arrays(columns, names=["receipt", "body"])
@@ -102,13 +103,13 @@ def _context() -> TaskContext:
 def packets_of(
     spark: SparkSession, frame: DataFrame | None, task: GatherTask, open_files: OpenFiles
 ) -> DataFrame:  # fmt: skip
-    """The frame of events as packets, and the rows of queries that others read, by at most a task per instance."""
-    parts = len(task.chained)
+    """The frame of events as packets, and what is read of the pond's own files, by at most a task per instance."""
+    parts = stored_parts(task)
     rows = None
     if parts:
         # `createDataFrame` would make `spark`, a clone, the user's active session
         numbers = spark.range(0, parts, 1, min(parts, task.instances))
-        rows = numbers.mapInArrow(_GatherChained(task, open_files), PACKETS)
+        rows = numbers.mapInArrow(_GatherStored(task, open_files), PACKETS)
     if frame is None:
         none = spark.range(0).selectExpr("CAST(NULL AS int) AS instance", "CAST(NULL AS binary) AS packet")
         return none if rows is None else rows
@@ -116,20 +117,18 @@ def packets_of(
     return read if rows is None else read.union(rows)
 
 
-def deltas_of(
-    packets: DataFrame, task: FoldTask, instances: int, open_files: OpenFiles
-) -> list[tuple[Receipt, bytes]]:  # fmt: skip
+def deltas_of(packets: DataFrame, task: FoldTask, open_files: OpenFiles) -> list[tuple[Receipt, bytes]]:
     """Run the epoch's one job: move packets to their instances, fold them, collect what the fold returns.
 
     Raises:
         CorruptError: an instance did not answer, or answered twice.
     """
-    moved = packets.repartitionById(instances, "instance")
+    moved = packets.repartitionById(task.instances, "instance")
     table = moved.mapInArrow(_Fold(task, open_files), DELTAS).toArrow()
     deltas = [
         (msgspec.json.decode(receipt, type=Receipt), body)
         for receipt, body in zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True)
     ]
-    if sorted(receipt.instance for receipt, _ in deltas) != list(range(instances)):
+    if sorted(receipt.instance for receipt, _ in deltas) != list(range(task.instances)):
         raise CorruptError("An epoch's job did not return one receipt per instance.", "Run the batch again.")
     return deltas

@@ -51,6 +51,11 @@ class UserFunctions:
         self._stand_ins: dict[str, UserDefinedFunction] = {}
 
     @property
+    def known(self) -> tuple[UserFunction, ...]:
+        """The newest version of each."""
+        return tuple(self._known.values())
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Their names as they were registered."""
         return tuple(function.name for function in self._known.values())
@@ -58,18 +63,20 @@ class UserFunctions:
     def register(self, function: UserFunction) -> Callable[..., Column]:
         """Make the function known by its name; returns it for DataFrames.
 
+        A name that is known means the new version in what is analysed from then on.
+
         Raises:
-            QueryTypeError: the name is Spark's, or another function's.
+            QueryTypeError: the name is Spark's, or a version of it is known that is not this one.
         """
         name = function.name.lower()
         known = self._known.get(name)
-        if known is not None and known != function:
+        if known is not None and known != function and known.label.lower() == function.label.lower():
             raise QueryTypeError(
-                f"A function {function.name} is registered already: {known.label} of {known.module}.",
-                "Choose another name.",
+                f"{known.label} of {known.module} is registered already, and is not the same.",
+                "Give what was changed a new version, and another function another name.",
             )
-        if known is None:
-            if name in FUNCTIONS or self._catalyst.spark.catalog.functionExists(name):
+        if known != function:
+            if known is None and (name in FUNCTIONS or self._catalyst.spark.catalog.functionExists(name)):
                 raise QueryTypeError(f"{function.name} is a function that Spark has.", "Choose another name.")
             made = UserDefinedFunction(
                 _stand_in, function.returns, function.name, PythonEvalType.SQL_GROUPED_AGG_PANDAS_UDF

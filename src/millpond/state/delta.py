@@ -24,12 +24,13 @@ _CHUNK_BYTES = 1 << 20
 
 
 class DeltaWriter:
-    """Collects the sections of one instance's delta."""
+    """Collects the sections of one instance's delta, and what its rows say of parameters (`Receipt.fed`)."""
 
     def __init__(self) -> None:
         self._parts: list[bytes | pa.Buffer] = []
         self._sections: list[Section] = []
         self._size = 0
+        self.fed: dict[str, tuple[int, list[str] | None]] = {}
 
     def add(
         self, kind: SectionKind, group: str, data: bytes | pa.Buffer, rows: int,
@@ -57,10 +58,11 @@ class DeltaWriter:
         sections = tuple(self._sections)
         if self._size <= files.inline_bytes:
             body = b"".join(bytes(part) for part in self._parts)
-            return Receipt(instance, attempt, len(body), digest.hexdigest(), None, 0, sections, counts), body
+            told = Receipt(instance, attempt, len(body), digest.hexdigest(), None, 0, sections, counts, fed=self.fed)
+            return told, body
         name = f"delta/{number:020d}/{instance}-{attempt}.arrow"
         files.write(name, self._parts)
-        return Receipt(instance, attempt, self._size, digest.hexdigest(), name, 0, sections, counts), b""
+        return Receipt(instance, attempt, self._size, digest.hexdigest(), name, 0, sections, counts, fed=self.fed), b""
 
 
 def check_deltas(folder: Path, log: Log, manifest: Manifest) -> None:

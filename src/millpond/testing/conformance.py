@@ -260,18 +260,18 @@ def check_file_store(store: FileStore) -> None:
 
 
 class ForgetfulFiles(MemoryFiles):
-    """Files of which, at every fifth file that an instance puts, some are lost."""
+    """Files of which, whenever instances have put so many more, `every`, some are lost."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, every: int = 5) -> None:
         super().__init__()
-        self._dice, self._puts = random.Random(seed), 0
+        self._dice, self._puts, self._every = random.Random(seed), 0, every
         self.lost = 0
 
     def put(self, name: str, parts: Parts, *, kept: bool = False) -> None:
         """See `FileStore.put`."""
         super().put(name, parts, kept=kept)
         self._puts += not kept
-        if not kept and self._puts % 5 == 0:
+        if not kept and self._puts % self._every == 0:
             gone = [name for name in sorted(self.names()) if self._dice.randint(0, 1)]
             self.remove_many(gone)
             self.lost += len(gone)

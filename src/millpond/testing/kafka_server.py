@@ -1,18 +1,17 @@
 """A Kafka broker for tests: one node of Apache Kafka (KRaft) on free loopback ports; it ends with its maker.
 
-`python -m millpond.testing.kafka_server` fetches its jars, and those of Spark's connector.
+`python -m millpond.testing.kafka_server` fetches its jars, and those of Spark's connector and of its decoder of Avro.
 """
 
 from __future__ import annotations
 
 import base64
-import signal
+import shutil
 import subprocess
 import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
-from os import kill as send_signal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,17 +26,15 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from millpond.errors import JavaError, SetupError
-from millpond.spark.jars import connector, fetched, listed
+from millpond.spark.jars import avro, connector, fetched, listed
 from millpond.spark.java import find_java
-from millpond.testing.redis_servers import free_ports, until
+from millpond.testing.servers import Watched, free_ports, until
 
 JARS = listed(Path(__file__).with_name("kafka_jars.txt"))
 """Apache Kafka and what it needs to run."""
 
 _SECONDS = 120.0
-_WATCHED = '"$@" >server.out 2>&1 & child=$!; echo $child; cat >/dev/null; kill -9 $child; wait $child 2>/dev/null'
-"""The shell ends the server when its own input ends, that is when the test is over, however it ended."""
-
+_USER, _PASSWORD, _MECHANISM = "pond", "secret-of-tests", "SCRAM-SHA-512"
 _FLAGS = ("-Xmx256m", "-Xss512k", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
@@ -55,30 +52,45 @@ class Message(NamedTuple):
 @cache
 def kafka_jars() -> tuple[Path, ...] | str:
     """The jars of the broker, fetched if need be; or in words why there is none, or no connector to it for Spark."""
+    if shutil.which("openssl") is None:
+        return "no openssl, which makes the broker's certificate"
     try:
         find_java()
         connector()
+        avro()
         return tuple(fetched(JARS))
     except (JavaError, SetupError) as error:
         return str(error)
 
 
-class KafkaServer:
+class KafkaServer(Watched):
     """One broker, which is its own controller; a context manager that ends it. What it stores is in `folder`."""
+
+    out = "server.out 2>&1"
+    patience = _SECONDS
 
     def __init__(self, folder: Path, options: Mapping[str, str] | None = None) -> None:
         jars = kafka_jars()
         if isinstance(jars, str):
             raise FileNotFoundError(jars)
+        super().__init__()
         self._folder = folder
-        self._port, controller = free_ports(2)
+        self._port, self._secure_port, controller = free_ports(3)
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / "password").write_text(_PASSWORD)
+        _certify(folder)
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
+            "listeners": f"{self._listeners},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": self._listeners,
+            "sasl.enabled.mechanisms": _MECHANISM,
+            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config":
+                "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(folder / "server.pem"),
             "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "log.dirs": str(folder / "data"),
             "offsets.topic.replication.factor": "1",
@@ -95,43 +107,34 @@ class KafkaServer:
         self._settings = folder / "server.properties"
         self._settings.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         self._java = [str(find_java().executable), *_FLAGS, "-cp", ":".join(map(str, jars))]
-        self._shell: subprocess.Popen[bytes] | None = None
-        self.pid = 0
 
     @property
     def servers(self) -> str:
         """Its address, as clients name it."""
         return f"127.0.0.1:{self._port}"
 
+    @property
+    def secured(self) -> dict[str, Any]:
+        """The connection to its other listener, which has TLS and asks for a password."""
+        return {
+            "servers": f"127.0.0.1:{self._secure_port}", "security": "sasl_ssl", "mechanism": _MECHANISM, "user": _USER,
+            "password": {"file": str(self._folder / "password")}, "ca": str(self._folder / "cert.pem"),
+        }  # fmt: skip
+
+    @property
+    def _listeners(self) -> str:
+        return f"PLAINTEXT://127.0.0.1:{self._port},SASL_SSL://127.0.0.1:{self._secure_port}"
+
     def start(self) -> KafkaServer:
         """Start it, on what it stored before if anything, and wait until it answers."""
         if not (self._folder / "data").exists():
             name = base64.urlsafe_b64encode(uuid.UUID(int=1).bytes).decode().rstrip("=")
             words = ["kafka.tools.StorageTool", "format", "-t", name, "-c", str(self._settings)]
+            words += ["--add-scram", f"{_MECHANISM}=[name={_USER},password={_PASSWORD}]"]
             subprocess.run([*self._java, *words], check=True, capture_output=True, cwd=self._folder)
-        words = ["sh", "-c", _WATCHED, "sh", *self._java, "kafka.Kafka", str(self._settings)]
-        self._shell = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=self._folder)
-        assert self._shell.stdout is not None
-        self.pid = int(self._shell.stdout.readline())
+        self.launch([*self._java, "kafka.Kafka", str(self._settings)], self._folder)
         until(self._answers, f"the Kafka at {self._port} answers", _SECONDS)
         return self
-
-    def kill(self) -> None:
-        """End it at once; what it has stored stays."""
-        shell, self._shell = self._shell, None
-        if shell is not None:
-            assert shell.stdin is not None and shell.stdout is not None
-            shell.stdin.close()
-            shell.wait(_SECONDS)
-            shell.stdout.close()
-
-    def pause(self) -> None:
-        """Let it answer nobody, until `resume`."""
-        send_signal(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let it go on."""
-        send_signal(self.pid, signal.SIGCONT)
 
     def client(self, **more: Any) -> dict[str, Any]:
         """The settings of a client."""
@@ -189,16 +192,21 @@ class KafkaServer:
         finally:
             consumer.close()
 
-    def __enter__(self) -> KafkaServer:
-        return self if self._shell is not None else self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
     def _answers(self) -> bool:
         with suppress(KafkaException):
             return bool(AdminClient(self.client()).list_topics(timeout=1.0).brokers)
         return False
+
+
+def _certify(folder: Path) -> None:
+    """A key and a certificate of this machine's own, unless they are there."""
+    key, certificate = folder / "key.pem", folder / "cert.pem"
+    if certificate.exists():
+        return
+    words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    words += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([str(shutil.which("openssl")), *words], check=True, capture_output=True)
+    (folder / "server.pem").write_text(key.read_text() + certificate.read_text())
 
 
 def _message(message: Any) -> Message:
@@ -212,3 +220,4 @@ def _message(message: Any) -> Message:
 if __name__ == "__main__":
     fetched(JARS)
     connector()
+    avro()

@@ -28,18 +28,19 @@ from millpond.placement.slots import even_owners
 from millpond.plan.build import needed_columns, needed_foreign
 from millpond.plan.late import LateAsk, late_asks
 from millpond.plan.plan import Plan
-from millpond.reconfigure.apply import arranged, change_record, clear_tables, plan_of
+from millpond.reconfigure.apply import arranged, change_record, clear_tables, setting_of
 from millpond.reconfigure.beginnings import beginnings
 from millpond.reconfigure.catalog import in_force
 from millpond.reconfigure.changes import Change
+from millpond.reconfigure.desk import Desk
 from millpond.runtime.carried import Carrier, Deltas
-from millpond.runtime.chained import gather_chained
 from millpond.runtime.columns import arrow_type
-from millpond.runtime.epoch import Batch, Setting, assemble, depth, fold_task, gather_task, map_record, pending
+from millpond.runtime.epoch import Batch, assemble, depth, fold_task, gather_task, map_record, pending
 from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
 from millpond.runtime.layout import ReadColumn, ReadLayout, StreamLayout
 from millpond.runtime.packet import Header, encode_packet
+from millpond.runtime.recalled import gather_stored, stored_parts
 from millpond.runtime.tasks import FoldTask, GatherTask
 from millpond.state.file_store import FileStore
 from millpond.state.files import CarriedFiles, Files
@@ -75,7 +76,7 @@ class LocalPond:
     ) -> None:  # fmt: skip
         self.log = Log(LocalFolder(folder / "log"))
         self.manifests = Manifests(LocalFolder(folder / "manifest"))
-        self._writer = Writer(token, load(self.log, self.manifests))
+        self._writer, self._desk = Writer(token, load(self.log, self.manifests)), Desk(lambda *_told: None)
         known = in_force(self._writer.manifest) if self._writer.manifest.spec else None
         if known is not None and queries is None:
             spec, instances, buckets = known, known.instances, known.buckets
@@ -85,10 +86,8 @@ class LocalPond:
             spec = PondSpec.of(tuple(streams), asked, instances, buckets)
             spec = msgspec.structs.replace(spec, since_us=since or msgspec.UNSET)
         owned = _owners(known, instances, buckets) if owners is None else owners
-        self.setting = Setting(
-            "local", str(folder), str(folder / "cache"), spec.streams, plan_of(spec), None, instances, owned
-        )
-        self._arrange(spec)
+        self.setting = setting_of("local", folder, folder / "cache", spec, owned)
+        self._lay_out()
         self._folder, self._file_store = folder, file_store
         self._carrier = None if file_store is None else Carrier(folder, file_store)
         self._followers = [(Pump(follower.name), follower) for follower in followers]
@@ -99,12 +98,15 @@ class LocalPond:
     def _arrange(self, spec: PondSpec) -> None:
         """Answer these queries from the next epoch on."""
         groups = {group.id for group in self.setting.plan.groups}
-        self.setting, self.plan = arranged(self.setting, spec), plan_of(spec)
+        self.setting = arranged(self.setting, spec)
         gone = groups - {group.id for group in self.plan.groups}
         clear_tables(Path(self.setting.cache) / self.setting.pond, gone)
-        read = [stream for stream in spec.streams if stream.upstream is None]
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        read = [stream for stream in self.setting.streams if stream.upstream is None]
         self._streams = {stream.name: stream for stream in read}
-        late = late_asks(self.plan, spec.streams)
+        late = late_asks(self.plan, self.setting.streams)
         layout, at = [], 1
         for stream in read:
             columns = read_columns(self.plan, stream, late.get(stream.name, ()), at)
@@ -115,9 +117,14 @@ class LocalPond:
         self._width = at
 
     @property
+    def plan(self) -> Plan:
+        """How the queries in force are answered."""
+        return self.setting.plan
+
+    @property
     def spec(self) -> PondSpec:
         """What is in force."""
-        return in_force(self._writer.manifest)
+        return self._desk.spec(self._writer.manifest)
 
     def change(self, change: Change) -> int:
         """Put a change in force; returns its record. It was checked before, see `reconfigure.accept`."""
@@ -129,7 +136,7 @@ class LocalPond:
     def move(self, owners: Owners, why: str = "asked") -> None:
         """Give buckets other owners, from the next epoch on."""
         run = self._perform(self._writer.drain())
-        self._perform(self._writer.commit(map_record(run, self._writer.token, owners, why, 0)))
+        self._perform(self._writer.commit(map_record(self.setting, run, self._writer.token, owners, why, 0)))
 
     def follow(self, follower: Follower) -> None:
         """Drive one more follower, from its cursor on."""
@@ -209,15 +216,15 @@ class LocalPond:
         for partition, frame in enumerate(frames):
             for instance, packet in gather(task, [frame], partition):
                 packets[instance].append(pa.py_buffer(packet))
-        for part in range(len(task.chained)):
-            for instance, packet in gather_chained(task, part, self._files()):
+        for part in range(stored_parts(task)):
+            for instance, packet in gather_stored(task, part, self._files()):
                 packets[instance].append(pa.py_buffer(packet))
         if seen is not None:
             for mine in packets:
                 mine.append(pa.py_buffer(encode_packet(seen, [])))
         # packets reach a fold in any order: hand them over backwards
         attempt = f"{self._writer.token}-0.0"
-        return [fold(folding, i, packets[i][::-1], attempt, self._files()) for i in range(task.instances)]
+        return [fold(folding, i, packets[i][::-1], attempt, self._files()) for i in range(folding.instances)]
 
     def _files(self) -> Files:
         """The files as a host sees them; if a store carries them, one that was never asked before."""

@@ -8,14 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from millpond.model.expressions import Column, Literal, bound
+from millpond.model.expressions import Column, Literal, bound, is_list, listed, literal
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
-from millpond.model.types import WINDOW
+from millpond.model.types import WINDOW, element_of
+from millpond.plan.complete import early_version
 from millpond.plan.parameters import parameters_in
-from millpond.reconfigure.changes import Add, Alter, Change, Drop, Pause, Promote, Resume, SetParameter, Shadow
+from millpond.reconfigure.changes import Add, Alter, Change, Drop, Feed, Pause, Promote, Resume, SetParameter, Shadow
 from millpond.testing import oracle, stateless
 from millpond.testing.oracle import Batch, Result, Value
 
@@ -28,7 +30,8 @@ Plain: TypeAlias = Query | Selection
 @dataclass
 class _Version:
     """A version of a query, in force in epochs first … last - 1 for windows that start in [since, until); what it told
-    before epoch `handed` stays told, whatever `until` says.
+    before epoch `handed` stays told, whatever `until` says. `unseen`: of the epochs before its first it takes only
+    events at `recall_us` or later, if any.
     """
 
     query: Plain
@@ -37,6 +40,8 @@ class _Version:
     last: int | None = None
     until_us: int | None = None
     handed: int = 0
+    unseen: bool = False
+    recall_us: int | None = None
     paused: set[int] = field(default_factory=set)
 
 
@@ -53,6 +58,8 @@ class NaiveChanges:
         self._parameters: list[Parameters] = []
         self._epoch = 0
         self._shadows: dict[str, Plain] = {}
+        self._fed: dict[str, Feed] = {}
+        self._feeds: list[dict[str, Feed]] = []
 
     def epoch(self) -> None:
         """An epoch was committed."""
@@ -60,12 +67,22 @@ class NaiveChanges:
             for version in self._versions[name]:
                 version.paused.add(self._epoch)
         self._parameters.append(self._now)
+        self._feeds.append(dict(self._fed))
         self._epoch += 1
 
     def change(self, change: Change) -> None:
         """A change of queries was recorded."""
         if isinstance(change, Add):
-            self._versions.setdefault(change.name, []).append(self._version(change, _start(change)))
+            versions = self._versions.setdefault(change.name, [])
+            start = _start(change)
+            if isinstance(change.incomplete_us, int) and isinstance(change.since_us, int):
+                recall, start = None if change.recall_us is UNSET else change.recall_us, change.since_us
+                query = change.asked.query
+                assert isinstance(query, Query)
+                early = _Version(early_version(query, recall), self._epoch, change.incomplete_us)
+                early.until_us, early.unseen, early.recall_us = start, True, recall
+                versions.append(early)
+            versions.append(self._version(change, start))
         elif isinstance(change, Drop):
             for version in self._versions[change.name]:
                 version.last = self._epoch if version.last is None else min(version.last, self._epoch)
@@ -76,6 +93,9 @@ class NaiveChanges:
             self._paused.discard(change.name)
         elif isinstance(change, SetParameter):
             self._now = {**self._now, change.name: change.value}
+            self._fed.pop(change.name, None)
+        elif isinstance(change, Feed):
+            self._fed[change.name] = change
         elif isinstance(change, Alter):
             old = self._versions[change.name][-1]
             start = _start(change)
@@ -107,21 +127,59 @@ class NaiveChanges:
         Raises:
             Raised, OverflowedError: a result of a version raises.
         """
+        parameters = self._parameters if not any(self._feeds) else self._resolved(epochs, drained)
         return {
-            name: [row for version in versions for row in _rows_of(version, epochs, self._parameters, drained)]
-            for name, versions in self._versions.items()
+            name: [row for told in self._told(name, epochs, parameters, drained) for row, _ in told]
+            for name in self._versions
         }
+
+    def _told(
+        self, name: str, epochs: Sequence[Batch], parameters: Sequence[Parameters], drained: bool
+    ) -> list[list[tuple[Result, int]]]:
+        """The rows of a query by epoch, each with the end of its window."""
+        every = [_rows_of(version, epochs, parameters, drained) for version in self._versions[name]]
+        return [[pair for told in every for pair in told[epoch]] for epoch in range(len(every[0]))]
+
+    def _resolved(self, epochs: Sequence[Batch], drained: bool) -> list[Parameters]:
+        """The parameters of each epoch, where rows of epochs before have given them values."""
+        resolved: list[Parameters] = []
+        given: dict[str, tuple[Feed, Literal]] = {}
+        for epoch, (now, feeds) in enumerate(zip(self._parameters, self._feeds, strict=True)):
+            given = {name: pair for name, pair in given.items() if feeds.get(name) is pair[0]}
+            resolved.append({**now, **{name: value for name, (_, value) in given.items()}})
+            for name, feed in feeds.items():
+                last = epoch >= len(epochs)
+                told = self._told(feed.query, epochs[: epoch + 1], resolved, drained and last)[epoch]
+                value = _newest(told, feed.column, now[name])
+                if value is not None:
+                    given[name] = feed, value
+        return resolved
+
+
+def _newest(told: Sequence[tuple[Result, int]], column: str, before: Literal) -> Literal | None:
+    """The value that rows, each with the end of its window, give a parameter."""
+    newest = max((end for _, end in told), default=None)
+    values = {row[column] for row, end in told if end == newest} - {None}
+    values = {value for value in values if value == value}
+    if newest is None:
+        return None
+    if is_list(before.type):
+        kind = element_of(before.type)
+        return listed([literal(value, kind) for value in values], kind)
+    return literal(max(values), before.type) if values else None
 
 
 def _start(change: Add | Alter) -> int | None:
-    return change.since_us if isinstance(change.since_us, int) else None
+    start = change.whole_us if isinstance(change, Add) else change.since_us
+    return start if isinstance(start, int) else None
 
 
-def _answered(query: Query, epochs: Sequence[Batch], parameters: Sequence[Parameters]) -> list[list[Result]]:
+def _answered(
+    query: Query, epochs: Sequence[Batch], parameters: Sequence[Parameters], marks: Sequence[int | None]
+) -> list[list[Result]]:
     """As `oracle.answer_by_epoch`, with the parameters of each epoch."""
     cells: dict[tuple[Value, ...], oracle._Cell] = {}
     found = []
-    marks = oracle.watermarks(query, epochs)
     for batch, now, before, after in zip(epochs, parameters, marks, marks[1:], strict=False):
         asked = _bound(query, now)
         for row in batch:
@@ -143,30 +201,43 @@ def _bound(query: Query, parameters: Parameters) -> Query:
     return replace(query, where=where, having=having, aggregates=aggregates)
 
 
+def _seen_by(version: _Version, epoch: int, batch: Batch) -> Batch:
+    """The events of an epoch that a version may take."""
+    if not version.unseen or epoch >= version.first or isinstance(version.query, Selection):
+        return batch
+    recall, time = version.recall_us, version.query.event_time
+    return [row for row in batch if recall is not None and row[time] is not None and row[time] >= recall]
+
+
 def _rows_of(
     version: _Version, epochs: Sequence[Batch], parameters: Sequence[Parameters], drained: bool
-) -> list[Result]:
-    query, found = version.query, []
+) -> list[list[tuple[Result, int]]]:
+    """The rows of a version by epoch, each with the end of its window, 0 without one."""
+    query = version.query
     if isinstance(query, Selection):
         where = [None if query.where is None else bound(query.where, now) for now in parameters]
         pairs = zip(where, epochs, strict=False)
         every = [stateless.rows(replace(query, where=one), [batch])[0] for one, batch in pairs]
+        every += [[]] * (len(parameters) - len(every))
     else:
         seen = replace(query, output=(*query.output, Named(_AT, Column("window", WINDOW))))
+        marks = oracle.watermarks(query, epochs)
+        taken = [_seen_by(version, epoch, batch) for epoch, batch in enumerate(epochs)]
         if parameters_in(query):
-            every = _answered(seen, epochs, parameters)
+            every = _answered(seen, taken, parameters, marks)
         else:
-            every = oracle.answer_by_epoch(seen, epochs, drained=drained)
+            every = oracle.answer_by_epoch(seen, taken, drained=drained, marks=marks)
+    found: list[list[tuple[Result, int]]] = [[] for _ in every]
     for epoch, rows in enumerate(every):
         if epoch < version.first or epoch in version.paused or (version.last is not None and epoch >= version.last):
             continue
         for row in rows:
             window = row.pop(_AT, None)
-            start = window["start"] if isinstance(window, dict) else None
+            start, end = (window["start"], window["end"]) if isinstance(window, dict) else (None, 0)
             if start is not None and version.since_us is not None and start < version.since_us:
                 continue
             until = version.until_us if epoch >= version.handed else None
             if start is not None and until is not None and start >= until:
                 continue
-            found.append(row)
+            found[epoch].append((row, end))
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 
 def smallest_largest_share(shards: Sequence[str], instances: int) -> int:
@@ -25,6 +26,33 @@ def local_hit_rate(owners: Sequence[int], shards: Sequence[str]) -> float:
 def held(owners: Sequence[int], instance: int) -> list[int]:
     """The buckets of an instance."""
     return [bucket for bucket, owner in enumerate(owners) if owner == instance]
+
+
+def fewest_moves(owners: Sequence[int], instances: int) -> int:
+    """The fewest buckets that change owners so that shares differ by one at most: every choice of who has one more."""
+    counts, least, more = Counter(owners), len(owners) // instances, len(owners) % instances
+    stay = [
+        sum(min(counts[one], least + (one in larger)) for one in range(instances))
+        for larger in combinations(range(instances), more)
+    ]
+    return len(owners) - max(stay)
+
+
+def naive_balance(
+    owners: Sequence[int], loads: Sequence[int], instances: int, skew: float
+) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """Owners after the greedy balance, one bucket at a time, and as they were after each move."""
+    now, steps = list(owners), list[tuple[int, ...]]()
+    while True:
+        busy = [sum(loads[bucket] for bucket in held(now, one)) for one in range(instances)]
+        source, target = busy.index(max(busy)), busy.index(min(busy))
+        if busy[source] <= skew * sum(loads) / instances:
+            return tuple(now), steps
+        helps = [b for b in held(now, source) if 0 < loads[b] < busy[source] - busy[target]]
+        if not helps:
+            return tuple(now), steps
+        now[max(helps, key=lambda bucket: (loads[bucket], -bucket))] = target
+        steps.append(tuple(now))
 
 
 def _dealt(instances: int, shards: int) -> Iterator[list[int]]:

@@ -6,26 +6,20 @@ import importlib.util
 import os
 import re
 import shutil
-import signal
-import socket
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
-from os import kill as send_signal
 from pathlib import Path
 from typing import Any
 
 import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 
+from millpond.testing.servers import SECONDS, Watched, free_ports, until
+
 OLDEST = 7
 """The first version of Redis that the store works with."""
-
-_SECONDS = 20.0
-_WATCHED = '"$@" >/dev/null & child=$!; echo $child; cat >/dev/null; kill -9 $child; wait $child 2>/dev/null'
-"""The shell ends the server when its own input ends, that is when the test is over, however it ended."""
 
 
 @cache
@@ -46,16 +40,7 @@ def redis_binary() -> str | None:
     return None
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody listens at."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(one.getsockname()[1]) for one in held]
-    for one in held:
-        one.close()
-    return ports
-
-
-class RedisServer:
+class RedisServer(Watched):
     """One server that saves nothing, with `options` on its command line; a context manager that ends it.
 
     `configuration` is a file, and words after it, that come before them, as a Sentinel needs.
@@ -71,9 +56,8 @@ class RedisServer:
         folder.mkdir(parents=True, exist_ok=True)
         fixed = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder)]
         saving = [] if configuration else ["--save", "", "--repl-diskless-sync-delay", "0"]
+        super().__init__()
         self._command = [binary, *configuration, *fixed, *saving, *options]
-        self._shell: subprocess.Popen[bytes] | None = None
-        self.pid = 0
 
     @property
     def url(self) -> str:
@@ -82,11 +66,7 @@ class RedisServer:
 
     def start(self, *, wait: bool = True) -> RedisServer:
         """Start it, empty, and wait until it answers."""
-        self._shell = subprocess.Popen(
-            ["sh", "-c", _WATCHED, "sh", *self._command], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert self._shell.stdout is not None
-        self.pid = int(self._shell.stdout.readline())
+        self.launch(self._command)
         if wait:
             self.wait()
         return self
@@ -97,24 +77,7 @@ class RedisServer:
 
     def client(self, **more: Any) -> Any:
         """A client of its own."""
-        return redis.Redis(port=self.port, socket_timeout=_SECONDS, **more)
-
-    def kill(self) -> None:
-        """End it at once; what it held is gone."""
-        shell, self._shell = self._shell, None
-        if shell is not None:
-            assert shell.stdin is not None and shell.stdout is not None
-            shell.stdin.close()
-            shell.wait(_SECONDS)
-            shell.stdout.close()
-
-    def pause(self) -> None:
-        """Let it answer nobody, until `resume`."""
-        send_signal(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let it go on."""
-        send_signal(self.pid, signal.SIGCONT)
+        return redis.Redis(port=self.port, socket_timeout=SECONDS, **more)
 
     def flush(self) -> None:
         """Delete every key."""
@@ -126,12 +89,6 @@ class RedisServer:
         with self.client() as client:
             found = client.info("commandstats")
         return {name.removeprefix("cmdstat_"): entry["calls"] for name, entry in found.items()}
-
-    def __enter__(self) -> RedisServer:
-        return self if self._shell is not None else self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
 
     def _answers(self) -> bool:
         with suppress(redis.RedisError), self.client() as client:
@@ -189,7 +146,7 @@ class RedisCluster:
 
     def client(self) -> Any:
         """A client that knows all of them."""
-        return redis.RedisCluster(host="127.0.0.1", port=self.servers[0].port, socket_timeout=_SECONDS)
+        return redis.RedisCluster(host="127.0.0.1", port=self.servers[0].port, socket_timeout=SECONDS)
 
     def move(self, slots: Sequence[int], source: int, target: int, between: Callable[[], None]) -> None:
         """Move hash slots with their keys between primaries, as resharding does; `between` comes before each key."""
@@ -233,11 +190,3 @@ class RedisCluster:
                 return False
             said = client.info("replication")
             return bool(said["role"] == "master" or said["master_link_status"] == "up")
-
-
-def until(condition: Any, what: str, seconds: float = _SECONDS) -> None:
-    """Wait until a condition holds; AssertionError when it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} seconds"
-        time.sleep(0.02)

@@ -124,6 +124,10 @@ def _in(args: _Args, row: Row) -> bool | None:
         return None
     result: bool | None = False
     for arg in args[1:]:
+        if isinstance(arg, Literal) and arg.members is not None:
+            if order(value) in [order(one.value) for one in arg.members]:
+                return True
+            continue
         option = evaluate(arg, row)
         if option is None:
             result = None

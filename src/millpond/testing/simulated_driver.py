@@ -32,8 +32,8 @@ from millpond.log.protocol import (
 )
 from millpond.log.records import ChangeRecord, EpochRecord, Offsets, Receipt, Section, decode
 from millpond.model.changes import MapChange, change_to_json
-from millpond.placement.alignment import runs_of
 from millpond.placement.moves import BucketMap, bucket_maps, sources
+from millpond.placement.runs import runs_of
 from millpond.placement.slots import even_owners
 from millpond.testing.simulated_world import (
     BUCKETS,
@@ -200,7 +200,7 @@ class Driver:
         kind = self.random.choice(("change", "change", "map", "map", "drain", "drain"))
         if kind != "drain":
             owners = [self.random.randrange(self.world.instances) for _ in range(BUCKETS)]
-            text = change_to_json(MapChange(runs_of(owners), "a whim"))
+            text = change_to_json(MapChange(runs_of(owners), "a whim", max(owners) + 1))
             if kind == "change":
                 self.changes_made += 1
                 text = json.dumps({"kind": "whim", "name": f"{self.token}-{self.changes_made}"})
@@ -250,11 +250,11 @@ class Driver:
         ]
 
     def _tasks(self, run: Run, start: Offsets, end: Offsets) -> ActorSteps[tuple[list[Receipt], bytes]]:
-        packets = self._gather(start, end, self.moves(run).now.owners)
+        packets = self._gather(start, end, self.moves(run).now)
         receipts: list[Receipt] = []
         body = b""
-        for instance in range(self.world.instances):
-            arrived = self.random.sample(packets[instance], len(packets[instance]))
+        for instance, sent in enumerate(packets):
+            arrived = self.random.sample(sent, len(sent))
             attempts: list[Attempt] = []
             for _ in range(self.random.choice((1, 1, 2))):
                 if self.random.random() < 0.1:
@@ -281,14 +281,14 @@ class Driver:
             part = delta[: self.random.randrange(len(delta))]
             self.world.later(f"write of {name}", lambda: self.world.deltas.files.__setitem__(name, part))
 
-    def _gather(self, start: Offsets, end: Offsets, owners: tuple[int, ...]) -> list[list[Packet]]:
-        packets: list[list[Packet]] = [[] for _ in range(self.world.instances)]
+    def _gather(self, start: Offsets, end: Offsets, now: BucketMap) -> list[list[Packet]]:
+        packets: list[list[Packet]] = [[] for _ in range(now.instances)]
         for stream in sorted(end.keys() - {TICK}):
             ends = positions(end[stream], 0)
             starts = positions(start.get(stream), len(ends))
             for partition, (first, after) in enumerate(zip(starts, ends, strict=True)):
                 for instance, own in enumerate(packets):
-                    mine = [p for p in range(first, after) if owners[bucket_of(partition, p)] == instance]
+                    mine = [p for p in range(first, after) if now.owners[bucket_of(partition, p)] == instance]
                     for sequence, cut in enumerate(range(0, len(mine), 2)):
                         own.append(Packet(stream, partition, sequence, mine[cut : cut + 2]))
         return packets

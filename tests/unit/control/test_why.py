@@ -27,6 +27,8 @@ from millpond.model.stream import Field, Order, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
 from millpond.plan.chain import chained_stream
+from millpond.reconfigure.accept import Pond
+from millpond.reconfigure.rescale import scale
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.runner import FollowerStatus
 from millpond.runtime.followers.sinks import sink_follower
@@ -357,3 +359,19 @@ def test_the_picture(folder: Path) -> None:
     assert "1970-01-01 00:00:14Z ▲" in text
     assert "┃ needed: 1970-01-01 00:00:15Z" in text
     assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_a_change_of_owners_is_told_until_a_second_epoch_has_followed(tmp_path: Path) -> None:
+    run = Bench(tmp_path, query())
+    run.events([1, 2])
+    run.pond.move((1,) * 64, "slots lie elsewhere")
+    first = run.why().causes[0]
+    assert first.code == "state-moves" and "(slots lie elsewhere). The next epoch moves" in first.text
+    run.events([3])
+    told = [cause.text for cause in run.why().causes if cause.code == "state-moves"]
+    assert len(told) == 1 and "the newest epoch moved their state, and was committed 0.0 s" in told[0]
+    run.pond.change(scale(Pond(run.pond.spec, run.pond.manifest), 3))
+    assert "(asked)" in run.why().causes[0].text
+    run.events([4])
+    run.events([5])
+    assert all(cause.code != "state-moves" for cause in run.why().causes)

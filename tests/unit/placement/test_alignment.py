@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from millpond.errors import CorruptError
 from millpond.model.spec import PondSpec, from_json, to_json
-from millpond.placement.alignment import aligned_owners, owners_in, placement_of, runs_of, with_owners
+from millpond.placement.alignment import aligned_owners, owners_in, placement_of, with_owners
+from millpond.placement.runs import runs_of
 from millpond.placement.slots import even_owners
 from millpond.testing.naive_placement import local_hit_rate, smallest_largest_share
 

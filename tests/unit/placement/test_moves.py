@@ -7,13 +7,20 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from millpond.errors import CorruptError
 from millpond.log.manifest import Change, Manifest
-from millpond.model.changes import MapChange, change_to_json, map_change_in
+from millpond.model.changed import Scaled
+from millpond.model.changes import MapChange, Move, Scale, change_to_json, map_change_in
+from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.placement.alignment import aligned_owners, placement_of, realigned
 from millpond.placement.moves import bucket_maps, sources
-from millpond.testing.naive_placement import held, local_hit_rate
+from millpond.placement.places import places_in
+from millpond.placement.rescale import rescaled
+from millpond.reconfigure.catalog import applied
+from millpond.reconfigure.changes import change_of, change_text
+from millpond.testing.naive_placement import fewest_moves, held, local_hit_rate
 
 SHARDS = st.lists(st.sampled_from("abcd"), min_size=1, max_size=40)
 OWNED = st.lists(st.integers(0, 5), min_size=40, max_size=40)
@@ -69,11 +76,55 @@ def test_a_map_is_in_force_from_the_epoch_after_it() -> None:
     first, second = (Change(n, change_to_json(MapChange(runs, "why"))) for n, runs in owned)
     other = Change(5, '{"kind":"something else","x":1}')
     manifest = Manifest(changes=(first, other, second), map=3)
-    assert bucket_maps(born, 2, manifest) == ((3, (1,) * 4), (7, (0,) * 4))
-    assert bucket_maps(born, 2, Manifest(changes=(other,))) == ((0, born), (0, born))
+    assert bucket_maps(born, 2, manifest) == ((3, (1,) * 4, 2), (7, (0,) * 4, 2))
+    assert bucket_maps(born, 2, Manifest(changes=(other,))) == ((0, born, 2), (0, born, 2))
     with pytest.raises(CorruptError, match="owners of the pond's buckets"):
         bucket_maps(born[:3], 2, manifest)
     for text in ("{", '{"kind":"map","owned":3}', '{"kind":4}'):
         with pytest.raises(CorruptError, match="stored change"):
             map_change_in(text)
     assert map_change_in("{}") is None
+
+
+def test_what_was_asked_for_outlives_the_driver_that_recorded_it() -> None:
+    born, runs = (0, 0, 1, 1), ((0, 1), (1, 1), (2, 2))
+    asked, scaled = Change(5, change_to_json(Scale(runs, "asked", 3))), (Scaled(5, 3, runs),)
+    now = (5, (0, 1, 2, 2), 3)
+    assert bucket_maps(born, 2, Manifest(changes=(asked,))) == ((0, born, 2), now)
+    assert bucket_maps(born, 2, Manifest(), scaled) == ((0, born, 2), now), "a claim, and no epoch yet"
+    assert bucket_maps(born, 2, Manifest(changes=(asked,), map=5), scaled) == (now, now)
+    later = (*scaled, Scaled(9, 1, ((0, 4),)))
+    assert bucket_maps(born, 2, Manifest(map=5), later) == (now, (9, (0,) * 4, 1)), "state lies by the older one"
+    followed = Change(8, change_to_json(MapChange(((1, 4),), "slots moved", 3)))
+    assert bucket_maps(born, 2, Manifest(changes=(asked, followed), map=5), scaled) == (now, (8, (1,) * 4, 3))
+    assert bucket_maps(born, 2, Manifest(changes=(followed,), map=8), scaled)[0].number == 8
+
+
+def test_what_is_stored_of_maps_scales_and_moves() -> None:
+    assert change_to_json(MapChange(((0, 4),), "why")) == '{"kind":"map","owned":[[0,4]],"why":"why"}'
+    scale, move = Scale(((0, 4),), "why", 1, "ann", 7), Move((("", 3), ("lmdb:/x", 1)), "why", "ann")
+    assert change_text(scale) == change_to_json(scale)
+    assert change_text(scale) == (
+        '{"kind":"scale","owned":[[0,4]],"why":"why","instances":1,"who":"ann","before":7}'
+    )
+    assert change_text(move) == '{"kind":"move","places":[["",3],["lmdb:/x",1]],"why":"why","who":"ann"}'
+    assert [change_of(change_text(one)) for one in (scale, move)] == [scale, move]
+    spec = PondSpec((), (), 2, 4)
+    after = applied(applied(spec, 5, scale), 8, move)
+    assert after.left.scaled == (Scaled(5, 1, ((0, 4),)),)
+    assert from_json(to_json(after)) == after
+    assert places_in(spec) == ("",) * 4 and places_in(after) == ("", "", "", "lmdb:/x")
+    with pytest.raises(CorruptError, match="places of the pond's buckets"):
+        places_in(replace(after, buckets=5))
+
+
+@settings(deadline=None)
+@given(OWNED, st.integers(1, 8), st.integers(1, 40))
+def test_rescaled_owners_are_even_and_few_have_moved(owned: list[int], instances: int, buckets: int) -> None:
+    owners = tuple(owned[:buckets])
+    better = rescaled(owners, instances)
+    sizes = [len(held(better, instance)) for instance in range(instances)]
+    assert sum(sizes) == buckets and max(sizes) - min(sizes) <= 1
+    moved = sum(old != new for old, new in zip(owners, better, strict=True))
+    assert moved == fewest_moves(owners, instances)
+    assert rescaled(better, instances) == better, "there is nothing left to move"

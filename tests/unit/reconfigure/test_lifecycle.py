@@ -19,8 +19,9 @@ from millpond.model.windows import Counted, Sliding
 from millpond.plan.chain import chained_stream
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
+from millpond.reconfigure.apply import lifts
 from millpond.reconfigure.catalog import applied, history, in_force
-from millpond.reconfigure.changes import Add, change_of, change_text
+from millpond.reconfigure.changes import Add, Drop, Pause, Promote, change_of, change_text
 from millpond.reconfigure.lifecycle import MOVES, current, state_of
 from millpond.testing.answers import table_of
 from millpond.testing.cases import SECOND, STREAM, aggregate_of
@@ -110,7 +111,7 @@ def test_what_others_read_cannot_go() -> None:
         (COUNT, replace(COUNT, output=(Named("m", Column("agg:0", "bigint")),)), "other columns"),
         (COUNT, replace(COUNT, emit="update"), "may change"),
         (replace(COUNT, serve=True), replace(COUNT, keys=()), "another key"),
-        (BOTH, BOTH, "a join"),
+        (BOTH, replace(BOTH, left=replace(BOTH.left, delay_us=9)), "join other events"),
     ],
 )
 def test_a_version_that_cannot_be_told_is_refused(old: Any, new: Any, why: str) -> None:
@@ -169,3 +170,10 @@ def test_joins_and_counts_begin_after_what_was_seen(tmp_path: Path) -> None:
     assert {one.group for one in pond.manifest.sections.values() if one.kind == "events"} <= {
         group.id for group in pond.plan.groups
     }
+
+
+def test_what_raised_under_a_name_is_lifted_with_the_version_that_had_it() -> None:
+    assert [name for name in ("a", "a@0", "a@1", "a@shadow", "ab") if lifts(Drop("a"), name)] == [
+        "a", "a@0", "a@1", "a@shadow",
+    ]  # fmt: skip
+    assert lifts(Promote("a"), "a@shadow") and not lifts(Pause("a"), "a")

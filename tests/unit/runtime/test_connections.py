@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from millpond.errors import SetupError
-from millpond.runtime.connections import VARIABLE, connection
+from millpond.errors import QueryRefused, RequestError, SetupError
+from millpond.model.endpoints import Sink
+from millpond.runtime.connections import VARIABLE, connection, offered
+from millpond.service.hosted import _sink
+from millpond.service.wire import Asked
 
 
 def told(folder: Path, **connections: Any) -> dict[str, str]:
@@ -71,3 +74,23 @@ def test_the_only_connection_needs_no_name(tmp_path: Path) -> None:
 def test_a_connection_says_nothing_else(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(SetupError):
         connection("a", told(tmp_path, a=wrong))
+
+
+def test_kinds_are_told_apart_and_only_what_is_offered_serves_queries_from_afar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = {"kind": "http", "url": "https://h/"}
+    told_ = told(tmp_path, k={"servers": "h:1"}, a=hook, b=hook | {"remote": True})
+    assert connection(None, told_).servers == "h:1"
+    with pytest.raises(SetupError, match=r"There is no connection k; .* has a, b of the kind http"):
+        offered("k", "http", told_)
+    monkeypatch.setenv(VARIABLE, told_[VARIABLE])
+    to = Asked("q", "SELECT 1", sink="webhook", connection="b")
+    assert _sink(to, tmp_path) == Sink("webhook", None, (("connection", "b"),))
+    for name, words in (("a", "not for queries that come over the network"), (None, "No connection is named")):
+        with pytest.raises(QueryRefused, match=words):
+            _sink(Asked("q", "SELECT 1", sink="webhook", connection=name), tmp_path)
+    assert _sink(Asked("q", "SELECT 1", sink="delta"), tmp_path) == Sink("delta", str(tmp_path / "q"))
+    assert _sink(Asked("q", "SELECT 1"), tmp_path) == Sink("noop")
+    with pytest.raises(RequestError, match="names a connection without a webhook"):
+        _sink(Asked("q", "SELECT 1", sink="json", connection="b"), tmp_path)

@@ -12,12 +12,13 @@ from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.protocol import Run
 from millpond.log.records import Receipt, Section, decode, encode
 from millpond.model.aggregates import Aggregate
-from millpond.model.expressions import Column
+from millpond.model.expressions import Column, Parameter, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Stream
 from millpond.model.windows import Sliding
 from millpond.placement.slots import even_owners
 from millpond.plan.build import build_plan
+from millpond.plan.feeds import Fed
 from millpond.runtime.epoch import (
     Batch,
     Setting,
@@ -27,6 +28,7 @@ from millpond.runtime.epoch import (
     gather_task,
     group_state,
     retired,
+    told_plan,
     watermarks,
 )
 from millpond.runtime.horizon import needed_from
@@ -76,6 +78,26 @@ def test_a_drain_sets_its_floors_in_the_task_and_the_record() -> None:
     assert (task.drained, task.drain_floor_us) == (True, {"tx": 75})
     record, _ = assemble(SETTING, run(manifest), task, Batch("q", 4, {}, {}), [], 0, -1)
     assert (record.drained, record.watermark_floor) == (True, {"tx": 75})
+
+
+def test_a_plan_with_fed_parameters_is_made_anew_only_when_they_change() -> None:
+    least = call("ge", (Column("agg:0", "bigint"), Parameter("least", "bigint")), "boolean")
+    plan = build_plan((query("ten", Sliding(10, 10), having=least),))
+    fed = (Fed("least", "ten", "n", "w", "bigint", 0),)
+    setting = SETTING._replace(plan=plan, fed=fed, parameters=(("least", literal(3, "bigint")),))
+    told = told_plan(setting, manifest_of())
+    assert fold_task(setting, run(manifest_of()), "w").plan is gather_task(setting, run(manifest_of())).plan is told
+    other = told_plan(setting._replace(parameters=(("least", literal(4, "bigint")),)), manifest_of())
+    assert told != other != plan and told_plan(setting, manifest_of()) == told
+
+
+def test_fates_of_one_query_that_several_instances_tell_are_added() -> None:
+    """Malformed records are counted by another instance than events are."""
+    counted = [{"ten": {"t-0": [6, 6, 0, 0, 0], "t-1": [4, 4, 0, 0, 0]}}, {"ten": {"t-0": [3, 0, 0, 3, 0]}}]
+    deltas = [(Receipt(n, "a", 0, "", fates=fates), b"") for n, fates in enumerate(counted)]
+    task = fold_task(SETTING, run(manifest_of()), "w")
+    record, _ = assemble(SETTING, run(manifest_of()), task, Batch("q", 4, {}, {}), deltas, 0, -1)
+    assert record.fates == {"ten": {"t-0": [9, 6, 0, 3, 0], "t-1": [4, 4, 0, 0, 0]}}
 
 
 def test_watermarks_come_from_the_manifest() -> None:

@@ -28,12 +28,15 @@ from millpond.service.wire import (
     ColumnShown,
     Differs,
     Event,
+    Feeds,
     Found,
+    FunctionShown,
     Health,
     Parameter,
     Placed,
     Priced,
     QueryShown,
+    Relocation,
     Status,
     StreamShown,
     Value,
@@ -74,6 +77,10 @@ class Fake:
     def parameters(self) -> list[Parameter]:
         return [Parameter("least", 7, "bigint")]
 
+    def functions(self, reload: bool, who: str) -> list[FunctionShown]:
+        self._did("functions", reload, who)
+        return [FunctionShown("f", "2", "m:f", "holistic", ("double",), "double", "ab", True, ("spend",))]
+
     def history(self, limit: int) -> list[Event]:
         self._did("history", limit)
         return [Event(4, 1, "add", "spend", "ann@127.0.0.1", "SELECT 1")]
@@ -100,9 +107,21 @@ class Fake:
         self._did(kind, name, who, dry_run)
         return Changed(kind, name, 8)
 
+    def scale(self, instances: int, who: str, dry_run: bool) -> Changed | Priced:
+        self._did("scale", instances, who, dry_run)
+        return Priced("state moves", None, False, 0, 4, 500, 11) if dry_run else Changed("scale", "instances", 9)
+
+    def relocate(self, asked: Relocation, who: str, dry_run: bool) -> Changed | Priced:
+        self._did("relocate", asked, who, dry_run)
+        return Changed("move", "rows", 10)
+
     def set(self, name: str, value: Value, who: str) -> Changed:
         self._did("set", name, value.value, who)
         return Changed("param", name, 9)
+
+    def feed(self, name: str, feeds: Feeds, who: str) -> Changed:
+        self._did("feed", name, feeds.query, feeds.column, who)
+        return Changed("feed", name, 9)
 
 
 class Bench:
@@ -130,21 +149,31 @@ def bench(asking: Callable[[Any], Any]) -> Bench:
 def test_the_client_says_what_the_pond_hears(bench: Bench) -> None:
     client, who = bench.client, "ann@testclient"
     assert client.add("spend", "SELECT 1", sink="json", serve=True, deduplicate=["id"]) == Changed("add", "spend", 6, 7)
-    assert client.add("spend", "SELECT 1", dry_run=True) == Priced("complete later", 7, True, 5)
+    assert client.add("spend", "SELECT 1", dry_run=True, incomplete=True) == Priced("complete later", 7, True, 5)
     assert client.alter("spend", "SELECT 2") == Changed("alter", "spend", 7)
     assert client.shadow("spend", "SELECT 3") == Changed("shadow", "spend", 7)
     for kind in ("drop", "pause", "resume", "promote", "rollback", "discard"):
         assert client.move(kind, "spend") == Changed(kind, "spend", 8)
     assert client.param("least", 7) == Changed("param", "least", 9)
+    assert client.scale(3) == Changed("scale", "instances", 9)
+    assert client.relocate("0-7", "lmdb:b") == Changed("move", "rows", 10)
+    assert client.scale(3, dry_run=True) == Priced("state moves", None, False, 0, 4, 500, 11)
+    assert client.param("names", ["a"]) == Changed("param", "names", 9)
+    assert client.feed("names", "top", "k") == Changed("feed", "names", 9)
     assert client.lookup("spend", "ann", 7) == Found(5, {"n": 3}, (0, 10), 4)
     client.history(3)
     assert bench.fake.asked == [
         ("add", Asked("spend", "SELECT 1", "json", True, deduplicate=("id",)), who, False),
-        ("add", Asked("spend", "SELECT 1"), who, True),
+        ("add", Asked("spend", "SELECT 1", incomplete=True), who, True),
         ("alter", "spend", Version("SELECT 2"), who, False),
         ("shadow", "spend", Version("SELECT 3"), who, False),
         *((kind, "spend", who, False) for kind in ("drop", "pause", "resume", "promote", "rollback", "discard")),
         ("set", "least", 7, who),
+        ("scale", 3, who, False),
+        ("relocate", Relocation("0-7", "lmdb:b"), who, False),
+        ("scale", 3, who, True),
+        ("set", "names", ["a"], who),
+        ("feed", "names", "top", "k", who),
         ("lookup", "spend", ("ann", "7")),
         ("history", 3),
     ]
@@ -158,6 +187,8 @@ def test_the_client_reads_what_the_pond_says(bench: Bench) -> None:
     assert client.queries() == [QUERY]
     assert client.show("spend") == QUERY
     assert client.params() == fake.parameters()
+    assert client.functions() == client.functions(reload=True) == fake.functions(False, "")
+    assert [one[1] for one in fake.asked if one[0] == "functions"] == [False, True, False]
     assert client.placement() == fake.placement()
     assert client.diff("spend") == fake.diff("spend")
 

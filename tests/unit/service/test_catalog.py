@@ -6,6 +6,7 @@ from pathlib import Path
 
 from millpond.log.records import EpochRecord
 from millpond.model.changed import Asked
+from millpond.model.changes import Move, Scale
 from millpond.model.expressions import Column, literal
 from millpond.model.query import Named
 from millpond.model.selection import Selection
@@ -75,3 +76,14 @@ def test_gauges_tell_totals_rates_and_the_slowest_epochs() -> None:
     assert 40 < told.events_per_s < 50
     assert gauges.counts("one") == {"rows": 400, "late": 200}
     assert gauges.counts("other") == {}
+
+
+def test_instances_and_rows_have_their_place_in_the_history(tmp_path: Path) -> None:
+    (tmp_path / "pond.id").write_text("local")
+    pond = LocalPond(tmp_path, [STREAM], [each("one")], 1, 4)
+    pond.change(Scale(((0, 2), (1, 2)), "busy", 2, "autoscale"))
+    pond.change(Move((("", 3), ("env:SECOND", 1)), "1 of 4 buckets to env:SECOND", "ann"))
+    found = Catalog(tmp_path).history(9)
+    assert [(one.kind, one.name, one.who, one.text, one.value) for one in found] == [
+        ("move", "rows", "ann", "1 of 4 buckets to env:SECOND", None), ("scale", "instances", "autoscale", "busy", 2),
+    ]  # fmt: skip

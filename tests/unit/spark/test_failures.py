@@ -44,6 +44,23 @@ TEXTS = [
         "MP-SPARK", "KeyError: 'last'",
     ),
     (TASK + "PythonException: T\n  File x\nModuleNotFoundError: No module named 'my'\n\tat x", "MP-SPARK", "module my"),
+    (
+        STREAM + "java.util.concurrent.ExecutionException\nCaused by: org.apache.kafka.common.errors."
+        "SaslAuthenticationException: Authentication failed due to invalid credentials with SASL PLAIN\n\tat x",
+        "MP-SOURCE", "Kafka refuses its reader: SaslAuthenticationException: Authentication failed",
+    ),
+    (
+        STREAM + "org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access topics: [tx]",
+        "MP-SOURCE", "Not authorized to access topics: [tx]",
+    ),
+    (
+        STREAM + "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment. Call: a\n",
+        "MP-SOURCE", "Kafka does not answer: Timed out waiting for a node assignment",
+    ),
+    (
+        STREAM + "org.apache.kafka.common.errors.UnknownTopicOrPartitionException: This server does not host this",
+        "MP-SOURCE", "Kafka does not have a topic",
+    ),
     ("[MP-CORRUPT] Bad digest. Restore it.\n\tat org", "MP-CORRUPT", "Bad digest"),
     ("", "MP-SPARK", "says nothing"),
     ("x" * 10_000, "MP-SPARK", "x" * 100),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from millpond.errors import JavaError
 from millpond.spark import java
-from millpond.spark.java import find_java, parse_major
+from millpond.spark.class_archive import archive_path, make_archive
+from millpond.spark.java import find_java, parse_major, with_archive
 
 
 def pretend(home: Path, version: str) -> Path:
@@ -88,4 +90,49 @@ def test_spark_composes_the_command_and_the_missing_module_is_left_out() -> None
 def test_a_java_that_ends_at_once_is_reported(tmp_path: Path) -> None:
     broken = java.Java(pretend(tmp_path / "home", "17.0.9"), 17, "JAVA_HOME")
     with pytest.raises(JavaError):
-        java.start_gateway(broken, {})
+        java.start_gateway(broken, {}, tmp_path / "none")
+
+
+def test_a_jvm_maps_the_archive_that_is_there_and_makes_its_own_without(tmp_path: Path) -> None:
+    archive = tmp_path / "classes.jsa"
+    assert with_archive(["java", "-cp", "a"], archive) == ["java", "-cp", "a"]
+    archive.write_bytes(b"")
+    assert f"-XX:SharedArchiveFile={archive}" in with_archive(["java", "-cp", "a"], archive)
+    assert not any("SharedArchiveFile" in word for word in with_archive(["java", f"{java.DUMP}x"], archive))
+
+
+def test_the_archive_is_of_this_java_and_these_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "a.jar").write_bytes(b"a")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    one, other = (java.Java(pretend(tmp_path / name, "17"), 17, "test") for name in ("one", "other"))
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    first = archive_path(one, cache)
+    assert first == archive_path(one, cache) and first.parent == tmp_path / "cache" / "millpond"
+    assert first != archive_path(other, cache)
+    (tmp_path / "jars" / "a.jar").write_bytes(b"ab")
+    assert first != archive_path(one, cache)
+
+
+def test_a_java_that_keeps_no_archive_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    told = []
+
+    def exercise(option: str) -> java.Gateway:
+        told.append(option)
+        return java.Gateway(0, "", subprocess.Popen(["true"]))
+
+    with pytest.raises(JavaError, match="keeps no archive"):
+        make_archive(exercise)
+    assert told[0].startswith(java.DUMP) and not any((tmp_path / "millpond").iterdir())
+
+
+def test_an_archive_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def exercise(option: str) -> java.Gateway:
+        return java.Gateway(0, "", subprocess.Popen(["touch", option.removeprefix(java.DUMP)]))
+
+    made = make_archive(exercise)
+    assert made.is_file() and [*made.parent.iterdir()] == [made]
+    assert make_archive(lambda option: pytest.fail("there is one")) == made

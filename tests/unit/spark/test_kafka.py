@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from millpond.errors import QueryError, QueryRefused, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Order, Stream
-from millpond.spark.kafka import META, declared
+from millpond.spark.kafka import META, declared, paced
 
 COLUMNS = (Field("ts", "timestamp"), Field("v", "bigint"))
 
@@ -39,6 +40,14 @@ def test_the_columns_of_kafka_and_their_order_are_added_once() -> None:
         (stream(sep=","), QueryTypeError, "not an option of json values"),
         (stream(maxOffsetsPerTrigger="0"), QueryTypeError, "above zero"),
         (stream(failOnDataLoss="maybe"), QueryTypeError, "failOnDataLoss"),
+        (stream(epochTarget="soon"), QueryTypeError, "Write seconds"),
+        (stream(epochTarget="1", maxOffsetsPerTrigger="5"), QueryTypeError, "and no maxOffsetsPerTrigger"),
+        (stream(mode="lenient"), QueryTypeError, "Write 'strict' or 'permissive'"),
+        (stream(schema="x.avsc"), QueryTypeError, "not an option of json values"),
+        (stream(format="avro", message="A"), QueryTypeError, "not an option of avro values"),
+        (stream(format="avro", registry="false"), QueryTypeError, "Nothing says the schema"),
+        (stream(format="protobuf", schema="x.proto"), QueryTypeError, "Nothing says which message"),
+        (stream(format="protobuf", schema="x", message="A", registry="true"), QueryTypeError, "has two schemas"),
         (stream(format="raw"), QueryTypeError, "one column"),
         (stream((Field("_offset", "bigint"),)), QueryTypeError, "one that Kafka gives"),
         (stream(()), QueryTypeError, "declares no columns"),
@@ -48,6 +57,12 @@ def test_the_columns_of_kafka_and_their_order_are_added_once() -> None:
 def test_what_does_not_fit_is_refused(wrong: Stream, error: type[QueryError], words: str) -> None:
     with pytest.raises(error, match=words):
         declared(wrong)
+
+
+def test_streams_that_say_no_limit_have_a_pace() -> None:
+    given = (stream(), stream(epochTarget="2.5"), stream(maxOffsetsPerTrigger="5"), Stream("f", COLUMNS))
+    named = [msgspec.structs.replace(one, name=str(n)) for n, one in enumerate(given)]
+    assert paced(named) == {"0": 1.0, "1": 2.5}
 
 
 def test_the_manner_of_reading_is_not_what_is_read() -> None:

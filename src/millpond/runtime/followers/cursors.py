@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
@@ -45,6 +46,11 @@ class CursorFile:
                 os.replace(temporary, self.path)
             finally:
                 temporary.unlink(missing_ok=True)
+
+
+def cursor_path(cursors: Path, query: str, kind: str = "cursor") -> Path:
+    """The file in which a query's sink that has no folder of its own keeps its cursor."""
+    return cursors / f"{quote(query, safe='')}.{kind}"
 
 
 def is_next(follower: str, cursor: int, n: int) -> bool:

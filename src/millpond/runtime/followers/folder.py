@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from millpond.errors import CorruptError, ForeignPondError, PlaceError
+from millpond.errors import ForeignPondError, PlaceError
 from millpond.faults import reached
 from millpond.ids import writer_token
 from millpond.log.follower import NOTHING_APPLIED
@@ -28,7 +28,7 @@ from millpond.log.port import numbered_name
 from millpond.log.records import Entry
 from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next
 from millpond.runtime.followers.formats import Format
-from millpond.runtime.followers.rows import RowsGone, RowsReader
+from millpond.runtime.followers.rows import RowsReader
 
 MARKER_NAME = "_millpond"
 CURSOR_NAME = "_millpond_cursor"
@@ -107,13 +107,8 @@ class FolderSink:
         return max(self._reached, self._cursor_file.read())
 
     def _table(self, record: Entry) -> pa.Table | None:
-        try:
-            return self._rows.table(record, self._query)
-        except RowsGone as error:
-            raise CorruptError(
-                f"{error.what} The folder {self._path} does not have them.",
-                f'Restore the folder, or skip them: write {{"n": <record>}} into its {CURSOR_NAME}.',
-            ) from error
+        cure = f'Restore the folder, or skip them: write {{"n": <record>}} into its {CURSOR_NAME}.'
+        return self._rows.needed(record, self._query, f"The folder {self._path}", cure)
 
     def _write_temporary(self, n: int, table: pa.Table) -> Path:
         # Without the suffix, for some readers' `*.parquet` takes hidden names as well.

@@ -13,24 +13,22 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
 
 import pyarrow as pa
 
-from millpond.errors import CorruptError, QueryTypeError, UnsupportedQuery
+from millpond.errors import QueryTypeError
 from millpond.faults import reached
 from millpond.log.follower import NOTHING_APPLIED
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
-from millpond.model.expressions import Column
-from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.plan.modes import OP, REVISION
 from millpond.runtime.changes import DELETE
-from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next
+from millpond.runtime.followers.cursors import CursorFile, cursor_path, explained, follower_name, is_next
+from millpond.runtime.followers.identity import key_columns
 from millpond.runtime.followers.kafka_publisher import Message, Publisher
-from millpond.runtime.followers.rows import RowsGone, RowsReader
+from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.text import json_objects
 
 _TRUE = "true"
@@ -64,25 +62,6 @@ class Topic(NamedTuple):
         return cls(options["topic"], options.get("connection"), transactions == _TRUE)
 
 
-def key_columns(query: AnyQuery) -> tuple[str, ...]:
-    """The output columns that tell a row apart from others: its window, then its key; none for rows of events.
-
-    Raises:
-        UnsupportedQuery: the query does not put all of them out.
-    """
-    if not isinstance(query, Query) or query.of_event:
-        return ()
-    shown = {item.expression.name: item.name for item in query.output if isinstance(item.expression, Column)}
-    windows = [shown[name] for name in ("window", "window.start", "window.end") if name in shown]
-    keys = [shown.get(f"key:{place}") for place in range(len(query.keys))]
-    if not windows or None in keys:
-        lacking = "its window" if not windows else "all its key columns"
-        raise UnsupportedQuery(
-            f"Rows of {query.name} have no key in Kafka: it does not put out {lacking}.", "Add them to its SELECT."
-        )
-    return (*windows, *(key for key in keys if key is not None))
-
-
 class KafkaSink:
     """Follows the log into a topic; starts after record `since` where no cursor is known.
 
@@ -99,7 +78,7 @@ class KafkaSink:
         self._publisher = Publisher(
             f"millpond-{pond_id}-{query.name}", self._topic.name, self._topic.connection, self._topic.transactions
         )
-        self._file = CursorFile(cursors / f"{quote(query.name, safe='')}.kafka")
+        self._file = CursorFile(cursor_path(cursors, query.name, "kafka"))
         self._folder = cursors
         self._reached = NOTHING_APPLIED
 
@@ -120,13 +99,8 @@ class KafkaSink:
             self.cursor()
         if not is_next(self.name, self._reached, n):
             return
-        try:
-            table = self._rows.table(record, self._query)
-        except RowsGone as error:
-            raise CorruptError(
-                f"{error.what} The topic {self._topic.name} does not have them.",
-                f'Restore the pond\'s folder, or skip them: write {{"n": <record>}} into {self._file.path}.',
-            ) from error
+        cure = f'Restore the pond\'s folder, or skip them: write {{"n": <record>}} into {self._file.path}.'
+        table = self._rows.needed(record, self._query, f"The topic {self._topic.name}", cure)
         if table is not None:
             reached("topic.before_begin")
             self._publisher.begin(messages(self._query, self._topic.name, n, table, self._keys))

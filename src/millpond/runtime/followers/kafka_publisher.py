@@ -7,8 +7,9 @@ committed for the first partition of a topic, sent in the transaction.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -116,8 +117,9 @@ class Publisher:
         assert self._producer is not None and self._group is not None, "not connected"
         try:
             place = TopicPartition(self._topic, 0, n + 1)
-            self._producer.send_offsets_to_transaction([place], self._group.consumer_group_metadata(), SECONDS)
-            self._producer.commit_transaction(SECONDS)
+            held, group = self._producer, self._group.consumer_group_metadata()
+            _bounded(lambda: held.send_offsets_to_transaction([place], group, SECONDS))
+            held.commit_transaction(SECONDS)
         except KafkaException as error:
             raise self._failed(error) from error
 
@@ -153,6 +155,29 @@ class Publisher:
             f"Kafka did not take what is for the topic {self._topic}: {reason}.",
             "It is tried again; nothing is lost meanwhile.",
         )
+
+
+def _bounded(call: Callable[[], object]) -> None:
+    """Call librdkafka, and wait no longer than it should take; one that hangs is left to itself, with its producer.
+
+    `send_offsets_to_transaction` heeds no timeout (librdkafka issue 5456): after a restart of the broker it may wait
+    for ever. What it still does then is refused, for the next producer of the name fences the one that was left.
+    """
+    ended: list[KafkaException | None] = []
+
+    def run() -> None:
+        try:
+            call()
+            ended.append(None)
+        except KafkaException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run, name="millpond-kafka", daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    error = ended[0] if ended else KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    if error is not None:
+        raise error
 
 
 def _committed(group: Consumer, topic: str) -> TopicPartition:

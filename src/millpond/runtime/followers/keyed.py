@@ -19,7 +19,7 @@ from millpond.errors import StoreError, UnsupportedQuery
 from millpond.log.follower import NOTHING_APPLIED
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
-from millpond.model.endpoints import Sink
+from millpond.model.endpoints import KEYED, SINK_OPTIONS, Sink
 from millpond.model.keyed import FORMS, KeyedTable, check_key
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Field
@@ -32,7 +32,6 @@ from millpond.runtime.keyed import OpenRows, key_texts, slots_of_keys
 from millpond.state.keyed import Merge, Merged, Stamp
 
 STAMP = "_epoch"
-SINK_OPTIONS = ("key", "type", "columns", "wrong.type", "address")
 _WRONG_TYPE = ("fail", "skip")
 
 
@@ -53,10 +52,10 @@ def target_of(query: AnyQuery, sink: Sink) -> Target:
         QueryTypeError: the key is no pattern of the query's columns.
     """
     name, options = query.name, {key.lower(): value for key, value in sink.options}
-    unknown = sorted(options.keys() - set(SINK_OPTIONS))
+    unknown = sorted(options.keys() - set(SINK_OPTIONS[KEYED]))
     if unknown or not options.get("key"):
         what = f"does not know the option {', '.join(unknown)}" if unknown else "has no key"
-        raise UnsupportedQuery(f"The redis sink of {name} {what}.", f"It takes {', '.join(SINK_OPTIONS)}.")
+        raise UnsupportedQuery(f"The redis sink of {name} {what}.", f"It takes {', '.join(SINK_OPTIONS[KEYED])}.")
     check_address(name, options.get("address"))
     types = {item.name: item.expression.type for item in query.output}
     fields = tuple(Field(column, kind) for column, kind in types.items())

@@ -79,6 +79,16 @@ class RowsReader:
             return None
         return table.select([name for name in table.column_names if not name.startswith(PRIVATE)])
 
+    def needed(self, entry: Entry, query: str, place: str, cure: str) -> pa.Table | None:
+        """As `table`, for a `place` that lacks rows which are gone: that is damage, which needs a cure.
+
+        CorruptError: the rows are gone, or do not read.
+        """
+        try:
+            return self.table(entry, query)
+        except RowsGone as error:
+            raise CorruptError(f"{error.what} {place} does not have them.", cure) from error
+
     def _index(self, entry: Entry) -> _Index:
         with self._lock:
             index = self._indexes.get(entry.digest)

@@ -15,7 +15,6 @@ from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millpond.errors import CorruptError, StoreError
 from millpond.log.follower import NOTHING_APPLIED
@@ -24,25 +23,25 @@ from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import Entry, EpochRecord, decode
 from millpond.model.changes import map_change_in
-from millpond.placement.alignment import owners_of_runs
+from millpond.placement.runs import of_runs
 from millpond.runtime.followers.rows import ReadSection, RowsReader, section_reader
 from millpond.runtime.followers.slots import SlotsWatch
-from millpond.runtime.followers.view import BUCKET, BucketsBehind, ViewFollower, drop_unserved
+from millpond.runtime.followers.view import BucketRows, BucketsBehind, ViewFollower, drop_unserved
 from millpond.state.store import BucketStore
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What the instances must know: the pond's folder, the instance of each bucket, how many instances there are, what
-    is served (see `ViewFollower`), and that every bucket has applied record `since` (-1: not known). `map` is the
-    number of the bucket map that the owners are of.
+    """What the instances must know: the pond's folder, the instance of each bucket, what is served (see
+    `ViewFollower`), and that every bucket has applied record `since` (-1: not known). `map` is the number of the bucket
+    map that the owners are of. `places`: where each bucket is kept; (): all in one store.
     """
 
     folder: str
     owners: tuple[int, ...]
-    instances: int
     served: dict[str, int]
     since: int
     map: int = 0
+    places: tuple[str, ...] = ()
 
 
 class Caught(msgspec.Struct, frozen=True):
@@ -82,9 +81,7 @@ def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
         n = view.cursor() if share.since == NOTHING_APPLIED else share.since
         while (data := log.read(n + 1)) is not None:
             entry = decode(data)
-            if isinstance(entry.record, EpochRecord) and len(entry.record.receipts) != share.instances:
-                made = len(entry.record.receipts)
-                raise CorruptError(f"Record {n + 1} is of {made} instances, not of {share.instances}.", "Report this.")
+            _check(entry, share)
             try:
                 news |= view.show(n + 1, entry)
                 n += 1
@@ -98,13 +95,19 @@ def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
     return Caught(n, lost, news)
 
 
+def _check(entry: Entry, share: Share) -> None:
+    record, needed = entry.record, max(share.owners) + 1
+    if isinstance(record, EpochRecord) and record.map == share.map and len(record.receipts) < needed:
+        made = len(record.receipts)
+        raise CorruptError(f"Record {record.n} is of {made} instances, not of {needed}.", "Report this.")
+
+
 class _OwnRows(RowsReader):
     """The rows of an instance's buckets, whichever instance wrote them."""
 
     def __init__(self, read_section: ReadSection, number: int, instance: int, mine: Sequence[int]) -> None:
         super().__init__(read_section, instance=instance)
-        self._every = RowsReader(read_section)
-        self._number, self._mine = number, pa.array(mine, pa.int64())
+        self._every, self._number = BucketRows(read_section, mine), number
 
     def queries(self, entry: Entry) -> list[str]:
         """See `RowsReader.queries`."""
@@ -112,13 +115,7 @@ class _OwnRows(RowsReader):
 
     def batches(self, entry: Entry, query: str) -> pa.Table | None:
         """See `RowsReader.batches`."""
-        if self._is_ours(entry):
-            return super().batches(entry, query)
-        table = self._every.batches(entry, query)
-        if table is None:
-            return None
-        mine = table.filter(pc.is_in(table[BUCKET].cast(pa.int64()), self._mine))
-        return mine if len(mine) else None
+        return super().batches(entry, query) if self._is_ours(entry) else self._every.batches(entry, query)
 
     def _is_ours(self, entry: Entry) -> bool:
         return not isinstance(entry.record, EpochRecord) or entry.record.map == self._number
@@ -135,9 +132,9 @@ class SharedView:
 
     def __init__(
         self, store: BucketStore, share: Share, settle: Settle, *, start: int = NOTHING_APPLIED,
-        watch: SlotsWatch | None = None,
+        watch: SlotsWatch | None = None, places: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:  # fmt: skip
-        self._store = store
+        self._store, self._places = store, places
         self._share = share
         self._settle = settle
         self._start, self._watch = start, watch
@@ -190,8 +187,7 @@ class SharedView:
             return
         change = map_change_in(newest.change)
         assert change is not None
-        owners = owners_of_runs(change.owned, len(self._share.owners), self._share.instances)
-        self._share = msgspec.structs.replace(self._share, owners=owners, map=newest.n)
+        self._share = msgspec.structs.replace(self._share, owners=of_runs(change.owned), map=newest.n)
         self._moved = f"the bucket map changed by record {newest.n}: {change.why}"
 
     def _look(self) -> None:
@@ -199,7 +195,7 @@ class SharedView:
             self._watch.look(self._store)
 
     def _go(self, since: int) -> int:
-        share = msgspec.structs.replace(self._share, since=since)
+        share = msgspec.structs.replace(self._share, since=since, places=self._places())
         found = self._settle(share)
         failed = next((one.error for one in found if one.error), None)
         if failed is not None:

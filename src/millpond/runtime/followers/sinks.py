@@ -2,6 +2,10 @@
 
 parquet, json, csv   folder.FolderSink    exactly once: names by n, created if absent
 kafka                kafka.KafkaSink      exactly once for readers of committed records: a transaction per record
+postgres             postgres.PostgresSink  exactly once: rows and cursor are one transaction
+delta                delta.DeltaSink      exactly once: a commit per record, with its number
+webhook              webhook.WebhookSink  at least once: the same request has the same key
+foreach              foreach.ForeachSink  at least once: a function of this process
 console              ConsoleSink          at least once: a crash after printing prints again
 noop                 NoopSink             only a cursor
 redis                keyed.KeyedSink      at least once, but never an older row over a newer
@@ -12,24 +16,25 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.errors import QueryError, SetupError, UnsupportedQuery
+from millpond.errors import QueryError, UnsupportedQuery
 from millpond.log.follower import NOTHING_APPLIED, Follower
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.model.endpoints import KEYED, SINKS, Sink
 from millpond.model.selection import AnyQuery
 from millpond.runtime.dead_letters import group_of
-from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next
+from millpond.runtime.followers.cursors import CursorFile, cursor_path, explained, follower_name, is_next
 from millpond.runtime.followers.folder import FolderSink, folder_cursor, local_folder
+from millpond.runtime.followers.foreach import Foreach
 from millpond.runtime.followers.formats import format_of, is_folder
 from millpond.runtime.followers.keyed import KeyedSink, target_of
+from millpond.runtime.followers.outside import OUTSIDE, outside_sink
 from millpond.runtime.followers.rows import RowsGone, RowsReader
 from millpond.runtime.keyed import OpenRows
 
@@ -161,12 +166,13 @@ def sink_follower(
     memory: MemoryTables | None = None,
     late: bool = False,
     opens: Callable[[str | None], OpenRows] | None = None,
+    functions: Mapping[str, Foreach] | None = None,
 ) -> Follower:
     """The follower that carries a query's rows, or its late rows, to their sink; `rows` reads the one or the other.
 
     `cursors` is a folder of this pond for the cursors of sinks that have no place of their own. A follower that
     has no cursor yet starts after record `since`: the number of the record that added the query, or -1. `opens` finds
-    the rows of other programs.
+    the rows of other programs, `functions` those of sinks that are functions, by query.
     UnsupportedQuery: the sink's format, options or columns do not fit. ForeignPondError, PlaceError: see
     `FolderSink`.
     """
@@ -189,33 +195,23 @@ def sink_follower(
     if sink.format == KEYED and late:
         raise UnsupportedQuery(f"Late events of {query.name} have no key in Redis.", "Give them a folder.")
     if sink.format == KEYED and opens is not None:
-        target, file = target_of(query, sink), _cursor_path(cursors, query.name)
+        target, file = target_of(query, sink), cursor_path(cursors, query.name)
         return KeyedSink(query.name, pond_id, target, rows, file, opens(dict(sink.options).get("address")), since)
-    if sink.format == "kafka" and not late:
-        return kafka_sink(query, pond_id, rows, cursors, since)
+    if sink.format in OUTSIDE and not late:
+        return outside_sink(query, pond_id, rows, cursors, since, functions or {})
     raise UnsupportedQuery(f"There is no sink {sink.format}.", f"Use one of {', '.join(SINKS)}.")
 
 
-def kafka_sink(query: AnyQuery, pond_id: str, rows: RowsReader, cursors: Path, since: int) -> Follower:
-    """The follower that carries a query's rows into a topic.
-
-    SetupError: the library for Kafka is missing. QueryTypeError, UnsupportedQuery: the sink does not fit.
-    """
-    try:
-        from millpond.runtime.followers.kafka import KafkaSink
-    except ImportError as error:
-        raise SetupError(
-            f"The library for Kafka is missing: {error}.", "Run `pip install 'millpond[kafka]'`."
-        ) from error
-    return KafkaSink(query, pond_id, rows, cursors, since)
-
-
-def dead_letter_follower(stream: str, sink: Sink, pond_id: str, rows: RowsReader) -> Follower:
+def dead_letter_follower(
+    stream: str, sink: Sink, pond_id: str, rows: RowsReader, since: int = NOTHING_APPLIED
+) -> Follower:
     """The follower that carries records of a stream that did not parse to their folder; `rows` reads such.
+
+    A new folder begins after record `since`.
 
     ForeignPondError, PlaceError: see `FolderSink`.
     """
-    return FolderSink(group_of(stream), pond_id, local_folder(sink.path or ""), format_of(sink), rows)
+    return FolderSink(group_of(stream), pond_id, local_folder(sink.path or ""), format_of(sink), rows, since)
 
 
 def sink_cursor(query: AnyQuery, cursors: Path) -> int | None:
@@ -226,17 +222,15 @@ def sink_cursor(query: AnyQuery, cursors: Path) -> int | None:
     """
     if is_folder(query.sink):
         return folder_cursor(local_folder(query.sink.path or ""))
-    if query.sink.format == "kafka":
-        return CursorFile(cursors / f"{quote(query.name, safe='')}.kafka").read()
-    return None if query.sink.format == "memory" else _cursor_file(cursors, query.name).read()
+    if query.sink.format in ("memory", "postgres"):
+        return None
+    if query.sink.format in OUTSIDE:
+        return CursorFile(cursor_path(cursors, query.name, query.sink.format)).read()
+    return _cursor_file(cursors, query.name).read()
 
 
 def _cursor_file(cursors: Path, query: str) -> CursorFile:
-    return CursorFile(_cursor_path(cursors, query))
-
-
-def _cursor_path(cursors: Path, query: str) -> Path:
-    return cursors / f"{quote(query, safe='')}.cursor"
+    return CursorFile(cursor_path(cursors, query))
 
 
 def _console_rows(sink: Sink) -> int:

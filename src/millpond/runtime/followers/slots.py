@@ -11,6 +11,7 @@ from typing import NamedTuple
 from millpond.clock import Clock, now_us
 from millpond.errors import StoreError
 from millpond.placement.alignment import Owners, placement_of, realigned
+from millpond.placement.moves import BucketMap
 from millpond.state.store import BucketStore
 
 LOOK_EVERY_US = 1_000_000
@@ -27,8 +28,8 @@ class Wanted(NamedTuple):
 class SlotsWatch:
     """Where the buckets of one pond lie."""
 
-    def __init__(self, buckets: int, instances: int, *, every_us: int = LOOK_EVERY_US, clock: Clock = now_us) -> None:
-        self._buckets, self._instances = buckets, instances
+    def __init__(self, buckets: int, *, every_us: int = LOOK_EVERY_US, clock: Clock = now_us) -> None:
+        self._buckets = buckets
         self._every_us, self._clock = every_us, clock
         self._looked_us: int | None = None
         self._seen: tuple[str, ...] = ()
@@ -50,12 +51,17 @@ class SlotsWatch:
         self._steady = seen if seen == self._seen else ()
         self._seen = seen
 
-    def wanted(self, owners: Owners) -> Wanted | None:
-        """Better owners than these, if there are any; asks no store."""
-        steady = self._steady
+    @property
+    def steady(self) -> tuple[str, ...]:
+        """The shard of each bucket; empty while slots are on their way."""
+        return self._steady
+
+    def wanted(self, now: BucketMap) -> Wanted | None:
+        """Better owners than those of now, if there are any; asks no store."""
+        owners, steady = now.owners, self._steady
         if not steady or self._fits == (owners, steady):
             return None
-        better = realigned(owners, steady, self._instances)
+        better = realigned(owners, steady, now.instances)
         if better == owners:
             self._fits = owners, steady
             return None

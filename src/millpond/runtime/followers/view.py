@@ -31,7 +31,7 @@ from millpond.faults import reached
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.plan.modes import OP
-from millpond.runtime.followers.rows import PRIVATE, RowsGone, RowsReader
+from millpond.runtime.followers.rows import PRIVATE, ReadSection, RowsGone, RowsReader
 from millpond.runtime.followers.text import json_objects
 from millpond.state.store import NEVER, Apply, BucketStore, TableWrite, Verdict, Wanted
 
@@ -58,6 +58,22 @@ class ServedBucket:
 
 class BucketsBehind(StoreError):
     """The store has lost what buckets had applied."""
+
+
+class BucketRows(RowsReader):
+    """The rows of some buckets, whichever instance wrote them."""
+
+    def __init__(self, read_section: ReadSection, buckets: Sequence[int]) -> None:
+        super().__init__(read_section)
+        self._buckets = pa.array(buckets, pa.int64())
+
+    def batches(self, entry: Entry, query: str) -> pa.Table | None:
+        """See `RowsReader.batches`."""
+        table = super().batches(entry, query)
+        if table is None or BUCKET not in table.column_names:  # a query that is not served
+            return table
+        mine = table.filter(pc.is_in(table[BUCKET].cast(pa.int64()), self._buckets))
+        return mine if len(mine) else None
 
 
 class ViewFollower:

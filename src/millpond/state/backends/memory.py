@@ -137,7 +137,7 @@ class MemoryFiles(FileStore):
 
     def put(self, name: str, parts: Parts, *, kept: bool = False) -> None:
         """See `FileStore.put`; every file is kept."""
-        self._files[name] = b"".join(bytes(part) for part in parts)
+        self._files[name] = b"".join(parts)
 
     def get_many(self, names: Sequence[str]) -> list[bytes | None]:
         """See `FileStore.get_many`."""

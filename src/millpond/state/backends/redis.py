@@ -20,12 +20,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from redis.crc import key_slot
 
 from millpond.errors import ForeignPondError, StoreError
-from millpond.state.backends.redis_nodes import Address, Command, Nodes, Script, packed
+from millpond.state.backends.redis_nodes import Address, Command, Nodes, Script, packed, without_prefix
 from millpond.state.store import (
     NEVER,
     Apply,
@@ -146,7 +145,7 @@ class RedisStore(BucketStore):
     def __init__(
         self, address: str, tags: Sequence[str], *, owner: str = "", read_only: bool = False, check: bool = True
     ) -> None:
-        address, prefix = without_prefix(address)
+        address, prefix = keys_of(address)
         self._owner = owner.encode()
         self._read_only = read_only
         self._places = [f"{prefix}:{{{tag}}}:".encode() for tag in tags]
@@ -371,11 +370,14 @@ def _parted(write: TableWrite) -> tuple[list[bytes], list[bytes]]:
     return puts, [key for key, value in latest.items() if value is None]
 
 
-def without_prefix(address: str) -> tuple[str, str]:
-    parts = urlsplit(address)
-    options = parse_qsl(parts.query, keep_blank_values=True)
-    prefix = dict(options).get("prefix", PREFIX)
+def keys_of(address: str) -> tuple[str, str]:
+    """An address without its option `prefix`, and what its keys begin with.
+
+    Raises:
+        StoreError: no keys can begin so.
+    """
+    address, said = without_prefix(address)
+    prefix = PREFIX if said is None else said
     if not prefix or set(prefix) & set("{}*?[]\\ "):
         raise StoreError(f"No keys can begin with {prefix!r}.", "Use letters, digits and colons for the prefix.")
-    rest = urlencode([(name, value) for name, value in options if name != "prefix"])
-    return urlunsplit(parts._replace(query=rest)), prefix
+    return address, prefix

@@ -10,11 +10,10 @@ instance's rows. A file without its size, or with fewer bytes, is none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from redis.crc import key_slot
 
-from millpond.state.backends.redis import without_prefix
+from millpond.state.backends.redis import keys_of
 from millpond.state.backends.redis_nodes import Command, Nodes, packed
 from millpond.state.file_store import UNNAMED_SECONDS, FileStore, Parts
 
@@ -32,37 +31,37 @@ class RedisFiles(FileStore):
     """
 
     def __init__(self, address: str, pond: str, tags: Sequence[str]) -> None:
-        address, prefix = without_prefix(address)
+        address, prefix = keys_of(address)
         self._places = [f"{prefix}:{{{tag}}}:{pond}:".encode() for tag in tags]
         self._slots = [key_slot(place) for place in self._places]
         self._nodes = Nodes(address)
 
     def put(self, name: str, parts: Parts, *, kept: bool = False) -> None:
         """See `FileStore.put`."""
-        data = memoryview(b"".join(bytes(part) for part in parts))
+        data = b"".join(parts)
         words: list[list[bytes]] = []
         for number, first in enumerate(range(0, len(data), PIECE_BYTES)):
-            words.append([b"HSET", _file(name), b"%d" % number, bytes(data[first : first + PIECE_BYTES])])
+            words.append([b"HSET", _file(name), b"%d" % number, data[first : first + PIECE_BYTES]])
         words.append([b"HSET", _file(name), _SIZE, b"%d" % len(data)])
         words.append([b"PERSIST", _file(name)] if kept else [b"EXPIRE", _file(name), b"%d" % UNNAMED_SECONDS])
         words.append([b"SADD", b"files", name.encode()])
-        self._run([self._command(name, one) for one in words])
+        self._nodes.sure([self._command(name, one) for one in words])
 
     def get_many(self, names: Sequence[str]) -> list[bytes | None]:
         """See `FileStore.get_many`."""
-        found = self._run([self._command(name, [b"HGETALL", _file(name)]) for name in names])
+        found = self._nodes.sure([self._command(name, [b"HGETALL", _file(name)]) for name in names])
         return [_whole(one) for one in found]
 
     def take_many(self, names: Sequence[str]) -> list[bytes | None]:
         """See `FileStore.take_many`."""
         verbs = (b"PERSIST", b"HGETALL")
-        found = self._run([self._command(name, [verb, _file(name)]) for name in names for verb in verbs])
+        found = self._nodes.sure([self._command(name, [verb, _file(name)]) for name in names for verb in verbs])
         return [_whole(one) for one in found[1::2]]
 
     def lacking(self, names: Iterable[str]) -> list[str]:
         """See `FileStore.lacking`."""
         asked = list(names)
-        found = self._run([self._command(name, [b"HEXISTS", _file(name), _SIZE]) for name in asked])
+        found = self._nodes.sure([self._command(name, [b"HEXISTS", _file(name), _SIZE]) for name in asked])
         return [name for name, there in zip(asked, found, strict=True) if not there]
 
     def names(self) -> set[str]:
@@ -71,13 +70,13 @@ class RedisFiles(FileStore):
             Command(slot, packed([b"SMEMBERS", place + b"files"]))
             for place, slot in zip(self._places, self._slots, strict=True)
         ]
-        return {name.decode() for found in self._run(asked) for name in found}
+        return {name.decode() for found in self._nodes.sure(asked) for name in found}
 
     def remove_many(self, names: Iterable[str]) -> None:
         """See `FileStore.remove_many`."""
         asked = list(names)
-        self._run([self._command(name, [b"UNLINK", _file(name)]) for name in asked])
-        self._run([self._command(name, [b"SREM", b"files", name.encode()]) for name in asked])
+        self._nodes.sure([self._command(name, [b"UNLINK", _file(name)]) for name in asked])
+        self._nodes.sure([self._command(name, [b"SREM", b"files", name.encode()]) for name in asked])
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -88,13 +87,6 @@ class RedisFiles(FileStore):
         home = _writer(name) % len(self._places)
         verb, key, *more = words
         return Command(self._slots[home], packed([verb, self._places[home] + key, *more]))
-
-    def _run(self, commands: Sequence[Command]) -> list[Any]:
-        answers = self._nodes.run(commands)
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise self._nodes.explained(answer) from answer
-        return answers
 
 
 def _file(name: str) -> bytes:

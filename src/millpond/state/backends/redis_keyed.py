@@ -10,12 +10,11 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from redis import exceptions as refused
 
 from millpond.errors import StoreError
-from millpond.state.backends.redis_nodes import Address, Command, Nodes, Script, packed
+from millpond.state.backends.redis_nodes import Address, Command, Nodes, Script, packed, without_prefix
 from millpond.state.keyed import Absent, KeyedRows, Merge, Merged, Row, Stamp, VanishedError
 
 REST_SECONDS = 1.0
@@ -59,7 +58,7 @@ class RedisKeyed(KeyedRows):
 
     def __init__(self, address: str) -> None:
         try:
-            self._nodes = Nodes(_without_prefix(address), (_MERGE, _REPLACE))
+            self._nodes = Nodes(without_prefix(address)[0], (_MERGE, _REPLACE))
         except StoreError as error:
             if error.__cause__ is None or isinstance(error.__cause__, _REFUSALS):
                 raise
@@ -82,12 +81,9 @@ class RedisKeyed(KeyedRows):
             else:
                 words += [stamp.field, b"%d" % len(row.puts), *row.puts, *row.removes]
                 commands.append(Command(row.slot, _MERGE.call([row.key], words)))
-        merged = []
+        merged: list[Merged] = []
         for first in range(0, len(commands), MERGED_AT_ONCE):
-            for answer in self._nodes.run(commands[first : first + MERGED_AT_ONCE]):
-                if isinstance(answer, Exception):
-                    raise self._nodes.explained(answer) from answer
-                merged.append(Merged(answer))
+            merged += map(Merged, self._nodes.sure(commands[first : first + MERGED_AT_ONCE]))
         return merged
 
     def close(self) -> None:
@@ -137,9 +133,3 @@ def _row(nodes: Nodes, answer: Any) -> Row | Absent:
 
 def _vanished(error: StoreError) -> VanishedError:
     return VanishedError(error.what, "Is it running, and in reach?")
-
-
-def _without_prefix(address: str) -> str:
-    parts = urlsplit(address)
-    options = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if name != "prefix"]
-    return urlunsplit(parts._replace(query=urlencode(options)))

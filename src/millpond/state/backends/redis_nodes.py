@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import redis
 from redis import exceptions as refused
@@ -72,6 +72,18 @@ def packed(words: Sequence[bytes]) -> bytes:
     b'*2\\r\\n$3\\r\\nGET\\r\\n$1\\r\\nk\\r\\n'
     """
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+
+
+def without_prefix(address: str) -> tuple[str, str | None]:
+    """An address without its option `prefix`, and what that says.
+
+    >>> without_prefix("redis://host/0?prefix=shop&socket_timeout=2")
+    ('redis://host/0?socket_timeout=2', 'shop')
+    """
+    parts = urlsplit(address)
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    rest = urlencode([(name, value) for name, value in options if name != "prefix"])
+    return urlunsplit(parts._replace(query=rest)), dict(options).get("prefix")
 
 
 class Nodes:
@@ -131,6 +143,18 @@ class Nodes:
             return self._run(commands)
         except refused.RedisError as error:
             raise self.explained(error) from error
+
+    def sure(self, commands: Sequence[Command]) -> list[Any]:
+        """As `run`, where no command may be refused.
+
+        Raises:
+            StoreError: a command was refused, or as `run`.
+        """
+        answers = self.run(commands)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise self.explained(answer) from answer
+        return answers
 
     def ask(self, address: Address, words: Sequence[bytes]) -> Any:
         """The answer of one node to one command."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from millpond.errors import StoreError
 from millpond.runtime.followers import kafka_publisher
-from millpond.runtime.followers.kafka_publisher import _committed
+from millpond.runtime.followers.kafka_publisher import Publisher, _committed
 
 
 class Group:
@@ -35,3 +38,28 @@ def test_anything_else_is_told_at_once() -> None:
     with pytest.raises(KafkaException):
         _committed(group, "t")
     assert group.said == [0]
+
+
+class Stuck:
+    """A producer whose library does not come back, as librdkafka may not after a restart of the broker."""
+
+    def __init__(self) -> None:
+        self.freed = threading.Event()
+        self.committed = False
+
+    def send_offsets_to_transaction(self, *_: Any) -> None:
+        self.freed.wait(60)
+
+    def commit_transaction(self, _seconds: float) -> None:
+        self.committed = True
+
+
+def test_a_library_that_hangs_is_left_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_publisher, "SECONDS", 0.05)
+    publisher, stuck, group = Publisher("p", "t", None), Stuck(), MagicMock()
+    publisher._producer, publisher._group = stuck, group
+    with pytest.raises(StoreError, match=r"did not take what is for the topic t: .*[Tt]imed out"):
+        publisher.commit(3)
+    assert not publisher.connected and not stuck.committed
+    group.close.assert_called_once_with()
+    stuck.freed.set()

@@ -12,7 +12,7 @@ from millpond.errors import DiskFullError, MillpondError, PlaceError, StoreError
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.runtime.followers.runner import RECORDS_PER_TURN, Runner, Runners
-from millpond.testing.redis_servers import until
+from millpond.testing.servers import until
 
 
 class Recorder:

@@ -1,15 +1,20 @@
-"""Brings a topic to the head of a log, as a program to be killed: `FOLDER TOPIC OPTIONS`."""
+"""Brings a sink to the head of a log, as a program to be killed: `FOLDER FORMAT PATH OPTIONS`, or stopped: it tries
+again after an error, as a pond does, where a fifth word says for how many seconds.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
+from millpond.errors import MillpondError
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, fold
 from millpond.log.port import Log
@@ -19,8 +24,8 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.runtime.followers.kafka import KafkaSink
 from millpond.runtime.followers.rows import RowsReader, section_reader
+from millpond.runtime.followers.sinks import sink_follower
 from millpond.runtime.outbox import rows_stream
 
 EPOCHS, COUNT = 6, 50
@@ -33,7 +38,10 @@ SCHEMA = pa.schema(
 
 
 def query(sink: Sink) -> Query:
-    output = (Named("w", Column("window", WINDOW)), Named("k", Column("key:0", "string")))
+    output = (
+        Named("w", Column("window", WINDOW)), Named("k", Column("key:0", "string")),
+        Named("n", Column("agg:0", "bigint")),
+    )  # fmt: skip
     return Query("q", "s", "ts", 0, Sliding(60_000_000, 60_000_000), (Column("k", "string"),), (), output, sink=sink)
 
 
@@ -83,18 +91,32 @@ def entries(folder: Path) -> list[tuple[int, pa.Table]]:
     return [(n, table) for n, table in found if table is not None]
 
 
-def sink_of(folder: Path, topic: str, **more: str) -> KafkaSink:
-    asked = query(Sink("kafka", None, tuple(sorted({"topic": topic, **more}.items()))))
-    return KafkaSink(asked, "p", RowsReader(section_reader(folder)), folder / "cursors")
+def sink_of(folder: Path, form: str, path: str | None = None, **options: str) -> Any:
+    asked = query(Sink(form, path, tuple(sorted(options.items()))))
+    return sink_follower(asked, "p", RowsReader(section_reader(folder)), folder / "cursors")
 
 
-def main(folder: str, topic: str, options: str) -> None:
-    follower = sink_of(Path(folder), topic, **json.loads(options))
+def bring(folder: Path, follower: Any) -> None:
+    """Apply what the follower has not."""
     cursor = follower.cursor()
-    for n, entry, manifest in make_pond(Path(folder)):
+    for n, entry, manifest in make_pond(folder):
         if n > cursor:
             follower.apply(n, entry, manifest)
-    follower.close()
+
+
+def main(folder: str, form: str, path: str, options: str, patience: str = "0") -> None:
+    follower = sink_of(Path(folder), form, path or None, **json.loads(options))
+    end = time.monotonic() + float(patience)
+    while True:
+        try:
+            bring(Path(folder), follower)
+            break
+        except MillpondError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+    if hasattr(follower, "close"):
+        follower.close()
 
 
 if __name__ == "__main__":

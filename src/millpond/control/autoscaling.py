@@ -1,0 +1,174 @@
+"""Follows how busy the instances of a pond are, and has their number and buckets changed as a policy says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from millpond.control.reader import read_truth
+from millpond.control.why import RECORDS_READ
+from millpond.errors import ForeignPondError, MillpondError
+from millpond.log.manifest import Manifest
+from millpond.log.port import Log
+from millpond.log.records import EpochRecord, decode
+from millpond.model.spec import PondSpec
+from millpond.placement.alignment import Owners
+from millpond.placement.autoscale import Decision, Memory, Observed, Policy, balanced, decide
+from millpond.placement.moves import maps_in
+from millpond.reconfigure.apply import plan_of
+from millpond.runtime.loads import bucket_loads
+from millpond.runtime.tasks import WHOLE_POND
+
+LOOK_EVERY_US = 10_000_000
+"""How long a stretch of epochs is that one look judges."""
+
+WHO = "autoscale"
+"""Who asks, in the history."""
+
+_FOLDED, _EVENTS = f"fold_us:{WHOLE_POND}", "events"
+
+
+class Scaled(Protocol):
+    """The pond that is changed."""
+
+    path: Path
+
+    def scale(self, instances: int, *, who: str | None = None, why: str = "asked") -> None:
+        """See `Pond.scale`."""
+
+    def assign(self, owners: Owners, instances: int, why: str, *, who: str | None = None) -> None:
+        """See `Pond.assign`."""
+
+
+def observed(began_us: int, records: Iterable[EpochRecord]) -> Observed | None:
+    """What epochs on one number of instances show, the newest last, since the stretch began; None: there is none."""
+    useful: list[int] = []
+    rows, at_us = 0, began_us
+    for record in records:
+        useful = useful or [0] * len(record.receipts)
+        at_us, rows = record.at, rows + record.counts.get(WHOLE_POND, {}).get(_EVENTS, 0)
+        for receipt in record.receipts:
+            useful[receipt.instance] += receipt.counts.get(_FOLDED, 0)
+    return Observed(at_us, at_us - began_us, rows, tuple(useful)) if useful and at_us > began_us else None
+
+
+class Autoscaler:
+    """Hand it each committed epoch; it looks at a stretch of them at a time."""
+
+    def __init__(self, policy: Policy, every_us: int = LOOK_EVERY_US) -> None:
+        self._policy, self._every_us = policy, every_us
+        self._memory, self._began_us = Memory(), 0
+        self._records: list[EpochRecord] = []
+        self._before: EpochRecord | None = None
+        self.last: Decision | None = None
+
+    def epoch(self, pond: Scaled, record: EpochRecord) -> None:
+        """Take note of an epoch, and change the pond if it is time for it; called within the epoch."""
+        before = self._before
+        self._before = record
+        if before is None or len(before.receipts) != len(record.receipts):
+            self._began_us, self._records = record.at, []  # the first epoch on other instances moved their state
+            return
+        self._records.append(record)
+        if record.at < self._began_us + self._every_us:
+            return
+        seen = observed(self._began_us, self._records)
+        self._began_us, self._records = record.at, []
+        if seen is not None:
+            self.last, self._memory = decide(self._policy, self._memory, seen)
+            try:
+                self._do(pond, self.last, seen)
+            except MillpondError as error:  # the epoch goes on, and the next look may say it again
+                self.last = msgspec.structs.replace(self.last, why=f"{self.last.why}; refused: {error.what}")
+
+    def _do(self, pond: Scaled, decision: Decision, seen: Observed) -> None:
+        if decision.instances != seen.instances:
+            pond.scale(decision.instances, who=WHO, why=decision.why)
+        elif decision.balance:
+            truth, spec = read_truth(pond.path)
+            owners = better_owners(spec, truth.manifest, pond.path, self._policy)
+            if owners is not None:
+                pond.assign(owners, seen.instances, decision.why, who=WHO)
+
+
+def better_owners(spec: PondSpec, manifest: Manifest, folder: Path, policy: Policy) -> Owners | None:
+    """Owners that share the load of the last epoch more evenly; None: no move of a bucket helps."""
+    lies, now = maps_in(spec, manifest)
+    loads = bucket_loads(plan_of(spec), manifest, folder, lies.instances, spec.buckets)
+    owners = balanced(now.owners, loads, now.instances, policy.skew)
+    return owners if owners != now.owners else None
+
+
+class Advice(msgspec.Struct, frozen=True):
+    """What the policy would do if the newest epochs went on as they are: see `Decision`; `moved`: buckets that would
+    get other owners for balance alone.
+    """
+
+    now: int
+    utilisation: float
+    skew: float
+    epochs: int
+    seconds: float
+    instances: int
+    balance: bool
+    moved: int
+    why: str
+
+
+def advice(folder: Path, policy: Policy, stretch_us: int = 6 * LOOK_EVERY_US) -> Advice:
+    """What would be done with the pond in `folder`, by its newest epochs on the instances of now; nothing is changed.
+
+    Raises:
+        ForeignPondError: there is no pond, or it has not run long enough.
+        CorruptError: its log does not read.
+    """
+    truth, spec = read_truth(folder)
+    records = _newest(truth.log, truth.manifest, stretch_us)
+    seen = observed(records[0].at, records[1:]) if records else None
+    if seen is None:
+        raise ForeignPondError(f"The pond in {folder} has not run long enough.", "Let it run for some epochs more.")
+    memory, decision = Memory(), Decision(seen.instances, False, "")
+    for _ in range(policy.steady):
+        decision, memory = decide(policy, memory, seen)
+    owners = better_owners(spec, truth.manifest, folder, policy) if decision.balance else None
+    before = maps_in(spec, truth.manifest)[1].owners
+    moved = sum(old != new for old, new in zip(before, owners or before, strict=True))
+    return Advice(
+        seen.instances, seen.utilisation, seen.skew, len(records) - 1, seen.wall_us / 1e6, decision.instances,
+        decision.balance and moved > 0, moved, decision.why,
+    )  # fmt: skip
+
+
+def advice_text(found: Advice) -> str:
+    """The same for people.
+
+    >>> print(advice_text(Advice(2, 0.8, 1.1, 40, 12.5, 4, False, 0, "instances fold 80% of the time")))
+    2 instances fold 80% of the time, the busiest 1.10 times the mean; 40 epochs in 12.5 s
+    it would have 4 instances: instances fold 80% of the time
+    """
+    told = (
+        f"{found.now} instances fold {found.utilisation:.0%} of the time, the busiest {found.skew:.2f} times the mean; "
+        f"{found.epochs:,} epochs in {found.seconds:.1f} s"
+    )
+    what = "it would change nothing"
+    if found.instances != found.now:
+        what = f"it would have {found.instances} instances"
+    elif found.balance:
+        what = f"it would give {found.moved:,} buckets other owners"
+    return f"{told}\n{what}: {found.why}"
+
+
+def _newest(log: Log, manifest: Manifest, stretch_us: int) -> list[EpochRecord]:
+    """The newest epochs on one number of instances, the oldest first."""
+    found: list[EpochRecord] = []
+    for n in range(manifest.n, max(-1, manifest.n - RECORDS_READ), -1):
+        record = decode(log.read(n) or b"").record
+        if not isinstance(record, EpochRecord):
+            continue
+        if found and (len(record.receipts) != len(found[0].receipts) or record.at < found[0].at - stretch_us):
+            break
+        found.append(record)
+    return found[::-1]

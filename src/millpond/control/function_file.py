@@ -1,0 +1,61 @@
+"""The operator's functions: what `MILLPOND_FUNCTIONS` names, a JSON file of functions that are installed.
+
+    {"skewness": {"module": "rules.shape:skewness", "kind": "holistic", "takes": ["double"], "returns": "double",
+                  "version": "2", "deadline": "1 second"}}
+
+Whoever writes queries calls them by name, and names no module.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from millpond.errors import SetupError
+from millpond.spark.frontend import FrontEnd
+
+VARIABLE = "MILLPOND_FUNCTIONS"
+"""The variable that names the file."""
+
+
+class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A function by what `Pond.function` takes."""
+
+    module: str
+    kind: str
+    takes: tuple[str, ...]
+    returns: str
+    version: str = "1"
+    deadline: str = "5 seconds"
+    memory: str = "256 MB"
+    form: str = "arrow"
+
+
+def declared_functions(environ: Mapping[str, str] | None = None) -> dict[str, Declared]:
+    """The functions in the file, by name; none without a file.
+
+    Raises:
+        SetupError: the file does not read.
+    """
+    place = (os.environ if environ is None else environ).get(VARIABLE)
+    if place is None:
+        return {}
+    try:
+        return msgspec.json.decode(Path(place).read_bytes(), type=dict[str, Declared])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise SetupError(
+            f"{place} is no file of functions: {error}.", f"Mend what {VARIABLE} names; docs/functions.md shows one."
+        ) from error
+
+
+def load_functions(front: FrontEnd) -> None:
+    """Make the functions in the file known, and versions that are new of those that are.
+
+    Raises:
+        SetupError: the file does not read. QueryTypeError, UserFunctionError: see `FrontEnd.function`.
+    """
+    for name, told in declared_functions().items():
+        front.function(name, **msgspec.structs.asdict(told))

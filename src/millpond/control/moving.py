@@ -1,0 +1,144 @@
+"""Moves the served rows of some buckets to another store while the pond runs: copy, catch up, switch, forget."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
+
+import numpy as np
+
+from millpond.control.wiring import Followers, Truth, on_network
+from millpond.errors import ChangeRefused, StoreError
+from millpond.faults import reached
+from millpond.log.manifest import load
+from millpond.model.spec import PondSpec
+from millpond.placement.moves import maps_in
+from millpond.placement.places import OWN, buckets_named, places_in
+from millpond.reconfigure.apply import plan_of
+from millpond.reconfigure.catalog import in_force
+from millpond.reconfigure.rescale import Moved
+from millpond.runtime.followers.mover import CatchingUp, copy, forget
+from millpond.runtime.followers.rows import section_reader
+from millpond.runtime.followers.view import BucketRows, ViewFollower
+from millpond.runtime.loads import bucket_loads
+from millpond.state.sharded import ShardedStore
+
+_PATIENCE_SECONDS = 60.0
+"""How long what is left behind waits for the view to pass the switch; after that the next opening deletes it."""
+
+
+class Moving:
+    """The moves of one open pond, one after the other; `store` is its own address. `note` says how far one is.
+
+    To be made when the pond is claimed: what moves have left behind goes.
+    """
+
+    def __init__(self, truth: Truth, followers: Followers, store: str) -> None:
+        self._truth, self._followers, self._store = truth, followers, store
+        self._one = threading.Lock()
+        self._closed = False
+        self.note: str | None = None
+        if followers.store is not None:
+            with suppress(StoreError):
+                sweep(followers.store)
+
+    def close(self) -> None:
+        """Let a move that is under way end without the switch."""
+        self._closed = True
+
+    def buckets(self, what: str, spec: PondSpec) -> tuple[int, ...]:
+        """The buckets that people name, those first that the last epoch touched most.
+
+        Raises:
+            ChangeRefused: there are none. StoreError: no query is served.
+        """
+        store = self._rows()
+        named = buckets_named(what, store.places, store.shards(range(spec.buckets)))
+        manifest = load(self._truth.log, self._truth.manifests)
+        instances = maps_in(spec, manifest)[0].instances
+        loads = bucket_loads(plan_of(spec), manifest, self._truth.folder, instances, spec.buckets)
+        return tuple(np.array(named)[np.argsort(-loads[list(named)], kind="stable")].tolist())
+
+    def price(self, buckets: Collection[int], to: str) -> Moved:
+        """How many buckets would be copied, and about how many bytes, as if each of a store had as much as the next."""
+        store, size = self._rows(), 0.0
+        leaving = [bucket for bucket in buckets if store.places[bucket] != to]
+        for place in {store.places[bucket] for bucket in leaving}:
+            mine = sum(store.places[bucket] == place for bucket in leaving)
+            size += store.at(place).statistics().stored_bytes * mine / store.places.count(place)
+        return Moved(len(leaving), round(size))
+
+    def move(self, buckets: Sequence[int], to: str, switch: Callable[[], int]) -> None:
+        """Bring the rows of buckets to the store at `to`; `switch` has the change recorded, and gives its record.
+
+        Raises:
+            ChangeRefused, StoreError: nothing was changed, and whoever tries again begins anew.
+        """
+        if on_network(self._store) and to != OWN and not on_network(to) and not to.startswith("env:"):
+            raise ChangeRefused(
+                f"The instances write the rows of this pond themselves, and cannot reach {to}.", "Name a Redis."
+            )
+        if not self._one.acquire(blocking=False):
+            raise ChangeRefused("Rows are being moved already.", "Ask again when that has ended.")
+        try:
+            self._move(buckets, to, switch)
+        finally:
+            self.note = None
+            self._one.release()
+
+    def _move(self, buckets: Sequence[int], to: str, switch: Callable[[], int]) -> None:
+        store, truth = self._rows(), self._truth
+        old, target = store.places, store.at(to)
+        leaving = [bucket for bucket in buckets if old[bucket] != to]
+        if not leaving:
+            raise ChangeRefused(f"These rows are kept at {to or 'own'} already.", "Nothing is left to do.")
+        head = partial(load, truth.log, truth.manifests)
+        rows, served = BucketRows(section_reader(truth.folder), leaving), self._followers.joining.served
+        view = ViewFollower(target, rows, leaving, lambda: dict(served), head)
+        catching = CatchingUp(view, truth.log, truth.manifests)
+        reached("move.before")
+        try:
+            copy(store, target, leaving, lambda done: self._goes_on(done, len(leaving)))
+            catching.go()
+            reached("move.caught_up")
+            n = switch()
+        except BaseException:
+            with suppress(StoreError):
+                self._give_up(leaving, to)
+            raise
+        reached("move.switched")
+        with suppress(StoreError):  # the view brings them to the head, too, and who opens the pond next tidies up
+            catching.go()
+            if self._followers.runner.wait(n, _PATIENCE_SECONDS):
+                for place in {old[bucket] for bucket in leaving}:
+                    forget(store.at(place), [bucket for bucket in leaving if old[bucket] == place])
+        reached("move.forgotten")
+
+    def _give_up(self, buckets: Sequence[int], to: str) -> None:
+        """Delete copies that nobody reads, unless the record is there for all that."""
+        places = places_in(in_force(load(self._truth.log, self._truth.manifests)))
+        forget(self._rows().at(to), [bucket for bucket in buckets if places[bucket] != to])
+
+    def _goes_on(self, done: int, of: int) -> bool:
+        self.note = f"{done:,} of {of:,} buckets are copied"
+        return not self._closed
+
+    def _rows(self) -> ShardedStore:
+        if self._followers.store is None:
+            raise StoreError("No query of the pond is served, so no rows are kept.", "Serve one: 'serve' = 'true'.")
+        return self._followers.store
+
+
+def sweep(store: ShardedStore) -> None:
+    """Delete what a move has left behind in stores that still keep other buckets, or are the pond's own."""
+    for place in dict.fromkeys((*store.places, OWN)):
+        forget(store.at(place), [bucket for bucket, of in enumerate(store.places) if of != place])
+
+
+def routed(store: ShardedStore, spec: PondSpec) -> None:
+    """Let a store keep each bucket where the spec says."""
+    store.route(places_in(spec))
+
+

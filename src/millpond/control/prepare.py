@@ -1,0 +1,44 @@
+"""Preparing a machine: one small pond is run so that every later start of Spark finds its classes in one file."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from millpond.control.pond import Pond
+from millpond.spark.class_archive import make_archive
+from millpond.spark.java import Gateway
+from millpond.spark.session import own_gateway, spark_session
+
+_FILE = """
+CREATE TABLE tx (at TIMESTAMP, id BIGINT, amount DOUBLE, kind STRING) USING json OPTIONS (path '{folder}/in');
+CREATE STREAMING TABLE spend USING parquet TBLPROPERTIES ('path' = '{folder}/spend', 'serve' = 'true') AS
+SELECT id, window(at, '1 minute', '10 seconds') AS w, sum(amount) AS total, max(kind) AS kind
+FROM STREAM tx WATERMARK at DELAY OF INTERVAL 5 SECONDS WHERE amount > 0 GROUP BY ALL HAVING count(*) > 0;
+CREATE STREAMING TABLE large USING json TBLPROPERTIES ('path' = '{folder}/large') AS
+SELECT id, upper(kind) AS kind FROM STREAM tx WHERE amount > 90
+"""
+
+
+def prepare() -> Path:
+    """Make the archive of classes unless it is there; return its place.
+
+    Raises:
+        JavaError: no Java was found, or it keeps none.
+    """
+    return make_archive(_exercise)
+
+
+def _exercise(option: str) -> Gateway:
+    with tempfile.TemporaryDirectory(prefix="millpond-prepare-") as name:
+        folder = Path(name)
+        (folder / "in").mkdir()
+        rows = ({"at": f"2026-01-01 00:00:{i % 60:02}", "id": i % 7, "amount": i / 2, "kind": "a"} for i in range(200))
+        (folder / "in" / "0.json").write_text("\n".join(map(json.dumps, rows)))
+        spark = spark_session("local[2]", driver_memory="1g", extra={"spark.driver.extraJavaOptions": option})
+        with Pond(spark, folder / "pond") as pond:
+            pond.load(_FILE.format(folder=folder))
+            pond.run(once=True, drain=True)
+        spark.stop()
+    return own_gateway()

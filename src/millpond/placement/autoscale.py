@@ -1,0 +1,140 @@
+"""How many instances a load needs, and which buckets should go elsewhere: a policy one can read. Pure.
+
+How many is DS2's rule (Kalavri et al., OSDI 2018): rows that come per second, divided by the rows that one instance
+folds per second of *useful* time, at a target utilisation. Which buckets is StreamCloud's greedy balance (Gulisano et
+al., TPDS 2012): the hottest bucket of the busiest instance goes to the least busy one, as long as that helps.
+
+So that it does not flap: several looks in a row must say the same; the least change that all of them ask for is made;
+then nothing changes for a while; and fewer instances must leave more room than the target asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+import msgspec
+import numpy as np
+
+from millpond.arrays import Ints
+from millpond.placement.alignment import Owners
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """When to change what. `target`: the part of the time that an instance should fold, 0 … 1; `least` and `most`
+    instances; `steady`: so many looks in a row must agree; `rest_us`: how long nothing changes after a change; `slack`:
+    fewer instances must be below this part of the target; `skew`: the busiest may have so many times the mean.
+    """
+
+    target: float = 0.5
+    least: int = 1
+    most: int = 8
+    steady: int = 3
+    rest_us: int = 60_000_000
+    slack: float = 0.8
+    skew: float = 1.25
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """What a stretch of `wall_us` that ended at `at_us` has shown: `rows` events in all, and for each instance how long
+    it folded.
+    """
+
+    at_us: int
+    wall_us: int
+    rows: int
+    useful_us: tuple[int, ...]
+
+    @property
+    def instances(self) -> int:
+        """How many there are."""
+        return len(self.useful_us)
+
+    @property
+    def utilisation(self) -> float:
+        """The part of the time that instances fold, on average."""
+        return sum(self.useful_us) / (self.instances * self.wall_us) if self.wall_us else 0.0
+
+    @property
+    def skew(self) -> float:
+        """How many times the mean the busiest instance folds; 1: all the same."""
+        total = sum(self.useful_us)
+        return max(self.useful_us) * self.instances / total if total else 1.0
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """What the looks before have said: counts of instances of a streak, uneven ones in a row, when it changed last."""
+
+    asked: tuple[int, ...] = ()
+    uneven: int = 0
+    changed_us: int | None = None
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """`instances`: as many as there should be; `balance`: buckets should go elsewhere; `why` for people."""
+
+    instances: int
+    balance: bool
+    why: str
+
+
+def needed(policy: Policy, seen: Observed, target: float) -> int:
+    """How many instances the load needs at a target utilisation, within the policy's bounds.
+
+    >>> needed(Policy(), Observed(0, 1_000_000, 1000, (900_000, 700_000)), 0.5)
+    4
+    """
+    useful = sum(seen.useful_us)
+    if not (seen.rows and useful and seen.wall_us):
+        return policy.least
+    arriving = seen.rows / seen.wall_us
+    of_one = seen.rows / useful  # rows per µs of useful time: the true processing rate
+    wanted = ceil(round(arriving / (of_one * target), 9))
+    return min(max(wanted, policy.least), policy.most)
+
+
+def decide(policy: Policy, memory: Memory, seen: Observed) -> tuple[Decision, Memory]:
+    """What should be done after one more look, and what is to be remembered; `instances` as they are: nothing."""
+    now, rate = seen.instances, f"instances fold {seen.utilisation:.0%} of the time, target {policy.target:.0%}"
+    more, fewer = needed(policy, seen, policy.target), needed(policy, seen, policy.target * policy.slack)
+    asked = more if more > now else min(fewer, now)
+    same_way = all((one > now) == (asked > now) for one in memory.asked)
+    streak = (*memory.asked, asked) if asked != now and same_way else ((asked,) if asked != now else ())
+    uneven = memory.uneven + 1 if now > 1 and seen.skew > policy.skew else 0
+    kept = Memory(streak[-policy.steady :], uneven, memory.changed_us)
+    stay = Decision(now, False, f"{rate}: {now} are right")
+    if memory.changed_us is not None and seen.at_us < memory.changed_us + policy.rest_us:
+        return Decision(now, False, f"{rate}; it rests after a change"), Memory((), 0, memory.changed_us)
+    if len(streak) >= policy.steady:
+        chosen = min(kept.asked) if asked > now else max(kept.asked)
+        return Decision(chosen, False, f"{rate}: {chosen} instances, not {now}"), Memory((), 0, seen.at_us)
+    if streak:
+        return Decision(now, False, f"{rate}: {asked} instances, if it stays so"), kept
+    if uneven:
+        why = f"the busiest instance folds {seen.skew:.2f} times as long as the mean"
+        if uneven >= policy.steady:
+            return Decision(now, True, f"{why}: its hottest buckets go elsewhere"), Memory((), 0, seen.at_us)
+        return Decision(now, False, f"{why}, which is too much if it stays so"), kept
+    return stay, kept
+
+
+def balanced(owners: Sequence[int], loads: Sequence[int] | Ints, instances: int, skew: float) -> Owners:
+    """The owners after as few of these moves as bring the busiest instance to `skew` times the mean, or as far as goes:
+    of the busiest, the hottest bucket that does not make the least busy one as busy as that.
+
+    >>> balanced((0, 0, 0, 1), (5, 4, 1, 2), 2, 1.25)
+    (1, 0, 0, 1)
+    """
+    held, hot = np.array(owners), np.asarray(loads, np.int64)
+    busy = np.bincount(held, hot, minlength=instances).astype(np.int64)
+    most = skew * busy.sum() / instances
+    while busy.max() > most:
+        source, target = int(np.argmax(busy)), int(np.argmin(busy))
+        mine = np.flatnonzero((held == source) & (hot > 0) & (hot < busy[source] - busy[target]))
+        if not len(mine):
+            break
+        bucket = mine[np.argmax(hot[mine])]
+        held[bucket] = target
+        busy[source] -= hot[bucket]
+        busy[target] += hot[bucket]
+    return tuple(held.tolist())

@@ -1,0 +1,74 @@
+"""In which store the served rows of each bucket are kept. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
+
+from millpond.errors import ChangeRefused, CorruptError
+from millpond.model.spec import PondSpec
+from millpond.placement.runs import of_runs
+
+OWN = ""
+"""The place of the pond's own store, the one it is opened with."""
+
+Places: TypeAlias = tuple[str, ...]
+"""The place of each bucket: a store's address, `env:NAME`, or `OWN`."""
+
+
+def places_in(spec: PondSpec) -> Places:
+    """The place of each bucket of a pond.
+
+    Raises:
+        CorruptError: they are not as many as its buckets.
+    """
+    places = of_runs(spec.left.places or ((OWN, spec.buckets),))
+    if len(places) != spec.buckets:
+        raise CorruptError("The stored places of the pond's buckets are not those of its spec.", "Restore the log.")
+    return places
+
+
+def moved_to(places: Sequence[str], buckets: Collection[int], to: str) -> Places:
+    """The places after these buckets have moved to another store."""
+    return tuple(to if bucket in buckets else place for bucket, place in enumerate(places))
+
+
+def check_place(place: str) -> None:
+    """Refuse an address that should not be written down.
+
+    Raises:
+        ChangeRefused: it holds a password.
+
+    >>> check_place("env:SECOND"), check_place("redis://host:6380")
+    (None, None)
+    """
+    if "@" in place.partition("://")[2].partition("?")[0] or "password=" in place:
+        raise ChangeRefused(
+            "The address of the store holds a user or a password, and the log keeps it for ever.",
+            "Put the address into a variable of the pond's process and of its readers, and name that: env:NAME.",
+        )
+
+
+def buckets_named(text: str, places: Sequence[str], shards: Sequence[str]) -> tuple[int, ...]:
+    """The buckets that people mean: a number, `FIRST-LAST`, the place or the shard that keeps them, or `own`.
+
+    Raises:
+        ChangeRefused: there are none.
+
+    >>> buckets_named("1-2", [""] * 4, ["a"] * 4), buckets_named("b", [""] * 3, ["a", "b", "b"])
+    ((1, 2), (1, 2))
+    """
+    first, divided, last = text.partition("-")
+    if first.isdecimal() and (last.isdecimal() or not divided):
+        found = tuple(bucket for bucket in range(int(first), int(last or first) + 1) if bucket < len(places))
+    else:
+        place = OWN if text == "own" else text
+        found = tuple(
+            bucket for bucket, of in enumerate(zip(places, shards, strict=True)) if text in of or of[0] == place
+        )
+    if not found:
+        known = ", ".join(dict.fromkeys([*shards, *(place or "own" for place in places)]))
+        raise ChangeRefused(
+            f"{text!r} names no bucket.", f"Use 0 to {len(places) - 1}, FIRST-LAST, or a shard: {known}."
+        )
+    return found

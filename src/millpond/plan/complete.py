@@ -1,0 +1,49 @@
+"""Rows of windows that began before a query came, told where a user asks for them, and marked: `_complete`.
+
+The query itself is complete, so the column is TRUE. Windows that are open when it comes, and that nothing makes whole,
+are answered by an early version, in a group of its own: of events since the change, and those that are recalled.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from millpond.errors import UnsupportedQuery
+from millpond.model.expressions import Call, Column, Expression, literal
+from millpond.model.query import Named, Query, named_once
+from millpond.model.selection import AnyQuery
+from millpond.model.windows import RUNNING, Sliding
+
+COMPLETE = "_complete"
+
+_TRUE = Named(COMPLETE, literal(True, "boolean"))
+
+
+def with_complete(query: AnyQuery) -> Query:
+    """The query whose rows say whether they are complete.
+
+    Raises:
+        UnsupportedQuery: its windows are of no fixed size, or its rows may change.
+        QueryTypeError: it has a column of this name.
+    """
+    fits = isinstance(query, Query) and isinstance(query.window, Sliding) and query.window != RUNNING
+    if not isinstance(query, Query) or not fits or query.changing or query.deduplicated is not None:
+        raise UnsupportedQuery(
+            f"Rows of {query.name} cannot be told before they are complete.",
+            "Use a tumbling or sliding window whose rows leave once, or leave this out.",
+        )
+    return msgspec.structs.replace(query, output=named_once((*query.output, _TRUE)))
+
+
+def tells_complete(query: AnyQuery) -> bool:
+    """Whether the rows of a query say whether they are complete."""
+    return _TRUE in query.output
+
+
+def early_version(query: Query, whole_us: int | None) -> Query:
+    """The version that tells windows before those of the query: whole are those that start at `whole_us` or later."""
+    told: Expression = literal(False, "boolean")
+    if whole_us is not None:
+        told = Call("ge", (Column("window.start", "timestamp"), literal(whole_us, "timestamp")), "boolean")
+    output = tuple(Named(COMPLETE, told) if item == _TRUE else item for item in query.output)
+    return msgspec.structs.replace(query, output=output)

@@ -1,0 +1,42 @@
+"""What streams retain for queries that come later: slices for longer, cut at a grain, and events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from millpond.model.expressions import Column
+from millpond.model.stream import Stream
+from millpond.model.types import is_known
+from millpond.model.windows import RUNNING
+from millpond.plan.build import needed_columns
+from millpond.plan.plan import GroupPlan, KeptEvents, Plan
+
+
+def with_retention(plan: Plan, streams: Iterable[Stream]) -> Plan:
+    """The plan with what its streams retain."""
+    keeping = {stream.name: stream for stream in streams if stream.retain is not msgspec.UNSET}
+    if not keeping:
+        return plan
+    groups = tuple(_retaining(one, keeping[one.stream]) if one.stream in keeping else one for one in plan.groups)
+    found = (_events(plan, keeping[name]) for name in sorted(keeping) if keeping[name].retention.events_us)
+    kept = tuple(events for events in found if events is not None)
+    return msgspec.structs.replace(plan, groups=groups, kept=kept or msgspec.UNSET)
+
+
+def _retaining(group: GroupPlan, stream: Stream) -> GroupPlan:
+    """The group with retention, if its cells are of slices: one for all time is kept anyway."""
+    if not group.sliding or RUNNING in group.windows:
+        return group
+    return msgspec.structs.replace(group, retain=stream.retain)
+
+
+def _events(plan: Plan, stream: Stream) -> KeptEvents | None:
+    """What a stream keeps of its events: the columns that it names, and those that are read anyway."""
+    time = plan.event_time_of(stream.name)
+    if time is None:  # nobody has told time by any of its columns yet
+        return None
+    wanted = {*needed_columns(plan, stream.name), *stream.retention.columns, time}
+    columns = (Column(one.name, one.type) for one in stream.columns if one.name in wanted and is_known(one.type))
+    return KeptEvents(stream.name, time, tuple(columns), stream.retention.events_us)

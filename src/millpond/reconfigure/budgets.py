@@ -1,0 +1,76 @@
+"""Budgets: what a query may cost at most, and what becomes of one that costs more.
+
+It is quarantined by a change, so that the history tells when and why: it is no part of the plan from then on, and its
+state goes. Dropping it and adding it again begins it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from millpond.errors import OverBudgetError
+from millpond.log.manifest import Manifest
+from millpond.log.records import EpochRecord
+from millpond.model.budget import Budget
+from millpond.model.spec import PondSpec
+from millpond.plan.plan import Plan
+from millpond.reconfigure.lifecycle import current
+from millpond.runtime.costs import Cost, costs, summed
+
+PATIENCE = 3
+"""So many epochs after each other must take too long, for one may have had to wait."""
+
+
+class Budgets:
+    """Watches what queries cost; made anew with each driver."""
+
+    def __init__(self) -> None:
+        self._slow: dict[str, int] = {}
+        self._over: dict[str, str] = {}
+
+    def committed(self, spec: PondSpec, plan: Plan, manifest: Manifest, record: EpochRecord) -> None:
+        """Take note of an epoch; `manifest` may be of any record near it."""
+        limits = {query.name: query.budget for query in current(spec) if isinstance(query.budget, Budget)}
+        limits = {name: budget for name, budget in limits.items() if name not in spec.left.halted}
+        self._over = {}
+        if not limits:
+            return
+        found = with_versions(spec, costs(plan, manifest, record.counts))
+        for name, budget in limits.items():
+            cost = found.get(name)
+            if cost is None:
+                continue
+            slow = not isinstance(budget.time, msgspec.UnsetType) and cost.time_us > budget.time
+            self._slow[name] = self._slow.get(name, 0) + 1 if slow else 0
+            why = excess(budget, cost, self._slow[name] >= PATIENCE)
+            if why is not None:
+                self._over[name] = str(OverBudgetError(f"{name} {why}.", "Drop it; add it again with a larger budget."))
+
+    def over(self) -> dict[str, str]:
+        """Queries to be quarantined now, each with the reason; asked once."""
+        over, self._over = self._over, {}
+        for name in over:
+            self._slow.pop(name, None)
+        return over
+
+
+def excess(budget: Budget, cost: Cost, slow: bool) -> str | None:
+    """What is over the budget, in words; None: nothing."""
+    if not isinstance(budget.state, msgspec.UnsetType) and cost.bytes > budget.state:
+        return f"has {cost.bytes:,} bytes of state, more than its {budget.state:,}"
+    if not isinstance(budget.keys, msgspec.UnsetType) and cost.keys > budget.keys:
+        return f"has {cost.keys:,} keys, more than its {budget.keys:,}"
+    if not isinstance(budget.time, msgspec.UnsetType) and slow:
+        return f"took {cost.time_us:,} µs of an epoch, more than its {budget.time:,}, {PATIENCE} times in a row"
+    return None
+
+
+def with_versions(spec: PondSpec, found: Mapping[str, Cost]) -> dict[str, Cost]:
+    """What queries cost as their users see them: with their shadows, and versions that answer their last windows."""
+    owner = dict(spec.left.replaced) | {shadow: name for name, shadow in spec.left.shadows.items()}
+    parts: dict[str, list[Cost]] = {}
+    for name, cost in found.items():
+        parts.setdefault(owner.get(name, name), []).append(cost)
+    return {name: summed(some) for name, some in parts.items()}

@@ -1,0 +1,81 @@
+"""How many instances a pond has, and who owns which bucket, as a change: checked, made, and priced beforehand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from millpond.errors import ChangeRefused
+from millpond.log.manifest import Manifest
+from millpond.model.changes import Scale
+from millpond.placement.alignment import Owners, realigned
+from millpond.placement.moves import BucketMap, maps_in
+from millpond.placement.rescale import rescaled
+from millpond.placement.runs import of_runs, runs_of
+from millpond.plan.plan import Plan
+from millpond.reconfigure.accept import Pond
+from millpond.reconfigure.apply import plan_of
+from millpond.runtime.moved import STATE, dealt_logs, moving
+
+
+def scale(pond: Pond, instances: int, shards: Sequence[str] = (), who: str = "", why: str = "asked") -> Scale:
+    """So many instances, in as few moves of buckets as balance needs; `shards`: where a store keeps each bucket, if it
+    has several shards, for buckets of an instance are then on one of them as far as can be.
+
+    Raises:
+        ChangeRefused: there are as many already, or that cannot be.
+    """
+    now = maps_in(pond.spec, pond.manifest)[1]
+    if not 1 <= instances <= pond.spec.buckets:
+        raise ChangeRefused(
+            f"{instances} instances cannot share {pond.spec.buckets} buckets.", f"Use 1 to {pond.spec.buckets}."
+        )
+    if instances == now.instances:
+        raise ChangeRefused(f"The pond has {instances} instances already.", "Nothing is left to do.")
+    owners = rescaled(now.owners, instances)
+    return owned_by(pond, realigned(owners, shards, instances) if shards else owners, instances, who, why)
+
+
+def owned_by(pond: Pond, owners: Owners, instances: int, who: str = "", why: str = "asked") -> Scale:
+    """These owners, of so many instances.
+
+    Raises:
+        ChangeRefused: they are not as many as the buckets, or some is none of the instances.
+    """
+    if len(owners) != pond.spec.buckets or not {*owners} <= {*range(instances)}:
+        raise ChangeRefused(
+            f"These are not the owners of {pond.spec.buckets} buckets among {instances} instances.",
+            "Name one of the instances, from 0 on, for each bucket.",
+        )
+    return Scale(runs_of(owners), why, instances, who)
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """What changes its owner: buckets, and about how many bytes of live state, as if each bucket of an instance had as
+    much as the next.
+    """
+
+    buckets: int = 0
+    bytes: int = 0
+
+
+def moved_by(pond: Pond, change: Scale) -> Moved:
+    """What a change of owners moves, were it made now."""
+    lies = maps_in(pond.spec, pond.manifest)[0]
+    return moved_between(lies, BucketMap(0, of_runs(change.owned), change.instances), plan_of(pond.spec), pond.manifest)
+
+
+def moved_between(before: BucketMap, after: BucketMap, plan: Plan, manifest: Manifest) -> Moved:
+    """What moves from owners to others; what is dealt to instances by its values moves when their number changes."""
+    leaving = Counter(old for old, new in zip(before.owners, after.owners, strict=True) if old != new)
+    owned, by_bucket = Counter(before.owners), {one.id for one in moving(plan)}
+    dealt = {log.id for log in dealt_logs(plan)} if before.instances != after.instances else set()
+    size = 0.0
+    for section in manifest.sections.values():
+        if section.kind in STATE and section.group in by_bucket and section.instance in leaving:
+            size += section.size * leaving[section.instance] / owned[section.instance]
+        elif section.kind in STATE and section.group in dealt:
+            size += section.size
+    return Moved(leaving.total(), round(size))

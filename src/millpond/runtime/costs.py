@@ -1,0 +1,168 @@
+"""What each query costs of what a pond costs: time, bytes of state. Parts that sum to the whole, exactly.
+
+What is measured is measured once, for a group or for all. What only one query needs is its own; what several need is
+divided among them, so a query that shares much costs little. In an epoch's counts `group_us` is the time of a group,
+all tasks together; what is left of `gather_us` and `fold_us` is divided among all queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from millpond.log.manifest import LiveSection, Manifest
+from millpond.plan.plan import GroupPlan, Plan, QueryPlan
+from millpond.plan.tallies import keeps_tallies
+from millpond.runtime.holistic import needs_events
+from millpond.runtime.moved import STATE
+from millpond.runtime.tasks import GROUP_US, WHOLE_POND
+
+_ONE = 1 << 40
+"""What a measure weighs, so that it can be divided among many."""
+
+
+class Cost(NamedTuple):
+    """Of one query: time of an epoch (µs), rows told in it, bytes of state that are its own and its part of those that
+    it shares, keys of its group. `own_bytes` go if it is dropped: what it costs on top of the others.
+    """
+
+    time_us: int = 0
+    rows: int = 0
+    own_bytes: int = 0
+    shared_bytes: int = 0
+    keys: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Its own, and its part of what is shared."""
+        return self.own_bytes + self.shared_bytes
+
+
+def costs(plan: Plan, manifest: Manifest, counts: Mapping[str, Mapping[str, int]]) -> dict[str, Cost]:
+    """What each query of the plan costs, by the counts of an epoch and the state that is live."""
+    times, (own, shared), keys = _times(plan, counts), _bytes(plan, manifest), _keys(plan, manifest)
+    return {
+        name: Cost(
+            times.get(name, 0), counts.get(name, {}).get("rows", 0), own.get(name, 0), shared.get(name, 0),
+            keys.get(name, 0),
+        )
+        for name in (query.name for query in plan.asked)
+    }  # fmt: skip
+
+
+def whole_us(counts: Mapping[str, Mapping[str, int]]) -> int:
+    """The time of the workers in an epoch."""
+    whole = counts.get(WHOLE_POND, {})
+    return whole.get("gather_us", 0) + whole.get("fold_us", 0)
+
+
+def state_of(plan: Plan, manifest: Manifest) -> dict[str, list[LiveSection]]:
+    """Live sections of state by group or log of the plan."""
+    ids = [*(group.id for group in plan.groups), *(log.id for log in plan.joins.logs)]
+    found: dict[str, list[LiveSection]] = {name: [] for name in ids}
+    for section in manifest.sections.values():
+        if section.kind in STATE and section.group in found:
+            found[section.group].append(section)
+    return found
+
+
+def _times(plan: Plan, counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    names, left = [query.name for query in plan.asked], whole_us(counts)
+    times = dict.fromkeys(names, 0)
+    for group in plan.groups:
+        spent = min(left, counts.get(group.id, {}).get(GROUP_US, 0))
+        left -= spent
+        _add(times, divided(spent, _weights(group)))
+    _add(times, divided(left, dict.fromkeys(names, 1)))
+    return times
+
+
+def _bytes(plan: Plan, manifest: Manifest) -> tuple[dict[str, int], dict[str, int]]:
+    own, shared = {query.name: 0 for query in plan.asked}, {query.name: 0 for query in plan.asked}
+    live = state_of(plan, manifest)
+    for group in plan.groups:
+        names = [query.query.name for query in group.queries]
+        cells, read_by = _size(live[group.id], "segment"), _askers(group)
+        for place, size in divided(cells, dict.fromkeys(range(len(read_by)), 1)).items():
+            askers = read_by[place] or names
+            _add(own if len(askers) == 1 else shared, divided(size, dict.fromkeys(askers, 1)))
+        for kind in ("keys", "events", "tallies"):
+            users = [query.query.name for query in group.queries if _uses(query, kind)] or names
+            size = _size(live[group.id], kind)
+            _add(own if len(users) == 1 else shared, divided(size, dict.fromkeys(users, 1)))
+    for log in plan.joins.logs:
+        users = [join.name for join, _ in plan.joins.users_of(log)]
+        size = sum(section.size for section in live[log.id])
+        _add(own if len({*users}) == 1 else shared, divided(size, dict.fromkeys(users, 1)))
+    return own, shared
+
+
+def _keys(plan: Plan, manifest: Manifest) -> dict[str, int]:
+    live = state_of(plan, manifest)
+    found = {}
+    for group in plan.groups:
+        count = sum(section.rows for section in live[group.id] if section.kind == "keys")
+        found.update(dict.fromkeys((query.query.name for query in group.queries), count))
+    for plan_of_join in plan.joins.plans:
+        logs = {plan.joins.logs[at].id for at in plan_of_join.logs.values()}
+        found[plan_of_join.join.name] = sum(s.rows for log in logs for s in live[log] if s.kind == "keys")
+    return found
+
+
+def _reads(query: QueryPlan) -> set[int]:
+    return {query.presence, *(place for places in query.measures for place in places)}
+
+
+def _uses(query: QueryPlan, kind: str) -> bool:
+    if kind == "keys":
+        return True
+    return needs_events(query) if kind == "events" else keeps_tallies(query.query)
+
+
+def _askers(group: GroupPlan) -> list[list[str]]:
+    """By measure the queries that read it."""
+    askers: list[list[str]] = [[] for _ in group.measures]
+    for query in group.queries:
+        for place in _reads(query):
+            askers[place].append(query.query.name)
+    return askers
+
+
+def _weights(group: GroupPlan) -> dict[str, int]:
+    """How much of a group's work each query is: a measure counts one, divided among those that read it."""
+    weights = {query.query.name: 0 for query in group.queries}
+    for askers in _askers(group):
+        _add(weights, divided(_ONE, dict.fromkeys(askers, 1)))
+    return weights
+
+
+def _size(sections: Iterable[LiveSection], kind: str) -> int:
+    return sum(section.size for section in sections if section.kind == kind)
+
+
+_T = TypeVar("_T", bound=Hashable)
+
+
+def divided(whole: int, weights: Mapping[_T, int]) -> dict[_T, int]:
+    """A number in whole parts as near to the weights as can be; they sum to it, unless there is none.
+
+    >>> divided(10, {"a": 1, "b": 1, "c": 2})
+    {'a': 2, 'b': 3, 'c': 5}
+    """
+    total, before, parts = sum(weights.values()), 0, {}
+    for name, weight in weights.items():
+        parts[name] = whole * (before + weight) // total - whole * before // total
+        before += weight
+    return parts
+
+
+def _add(totals: dict[str, int], parts: Mapping[str, int]) -> None:
+    for name, part in parts.items():
+        totals[name] += part
+
+
+def summed(found: Iterable[Cost]) -> Cost:
+    """All of them together; keys, which are shared, are the most that any has."""
+    every: Sequence[Cost] = list(found)
+    times, rows, own, shared = (sum(getattr(one, name) for one in every) for name in Cost._fields[:4])
+    return Cost(times, rows, own, shared, max((one.keys for one in every), default=0))

@@ -1,0 +1,75 @@
+"""What sinks outside the pond's folder have in common: rows of a record, and then the cursor, are handed over."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from millpond.faults import reached
+from millpond.log.manifest import Manifest
+from millpond.log.records import Entry
+from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next
+from millpond.runtime.followers.rows import RowsReader
+
+
+class Delivery(ABC):
+    """Follows the log to a `place`, in words; `skip` says how its cursor is set by hand."""
+
+    def __init__(self, query: str, rows: RowsReader, place: str, skip: str) -> None:
+        self.name = follower_name(query, False)
+        self._query, self._rows = query, rows
+        self._place, self._skip = place, skip
+
+    @abstractmethod
+    def cursor(self) -> int:
+        """See `Follower.cursor`; connects where that is needed."""
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+        """See `Follower.apply`; a record without rows only moves the cursor."""
+        if not is_next(self.name, self.cursor(), n):
+            return
+        cure = f"Restore the pond's folder, or skip them: {self._skip}."
+        table = self._rows.needed(record, self._query, self._place, cure)
+        reached("delivery.before")
+        with self._delivering(n, table):
+            reached("delivery.written")
+        reached("delivery.after")
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what is connected."""
+
+    @abstractmethod
+    def _delivering(self, n: int, table: pa.Table | None) -> AbstractContextManager[None]:
+        """Hands over the rows of record `n` when it is entered, if there are any, and stores the cursor when it is
+        left.
+        """
+
+
+class FileDelivery(Delivery):
+    """A delivery whose cursor is a file of the pond, written after the rows were handed over: at least once."""
+
+    def __init__(self, query: str, rows: RowsReader, place: str, cursor: Path, since: int) -> None:
+        super().__init__(query, rows, place, f'write {{"n": <record>}} into {cursor}')
+        with explained(cursor.parent):
+            cursor.parent.mkdir(parents=True, exist_ok=True)
+        self._file, self._since = CursorFile(cursor), since
+
+    def cursor(self) -> int:
+        """See `Follower.cursor`."""
+        return max(self._since, self._file.read())
+
+    @contextmanager
+    def _delivering(self, n: int, table: pa.Table | None) -> Iterator[None]:
+        if table is not None:
+            self._hand_over(n, table)
+        yield
+        self._file.write(n)
+
+    @abstractmethod
+    def _hand_over(self, n: int, table: pa.Table) -> None:
+        """Hand over the rows of record `n`."""

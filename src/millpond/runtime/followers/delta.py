@@ -1,0 +1,80 @@
+"""Sinks that are tables of Delta Lake: the rows of a record of the log are one commit, which carries its number.
+
+The commit says `txn(millpond-<pond>-<query>, n)`, Delta's own means against repeated writes. It is made against the
+version of the table in which that number was read, or not at all, so of two publishers one is refused and then finds
+that nothing is left to do. A file in the pond repeats the number, for records without rows make no commit.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from millpond.errors import StoreError
+from millpond.log.follower import NOTHING_APPLIED
+from millpond.model.selection import AnyQuery
+from millpond.runtime.followers.delivery import FileDelivery
+from millpond.runtime.followers.rows import RowsReader
+
+
+class DeltaSink(FileDelivery):
+    """Follows the log into the table at `path`, which is made by the first rows; starts after record `since`."""
+
+    def __init__(
+        self, query: AnyQuery, pond_id: str, path: Path, rows: RowsReader, cursor: Path, since: int = NOTHING_APPLIED
+    ) -> None:
+        super().__init__(query.name, rows, f"The table {path}", cursor, since)
+        self._path, self._app = path, f"millpond-{pond_id}-{query.name}"
+        self._table: DeltaTable | None = None
+
+    def cursor(self) -> int:
+        """See `Follower.cursor`: the higher of the table's and the file's.
+
+        Raises:
+            StoreError: the table cannot be read.
+        """
+        return max(super().cursor(), self._committed())
+
+    def close(self) -> None:
+        """Forget what was read of the table."""
+        self._table = None
+
+    def _hand_over(self, n: int, table: pa.Table) -> None:
+        if self._committed(table.schema) >= n:
+            return
+        assert self._table is not None
+        named = CommitProperties(
+            custom_metadata={"query": self._query, "epoch": str(n)}, max_commit_retries=0,
+            app_transactions=[Transaction(self._app, n)],
+        )  # fmt: skip
+        try:
+            write_deltalake(self._table, table, mode="append", commit_properties=named)
+        except (DeltaError, OSError, ValueError) as error:
+            raise self._failed(error) from error
+
+    def _committed(self, schema: pa.Schema | None = None) -> int:
+        """The number in the newest version of the table; -1 where there is none. With a `schema` the table is made."""
+        try:
+            if schema is not None and self._table is None:
+                DeltaTable.create(str(self._path), schema, mode="ignore")
+            if self._table is None:
+                self._table = DeltaTable(str(self._path))
+            else:
+                self._table.update_incremental()
+            found = self._table.transaction_version(self._app)
+        except TableNotFoundError:
+            self._table = None
+            return NOTHING_APPLIED
+        except (DeltaError, OSError, ValueError) as error:
+            raise self._failed(error) from error
+        return NOTHING_APPLIED if found is None else int(found)
+
+    def _failed(self, error: Exception) -> StoreError:
+        self._table = None
+        return StoreError(
+            f"The Delta table {self._path} did not take rows of {self._query}: {' '.join(str(error).split())}.",
+            "It is tried again; if the table has other columns, choose another folder.",
+        )

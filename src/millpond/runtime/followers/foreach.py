@@ -1,0 +1,53 @@
+"""Sinks that are functions of the process that runs a pond, called with the rows of an epoch and its number.
+
+    pond.foreach("spend", lambda rows, epoch: ...)
+
+At least once: the cursor is a file that is written after the function has returned. Calls of a process go up by epoch,
+one at a time; after a crash, or by a driver that was overtaken while it was stopped, an epoch may come again, with the
+same rows in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from millpond.errors import QueryTypeError, UserFunctionError
+from millpond.runtime.followers.delivery import FileDelivery
+from millpond.runtime.followers.rows import RowsReader
+
+Foreach: TypeAlias = Callable[[pa.RecordBatch, int], object]
+"""A function of a user: the rows of an epoch, never none, and the number of its record; what it returns is ignored."""
+
+
+class ForeachSink(FileDelivery):
+    """Follows the log into a function; starts after record `since` where there is no cursor.
+
+    QueryTypeError: there is no function.
+    """
+
+    def __init__(self, query: str, rows: RowsReader, cursor: Path, function: Foreach | None, since: int) -> None:
+        if function is None:
+            raise QueryTypeError(
+                f"The rows of {query} go to a function, and there is none.",
+                f"Call pond.foreach({query!r}, function) before the pond is opened.",
+            )
+        super().__init__(query, rows, f"The function of {query}", cursor, since)
+        self._function = function
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _hand_over(self, n: int, table: pa.Table) -> None:
+        (rows,) = table.combine_chunks().to_batches()
+        try:
+            self._function(rows, n)
+        except Exception as error:
+            raise UserFunctionError(
+                f"The function that takes the rows of {self._query} raised {type(error).__name__} in epoch {n}: "
+                f"{' '.join(str(error).split())}.",
+                "It is called again with this epoch, and with no later one before.",
+            ) from error

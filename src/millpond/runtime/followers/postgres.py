@@ -1,0 +1,300 @@
+"""Sinks that are tables of PostgreSQL: the rows of a record of the log and the cursor are one transaction.
+
+A row replaces the one of its key; a row that is deleted deletes it. The cursor is a row of the table `millpond_cursors`
+in the same schema, locked while a record is written, so that of two publishers one waits and then finds that nothing is
+left to do. Rows without a key are added.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from millpond.errors import QueryTypeError, StoreError, UnsupportedQuery
+from millpond.log.follower import NOTHING_APPLIED
+from millpond.model.endpoints import Sink
+from millpond.model.selection import AnyQuery
+from millpond.model.types import WINDOW, is_decimal
+from millpond.plan.modes import OP
+from millpond.runtime.changes import DELETE
+from millpond.runtime.connections import Secret, named
+from millpond.runtime.followers.delivery import Delivery
+from millpond.runtime.followers.identity import key_columns
+from millpond.runtime.followers.rows import RowsReader
+from millpond.runtime.followers.text import as_lines, csv_lines
+
+SECONDS = 30
+"""How long the server may take to answer, and how long one who was stopped may hold a lock."""
+
+CURSORS = "millpond_cursors"
+_STAGED = sql.Identifier("millpond_staged")
+_PLACE = sql.Identifier("#")
+"""Column of staged rows: their order in the record."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
+_TYPES = {
+    "tinyint": "smallint", "smallint": "smallint", "int": "integer", "bigint": "bigint", "float": "real",
+    "double": "double precision", "boolean": "boolean", "string": "text", "date": "date", "timestamp": "timestamptz",
+    "timestamp_ntz": "timestamp",
+}  # fmt: skip
+
+
+class Database(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A database of PostgreSQL, as a named connection; `ca` is a PEM file, the system's authorities without it."""
+
+    kind: Literal["postgres"]
+    host: str
+    database: str
+    user: str
+    port: int = 5432
+    password: Secret | None = None
+    security: Literal["plaintext", "ssl"] = "plaintext"
+    ca: str | None = None
+
+    def of_client(self) -> dict[str, Any]:
+        """The settings of a client of libpq.
+
+        Raises:
+            SetupError: the secret is not there.
+        """
+        milliseconds = SECONDS * 1000
+        timeouts = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+        found: dict[str, Any] = {
+            "host": self.host, "port": self.port, "dbname": self.database, "user": self.user,
+            "connect_timeout": SECONDS, "tcp_user_timeout": milliseconds, "application_name": "millpond",
+            "options": " ".join(f"-c {timeout}={milliseconds}" for timeout in timeouts), "sslmode": "disable",
+        }  # fmt: skip
+        if self.security == "ssl":
+            found |= {"sslmode": "verify-full", "sslrootcert": self.ca or "system"}
+        return found | ({} if self.password is None else {"password": self.password.value()})
+
+
+class Table(NamedTuple):
+    """A sink's table: its schema, if one is named, the type of each column, and the columns of its key, if any.
+
+    `latest`: the column by which one of several rows of a record with the same key is the latest.
+    """
+
+    schema: str | None
+    name: str
+    columns: Mapping[str, str]
+    key: tuple[str, ...]
+    connection: str | None
+    latest: str | None
+
+    @classmethod
+    def of(cls, query: AnyQuery, sink: Sink) -> Table:
+        """What a sink says for the rows of a query.
+
+        Raises:
+            QueryTypeError: its options do not fit.
+            UnsupportedQuery: a column has no type there, or nothing tells rows apart.
+        """
+        options, name = dict(sink.options), query.name
+        if not (1 <= len(parts := options.get("table", "").split(".")) <= 2 and all(map(_NAME.fullmatch, parts))):
+            what = f"the table {options['table']!r}" if options.get("table") else "no table"
+            raise QueryTypeError(f"The postgres sink of {name} has {what}.", "Write 'table' = 'schema.table'.")
+        columns: dict[str, str] = {}
+        latest = None
+        for item in query.output:
+            kind = item.expression.type
+            if kind == WINDOW:
+                columns |= {f"{item.name}_start": "timestamptz", f"{item.name}_end": "timestamptz"}
+                latest = latest or f"{item.name}_end"
+            elif kind in _TYPES or is_decimal(kind):
+                columns[item.name] = _TYPES.get(kind) or kind.replace("decimal", "numeric")
+            else:
+                raise UnsupportedQuery(
+                    f"The postgres sink of {name} cannot write {item.name}, of type {kind}.", "Select its parts."
+                )
+        listed = [one.strip() for one in options.get("key", "").split(",") if one.strip()]
+        windows = {item.name for item in query.output if item.expression.type == WINDOW}
+        asked = listed or key_columns(query)
+        key = [part for one in asked for part in ([f"{one}_start", f"{one}_end"] if one in windows else [one])]
+        for column in key:
+            if column not in columns:
+                raise QueryTypeError(f"The postgres sink of {name} has no column {column}.", "Mend its 'key'.")
+        schema = parts[0] if len(parts) == 2 else None
+        return cls(schema, parts[-1], columns, tuple(key), options.get("connection"), latest)
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        """Its name, quoted."""
+        return sql.Identifier(*((self.schema,) if self.schema else ()), self.name)
+
+    @property
+    def cursors(self) -> sql.Identifier:
+        """The name of the table of cursors beside it."""
+        return sql.Identifier(*((self.schema,) if self.schema else ()), CURSORS)
+
+
+class PostgresSink(Delivery):
+    """Follows the log into a table; starts after record `since` where no cursor is stored.
+
+    Nothing is connected before the first use. A table that is missing is made, with a unique index over the key.
+    """
+
+    def __init__(self, query: AnyQuery, pond_id: str, rows: RowsReader, since: int = NOTHING_APPLIED) -> None:
+        self._table = Table.of(query, query.sink)
+        changing = bool(getattr(query, "changing", False))
+        revised = {"_revision": "bigint"} if getattr(query, "corrected_for_us", 0) else {}
+        self._columns = {**self._table.columns, **revised}
+        self._staged = {**self._columns, **({OP: "text"} if changing else {})}
+        self._whose, self._since = (pond_id, query.name), since
+        self._connection: psycopg.Connection[Any] | None = None
+        super().__init__(
+            query.name, rows, f"The table {self._table.name}", f"set `n` of the query in {CURSORS} to the record"
+        )
+
+    def close(self) -> None:
+        """Let go of the server."""
+        held, self._connection = self._connection, None
+        if held is not None:
+            held.close()
+
+    def cursor(self) -> int:
+        """See `Follower.cursor`.
+
+        Raises:
+            StoreError: the server does not answer.
+        """
+        with self._told():
+            held = self._connected()
+            with held.transaction():
+                return self._at(held, "")
+
+    @contextmanager
+    def _delivering(self, n: int, table: pa.Table | None) -> Iterator[None]:
+        with self._told():
+            held = self._connected()
+            with held.transaction():
+                if self._at(held, " FOR UPDATE") < n:
+                    if table is not None:
+                        self._write(held, table)
+                    held.execute(
+                        sql.SQL("UPDATE {} SET n = %s WHERE pond = %s AND query = %s").format(self._table.cursors),
+                        (n, *self._whose),
+                    )
+                yield
+
+    def _at(self, held: psycopg.Connection[Any], lock: Literal["", " FOR UPDATE"]) -> int:
+        asked = sql.SQL("SELECT n FROM {} WHERE pond = %s AND query = %s" + lock).format(self._table.cursors)
+        found = held.execute(asked, self._whose).fetchone()
+        if found is None:
+            raise psycopg.OperationalError(f"the row of {self._query} in {CURSORS} is gone")
+        return max(self._since, int(found[0]))
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            settings = named(self._table.connection, "postgres", Database).of_client()
+            # prepared statements of a session are lost behind a pooler
+            held = psycopg.connect(**settings, autocommit=True, prepare_threshold=None)
+            self._connection = held
+            self._make(held)
+        return self._connection
+
+    def _make(self, held: psycopg.Connection[Any]) -> None:
+        """The table and that of cursors, if they are missing; asked for first, for making needs more rights."""
+        cursors = "{} (pond text NOT NULL, query text NOT NULL, n bigint NOT NULL, PRIMARY KEY (pond, query))"
+        with held.transaction():
+            if not self._is_there(held, self._table.cursors):
+                held.execute(sql.SQL("CREATE TABLE IF NOT EXISTS " + cursors).format(self._table.cursors))
+            if not self._is_there(held, self._table.identifier):
+                columns = [_column(name, kind) for name, kind in self._columns.items()]
+                if self._table.key:
+                    columns.append(sql.SQL("UNIQUE NULLS NOT DISTINCT ({})").format(_names(self._table.key)))
+                made = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})")
+                held.execute(made.format(self._table.identifier, sql.SQL(", ").join(columns)))
+            first = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s) ON CONFLICT DO NOTHING").format(self._table.cursors)
+            held.execute(first, (*self._whose, self._since))
+
+    def _is_there(self, held: psycopg.Connection[Any], name: sql.Identifier) -> bool:
+        found = held.execute("SELECT to_regclass(%s)", (name.as_string(held),)).fetchone()
+        return found is not None and found[0] is not None
+
+    def _write(self, held: psycopg.Connection[Any], table: pa.Table) -> None:
+        columns = [sql.SQL("{} bigint").format(_PLACE), *(_column(name, kind) for name, kind in self._staged.items())]
+        made = sql.SQL("CREATE TEMPORARY TABLE IF NOT EXISTS {} ({}) ON COMMIT DELETE ROWS")
+        held.execute(made.format(_STAGED, sql.SQL(", ").join(columns)))
+        lines = csv_lines(_flat(table, self._staged))
+        copying = sql.SQL("COPY {} FROM STDIN (FORMAT csv, ESCAPE '\\')").format(_STAGED)
+        with held.cursor() as cursor, cursor.copy(copying) as copy:
+            copy.write(as_lines(lines))
+        if not self._table.key:
+            self._run(held, "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staged} ORDER BY {place}")
+            return
+        if OP in self._staged:
+            self._delete(held, table)
+        others = [name for name in self._columns if name not in self._table.key]
+        sets = sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others)
+        kept = sql.SQL("DO UPDATE SET {}").format(sets) if others else sql.SQL("DO NOTHING")
+        told = sql.SQL("WHERE {} <> {}").format(sql.Identifier(OP), sql.Literal(DELETE))
+        self._run(
+            held, "INSERT INTO {table} ({columns}) SELECT {columns} FROM {last} {told} ON CONFLICT ({key}) {kept}",
+            kept=kept, told=told if OP in self._staged else sql.SQL(""),
+        )  # fmt: skip
+
+    def _delete(self, held: psycopg.Connection[Any], table: pa.Table) -> None:
+        """Delete rows whose last word is that they go; only NULL keys need the comparison that uses no index."""
+        nulls = any(table[name].null_count for name in self._table.key if name in table.column_names)
+        for how in ("{0}.{2} = {1}.{2}", *(["{0}.{2} IS NOT DISTINCT FROM {1}.{2}"] if nulls else [])):
+            same = sql.SQL(" AND ").join(
+                sql.SQL(how).format(sql.Identifier("t"), sql.Identifier("last"), sql.Identifier(name))
+                for name in self._table.key
+            )
+            self._run(
+                held, "DELETE FROM {table} AS t USING {last} WHERE {same} AND {op} = {delete}",
+                same=same, op=sql.SQL("last.{}").format(sql.Identifier(OP)), delete=sql.Literal(DELETE),
+            )  # fmt: skip
+
+    def _run(self, held: psycopg.Connection[Any], text: Any, **more: sql.Composable) -> None:
+        newest = [sql.SQL("{} DESC").format(sql.Identifier(self._table.latest))] if self._table.latest else []
+        order = sql.SQL(", ").join([*newest, sql.SQL("{} DESC").format(_PLACE)])
+        names = {
+            "table": self._table.identifier, "columns": _names(tuple(self._columns)), "staged": _STAGED,
+            "place": _PLACE, "key": _names(self._table.key), **more,
+        }  # fmt: skip
+        if self._table.key:
+            last = sql.SQL("(SELECT DISTINCT ON ({0}) * FROM {1} ORDER BY {0}, {2}) AS last")
+            names["last"] = last.format(names["key"], _STAGED, order)
+        held.execute(sql.SQL(text).format(**names))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            lost = isinstance(error, psycopg.OperationalError)
+            self.close()
+            raise StoreError(
+                f"PostgreSQL did not take what is for the table {self._table.name}: {' '.join(str(error).split())}.",
+                "It is tried again; nothing is lost meanwhile." if lost
+                else "Mend the table or its rights; it is tried again, and no later row is written before.",
+            ) from error  # fmt: skip
+
+
+def _flat(table: pa.Table, staged: Mapping[str, str]) -> pa.Table:
+    """The rows with their places, and each window as two columns, in the order of the staged ones."""
+    found: dict[str, Any] = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_struct(column.type):
+            start, end = column.flatten()
+            found |= {f"{name}_start": start, f"{name}_end": end}
+        else:
+            found[name] = column
+    return pa.table({"#": pa.array(range(len(table)), pa.int64()), **{name: found[name] for name in staged}})
+
+
+def _column(name: str, kind: str) -> sql.Composable:
+    return sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind))
+
+
+def _names(names: tuple[str, ...]) -> sql.Composable:
+    return sql.SQL(", ").join(map(sql.Identifier, names))

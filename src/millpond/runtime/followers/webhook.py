@@ -1,0 +1,135 @@
+"""Sinks that are addresses of HTTP: each epoch's rows are one POST or, if there are many, several.
+
+At least once: a request that may have arrived is sent again, with the same `Idempotency-Key`, which names the pond, the
+query, the epoch and the number of the request in it. The address is a named connection, so that no query can choose
+whom this host calls.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from pathlib import Path
+from typing import Literal, NamedTuple
+from urllib.parse import quote
+
+import httpx
+import msgspec
+import pyarrow as pa
+
+from millpond.errors import QueryTypeError, SetupError, StoreError
+from millpond.model.endpoints import Sink
+from millpond.runtime.connections import Secret, named
+from millpond.runtime.followers.delivery import FileDelivery
+from millpond.runtime.followers.rows import RowsReader
+from millpond.runtime.followers.text import json_objects
+
+_ROWS = 1000
+_PASSING = (408, 425, 429)
+"""Answers below 500 that say: later."""
+
+
+class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is called, as a named connection. A header may be a secret; `ca` is a PEM file to trust instead of the
+    system's authorities; connecting, writing and waiting for an answer may each take `seconds`. `remote`: queries
+    that come over the network may name it.
+    """
+
+    kind: Literal["http"]
+    url: str
+    headers: dict[str, str | Secret] = {}
+    ca: str | None = None
+    seconds: float = 10.0
+    remote: bool = False
+
+    def client(self) -> httpx.Client:
+        """A client of it, which follows no redirect and asks no proxy.
+
+        Raises:
+            SetupError: it is no address, or a secret or a file is not there.
+        """
+        told = {name: text if isinstance(text, str) else text.value() for name, text in self.headers.items()}
+        try:
+            if httpx.URL(self.url).scheme not in ("http", "https"):
+                raise httpx.InvalidURL(self.url)
+            verify = _trusting(self.ca) if self.ca is not None else True
+            return httpx.Client(headers=told, timeout=self.seconds, trust_env=False, verify=verify)
+        except (httpx.InvalidURL, OSError) as error:
+            raise SetupError(f"{self.url} cannot be called: {error}.", "Mend the named connection.") from error
+
+
+class Hook(NamedTuple):
+    """What a sink says: whose address is called, and with how many rows at most."""
+
+    connection: str | None
+    rows: int
+
+    @classmethod
+    def of(cls, query: str, sink: Sink) -> Hook:
+        """What a sink says.
+
+        Raises:
+            QueryTypeError: its options do not fit.
+        """
+        options = dict(sink.options)
+        rows = options.get("rows", str(_ROWS))
+        if not rows.isdecimal() or not int(rows):
+            raise QueryTypeError(f"'rows' of the webhook of {query} is {rows!r}.", "Write a number from 1 on.")
+        return cls(options.get("connection"), int(rows))
+
+
+class WebhookSink(FileDelivery):
+    """Follows the log to an address; starts after record `since` where there is no cursor.
+
+    Nothing is connected before the first use.
+    """
+
+    def __init__(self, query: str, pond_id: str, sink: Sink, rows: RowsReader, cursor: Path, since: int) -> None:
+        self._hook = Hook.of(query, sink)
+        super().__init__(query, rows, f"The address of {query}", cursor, since)
+        self._pond = pond_id
+        self._called: tuple[httpx.Client, str] | None = None
+        self._taken = (since, 0)
+        """Of which record how many requests were answered: they need not be sent again by this process."""
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        called, self._called = self._called, None
+        if called is not None:
+            called[0].close()
+
+    def _hand_over(self, n: int, table: pa.Table) -> None:
+        size = self._hook.rows
+        count = -(-len(table) // size)
+        for part in range(self._taken[1] if self._taken[0] == n else 0, count):
+            rows = json_objects(table.slice(part * size, size), omit_nulls=False)
+            head = {"pond": self._pond, "query": self._query, "epoch": n, "part": part, "parts": count}
+            text = f'{json.dumps(head, ensure_ascii=False)[:-1]}, "rows": [{",".join(rows.to_pylist())}]}}'
+            self._post(text.encode(), f"{self._pond}/{quote(self._query, safe='')}/{n}/{part}")
+            self._taken = (n, part + 1)
+
+    def _post(self, body: bytes, key: str) -> None:
+        if self._called is None:
+            address = named(self._hook.connection, "http", Address)
+            self._called = address.client(), address.url
+        client, url = self._called
+        headers = {"content-type": "application/json", "idempotency-key": key}
+        try:
+            answer = client.post(url, content=body, headers=headers)
+        except httpx.HTTPError as error:
+            said, passing = f"did not answer: {type(error).__name__} {error}".rstrip(), True
+        else:
+            if answer.is_success:
+                return
+            code = answer.status_code
+            said, passing = f"answered {code} {answer.reason_phrase}".rstrip(), code >= 500 or code in _PASSING
+        self.close()  # so that a connection that was mended meanwhile is read anew
+        raise StoreError(
+            f"The address of {self._query} {said}, to {key}.",
+            "It is called again; nothing is lost meanwhile." if passing
+            else "Mend the address or its headers; it is called again, and no later row is sent before.",
+        )  # fmt: skip
+
+
+def _trusting(path: str) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=path)

@@ -1,0 +1,56 @@
+"""How busy each bucket is, told by what the last epoch added to the state of its keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from millpond.arrays import Ints
+from millpond.log.manifest import LiveSection, Manifest
+from millpond.placement.slots import buckets_of, slots_of
+from millpond.plan.event_log import LogPlan
+from millpond.plan.plan import GroupPlan, Plan
+from millpond.runtime.epoch import group_state
+from millpond.runtime.event_log import GroupLog
+from millpond.runtime.generations import attached, read_section
+from millpond.runtime.moved import together
+from millpond.runtime.tasks import GroupState, SectionPlace
+from millpond.state.files import Files
+from millpond.state.keys import texts_of
+
+
+def bucket_loads(plan: Plan, manifest: Manifest, folder: Path, instances: int, buckets: int) -> Ints:
+    """Cells and kept events that the last epoch wrote, by bucket, of all groups; what has no key counts for its bucket.
+
+    Raises:
+        CorruptError: a section does not read.
+    """
+    loads, files = np.zeros(buckets, np.int64), Files(folder)
+    for group in plan.groups:
+        for instance in range(instances):
+            state = group_state(manifest, instance, group)
+            if state.keys:
+                loads += _loads(group, state, manifest, files, buckets)
+    return loads
+
+
+def _loads(group: GroupPlan, state: GroupState, manifest: Manifest, files: Files, buckets: int) -> Ints:
+    sections = [read_section(files, place) for place in state.keys]
+    columns, count = together(sections, len(group.keys)), sum(section.num_rows for section in sections)
+    of = buckets_of(slots_of(texts_of(columns, count)), buckets)
+    loads = np.zeros(buckets, np.int64)
+    fresh = {section.id: section for section in manifest.sections.values() if section.n == manifest.epoch_n}
+    added = [place for place in state.segments if _is_added(fresh, place)]
+    for cells in attached(files, state, added, sections, group.delays_us):
+        loads += np.bincount(of[cells.slots], minlength=buckets)
+    log = GroupLog(files, group, LogPlan((), (), False), state, sections)
+    for place in (*state.events, *state.tallies):
+        if _is_added(fresh, place):
+            loads += np.bincount(of[log.section(place).slots], minlength=buckets)
+    return loads
+
+
+def _is_added(fresh: dict[str, LiveSection], place: SectionPlace) -> bool:
+    """Whether the last epoch wrote it, and not in the place of older ones."""
+    return place.id in fresh and place.level == 0

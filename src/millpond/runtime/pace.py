@@ -1,0 +1,98 @@
+"""How many records an epoch should read, so that it takes about as long as it is meant to.
+
+An epoch takes `a + b·n` seconds for n records. Epochs of several sizes give both; of one size, all is taken as `b`. An
+epoch that overhead alone makes too long is not cut to pieces: at least half of it is spent on records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+FIRST = 20_000
+"""How many records all streams together read in an epoch before anything was measured."""
+
+LEAST = 1_000
+_SIZES = 4
+_NEWER = 0.3
+_WORTH = 1.5
+_STEP = 8.0
+_CLEAR = 0.1
+_FULL = 0.9  # Spark deals a limit to partitions and rounds down
+
+
+class Pace:
+    """Limits of streams, by name, changed by what epochs take."""
+
+    def __init__(self) -> None:
+        self._target = 1.0
+        self._seen: dict[int, tuple[float, float]] = {}  # by size, within a factor of two; the newest is last
+        self._warm = False
+        self._total = FIRST
+        self._shares: dict[str, float] = {}
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """How many records of each stream an epoch may read."""
+        return {name: max(1, round(self._total * share)) for name, share in self._shares.items()}
+
+    def begun(self, streams: Mapping[str, float]) -> dict[str, int]:
+        """The limits with which a read begins; what its first epoch takes says little.
+
+        `streams` that have limits, and how long an epoch that reads them should take, in seconds (the least of them).
+        """
+        self._warm = False
+        self._target = min(streams.values(), default=1.0)
+        if self._shares.keys() != streams.keys():
+            self._shares = dict.fromkeys(streams, 1 / max(len(streams), 1))
+        return self.limits
+
+    def observe(self, counts: Mapping[str, int], seconds: float) -> bool:
+        """Learn from an epoch, which read so many records of each stream; tells whether limits are others now.
+
+        They are only if that is worth a read that is begun anew: much too long an epoch, or one that was cut short
+        though it might have been much longer.
+        """
+        read = sum(counts.get(name, 0) for name in self._shares)
+        if not self._warm or not read:
+            self._warm = True
+            return False
+        self._remember(read, seconds)
+        limits = self.limits
+        full = any(counts.get(name, 0) >= _FULL * limit for name, limit in limits.items())
+        wanted = self._wanted()
+        if not (full and wanted > self._total * _WORTH) and not wanted * _WORTH < min(read, self._total):
+            return False
+        self._total = max(LEAST, round(min(max(wanted, self._total / _STEP), self._total * _STEP)))
+        even = 0.2 / len(self._shares)
+        self._shares = {name: even + 0.8 * counts.get(name, 0) / read for name in self._shares}
+        return self.limits != limits
+
+    def _remember(self, read: int, seconds: float) -> None:
+        size = read.bit_length()
+        old_read, old_seconds = self._seen.pop(size, (float(read), seconds))
+        new = old_read + _NEWER * (read - old_read), old_seconds + _NEWER * (seconds - old_seconds)
+        self._seen = dict([*self._seen.items(), (size, new)][-_SIZES:])
+
+    def _wanted(self) -> float:
+        """The number of records with which an epoch takes as long as it is meant to, or is half overhead."""
+        fixed, each = fitted([*self._seen.values()])
+        return max(self._target - fixed, fixed) / max(each, 1e-12)
+
+
+def fitted(seen: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Overhead, and seconds per record, of epochs as (records, seconds): least squares, neither below nothing.
+
+    >>> fitted([(100, 1.0), (300, 2.0)])
+    (0.5, 0.005)
+    >>> fitted([(100, 1.0)])
+    (0.0, 0.01)
+    """
+    count = len(seen)
+    mean_n, mean_s = sum(n for n, _ in seen) / count, sum(seconds for _, seconds in seen) / count
+    spread = sum((n - mean_n) ** 2 for n, _ in seen)
+    if not spread:
+        return 0.0, mean_s / mean_n
+    slope = sum((n - mean_n) * (seconds - mean_s) for n, seconds in seen) / spread
+    # where records hardly matter it is noise: enough of it is left to try more of them
+    slope = min(max(slope, _CLEAR * mean_s / mean_n), mean_s / mean_n)
+    return mean_s - slope * mean_n, slope

@@ -1,0 +1,130 @@
+"""Retained events read again: the first epoch of a query that came later makes its state of them, as of any events.
+
+The query has a group of its own for it. The epoch after the change's record reads what was retained before, and its own
+events as every epoch does; so each event is taken by one of the two. Nothing but the group is told of what is recalled:
+no watermark moves, and an event is late for a delay if it was late for it when it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.log.manifest import Manifest
+from millpond.log.port import numbered_name
+from millpond.plan.plan import GroupPlan, KeptEvents, Plan
+from millpond.runtime.chained import gather_chained
+from millpond.runtime.evaluate import Evaluator
+from millpond.runtime.gather import CHUNK_ROWS, group_parts
+from millpond.runtime.lateness import Judged, late_classes
+from millpond.runtime.layout import ReadColumn, StreamLayout
+from millpond.runtime.packet import GroupPart, Header, encode_packet
+from millpond.runtime.retained import BASE, column_name, read_events, retained_sections
+from millpond.runtime.stream_columns import StreamColumns
+from millpond.runtime.tasks import GatherTask, RecalledEvents, SectionPlace
+from millpond.state.event_log import OFFSET, PARTITION, TIME
+from millpond.state.files import Files
+
+
+def recalled_events(
+    plan: Plan, recalled: Iterable[tuple[str, int, int]], manifest: Manifest
+) -> tuple[RecalledEvents, ...]:
+    """What the epoch after `manifest` recalls; `recalled`: versions, each with the record of its change, and the time
+    from which on it takes retained events.
+    """
+    wanted: dict[tuple[str, int], list[str]] = {}
+    for name, n, since in recalled:
+        if n > manifest.epoch_n:
+            group, _ = plan.of_query(name)
+            wanted.setdefault((group.stream, since), []).append(group.id)
+    parts = []
+    for (stream, from_us), groups in sorted(wanted.items()):
+        kept = plan.retained_of(stream)
+        if kept is None:
+            continue
+        by_writer: dict[int, list[SectionPlace]] = {}
+        for one in retained_sections(manifest, kept):
+            last = one.info["last"]
+            if isinstance(last, int) and last > from_us:
+                file = one.file if one.file is not None else f"log/{numbered_name(one.n)}"
+                place = SectionPlace(one.id, file, one.file is None, one.offset, one.size, one.rows)
+                by_writer.setdefault(one.instance, []).append(place)
+        names = tuple(sorted(groups))
+        parts += [RecalledEvents(stream, names, from_us, tuple(by_writer[i])) for i in sorted(by_writer)]
+    return tuple(parts)
+
+
+def recalled_bytes(plan: Plan, recalled: Iterable[tuple[str, int, int]], manifest: Manifest) -> int:
+    """Bytes of retained events that the epoch after `manifest` reads again."""
+    parts = recalled_events(plan, recalled, manifest)
+    return sum(place.size for part in parts for place in part.places)
+
+
+def stored_parts(task: GatherTask) -> int:
+    """How many parts of the epoch's events are read from the pond's own files."""
+    return len(task.chained) + len(task.recalled)
+
+
+def gather_stored(task: GatherTask, part: int, files: Files) -> Iterator[tuple[int, bytes]]:
+    """The packets of one of them, as of a source partition.
+
+    Raises:
+        CorruptError: a section does not read.
+    """
+    if part < len(task.chained):
+        return gather_chained(task, part, files)
+    return _gather_recalled(task, part, task.recalled[part - len(task.chained)], files)
+
+
+def _gather_recalled(
+    task: GatherTask, part: int, recalled: RecalledEvents, files: Files
+) -> Iterator[tuple[int, bytes]]:
+    kept = task.plan.retained_of(recalled.stream)
+    groups = [group for group in task.plan.groups if group.id in recalled.groups]
+    if kept is None:
+        return
+    files.fetch(place.file for place in recalled.places)
+    for sequence, batch in enumerate(_chunks(recalled, files)):
+        parts: list[list[GroupPart]] = [[] for _ in range(task.instances)]
+        for group in groups:
+            _add_group(task, kept, group, batch, parts)
+        counts = {group.queries[0].query.name: {"recalled": batch.num_rows} for group in groups}
+        for instance in range(task.instances):
+            told = counts if instance == 0 else {}
+            yield instance, encode_packet(Header(recalled.stream, part, sequence, {}, told), parts[instance])
+
+
+def _chunks(recalled: RecalledEvents, files: Files) -> Iterator[pa.RecordBatch]:
+    """Events from the time on that is wanted, of sections with the same columns together, in chunks of bounded size."""
+    held: list[pa.RecordBatch] = []
+    for batch in (one for place in recalled.places for one in read_events(files, place)):
+        wanted = batch.filter(pa.array(np.asarray(batch.column(TIME)) >= recalled.from_us))
+        if held and (held[0].schema != wanted.schema or sum(map(len, held)) + len(wanted) > CHUNK_ROWS):
+            yield from _joined(held)
+            held = []
+        held.append(wanted)
+    yield from _joined(held)
+
+
+def _joined(held: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if any(map(len, held)):
+        yield from pa.Table.from_batches(held).combine_chunks().to_batches(CHUNK_ROWS)
+
+
+def _add_group(
+    task: GatherTask, kept: KeptEvents, group: GroupPlan, batch: pa.RecordBatch, parts: list[list[GroupPart]]
+) -> None:
+    here = {name: place for place, name in enumerate(batch.schema.names)}
+    columns = tuple(
+        ReadColumn(one.name, here[column_name(one.name)], one.type)
+        for one in kept.columns
+        if column_name(one.name) in here
+    )
+    evaluator = Evaluator(StreamColumns(StreamLayout(kept.stream, columns), batch), batch.num_rows, task.parameters)
+    times = np.asarray(batch.column(TIME))
+    timed = np.ones(batch.num_rows, bool)
+    late = late_classes(times, Judged(timed, np.asarray(batch.column(BASE)), {}), None, group.delays_us)
+    order = (batch.column(PARTITION), np.asarray(batch.column(OFFSET))) if OFFSET in here else (None, None)
+    group_parts(task, group, evaluator, timed, times, late, order, parts)

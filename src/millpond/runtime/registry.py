@@ -1,0 +1,169 @@
+"""Schemas by number, from a registry that speaks Confluent's API; each is fetched once and kept for the process.
+
+A number stands for the same schema for ever. One that the registry does not have is kept as such too, so that records
+that name it are malformed for as long as the process lives. After `PATIENCE` of those, numbers that are new are no
+longer asked for: whoever writes them writes garbage, and each would be a read begun anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from millpond.errors import SetupError, SourceError
+from millpond.runtime.connections import Registry, connection
+
+MAGIC = 0
+"""The first byte of a value that names its schema; the next four are the number, big-endian."""
+
+HEADER = 5
+"""Bytes before what the schema describes."""
+
+PATIENCE = 16
+"""How many numbers that it does not have a registry is asked for."""
+
+_SECONDS = 20.0
+_MAX_BYTES = 16 << 20
+_DEPTH = 16
+
+
+class Registered(NamedTuple):
+    """A schema as its registry has it: `kind` is AVRO, PROTOBUF or JSON; `imports` are those it names, by name."""
+
+    kind: str
+    text: str
+    imports: tuple[tuple[str, str], ...] = ()
+
+
+class _Reference(msgspec.Struct):
+    name: str
+    subject: str
+    version: int
+
+
+class _Answer(msgspec.Struct):
+    schema: str
+    id: int = -1
+    schemaType: str = "AVRO"
+    references: list[_Reference] = []
+
+
+class Schemas:
+    """The schemas of one registry, as far as they were asked for; may be used from several threads."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._known: dict[int, Registered | None] = {}
+        self._versions: set[tuple[str, int]] = set()
+        self._lock = threading.Lock()
+
+    def known(self) -> dict[int, Registered | None]:
+        """What was asked for so far, by number; None: the registry does not have it."""
+        with self._lock:
+            return dict(self._known)
+
+    @property
+    def patient(self) -> bool:
+        """Whether numbers that are new are still asked for."""
+        return list(self.known().values()).count(None) < PATIENCE
+
+    def learn(self, number: int) -> None:
+        """Ask for a schema by its number, unless that was done before.
+
+        Raises:
+            SourceError: the registry does not answer.
+        """
+        if number in self.known():
+            return
+        found = self._get(f"/schemas/ids/{number}", _Answer)
+        made = None if found is None else self._made(found)
+        with self._lock:
+            self._known[number] = made
+
+    def learn_subjects(self, subjects: Iterable[str]) -> None:
+        """Ask for every version of some subjects; those that the registry does not have are none.
+
+        Raises:
+            SourceError: the registry does not answer.
+        """
+        for subject in subjects:
+            place = f"/subjects/{quote(subject, safe='')}/versions"
+            for version in self._get(place, list[int]) or ():
+                if (subject, version) in self._versions:
+                    continue
+                found = self._get(f"{place}/{version}", _Answer)
+                if found is not None:
+                    made = self._made(found)
+                    with self._lock:
+                        self._known[found.id] = made
+                        self._versions.add((subject, version))
+
+    def _made(self, answer: _Answer) -> Registered:
+        imports: dict[str, str] = {}
+        self._collect(answer, imports, 0)
+        return Registered(answer.schemaType, answer.schema, tuple(imports.items()))
+
+    def _collect(self, answer: _Answer, imports: dict[str, str], depth: int) -> None:
+        """What a schema refers to, each after what it refers to itself."""
+        for reference in answer.references:
+            if reference.name in imports or depth == _DEPTH:
+                continue
+            place = f"/subjects/{quote(reference.subject, safe='')}/versions/{reference.version}"
+            found = self._get(place, _Answer)
+            if found is not None:
+                self._collect(found, imports, depth + 1)
+                imports[reference.name] = found.schema
+
+    def _get(self, path: str, kind: type[msgspec.Struct] | type[list[int]]) -> Any:
+        address = self._registry.url.rstrip("/") + path
+        asked = urllib.request.Request(address, headers={"Accept": "application/vnd.schemaregistry.v1+json"})
+        if self._registry.user:
+            secret = "" if self._registry.password is None else self._registry.password.value()
+            told = base64.b64encode(f"{self._registry.user}:{secret}".encode()).decode()
+            asked.add_header("Authorization", f"Basic {told}")
+        try:
+            trust = ssl.create_default_context(cafile=self._registry.ca) if address.startswith("https:") else None
+            with urllib.request.urlopen(asked, timeout=_SECONDS, context=trust) as answer:
+                return msgspec.json.decode(answer.read(_MAX_BYTES), type=kind)
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+            raise _unanswered(address, f"it says {error.code}") from error
+        except (OSError, msgspec.MsgspecError) as error:
+            raise _unanswered(address, str(error)) from error
+
+
+def _unanswered(address: str, why: str) -> SourceError:
+    return SourceError(
+        f"The schema registry does not answer at {address}: {why}.",
+        "Is it there, and does the connection say who asks? What was committed stands.",
+    )
+
+
+_SCHEMAS: dict[Registry, Schemas] = {}
+_LOCK = threading.Lock()
+
+
+def schemas_of(name: str | None) -> Schemas:
+    """The schemas of the registry of a connection (None: the only one); the same for as long as the process lives.
+
+    Raises:
+        SetupError: there is no such connection, or it has no registry.
+    """
+    registry = connection(name).registry
+    if registry is None:
+        raise SetupError(
+            f"The connection {name or 'of Kafka'} has no registry of schemas.",
+            'Add "registry": {"url": "https://…"} to it; docs/guide/kafka.md shows one.',
+        )
+    with _LOCK:
+        return _SCHEMAS.setdefault(registry, Schemas(registry))
+

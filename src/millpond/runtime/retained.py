@@ -1,0 +1,154 @@
+"""Events that streams retain: caught in the gather once per stream, kept by the fold, whatever queries take.
+
+A section is an Arrow IPC stream, lz4: `time` (µs); `base`, what the event was judged against before a delay is taken
+off (INT64_MIN: nothing; INT64_MAX: it came after a drain, late for every delay); `c:<name>` for each column; and for a
+stream with an order `partition` and `offset`. So it is known of each event for which delays it was late. Every chunk is
+cut into equal runs, one per instance: they lie by no bucket, and do not move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints
+from millpond.errors import CorruptError
+from millpond.log.manifest import LiveSection, Manifest
+from millpond.plan.plan import KeptEvents
+from millpond.runtime.columns import arrow_type
+from millpond.runtime.generations import full_level
+from millpond.runtime.lateness import Judged
+from millpond.runtime.layout import StreamLayout
+from millpond.runtime.outbox import rows_stream
+from millpond.runtime.packet import GroupPart
+from millpond.runtime.tasks import FoldTask, SectionPlace, Watermark
+from millpond.state.delta import DeltaWriter
+from millpond.state.event_log import OFFSET, PARTITION, TIME, Events
+from millpond.state.files import Files
+
+BASE = "base"
+
+MOST_ROWS = 1 << 20
+"""Sections are merged into none with more events: a merge takes so long at most."""
+
+_ALWAYS_LATE = np.iinfo(np.int64).max
+
+
+def column_name(name: str) -> str:
+    """What a column of the stream is called in a section."""
+    return f"c:{name}"
+
+
+def kept_rows(
+    kept: KeptEvents, layout: StreamLayout, table: pa.RecordBatch, times_us: Ints, judged: Judged,
+    floor_us: int | None, order: tuple[pa.Array | None, Ints | None],
+) -> Events:  # fmt: skip
+    """The events of a chunk that have a time, as they are kept; `order`: their source partitions and offsets."""
+    rows = np.flatnonzero(judged.timed)
+    places, count = pa.array(rows), table.num_rows
+    base = np.broadcast_to(judged.base_us, (count,))[rows]
+    if floor_us is not None:
+        base = np.where(times_us[rows] <= floor_us, _ALWAYS_LATE, base)
+    where = {column.name: column.position for column in layout.columns}
+    columns = {BASE: pa.array(base)}
+    for column in kept.columns:
+        columns[column_name(column.name)] = table.column(where[column.name]).take(places).cast(arrow_type(column.type))
+    partition, offset = order
+    if partition is not None and offset is not None:
+        columns[PARTITION] = partition.take(places).cast(pa.string())
+        columns[OFFSET] = pa.array(np.broadcast_to(offset, (count,))[rows])
+    none = np.zeros(len(rows), np.int64)
+    return Events(none, times_us[rows], none, columns)
+
+
+def dealt_out(kept: KeptEvents, events: Events, parts: Sequence[list[GroupPart]]) -> None:
+    """Add to each instance's packet its run of the events."""
+    bounds = (np.arange(len(parts) + 1) * events.rows // len(parts)).tolist()
+    for mine, first, end in zip(parts, bounds, bounds[1:], strict=False):
+        if first < end:
+            mine.append(GroupPart(kept.id, [], 1, events.between(first, end)))
+
+
+def kept_from(kept: KeptEvents, mark: Watermark) -> int | None:
+    """Events before this time need not be kept; None: all are."""
+    return None if mark.max_time_us is None else mark.max_time_us - kept.kept_us
+
+
+def fold_retained(
+    task: FoldTask, instance: int, parts: Mapping[str, Sequence[GroupPart]],
+    marks: Mapping[str, tuple[Watermark, Watermark]], files: Files, delta: DeltaWriter, fan_in: int,
+) -> None:  # fmt: skip
+    """Keep what arrived, and merge sections.
+
+    Raises:
+        CorruptError: a section does not read.
+    """
+    for kept in task.plan.retained:
+        found = [_batch(part.body) for part in parts.get(kept.id, ()) if isinstance(part.body, Events)]
+        if found:
+            _write(kept, found, 0, (), delta)
+        horizon = kept_from(kept, marks.get(kept.stream, (Watermark(), Watermark()))[1])
+        _merge(kept, task.of(instance, kept).events, horizon, files, delta, fan_in)
+
+
+def _batch(events: Events) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(events.times_us), *events.columns.values()], [TIME, *events.columns])
+
+
+def _write(
+    kept: KeptEvents, batches: Sequence[pa.RecordBatch], level: int, supersedes: tuple[str, ...], delta: DeltaWriter
+) -> None:
+    times = np.concatenate([np.asarray(batch.column(TIME)) for batch in batches])
+    names = [name.removeprefix("c:") for name in batches[0].schema.names if name.startswith("c:")]
+    info: dict[str, int | str | list[int]] = {
+        "first": int(times.min()) if len(times) else 0,
+        "last": int(times.max()) + 1 if len(times) else 0,
+        "level": level,
+        "columns": msgspec.json.encode(names).decode(),
+    }
+    delta.add("events", kept.id, rows_stream(batches), len(times), info, supersedes)
+
+
+def _merge(
+    kept: KeptEvents, places: Sequence[SectionPlace], horizon: int | None, files: Files, delta: DeltaWriter, fan_in: int
+) -> None:
+    """Replace `fan_in` sections of one level, with the same columns, by one of the next."""
+    live = [one for one in places if horizon is None or one.last_us is None or one.last_us > horizon]
+    for columns in dict.fromkeys(one.columns for one in live):
+        alike = [one for one in live if one.columns == columns and one.rows <= MOST_ROWS // fan_in]
+        level = full_level(alike, fan_in)
+        if level is None:
+            continue
+        chosen = [one for one in alike if one.level == level]
+        table = pa.Table.from_batches([batch for one in chosen for batch in read_events(files, one)])
+        if horizon is not None:
+            table = table.filter(pa.array(np.asarray(table.column(TIME)) >= horizon))
+        whole = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
+        _write(kept, whole, level + 1, tuple(one.id for one in chosen), delta)
+
+
+def read_events(files: Files, place: SectionPlace) -> Iterator[pa.RecordBatch]:
+    """The batches of a section.
+
+    Raises:
+        CorruptError: it does not read.
+    """
+    read = files.read_inline if place.inline else files.read
+    try:
+        with pa.ipc.open_stream(read(place.file, place.offset, place.size)) as stream:
+            yield from stream
+    except pa.ArrowInvalid as error:
+        raise CorruptError(f"Retained events in {place.file} do not read: {error}.", "Restore the folder.") from error
+
+
+def retained_sections(manifest: Manifest, kept: KeptEvents) -> list[LiveSection]:
+    """The live sections of what a stream retains, of all instances."""
+    return [one for one in manifest.sections.values() if one.kind == "events" and one.group == kept.id]
+
+
+def columns_in(section: LiveSection) -> tuple[str, ...]:
+    """The columns of the stream that a section has."""
+    return msgspec.json.decode(str(section.info["columns"]), type=tuple[str, ...])

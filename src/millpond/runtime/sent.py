@@ -1,0 +1,63 @@
+"""Plans on their way to workers: encoded once for both tasks of all epochs, decoded once by each worker that stays.
+
+A plan of a thousand queries is most of a task. Decoded plans are remembered by their bytes, with whatever was derived
+from them (ids of measures, filters of groups), so a worker that is new only takes longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from millpond.plan.build import build_plan
+from millpond.plan.plan import Plan
+from millpond.runtime.tasks import FoldTask, GatherTask
+
+_NO_PLAN = build_plan(())
+_encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Plan)
+
+
+Task = TypeVar("Task", GatherTask, FoldTask)
+
+
+@dataclass(frozen=True)
+class Sent(Generic[Task]):
+    """A task without its plan, and the plan as `size` bytes, compressed."""
+
+    task: Task
+    size: int
+    plan: bytes
+
+
+class _Newest(NamedTuple):
+    plan: Plan
+    size: int
+    data: bytes
+
+
+_newest = _Newest(_NO_PLAN, 0, b"")
+"""The plan encoded last: that of both tasks, until a change."""
+
+
+def sent(task: Task) -> Sent[Task]:
+    """The task as it travels."""
+    global _newest
+    known = _newest
+    if known.plan is not task.plan or not known.size:
+        encoded = _encoder.encode(task.plan)
+        known = _newest = _Newest(task.plan, len(encoded), pa.compress(encoded, "lz4", asbytes=True))
+    return Sent(msgspec.structs.replace(task, plan=_NO_PLAN), known.size, known.data)
+
+
+def received(came: Sent[Task]) -> Task:
+    """The task that was sent."""
+    return msgspec.structs.replace(came.task, plan=_plan_of(came.size, came.plan))
+
+
+@lru_cache(2)
+def _plan_of(size: int, data: bytes) -> Plan:
+    return _decoder.decode(pa.decompress(data, size, "lz4", asbytes=True))

@@ -1,0 +1,174 @@
+"""Values in Avro: by the schema of a file, or by that which each names in a registry.
+
+Spark's `from_avro` decodes with one writer's schema, so each known schema has its own column, which only rows that name
+it fill. A number that is not known is no dead letter: the task fails, the driver asks the registry and reads again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from millpond.errors import SetupError, UnknownSchemaError
+from millpond.model.stream import Stream
+from millpond.runtime.registry import Registered
+from millpond.spark.catalyst import Catalyst, analysed, items
+from millpond.spark.jars import avro
+from millpond.spark.provided import provide
+from millpond.spark.values import (
+    NO_FIT,
+    NO_NUMBER,
+    NO_PARSE,
+    NOT_THERE,
+    NUMBER,
+    VALUE,
+    Parsed,
+    any_of,
+    body,
+    is_strict,
+    numbered,
+    part_of,
+    registered,
+    schema_text,
+    with_number,
+)
+
+
+class _Decoded(NamedTuple):
+    """Records with a column of what one schema makes of them, and its type."""
+
+    records: DataFrame
+    column: str
+    kind: StructType
+
+
+def of_avro(
+    records: DataFrame, stream: Stream, declared: StructType, options: Mapping[str, str], empty: Column
+) -> Parsed:
+    """The declared columns, made of values in Avro; `empty`: why a record without a value is malformed.
+
+    Raises:
+        SetupError: a schema or Spark's decoder cannot be had.
+        SourceError: the registry does not answer.
+    """
+    provide(records.sparkSession, avro())
+    reader = schema_text(stream, options["schema"]) if "schema" in options else None
+    if not numbered(options):
+        assert reader is not None
+        try:
+            found = _decoded(records, F.col(VALUE), reader, None, F.col(VALUE).isNotNull())
+            columns, reason = _columns(found, declared, is_strict(options))
+        except _Unfit as error:
+            raise SetupError(f"The schema {options['schema']} {error}.", "Mend the file or the columns.") from error
+        return Parsed(found.records, columns, F.coalesce(empty, reason))
+    records = with_number(records)
+    every: list[list[Column]] = []
+    reason = empty.when(F.col(NUMBER).isNull(), F.lit(NO_NUMBER))
+    known, patient = registered(options)
+    for number, schema in known.items():
+        mine = F.col(NUMBER) == number
+        try:
+            if schema is None:
+                raise _Unfit(NOT_THERE)
+            found = _decoded(records, body(), _written(schema), reader, mine)
+            columns, why = _columns(found, declared, is_strict(options))
+        except _Unfit as error:
+            reason = reason.when(mine, F.lit(f"the schema {number} {error}"))
+            continue
+        records = found.records
+        every.append(columns)
+        reason = reason.when(mine, why)
+    reason = reason.when(~F.col(NUMBER).isin(list(known)) if known else F.lit(True), _unknown(stream, patient))
+    nothing = [F.lit(None).cast(field.dataType) for field in declared.fields]
+    made = [
+        F.coalesce(*some).alias(field.name)
+        for field, some in zip(declared.fields, zip(*[*every, nothing], strict=True), strict=True)
+    ]
+    return Parsed(records, made, reason)
+
+
+class _Unfit(Exception):
+    """Why a schema decodes nothing into the declared columns, as the end of a sentence that it begins."""
+
+
+def _written(schema: Registered) -> str:
+    if schema.kind != "AVRO":
+        raise _Unfit(f"is one of {schema.kind}, not of Avro")
+    return with_imports(schema.text, schema.imports) if schema.imports else schema.text
+
+
+def _decoded(records: DataFrame, value: Column, writer: str, reader: str | None, mine: Column) -> _Decoded:
+    """Records with what a schema makes of the values that are `mine`; NULL where they do not parse."""
+    catalyst = Catalyst(records.sparkSession)
+    options = {"mode": "FAILFAST"} | ({} if reader is None else {"avroSchema": reader})
+    name = f"__made{len(records.columns)}"
+    try:
+        from_avro = F.call_function("from_avro", value, F.lit(writer), F.create_map(*_literals(options)))
+        plan = analysed(records.select(from_avro.alias(name)))
+        decode = items(plan.projectList())[0].child()
+        made = records.select("*", F.when(mine, catalyst.column(catalyst.tried(decode))).alias(name))
+        kind = made.schema[name].dataType
+    except (PySparkException, Py4JError) as error:
+        raise _Unfit("is none that Avro reads") from error
+    if not isinstance(kind, StructType):
+        raise _Unfit("is no record")
+    return _Decoded(made, name, kind)
+
+
+def _columns(found: _Decoded, declared: StructType, strict: bool) -> tuple[list[Column], Column]:
+    """The declared columns, and why a record is malformed if it is of this schema."""
+    value = F.col(found.column)
+    parts = [part_of(value, found.kind, field.name, field.dataType) for field in declared.fields]
+    columns = [part.value.alias(field.name) for part, field in zip(parts, declared.fields, strict=True)]
+    try:
+        found.records.select(*columns)
+    except PySparkException as error:
+        raise _Unfit(f"does not fit the columns: {str(error).splitlines()[0]}") from error
+    reason = F.when(value.isNull(), F.lit(NO_PARSE))
+    misfit = any_of(part.misfit for part in parts)
+    return columns, reason if misfit is None or not strict else reason.when(misfit, F.lit(NO_FIT))
+
+
+def _unknown(stream: Stream, patient: bool) -> Column:
+    """What becomes of a record whose schema is not known: the driver asks for it, or it is malformed."""
+    if not patient:
+        return F.concat(F.lit("the schema "), F.col(NUMBER).cast("string"), F.lit(f" {NOT_THERE}"))
+    error = UnknownSchemaError.met(stream.name, "{}")
+    error.flattened = True
+    before, after = str(error).split("{}")
+    return F.raise_error(F.concat(F.lit(before), F.col(NUMBER).cast("string"), F.lit(after))).cast("string")
+
+
+def _literals(options: Mapping[str, str]) -> list[Column]:
+    return [F.lit(text) for pair in options.items() for text in pair]
+
+
+def with_imports(text: str, imports: tuple[tuple[str, str], ...]) -> str:
+    """A schema in which the types that it imports are written out where they are met first.
+
+    >>> with_imports('{"type": "record", "name": "a", "fields": [{"name": "x", "type": "b"}]}', (("b", '{"type": '
+    ...     '"fixed", "name": "b", "size": 2}'),))
+    '{"type": "record", "name": "a", "fields": [{"name": "x", "type": {"type": "fixed", "name": "b", "size": 2}}]}'
+    """
+    waiting = {name: json.loads(schema) for name, schema in imports}
+
+    def placed(node: object, key: str = "type") -> object:
+        if isinstance(node, str) and key in ("type", "items", "values") and node in waiting:
+            return placed(waiting.pop(node))
+        if isinstance(node, list):
+            return [placed(one, key) for one in node]
+        if isinstance(node, dict):
+            return {name: placed(one, name) if name in _TYPED else one for name, one in node.items()}
+        return node
+
+    return json.dumps(placed(json.loads(text)))
+
+
+_TYPED = ("type", "items", "values", "fields")

@@ -1,0 +1,62 @@
+"""Spark's classes as one file that a JVM maps, where it would read them out of 300 jars and verify each (JEP 350).
+
+The file holds what one exercise loaded. A JVM that it does not fit, by its version or jars, leaves it aside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from millpond.errors import JavaError
+from millpond.ids import writer_token
+from millpond.spark.java import DUMP, Gateway, Java, find_java, spark_home
+
+_DUMP_SECONDS = 300
+_KEPT = 3
+
+
+def archive_path(java: Java, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the archive for this Java and Spark's jars is kept, made or not: in the user's own cache."""
+    jars = ((jar, jar.stat()) for jar in sorted((spark_home() / "jars").glob("*.jar")))
+    told = [f"{java.executable.resolve()}", *(f"{jar} {stat.st_size} {stat.st_mtime_ns}" for jar, stat in jars)]
+    release = java.home / "release"
+    told.append(release.read_text(errors="replace") if release.is_file() else "")
+    name = hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "millpond" / f"classes-{name}.jsa"
+
+
+def make_archive(exercise: Callable[[str], Gateway]) -> Path:
+    """Return the archive, made unless it is there.
+
+    `exercise` starts a JVM with the option that it is handed, has it do what JVMs will do, and returns it.
+
+    Raises:
+        JavaError: this Java makes none.
+    """
+    path = archive_path(find_java())
+    if path.is_file():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    attempt = path.with_suffix(f".{writer_token()}")
+    try:
+        process = exercise(f"{DUMP}{attempt}").process
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait(_DUMP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if not attempt.is_file():
+            raise JavaError("This Java keeps no archive of classes.", "Go on without, or use an OpenJDK 17 or 21.")
+        attempt.replace(path)
+    finally:
+        attempt.unlink(missing_ok=True)
+    # of another Java, another environment, or jars that were replaced
+    for other in sorted(path.parent.glob("classes-*.jsa"), key=lambda one: -one.stat().st_mtime)[_KEPT:]:
+        other.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,136 @@
+"""Values of Kafka's records as columns: how each format is parsed, and why a record is malformed.
+
+JSON, CSV and Avro are parsed by Spark, Protobuf by `runtime.protobuf` in Spark's workers. A value that fits no column
+makes its record malformed, or is NULL where the stream is permissive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.model.stream import Field, Stream
+from millpond.spark.avro import of_avro
+from millpond.spark.protobuf import of_protobuf
+from millpond.spark.values import (
+    NO_NUMBER,
+    NO_PARSE,
+    NO_VALUE,
+    NUMBER,
+    VALUE,
+    Parsed,
+    body,
+    is_strict,
+    numbered,
+    schema_of,
+    with_number,
+)
+
+_JSON = (
+    "dateFormat timestampFormat locale timeZone allowComments allowUnquotedFieldNames allowSingleQuotes "
+    "allowNumericLeadingZeros allowBackslashEscapingAnyCharacter allowUnquotedControlChars allowNonNumericNumbers "
+    "primitivesAsString"
+)
+_CSV = (
+    "dateFormat timestampFormat locale timeZone sep delimiter quote escape comment ignoreLeadingWhiteSpace "
+    "ignoreTrailingWhiteSpace nullValue nanValue positiveInf negativeInf maxColumns maxCharsPerColumn emptyValue "
+    "charToEscapeQuoteEscaping unescapedQuoteHandling"
+)
+_OURS = {
+    "json": "mode registry",
+    "csv": "mode",
+    "raw": "",
+    "avro": "mode schema registry",
+    "protobuf": "mode schema message registry",
+}
+_PARSERS = {"json": _JSON, "csv": _CSV}
+FORMATS = tuple(_OURS)
+"""How values are parsed; `raw`: the value is the one declared column, STRING or BINARY."""
+
+OPTIONS = " ".join(dict.fromkeys(" ".join([*_OURS.values(), *_PARSERS.values()]).split()))
+"""Options of all formats."""
+
+_CORRUPT = "__corrupt"
+_PARSED = "__parsed"
+
+
+def options_of(form: str) -> list[str]:
+    """The options that values of a format may have."""
+    return f"{_OURS[form]} {_PARSERS.get(form, '')}".split()
+
+
+def check_format(name: str, options: Mapping[str, str], given: tuple[Field, ...]) -> None:
+    """Refuse a format that is none, and options and columns that do not fit it; `given`: the declared columns.
+
+    Raises:
+        UnsupportedQuery: there is no such format.
+        QueryTypeError: a column or an option does not fit.
+    """
+    form = options.get("format", "").lower()
+    if form not in FORMATS:
+        what = f"the format {form}" if form else "no format"
+        raise UnsupportedQuery(f"The stream {name} has {what}.", f"Use one of {', '.join(FORMATS)}.")
+    for option in options:
+        if option in OPTIONS.split() and option not in options_of(form):
+            raise QueryTypeError(f"`{option}` is not an option of {form} values.", "Leave it out.")
+    if not given:
+        raise QueryTypeError(f"The stream {name} declares no columns.", "List them: CREATE TABLE name (a INT, …).")
+    if form == "raw" and (len(given) != 1 or given[0].type not in ("string", "binary")):
+        raise QueryTypeError(
+            f"The stream {name} takes raw values, which are one column.", "Declare one, STRING or BINARY."
+        )
+    for option, known in (("mode", ("strict", "permissive")), ("registry", ("true", "false"))):
+        if options.get(option, known[0]).lower() not in known:
+            words = " or ".join(map(repr, known))
+            raise QueryTypeError(f"`{option}` of {name} is {options[option]!r}.", f"Write {words}.")
+    if form in ("avro", "protobuf") and not numbered(options) and "schema" not in options:
+        raise QueryTypeError(f"Nothing says the schema of {name}.", "Add OPTIONS (schema 'FILE'), or use a registry.")
+    if form == "protobuf" and "schema" in options:
+        if options.get("registry", "false").lower() == "true":
+            raise QueryTypeError(f"The stream {name} has two schemas, a file's and a registry's.", "Leave one out.")
+        if "message" not in options:
+            raise QueryTypeError(f"Nothing says which message of {name} is meant.", "Add OPTIONS (message 'a.B').")
+
+
+def parsed(records: DataFrame, stream: Stream, fields: tuple[Field, ...], options: Mapping[str, str]) -> Parsed:
+    """The columns that a stream declares, made of the values of records.
+
+    Raises:
+        SetupError: a schema or what parses it cannot be had.
+        SourceError: the registry of schemas does not answer.
+    """
+    form, value = options["format"].lower(), F.col(VALUE)
+    empty = F.when(value.isNull(), F.lit(NO_VALUE))
+    if form == "raw":
+        return Parsed(records, [value.cast(fields[0].type).alias(fields[0].name)], empty)
+    declared = schema_of(fields)
+    if form == "avro":
+        return of_avro(records, stream, declared, options, empty)
+    if form == "protobuf":
+        return of_protobuf(records, stream, declared, options, empty)
+    return _of_text(records, declared, options, empty)
+
+
+def _of_text(records: DataFrame, declared: StructType, options: Mapping[str, str], empty: Column) -> Parsed:
+    form = options["format"].lower()
+    schema = StructType([*declared.fields, StructField(_CORRUPT, StringType())])
+    ours = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    given = {option: options[option] for option in _PARSERS[form].split() if option in options} | ours
+    named = form == "json" and options.get("registry", "false").lower() == "true"
+    text = (body() if named else F.col(VALUE)).cast("string")
+    made = F.from_json(text, schema, given) if form == "json" else F.from_csv(text, schema.toDDL(), given)
+    inside = F.col(_PARSED)
+    columns = [inside[field.name].alias(field.name) for field in declared.fields]
+    broken = inside.isNull() | inside[_CORRUPT].isNotNull()
+    if not is_strict(options):
+        # Spark keeps the text of a record of which only a part fits; one of which nothing does is broken
+        for field in declared.fields:
+            broken &= inside[field.name].isNull()
+    if named:
+        records = with_number(records)
+        empty = empty.when(F.col(NUMBER).isNull(), F.lit(NO_NUMBER))
+    return Parsed(records.select("*", made.alias(_PARSED)), columns, empty.when(broken, F.lit(NO_PARSE)))

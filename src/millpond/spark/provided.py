@@ -1,0 +1,37 @@
+"""Jars that Spark does not bring along, made known to a session when something needs them first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from millpond.errors import SetupError
+
+
+def provide(spark: SparkSession, jars: Sequence[Path]) -> None:
+    """Make jars known to a session, unless they are.
+
+    Raises:
+        SetupError: one of them cannot be given to Spark.
+    """
+    context, jvm = spark.sparkContext._jsc.sc(), spark._jvm
+    assert jvm is not None
+    known = str(context.listJars())
+    loader = jvm.Thread.currentThread().getContextClassLoader()
+    whole = str(loader.getClass().getName()).endswith(".MutableURLClassLoader")
+    for path in jars:
+        if f"/{path.name}" in known:
+            continue
+        try:
+            if whole:
+                # not only in sessions: what an executor says of its failure is read by a thread of none
+                loader.addURL(jvm.java.net.URI(path.absolute().as_uri()).toURL())
+                context.addJar(str(path.absolute()))
+            else:
+                spark._jsparkSession.sessionState().resourceLoader().addJar(str(path))
+        except (PySparkException, Py4JError) as error:
+            raise SetupError(f"{path} cannot be given to Spark: {error}.", "Is it a jar?") from error

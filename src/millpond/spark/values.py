@@ -1,0 +1,173 @@
+"""What parsers of Kafka's values share: the columns they make, how values are fitted to declared types, schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from millpond.errors import SetupError
+from millpond.model.stream import Field, Stream
+from millpond.runtime.registry import Registered, schemas_of
+
+VALUE = "value"
+"""The column of a record that is parsed."""
+
+NUMBER = "__number"
+"""The column that has the number of a value's schema; NULL where it does not begin with one."""
+
+NO_VALUE = "the record has no value"
+NO_PARSE = "the value does not parse"
+NO_FIT = "a value does not fit its column"
+NOT_THERE = "is not in the registry"
+NO_NUMBER = "the value does not begin with the number of a schema"
+
+
+class Parsed(NamedTuple):
+    """Records with what was made of them: a column per field, and why a record is malformed (NULL: it is not)."""
+
+    records: DataFrame
+    columns: list[Column]
+    reason: Column
+
+
+class Fitted(NamedTuple):
+    """A value as a declared type, and whether a part of it did not fit and is NULL (None: all of them do)."""
+
+    value: Column
+    misfit: Column | None
+
+
+def schema_of(fields: Iterable[Field]) -> StructType:
+    """The declared columns as Spark's schema."""
+    made = StructType.fromDDL(", ".join(f"`{field.name.replace('`', '``')}` {field.type}" for field in fields))
+    assert isinstance(made, StructType)
+    return made
+
+
+def numbered(options: Mapping[str, str]) -> bool:
+    """Whether values begin with the number of their schema in a registry."""
+    return options.get("registry", "false" if "schema" in options else "true").lower() == "true"
+
+
+def is_strict(options: Mapping[str, str]) -> bool:
+    """Whether a value that does not fit its column makes its record malformed."""
+    return options.get("mode", "strict").lower() == "strict"
+
+
+def schema_text(stream: Stream, path: str) -> str:
+    """The schema that a file has.
+
+    Raises:
+        SetupError: it cannot be read.
+    """
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SetupError(f"The schema {path} of {stream.name} cannot be read: {error}.", "Mend its path.") from error
+
+
+def registered(options: Mapping[str, str]) -> tuple[dict[int, Registered | None], bool]:
+    """The schemas that are known of the registry of a stream's connection, those of its topics asked for first; and
+    whether numbers that are new should be asked for.
+
+    Raises:
+        SetupError: there is no such connection, or it has no registry.
+        SourceError: the registry does not answer.
+    """
+    schemas = schemas_of(options.get("connection"))
+    schemas.learn_subjects(f"{topic.strip()}-value" for topic in options.get("subscribe", "").split(",") if topic)
+    return schemas.known(), schemas.patient
+
+
+def learn_schema(stream: Stream, number: int) -> None:
+    """Ask the registry of a stream's connection for a schema that a record names.
+
+    Raises:
+        SetupError, SourceError: as `registered`.
+    """
+    assert stream.source is not None
+    schemas_of(dict(stream.source.options).get("connection")).learn(number)
+
+
+def with_number(records: DataFrame) -> DataFrame:
+    """Records with the column `NUMBER`."""
+    value = F.col(VALUE)
+    number = F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("bigint")
+    named = (F.length(value) >= 5) & (F.hex(F.substring(value, 1, 1)) == "00")
+    return records.select("*", F.when(named, number).alias(NUMBER))
+
+
+def body() -> Column:
+    """What the schema with a number describes."""
+    return F.substring(F.col(VALUE), 6, 2147483647)
+
+
+def fitted(value: Column, kind: DataType, to: DataType) -> Fitted:
+    """A value of one type as another; parts of records by their names, in others NULL for what does not fit."""
+    if _plain(kind) == _plain(to):
+        return Fitted(value, None)
+    if isinstance(kind, StructType) and isinstance(to, StructType):
+        parts = [part_of(value, kind, name, part) for name, part in ((f.name, f.dataType) for f in to.fields)]
+        made = F.struct(*(part.value.alias(name) for part, name in zip(parts, to.names, strict=True)))
+        return Fitted(F.when(value.isNotNull(), made), any_of(part.misfit for part in parts))
+    if isinstance(kind, ArrayType) and isinstance(to, ArrayType):
+        return Fitted(
+            F.transform(value, lambda one: fitted(one, kind.elementType, to.elementType).value),
+            _exists(value, kind.elementType, to.elementType),
+        )
+    if isinstance(kind, MapType) and isinstance(to, MapType) and kind.keyType == to.keyType:
+        return Fitted(
+            F.transform_values(value, lambda _, one: fitted(one, kind.valueType, to.valueType).value),
+            _exists(F.map_values(value), kind.valueType, to.valueType),
+        )
+    cast = value.try_cast(to)
+    return Fitted(cast, value.isNotNull() & cast.isNull())
+
+
+def part_of(value: Column, kind: StructType, name: str, to: DataType) -> Fitted:
+    """A part of a record as a type: that of the same name, whatever its case if there is one; NULL if there is none."""
+    near = [name] if name in kind.names else [one for one in kind.names if one.lower() == name.lower()]
+    if len(near) != 1:
+        return Fitted(F.lit(None).cast(to), None)
+    return fitted(value.getField(near[0]), kind[near[0]].dataType, to)
+
+
+def any_of(parts: Iterable[Column | None]) -> Column | None:
+    """Whether any of some conditions holds; None: there are none."""
+    found = None
+    for part in parts:
+        if part is not None:
+            held = F.coalesce(part, F.lit(False))
+            found = held if found is None else found | held
+    return found
+
+
+def _exists(elements: Column, kind: DataType, to: DataType) -> Column | None:
+    if fitted(F.lit(None), kind, to).misfit is None:
+        return None
+
+    def misfit(one: Column) -> Column:
+        found = fitted(one, kind, to).misfit
+        assert found is not None
+        return F.coalesce(found, F.lit(False))
+
+    return F.exists(elements, misfit)
+
+
+def _plain(kind: DataType) -> DataType:
+    """The type with everything nullable, to be compared."""
+    if isinstance(kind, StructType):
+        made = StructType()
+        for field in kind.fields:
+            made = made.add(field.name, _plain(field.dataType), True)
+        return made
+    if isinstance(kind, ArrayType):
+        return ArrayType(_plain(kind.elementType), True)
+    if isinstance(kind, MapType):
+        return MapType(_plain(kind.keyType), _plain(kind.valueType), True)
+    return kind

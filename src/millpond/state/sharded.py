@@ -1,0 +1,145 @@
+"""One store made of several: each bucket is kept in the store at its *place*, an address.
+
+Which place that is may change while the store is in use (`route`). A reader of another process learns it when a bucket
+turns out to be empty where it was: then `fresh` is asked for the places of now, and what was not found is read again.
+Otherwise each bucket has what its own store promises; buckets of several stores are never of one moment.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias, TypeVar
+
+from millpond.errors import StoreError
+from millpond.state.store import NEVER, Apply, BucketStore, Found, Outcome, Rows, Statistics, Wanted
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+Places: TypeAlias = tuple[str, ...]
+"""The place of each bucket."""
+
+
+class ShardedStore(BucketStore):
+    """Buckets in the stores at `places`; `opens` makes the store of a place when it is first needed."""
+
+    def __init__(
+        self, opens: Callable[[str], BucketStore], places: Places, fresh: Callable[[], Places] | None = None
+    ) -> None:
+        self._opens, self._places, self._fresh = opens, places, fresh
+        self._stores: dict[str, BucketStore] = {}
+        self._closed = False
+        self._opening = threading.Lock()
+
+    @property
+    def places(self) -> Places:
+        """The place of each bucket now."""
+        return self._places
+
+    def route(self, places: Places) -> None:
+        """Use these places from the next call on."""
+        self._places = places
+
+    def at(self, place: str) -> BucketStore:
+        """The store at a place, whoever's buckets it keeps.
+
+        Raises:
+            StoreError, ForeignPondError: it cannot be opened, or this one is closed.
+        """
+        with self._opening:
+            if self._closed:
+                raise StoreError("The store is closed.", "Open it again.")
+            if place not in self._stores:
+                self._stores[place] = self._opens(place)
+            return self._stores[place]
+
+    def apply_many(self, steps: Sequence[Apply]) -> list[Outcome]:
+        """See `BucketStore.apply_many`; a store that fails holds up those after it, and the call may be repeated."""
+        return self._each(steps, [step.bucket for step in steps], lambda store, some: store.apply_many(some))
+
+    def applied_many(self, buckets: Sequence[int]) -> list[int]:
+        """See `BucketStore.applied_many`."""
+        return self._each(buckets, buckets, lambda store, some: store.applied_many(some))
+
+    def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
+        """See `BucketStore.read_many`."""
+        def read(some: Sequence[Wanted]) -> list[Found]:
+            return self._each(some, [one.bucket for one in some], lambda store, mine: store.read_many(mine))
+
+        return self._read_again(wanted, read(wanted), lambda one: one.applied, read)
+
+    def scan(self, bucket: int, table: str) -> Rows:
+        """See `BucketStore.scan`."""
+        return self.scan_many([bucket], table)[0]
+
+    def scan_many(self, buckets: Iterable[int], table: str) -> list[Rows]:
+        """See `BucketStore.scan_many`."""
+        def scan(some: Sequence[int]) -> list[Rows]:
+            return self._each(some, some, lambda store, mine: store.scan_many(mine, table))
+
+        asked = list(buckets)
+        return self._read_again(asked, scan(asked), lambda one: one.applied, scan)
+
+    def clear_many(self, buckets: Iterable[int]) -> None:
+        """See `BucketStore.clear_many`."""
+        asked = list(buckets)
+        self._each(asked, asked, lambda store, some: (store.clear_many(some), some)[1])
+
+    def tables(self) -> frozenset[str]:
+        """See `BucketStore.tables`."""
+        return frozenset(table for store in self._all() for table in store.tables())
+
+    def drop_table(self, table: str) -> None:
+        """See `BucketStore.drop_table`."""
+        for store in self._all():
+            store.drop_table(table)
+
+    def shards(self, buckets: Iterable[int]) -> list[str]:
+        """See `BucketStore.shards`."""
+        asked = list(buckets)
+        return self._each(asked, asked, lambda store, some: store.shards(some))
+
+    def statistics(self) -> Statistics:
+        """See `BucketStore.statistics`."""
+        found = [store.statistics() for store in self._all()]
+        return Statistics(sum(one.keys for one in found), sum(one.stored_bytes for one in found))
+
+    def close(self) -> None:
+        """See `BucketStore.close`."""
+        with self._opening:
+            self._closed = True
+            for store in self._stores.values():
+                store.close()
+
+    def _all(self) -> list[BucketStore]:
+        return [self.at(place) for place in dict.fromkeys(self._places)]
+
+    def _each(
+        self, asked: Sequence[A], buckets: Sequence[int], call: Callable[[BucketStore, Sequence[A]], Sequence[T]]
+    ) -> list[T]:
+        """What each store answers for its own, in the order asked."""
+        places = self._places
+        own: dict[str, list[int]] = {}
+        for position, bucket in enumerate(buckets):
+            own.setdefault(places[bucket], []).append(position)
+        if len(own) <= 1:
+            return list(call(self.at(next(iter(own), places[0])), asked))
+        found: dict[int, T] = {}
+        for place, positions in own.items():
+            found.update(zip(positions, call(self.at(place), [asked[i] for i in positions]), strict=True))
+        return [found[position] for position in range(len(asked))]
+
+    def _read_again(
+        self, asked: Sequence[A], found: list[T], applied: Callable[[T], int], read: Callable[[Sequence[A]], list[T]]
+    ) -> list[T]:
+        empty = [position for position, one in enumerate(found) if applied(one) == NEVER]
+        if not empty or self._fresh is None:
+            return found
+        places = self._fresh()
+        if places == self._places:
+            return found
+        self.route(places)
+        for position, one in zip(empty, read([asked[i] for i in empty]), strict=True):
+            found[position] = one
+        return found

@@ -1,0 +1,32 @@
+"""What a pond answered on a case, held against the naive twin."""
+
+from __future__ import annotations
+
+from millpond.errors import OverflowedError
+from millpond.testing import oracle
+from millpond.testing.answers import Answers
+from millpond.testing.cases import Case
+from millpond.testing.compare import assert_same_rows
+from millpond.testing.rowwise import Raised
+
+
+def held_against_twin(case: Case, found: Answers, drained: bool = True) -> dict[str, int]:
+    """How many rows of each query were compared, of those that are not quarantined.
+
+    Raises:
+        AssertionError: rows, counts, what HAVING withheld, or who is quarantined differ from what the twin says.
+    """
+    compared = {}
+    for query in case.queries:
+        counted = oracle.counts(query, case.epochs)
+        assert found.counts.get(query.name, {}) == (counted if counted["read"] else {}), query
+        try:
+            expected = oracle.answer(query, case.epochs, drained=drained)
+        except (Raised, OverflowedError):
+            assert query.name in found.quarantined, query
+            continue
+        assert query.name not in found.quarantined, query
+        assert_same_rows(expected, found.rows[query.name], about=str(query))
+        assert found.withheld.get(query.name, 0) == oracle.withheld(query, case.epochs, drained=drained), query
+        compared[query.name] = len(expected)
+    return compared

@@ -1,0 +1,243 @@
+"""Rows in a table of PostgreSQL: exactly once by key, whatever is killed, restarted or overtaken."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import psycopg
+import pyarrow as pa
+import pytest
+
+from millpond.errors import QueryTypeError, SetupError, StoreError, UnsupportedQuery
+from millpond.model.endpoints import Sink
+from millpond.model.expressions import Column
+from millpond.model.query import Named, Query
+from millpond.model.windows import Sliding
+from millpond.runtime.columns import arrow_type
+from millpond.runtime.connections import VARIABLE
+from millpond.runtime.followers import postgres
+from millpond.runtime.followers.postgres import Database, PostgresSink, Table
+from millpond.testing.postgres_server import PostgresServer
+
+UTC = timezone.utc
+Row = tuple[Any, ...]
+
+
+def connect(folder: Path, patch: pytest.MonkeyPatch, server: PostgresServer) -> None:
+    path = folder / "connections.json"
+    path.write_text(json.dumps({"kafka": {"servers": "h:1"}, "db": server.connection}))
+    patch.setenv(VARIABLE, str(path))
+
+
+@pytest.fixture
+def table(postgres_server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A table of its own in a schema of its own, so that cursors are its own too; the server is the only database."""
+    connect(tmp_path, monkeypatch, postgres_server)
+    schema = f"s{uuid.uuid4().hex[:8]}"
+    with postgres_server.client() as client:
+        client.execute(f'CREATE SCHEMA "{schema}"')
+    yield f"{schema}.spend"
+
+
+def stored(server: PostgresServer, table: str, order: str = "1, 3") -> list[Row]:
+    with server.client() as client:
+        return client.execute(f"SELECT * FROM {table} ORDER BY {order}").fetchall()
+
+
+def expected(program: ModuleType, folder: Path) -> list[Row]:
+    """The last row of each window and key of an epoch, by a loop."""
+    last: dict[tuple[Any, ...], Row] = {}
+    for _, table in program.entries(folder):
+        for row in table.to_pylist():
+            window = (row["w"]["start"], row["w"]["end"])
+            last[(*window, row["k"])] = (*window, row["k"], row["n"])
+    return sorted(last.values())
+
+
+FAULTS = "delivery.before:2:kill,delivery.written:3:kill,delivery.after:4:kill,delivery.written:7:kill"
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed_between_the_steps_loses_and_repeats_nothing(
+    postgres_server: PostgresServer, table: str, tmp_path: Path, program: ModuleType, bring_killed: Callable[..., int]
+) -> None:
+    program.make_pond(tmp_path)
+    assert bring_killed("postgres", table=table, faults=FAULTS) == 5
+    assert stored(postgres_server, table) == expected(program, tmp_path)
+    schema = table.partition(".")[0]
+    assert stored(postgres_server, f"{schema}.millpond_cursors", "1") == [("p", "q", 2 * program.EPOCHS - 1)]
+
+
+def test_rows_without_a_key_are_added_once(
+    postgres_server: PostgresServer, table: str, tmp_path: Path, program: ModuleType
+) -> None:
+    asked = program.query(Sink("postgres", None, (("table", table),)))
+    asked = msgspec.structs.replace(asked, event=(Column("id", "bigint"),))  # rows of events
+    log = list(program.make_pond(tmp_path))
+    reader = program.RowsReader(program.section_reader(tmp_path))
+    one, other = (PostgresSink(asked, "p", reader) for _ in range(2))
+    assert one.cursor() == other.cursor() == -1
+    for n, entry, manifest in log:
+        one.apply(n, entry, manifest)
+        other.apply(n, entry, manifest)  # it stands where it stood, and finds that nothing is left to do
+    one.close()
+    other.close()
+    found = stored(postgres_server, table, "4")
+    assert [row[3] for row in found] == list(range(program.EPOCHS * program.COUNT))
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_and_restarted_loses_and_repeats_nothing(
+    tmp_path: Path, program: ModuleType, postgres_installed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = list(program.make_pond(tmp_path))
+    with PostgresServer() as server:
+        connect(tmp_path, monkeypatch, server)
+        sink = program.sink_of(tmp_path, "postgres", table="t")
+        for n, entry, manifest in log[: sink.cursor() + 4]:
+            sink.apply(n, entry, manifest)
+        refused = pytest.raises(StoreError, match="PostgreSQL did not take what is for the table t")
+        with refused, sink._delivering(4, None):
+            server.kill()  # after the rows, before the commit
+        with pytest.raises(StoreError):
+            sink.cursor()
+        server.start()
+        program.bring(tmp_path, sink)
+        sink.close()
+        assert stored(server, "t") == expected(program, tmp_path)
+
+
+def test_a_publisher_that_was_overtaken_in_a_transaction_holds_up_nobody_for_long(
+    postgres_server: PostgresServer, table: str, tmp_path: Path, program: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "SECONDS", 1)
+    log = list(program.make_pond(tmp_path))
+    old, new = (program.sink_of(tmp_path, "postgres", table=table) for _ in range(2))
+    assert old.cursor() == -1
+    for n, entry, manifest in log[:3]:
+        old.apply(n, entry, manifest)
+    taken = threading.Event()
+    rows = dict(program.entries(tmp_path))
+    with pytest.raises(StoreError, match="idle-in-transaction"), old._delivering(3, rows[3]):
+        while not taken.is_set():  # it is stopped here; the server ends its transaction
+            try:
+                program.bring(tmp_path, new)
+                taken.set()
+            except StoreError as error:
+                assert "lock timeout" in str(error)
+    program.bring(tmp_path, old)
+    for sink in (old, new):
+        sink.close()
+    assert stored(postgres_server, table) == expected(program, tmp_path)
+
+
+WHOLE = pa.schema([("k", pa.string()), ("v", pa.float64()), ("_op", pa.string()), ("_revision", pa.int64())])
+
+
+def changing(table: str, **options: str) -> Query:
+    output = (Named("k", Column("key:0", "string")), Named("v", Column("agg:0", "double")))
+    return Query(
+        "q", "s", "ts", 0, Sliding(60_000_000, 60_000_000), (Column("k", "string"),), (), output, correct_us=1,
+        sink=Sink("postgres", None, tuple(sorted({"table": table, **options}.items()))),
+    )  # fmt: skip
+
+
+class Rows:
+    """Stands for a reader: the rows of each record."""
+
+    def __init__(self, *records: list[Row]) -> None:
+        self._records = records
+
+    def table(self, entry: int, query: str) -> pa.Table:
+        return pa.Table.from_pylist([dict(zip(WHOLE.names, row, strict=True)) for row in self._records[entry]], WHOLE)
+
+
+def test_a_deleted_row_goes_and_the_last_word_in_an_epoch_counts(postgres_server: PostgresServer, table: str) -> None:
+    rows = Rows(
+        [("a", 1.0, "upsert", 0), ("b", float("nan"), "upsert", 0), (None, 3.0, "upsert", 0), ("", None, "upsert", 0)],
+        [("a", 1.0, "delete", 1), (None, 3.0, "delete", 1), ("b", 5.0, "upsert", 1), ("b", 6.0, "upsert", 2)],
+        [("a", 1.0, "delete", 2), ("a", 7.5, "upsert", 3), ("\\.", float("-inf"), "upsert", 0)],
+        [('x,"\\\n', 0.0, "upsert", 0)],
+        [('x,"\\\n', 0.0, "upsert", 1), ('x,"\\\n', 0.0, "delete", 2)],
+    )  # fmt: skip
+    sink = PostgresSink(changing(table, key="k"), "p", rows)  # type: ignore[arg-type]
+    for n in range(5):
+        sink.apply(n, n, None)  # type: ignore[arg-type]
+    sink.close()
+    found = stored(postgres_server, table, "1")
+    assert found == [("", None, 0), ("\\.", float("-inf"), 0), ("a", 7.5, 3), ("b", 6.0, 2)]
+
+
+def test_columns_have_types_of_their_own(postgres_server: PostgresServer, table: str) -> None:
+    kinds = {
+        "tinyint": 3, "bigint": -(1 << 63), "float": 0.5, "boolean": True, "decimal(20,2)": "12.50",
+        "date": datetime(2020, 2, 29).date(), "timestamp": datetime(2020, 1, 1, 0, 0, 0, 1, UTC),
+        "timestamp_ntz": datetime(2020, 1, 1, 12),
+    }  # fmt: skip
+    values = {kind: Decimal(value) if kind.startswith("dec") else value for kind, value in kinds.items()}
+    output = tuple(Named(kind, Column(f"agg:{n}", kind)) for n, kind in enumerate(kinds))
+    asked = msgspec.structs.replace(
+        changing(table), output=output, correct_us=msgspec.UNSET, event=(Column("id", "bigint"),)
+    )
+    made = pa.table({kind: pa.array([value, None], arrow_type(kind)) for kind, value in values.items()})
+
+    class One:
+        def table(self, entry: int, query: str) -> pa.Table:
+            return made
+
+    sink = PostgresSink(asked, "p", One())  # type: ignore[arg-type]
+    sink.apply(0, 0, None)  # type: ignore[arg-type]
+    sink.close()
+    assert stored(postgres_server, table, "1") == [tuple(values.values()), (None,) * len(kinds)]
+
+
+def test_a_table_that_is_there_is_filled_and_one_that_refuses_says_why(
+    postgres_server: PostgresServer, table: str
+) -> None:
+    with postgres_server.client() as client:
+        columns = "k text PRIMARY KEY, note text DEFAULT 'n', v float CHECK (v < 10), _revision int"
+        client.execute(f"CREATE TABLE {table} ({columns})")
+    rows = Rows([("a", 1.0, "upsert", 0)], [("a", 11.0, "upsert", 1)])
+    sink = PostgresSink(changing(table, key="k"), "p", rows)  # type: ignore[arg-type]
+    sink.apply(0, 0, None)  # type: ignore[arg-type]
+    with pytest.raises(StoreError, match=r"violates check constraint.*no later row is written before"):
+        sink.apply(1, 1, None)  # type: ignore[arg-type]
+    with postgres_server.client() as client:
+        client.execute(f"ALTER TABLE {table} DROP CONSTRAINT spend_v_check")
+    sink.apply(1, 1, None)  # type: ignore[arg-type]
+    sink.close()
+    assert stored(postgres_server, table, "1") == [("a", "n", 11.0, 1)]
+
+
+def test_what_does_not_fit_is_refused(program: ModuleType) -> None:
+    asked = program.query(Sink("postgres", None, (("table", "t"),)))
+    assert Table.of(asked, asked.sink).key == ("w_start", "w_end", "k")
+    listed = msgspec.structs.replace(asked, output=(*asked.output, Named("l", Column("agg:1", "array<int>"))))
+    with pytest.raises(UnsupportedQuery, match=r"cannot write l, of type array<int>"):
+        Table.of(listed, asked.sink)
+    for options, words in (
+        ({}, "has no table"), ({"table": "a.b.c"}, "the table 'a.b.c'"), ({"table": "t; --"}, "the table"),
+        ({"table": "t", "key": "k,x"}, "no column x"),
+    ):  # fmt: skip
+        with pytest.raises(QueryTypeError, match=words):
+            Table.of(asked, Sink("postgres", None, tuple(options.items())))
+
+
+def test_a_connection_says_how_a_server_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "s")
+    text = b'{"kind":"postgres","host":"h","database":"d","user":"u","security":"ssl","password":{"env":"SECRET"}}'
+    told = msgspec.json.decode(text, type=Database).of_client()
+    assert (told["sslmode"], told["sslrootcert"], told["password"]) == ("verify-full", "system", "s")
+    monkeypatch.delenv("SECRET")
+    with pytest.raises(SetupError, match="no variable SECRET"):
+        msgspec.json.decode(text, type=Database).of_client()
+    assert psycopg.conninfo.make_conninfo("", **told)

@@ -1,0 +1,174 @@
+"""Rows that are posted: each epoch with a key of its own, again until it is taken, to no address but a named one."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from millpond.errors import QueryTypeError, SetupError, StoreError
+from millpond.log.follower import Follower
+from millpond.log.local import LocalFolder
+from millpond.log.manifest import Manifests
+from millpond.log.port import Log
+from millpond.model.endpoints import Sink
+from millpond.runtime.connections import VARIABLE
+from millpond.runtime.followers.runner import Runner
+from millpond.runtime.followers.webhook import Address, Hook
+
+
+class Server(ThreadingHTTPServer):
+    """Keeps the first request of each key, as one that is idempotent does; `answers` are given one by one, then 200.
+
+    An answer is a code, `hang`, or `lost`: what was asked is done, but nothing is answered.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers: list[int | str] = []
+        self.taken: dict[str, Any] = {}
+        self.asked: list[str] = []
+        self.headers: dict[str, str] = {}
+        self.closing = threading.Event()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def do_POST(self) -> None:
+        server, body = self.server, self.rfile.read(int(self.headers["content-length"]))
+        key = self.headers["idempotency-key"]
+        server.headers = dict(self.headers)
+        server.asked.append(key)
+        answer = server.answers.pop(0) if server.answers else 200
+        if answer == "hang":
+            server.closing.wait(20)
+            answer = "drop"
+        if answer in (200, "lost"):
+            server.taken.setdefault(key, json.loads(body))
+        if not isinstance(answer, int):
+            self.close_connection = True
+            return
+        self.send_response(answer)
+        self.send_header("content-length", "0")
+        if answer == 302:
+            self.send_header("location", "http://127.0.0.1:1/inside")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server of HTTP, as the only address that the settings name, with a patience of half a second."""
+    with Server() as made:
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{made.server_address[1]}/rows"
+        told = {"kind": "http", "url": url, "seconds": 0.5, "headers": {"authorization": {"env": "SECRET"}, "a": "b"}}
+        (tmp_path / "connections.json").write_text(json.dumps({"hook": told}))
+        monkeypatch.setenv(VARIABLE, str(tmp_path / "connections.json"))
+        monkeypatch.setenv("SECRET", "Bearer x")
+        yield made
+        made.closing.set()
+        made.shutdown()
+        thread.join()
+
+
+def told(server: Server) -> list[Any]:
+    """The rows that were taken, in the order of epochs and parts."""
+    whole = sorted(server.taken.values(), key=lambda one: (one["epoch"], one["part"]))
+    return [row for one in whole for row in one["rows"]]
+
+
+def expected(program: ModuleType, folder: Path) -> list[int]:
+    return [n for _, table in program.entries(folder) for n in table["n"].to_pylist()]
+
+
+def drive(folder: Path, follower: Follower, head: int) -> list[str]:
+    """Let a runner bring the follower to the head of the log, as a pond does; the errors that it met."""
+    runner = Runner(
+        Log(LocalFolder(folder / "log")), Manifests(LocalFolder(folder / "manifest")), [follower], first_delay=0.02
+    )
+    errors: list[str] = []
+    runner.start()
+    runner.notify(head)
+    deadline = time.monotonic() + 60
+    while not runner.wait(head, 0.01):
+        assert time.monotonic() < deadline
+        errors += [one.error for one in runner.status() if one.error and one.error not in errors[-1:]]
+    assert runner.stop(10)
+    return errors
+
+
+def test_rows_come_with_a_key_and_headers(server: Server, tmp_path: Path, program: ModuleType) -> None:
+    program.make_pond(tmp_path)
+    sink = program.sink_of(tmp_path, "webhook", rows="20")
+    program.bring(tmp_path, sink)
+    sink.close()
+    assert [row["n"] for row in told(server)] == expected(program, tmp_path)
+    assert server.asked == [f"p/q/{n}/{part}" for n in range(1, 2 * program.EPOCHS, 2) for part in range(3)]
+    first = server.taken["p/q/1/0"]
+    assert {name: first[name] for name in ("pond", "query", "epoch", "part", "parts")} == {
+        "pond": "p", "query": "q", "epoch": 1, "part": 0, "parts": 3
+    }  # fmt: skip
+    assert first["rows"][0]["w"] == {"start": "1970-01-01T00:00:00.000Z", "end": "1970-01-01T00:01:00.000Z"}
+    headers = {name.lower(): value for name, value in server.headers.items()}
+    assert (headers["authorization"], headers["a"]) == ("Bearer x", "b")
+    assert headers["content-type"] == "application/json"
+
+
+def test_a_server_that_fails_hangs_or_answers_into_the_void_gets_every_row(
+    server: Server, tmp_path: Path, program: ModuleType
+) -> None:
+    log = list(program.make_pond(tmp_path))
+    server.answers = [500, "hang", "lost", 200, 429, 200, 200, "lost", 404]
+    sink = program.sink_of(tmp_path, "webhook", rows="30")
+    errors = drive(tmp_path, sink, log[-1][0])
+    sink.close()
+    assert [row["n"] for row in told(server)] == expected(program, tmp_path)
+    assert server.asked[:5] == ["p/q/1/0"] * 4 + ["p/q/1/1"], "what was answered is not sent again"
+    assert len(server.asked) == len(server.taken) + 6
+    for words in ("answered 500", "did not answer: ReadTimeout", "nothing is lost meanwhile"):
+        assert any(words in error for error in errors), (words, errors)
+
+
+def test_a_redirect_is_followed_nowhere(server: Server, tmp_path: Path, program: ModuleType) -> None:
+    program.make_pond(tmp_path)
+    server.answers = [302]
+    sink = program.sink_of(tmp_path, "webhook")
+    with pytest.raises(StoreError, match=r"The address of q answered 302 Found.*Mend the address"):
+        program.bring(tmp_path, sink)
+    sink.close()
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed_sends_again_what_may_have_arrived(
+    server: Server, tmp_path: Path, program: ModuleType, bring_killed: Callable[..., int]
+) -> None:
+    program.make_pond(tmp_path)
+    faults = "delivery.before:2:kill,delivery.written:4:kill"
+    assert bring_killed("webhook", faults=faults) == 3
+    assert [row["n"] for row in told(server)] == expected(program, tmp_path)
+    assert len(server.asked) > len(server.taken) == program.EPOCHS
+
+
+def test_an_address_is_told_by_the_operator_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Hook.of("q", Sink("webhook")) == (None, 1000)
+    with pytest.raises(QueryTypeError, match="'rows' of the webhook of q is '0'"):
+        Hook.of("q", Sink("webhook", None, (("rows", "0"),)))
+    for url, more in (("file:///etc/passwd", {}), ("https://h/", {"ca": str(tmp_path / "none.pem")})):
+        with pytest.raises(SetupError, match=r"cannot be called.*Mend the named connection"):
+            msgspec.convert({"kind": "http", "url": url, **more}, Address).client()

@@ -1,0 +1,119 @@
+"""The policy hears what epochs have shown, has the pond changed within its bounds, and tells what it would do."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from millpond.control.autoscaling import WHO, Autoscaler, advice, advice_text, better_owners, observed
+from millpond.control.reader import IDENTITY
+from millpond.errors import ChangeRefused, ForeignPondError
+from millpond.log.records import EpochRecord, Receipt
+from millpond.model.expressions import Column
+from millpond.model.query import Named, Query
+from millpond.model.windows import Sliding
+from millpond.placement.autoscale import Policy
+from millpond.placement.slots import buckets_of, slots_of
+from millpond.runtime.loads import bucket_loads
+from millpond.state.keys import texts_of
+from millpond.testing.answers import Run, table_of
+from millpond.testing.cases import SECOND, STREAM, aggregate_of
+
+BUCKETS = 16
+
+
+def epoch(at_s: float, folded: list[float]) -> EpochRecord:
+    receipts = tuple(
+        Receipt(i, "a", 0, "", None, 0, (), {"fold_us:*": round(each * SECOND)}) for i, each in enumerate(folded)
+    )
+    return EpochRecord(
+        n=1, writer="", prev="", at=round(at_s * SECOND), spark_query="", batch=0, start={}, end={}, receipts=receipts,
+        counts={"*": {"events": 100}},
+    )  # fmt: skip
+
+
+class Asked:
+    """A pond that remembers what it was asked."""
+
+    def __init__(self, path: Path = Path()) -> None:
+        self.path, self.asked, self.instances = path, list[tuple[Any, ...]](), 2
+        self.refuses = False
+
+    def scale(self, instances: int, *, who: str | None = None, why: str = "asked") -> None:
+        if self.refuses:
+            raise ChangeRefused("It is too late.", "Go home.")
+        self.instances = instances
+        self.asked.append((instances, who, why))
+
+    def assign(self, owners: tuple[int, ...], instances: int, why: str, *, who: str | None = None) -> None:
+        self.asked.append((owners, instances, who, why))
+
+
+def test_a_busy_pond_gets_instances_and_a_quiet_one_gives_them_back() -> None:
+    pond, scaler, at = Asked(), Autoscaler(Policy(steady=2, rest_us=5 * SECOND, most=6), every_us=SECOND), 0.0
+    for load in [1.6] * 80 + [0.4] * 80:
+        at += 0.25
+        scaler.epoch(pond, epoch(at, [load * 0.25 / pond.instances] * pond.instances))
+    counts = [instances for instances, _, _ in pond.asked]
+    assert counts[0] == 4 and counts[-1] == 1 and counts == sorted(counts, reverse=True)
+    assert {who for _, who, _ in pond.asked} == {WHO}
+    assert pond.asked[0][2] == "instances fold 80% of the time, target 50%: 4 instances, not 2"
+    pond.refuses, pond.instances = True, 1
+    for load in [3.0] * 40:
+        at += 0.25
+        scaler.epoch(pond, epoch(at, [load * 0.25]))
+        assert scaler.last is not None
+        if "refused" in scaler.last.why:
+            break
+    else:
+        pytest.fail("what is refused is told")
+    assert observed(0, []) is None
+
+
+def query() -> Query:
+    asked = (aggregate_of("count", None),)
+    output = (Named("k", Column("key:0", "string")), Named("n", Column("agg:0", "bigint")))
+    window = Sliding(100 * SECOND, 100 * SECOND)
+    return Query("q", STREAM.name, "ts", 0, window, (Column("k", "string"),), asked, output)
+
+
+def test_the_hottest_buckets_go_to_whoever_is_least_busy(tmp_path: Path) -> None:
+    run, dice = Run(tmp_path, [query()], 2, BUCKETS), random.Random(1)
+    (tmp_path / IDENTITY).write_text("local")
+    empty = dict.fromkeys(field.name for field in STREAM.columns)
+    keys = [f"k{i}" for i in range(400)]
+    of = buckets_of(slots_of(texts_of([table_of([empty | {"k": key} for key in keys])["k"].combine_chunks()], 400)),
+                    BUCKETS)  # fmt: skip
+    hot = [key for key, bucket in zip(keys, of.tolist(), strict=True) if bucket < 6 or dice.random() < 0.1]
+    with pytest.raises(ForeignPondError, match="not run long enough"):
+        advice(tmp_path, Policy())
+    for second in range(3):
+        run.epoch([[empty | {"k": key, "ts": second * SECOND} for key in hot]])
+    manifest, setting = run.pond.manifest, run.pond.setting
+    loads = bucket_loads(setting.plan, manifest, tmp_path, 2, BUCKETS)
+    counted = [sum(of[keys.index(key)] == bucket for key in hot) for bucket in range(BUCKETS)]
+    assert loads.tolist() == counted
+    better = better_owners(run.pond.spec, manifest, tmp_path, Policy())
+    assert better is not None
+    shares = [sum(load for load, owner in zip(counted, better, strict=True) if owner == one) for one in (0, 1)]
+    assert max(shares) <= 1.25 * sum(shares) / 2
+    pond, scaler = Asked(tmp_path), Autoscaler(Policy(steady=1), every_us=SECOND)
+    for at in range(3):
+        scaler.epoch(pond, epoch(at * 1.5, [0.6, 0.1]))
+    assert pond.asked and pond.asked[0][:3] == (better, 2, WHO)
+    assert "1.71 times as long as the mean" in pond.asked[0][3]
+
+
+def test_advice_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path, [query()], 2, BUCKETS)
+    (tmp_path / IDENTITY).write_text("local")
+    run.epoch([[]])
+    monkeypatch.setattr("millpond.control.autoscaling._newest", lambda *_: [epoch(0, [0, 0]), epoch(1, [0.9, 0.7])])
+    found = advice(tmp_path, Policy())
+    assert (found.now, found.instances, found.epochs) == (2, 4, 1)
+    assert advice_text(found).splitlines()[1].startswith("it would have 4 instances: instances fold 80%")
+    assert msgspec.json.decode(msgspec.json.encode(found))["instances"] == 4

@@ -1,0 +1,92 @@
+"""Functions that take the rows of each epoch: in order, at least once, and never past one that failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from millpond.errors import CorruptError, QueryTypeError, TruthError, UserFunctionError
+from millpond.model.endpoints import Sink
+from millpond.model.query import Query
+from millpond.model.windows import Sliding
+from millpond.runtime.followers.sinks import sink_cursor, sink_follower
+
+ASKED = Query("q", "s", "ts", 0, Sliding(60_000_000, 60_000_000), (), (), (), sink=Sink("foreach"))
+
+
+class Told:
+    """Takes rows, and fails in these epochs, once each."""
+
+    def __init__(self, *fails: int) -> None:
+        self.calls: list[tuple[int, list[Any]]] = []
+        self._fails = set(fails)
+
+    def __call__(self, rows: pa.RecordBatch, epoch: int) -> None:
+        assert isinstance(rows, pa.RecordBatch) and rows.schema.names == ["customer", "w", "total"]
+        self.calls.append((epoch, rows["customer"].to_pylist()))
+        if epoch in self._fails:
+            self._fails.remove(epoch)
+            raise ValueError("not\ntoday")
+
+
+@pytest.fixture
+def filled(pond: Any, make_row: Any) -> Any:
+    pond.claim()
+    pond.epoch({"q": [make_row(c, 1.0) for c in "abc"]}, instances=2)
+    pond.epoch()
+    pond.epoch({"q": [make_row("d", 1.0)], "other": [make_row("x", 1.0)]})
+    return pond
+
+
+def follower(pond: Any, told: Told, since: int = -1) -> Any:
+    return sink_follower(ASKED, "p", pond.rows, pond.path / "cursors", since=since, functions={"q": told})
+
+
+def test_an_epoch_is_one_call_and_one_without_rows_is_none(filled: Any) -> None:
+    told = Told()
+    sink = follower(filled, told)
+    filled.feed(sink)
+    filled.feed(sink, 0)
+    assert told.calls == [(1, ["a", "b", "c"]), (3, ["d"])]
+    assert sink.cursor() == follower(filled, told).cursor() == sink_cursor(ASKED, filled.path / "cursors") == 3
+    with pytest.raises(TruthError, match="stands at record 3 and was handed 9"):
+        sink.apply(9, filled.entries[3], filled.at[3])
+
+
+def test_an_epoch_that_failed_comes_again_before_any_later_one(filled: Any) -> None:
+    told = Told(1)
+    sink = follower(filled, told)
+    with pytest.raises(UserFunctionError, match=r"takes the rows of q raised ValueError in epoch 1: not today\."):
+        filled.feed(sink)
+    filled.feed(sink)
+    assert [epoch for epoch, _ in told.calls] == [1, 1, 3]
+    assert told.calls[0] == told.calls[1]
+
+
+def test_a_cursor_that_was_lost_repeats_and_one_that_was_added_later_begins_there(filled: Any) -> None:
+    told = Told()
+    filled.feed(follower(filled, told))
+    for file in (filled.path / "cursors").iterdir():
+        file.unlink()
+    filled.feed(follower(filled, told))
+    filled.feed(follower(filled, told, since=1))
+    assert [epoch for epoch, _ in told.calls] == [1, 3, 1, 3]
+
+
+def test_rows_that_are_gone_are_told_with_the_file_that_skips_them(filled: Any) -> None:
+    for file in filled.path.glob("delta/*/*.arrow"):
+        file.unlink()
+    told = Told()
+    sink = follower(filled, told)
+    with pytest.raises(CorruptError, match=r"The function of q does not have them\..*q\.foreach"):
+        filled.feed(sink)
+    (filled.path / "cursors" / "q.foreach").write_text('{"n": 3}')
+    assert sink.cursor() == 3
+
+
+def test_a_query_without_its_function_is_refused(pond: Any, tmp_path: Path) -> None:
+    with pytest.raises(QueryTypeError, match=r"pond\.foreach\('q', function\)"):
+        sink_follower(ASKED, "p", pond.rows, tmp_path)

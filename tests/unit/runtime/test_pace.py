@@ -1,0 +1,59 @@
+"""How many records an epoch reads: near its time soon, and rarely changed."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from millpond.runtime.pace import FIRST, Pace
+
+
+def run(target: float, each: float, fixed: float, epochs: int, seed: int) -> list[tuple[int, float]]:
+    """Epochs of a pond with a backlog, as (records, seconds); a changed limit holds from the next but one on."""
+    dice, pace = random.Random(seed), Pace()
+    found, limit, coming = [], pace.begun({"tx": target})["tx"], 0
+    for _ in range(epochs):
+        seconds = (fixed + each * limit) * dice.uniform(0.9, 1.1) + (2.0 if not found or coming else 0.0)
+        found.append((limit, seconds))
+        if coming:
+            limit, coming = pace.begun({"tx": target})["tx"], 0
+        elif pace.observe({"tx": limit}, seconds):
+            coming = pace.limits["tx"]
+    return found
+
+
+@pytest.mark.parametrize("each", [1e-7, 1e-6, 1e-5, 1e-4])
+@pytest.mark.parametrize("fixed", [0.02, 0.3])
+@pytest.mark.parametrize("target", [1.0, 5.0])
+def test_epochs_of_a_backlog_come_to_take_their_time(each: float, fixed: float, target: float) -> None:
+    epochs = run(target, each, fixed, 60, 1)
+    last = [seconds for _, seconds in epochs[-20:]]
+    assert target / 2 < sorted(last)[10] < target * 1.6
+    changes = sum(one[0] != two[0] for one, two in pairwise(epochs))
+    assert changes <= 8
+
+
+def test_an_epoch_is_not_cut_to_pieces_for_its_overhead() -> None:
+    epochs = run(0.5, 1e-5, 2.0, 60, 2)
+    assert epochs[-1][0] * 1e-5 > 0.8
+    assert sum(one[0] != two[0] for one, two in pairwise(epochs)) <= 8
+
+
+def test_nothing_changes_without_a_backlog() -> None:
+    pace = Pace()
+    pace.begun({"tx": 1.0})
+    assert not any(pace.observe({"tx": 50}, 0.2) for _ in range(20))
+    assert pace.limits == {"tx": FIRST}
+
+
+def test_streams_share_by_what_they_had() -> None:
+    pace = Pace()
+    assert pace.begun({"a": 1.0, "b": 9.0}) == {"a": FIRST // 2, "b": FIRST // 2}
+    counts = {"a": FIRST // 2, "b": 0}
+    assert not pace.observe(counts, 9.0)
+    assert pace.observe(counts, 0.01)
+    assert pace.limits["a"] == 9 * pace.limits["b"]
+    assert pace.limits["a"] + pace.limits["b"] == 8 * FIRST
+    assert pace.begun({}) == {} and not pace.observe({"a": 1 << 40}, 99.0)

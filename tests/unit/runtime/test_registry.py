@@ -1,0 +1,68 @@
+"""Schemas by number: fetched once, kept, and never guessed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from millpond.errors import SetupError, SourceError
+from millpond.runtime.connections import VARIABLE, Registry, Secret
+from millpond.runtime.registry import PATIENCE, Registered, Schemas, schemas_of
+from millpond.testing.registry_server import RegistryServer
+
+
+def test_each_schema_is_fetched_once_with_what_it_refers_to() -> None:
+    with RegistryServer() as server:
+        inner = server.register("inner", "I")
+        middle = server.register("middle", "M", references=("inner",))
+        outer = server.register("tx-value", "O", "PROTOBUF", ("middle", "inner"))
+        schemas = Schemas(Registry(server.url + "/"))
+        schemas.learn(inner)
+        schemas.learn(inner)
+        assert server.asked == [f"/schemas/ids/{inner}"]
+        schemas.learn_subjects(["tx-value", "none-value"])
+        assert schemas.known()[outer] == Registered("PROTOBUF", "O", (("inner", "I"), ("middle", "M")))
+        assert middle not in schemas.known()
+        schemas.learn(99)
+        before = len(server.asked)
+        schemas.learn(99)
+        schemas.learn(outer)
+        assert schemas.known()[99] is None and len(server.asked) == before
+        again = server.register("tx-value", "P")
+        schemas.learn_subjects(["tx-value"])
+        for number in range(100, 99 + PATIENCE):
+            assert schemas.patient
+            schemas.learn(number)
+        assert not schemas.patient
+        assert schemas.known()[again] == Registered("AVRO", "P")
+        assert server.asked[before : before + 2] == ["/subjects/tx-value/versions", "/subjects/tx-value/versions/2"]
+
+
+def test_a_registry_that_does_not_answer_is_an_error_and_not_a_missing_schema() -> None:
+    with RegistryServer(user="me") as server:
+        number = server.register("s", "S")
+        with pytest.raises(SourceError, match="it says 401"):
+            Schemas(Registry(server.url)).learn(number)
+        schemas = Schemas(Registry(server.url, "me", Secret(env="PATH")))
+        server.status = 503
+        with pytest.raises(SourceError, match="it says 503"):
+            schemas.learn(number)
+        server.status = None
+        schemas.learn(number)
+        assert schemas.known() == {number: Registered("AVRO", "S")}
+    with pytest.raises(SourceError, match="does not answer"):
+        Schemas(Registry(server.url)).learn(1)
+
+
+def test_a_registry_is_told_by_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "connections.json"
+    monkeypatch.setenv(VARIABLE, str(path))
+    known = {"with": {"servers": "a:1", "registry": {"url": "http://r:1"}}, "without": {"servers": "a:1"}}
+    path.write_text(json.dumps(known | {"wrong": {"servers": "a:1", "registry": {"url": "file:///etc/passwd"}}}))
+    assert schemas_of("with") is schemas_of("with")
+    with pytest.raises(SetupError, match="has no registry of schemas"):
+        schemas_of("without")
+    with pytest.raises(SetupError, match="is no address"):
+        schemas_of("wrong")

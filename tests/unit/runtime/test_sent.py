@@ -1,0 +1,46 @@
+"""Plans on their way to workers."""
+
+from __future__ import annotations
+
+import pickle
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from millpond.model.expressions import Column
+from millpond.model.join import Join, Side, Within
+from millpond.model.query import Named
+from millpond.model.selection import Selection
+from millpond.model.windows import Counted, Range
+from millpond.plan.build import build_plan
+from millpond.runtime.layout import ReadLayout
+from millpond.runtime.sent import received, sent
+from millpond.runtime.tasks import FoldTask, GatherTask
+from millpond.testing.cases import SESSIONS, STREAM, WINDOWS, query_set
+
+SIDE = Side(STREAM.name, "ts", 0, (Column("k", "string"),), (Column("k", "string"),))
+KEY = Named("k", Column("k", "string"))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_task_arrives_as_it_was(seed: int) -> None:
+    windows = [*WINDOWS, *SESSIONS, Range(5), Counted(3, 1)]
+    asked = [replace(one, window=random.Random(seed).choice(windows)) for one in query_set(random.Random(seed), 9)]
+    both = Join("both", SIDE, SIDE, "left", Within(0, 5), (Named("k", Column("left:0", "string")),))
+    plan = build_plan([*asked, Selection("each", STREAM.name, (KEY,)), both], {"q1": 7, "both": 3})
+    tasks = (
+        GatherTask(plan, ReadLayout(()), {}, (0, 1), 2, 5),
+        FoldTask("pond", "", 7, plan, {}, {}, {}, (0, 1), "me"),
+    )
+    for task in tasks:
+        came = received(pickle.loads(pickle.dumps(sent(task))))
+        assert came == task and came.plan.id == plan.id
+        assert received(sent(task)).plan is came.plan
+
+
+def test_a_plan_is_encoded_once_for_both_tasks() -> None:
+    plan = build_plan(query_set(random.Random(1), 9))
+    gathering = sent(GatherTask(plan, ReadLayout(()), {}, (0,), 1))
+    folding = sent(FoldTask("pond", "", 7, plan, {}, {}, {}, (0,), "me"))
+    assert gathering.plan is folding.plan and not gathering.task.plan.groups
