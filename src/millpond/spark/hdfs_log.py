@@ -2,13 +2,15 @@
 
 `CheckpointFileManager.createAtomic(path, overwriteIfPossible = false)` is what Spark's own offset log rests
 on: a temporary file, and a rename that fails when the target exists. It is the one private Spark name here,
-as 4.3 spells it. On `file:` URIs nothing is fsynced: use `log.local.LocalFolder` there.
+as 4.3 spells it. On `file:` URIs nothing is fsynced, and Hadoop looks for the target before it renames, which only
+the threads of one process are kept from doing at once: use `log.local.LocalFolder` there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -19,6 +21,7 @@ from millpond.errors import PlaceError
 _TEMPORARY_SUFFIX = ".tmp"
 _EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
 _MISSING = "java.io.FileNotFoundException"
+_ONE_AT_A_TIME = Lock()
 
 
 class HadoopFolder:
@@ -44,7 +47,7 @@ class HadoopFolder:
 
     def create(self, name: str, data: bytes) -> bool:
         """Create the file unless its name exists; see `port.Folder`."""
-        with self._explained():
+        with self._explained(), _ONE_AT_A_TIME:
             # Spark's manager checks for the target only as it renames; looking first spares the write.
             if self._files.exists(self._path(name)):
                 return False
