@@ -45,3 +45,19 @@ def draw(path: Path, title: str, panels: Sequence[Panel]) -> None:
     figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
+
+
+def timeline(path: Path, title: str, points: Sequence[tuple[float, float]], marks: Sequence[tuple[float, str]]) -> None:
+    """Write a chart of values over seconds, with what happened when: a colour for each kind."""
+    figure, axes = pyplot.subplots(figsize=(12, 4), layout="constrained")
+    axes.plot(*zip(*points, strict=True), "k.", markersize=3)
+    kinds = list(dict.fromkeys(kind for _, kind in marks))
+    for at, kind in marks:
+        label = kind if (at, kind) == next(mark for mark in marks if mark[1] == kind) else None
+        axes.axvline(at, color=f"C{kinds.index(kind) % 10}", linewidth=1, alpha=0.6, label=label)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("seconds")
+    axes.set_title(title)
+    figure.legend(loc="outside lower center", ncols=7, frameon=False)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)

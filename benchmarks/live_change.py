@@ -1,0 +1,350 @@
+"""Changes of queries while a pond works, beside stopping and restarting plain Structured Streaming; a steady load.
+
+`--small` has little state. A pond with a row of state for each customer and hour, one small query that is changed, and
+four others, gets small files at a fixed pace. Each kind of change is made a few times, with a quiet time before each.
+The last line is one JSON object, kept in `results/` with a timeline. `effective_s_max`: from a change's acceptance
+(analysed, checked, waiting for the epoch at hand) to the begin of the first epoch that is answered by it; the largest
+median of a kind. `p99_ratio_max`: p99 of the seconds of epochs after a change over that of quiet epochs, the largest of
+any kind; `p99_ratio_all`: of all kinds together. `others_p99_ratio_max`, `others_p99_ratio_all`: the same of the time
+from a file's arrival until it is in the answers of the queries that are not changed. `vs_restart_min`: how much longer
+plain Spark's query with state is interrupted by stopping it and starting it from its checkpoint (for `scale`: with its
+state repartitioned in between) than the pond by a change, the least of any kind; of each the median time between two
+commits around it, less a quiet one, but at least 5 ms. Plain Spark has `plain_state_mb` of state, the pond `state_mb`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter, sleep
+from typing import Any, NamedTuple
+
+import numpy as np
+from live_load import PATIENCE, SCHEMA, SPARE, Arrivals, Arrived, Load, Plain, by_country, hourly
+from picture import timeline
+from pyspark.sql import SparkSession
+from results import FOLDER, keep
+
+from millpond import Pond, spark_session
+from millpond.model.endpoints import Sink, Source
+from millpond.model.stream import Field, Stream
+from millpond.spark.driver import Epoch
+
+CORES = 2
+LEAST_S = 0.005
+PATIENCE_S = 60.0
+OTHERS = (5, 10, 20, 30)
+HALF = "0-511"
+"""Buckets whose served rows move to another store and back."""
+
+STATE = ("segment", "keys", "events", "tallies")
+
+
+class Size(NamedTuple):
+    """How much: the load, MB of state, seconds before and after each change, how often each is made; for plain Spark
+    the large files of state and how often it is restarted.
+    """
+
+    load: Load
+    state_mb: float
+    quiet_s: float
+    times: int
+    plain_files: int
+    restarts: int
+
+
+LARGE = Size(Load(1_000_000, 5_000, 0.25), 1024.0, 4.0, 4, 6, 3)
+SMALL = Size(Load(2_000, 200, 0.25), 0.02, 0.6, 1, 1, 1)
+
+
+class Made(NamedTuple):
+    """A change: its kind, when it was asked, when it was accepted, its record; and its place among quiet times."""
+
+    kind: str
+    asked: float
+    accepted: float
+    n: int
+    until: float
+
+
+class Done(NamedTuple):
+    """A committed epoch: record, when it began and was committed, its events so far, bytes moved and written."""
+
+    n: int
+    began: float
+    ended: float
+    events: int
+    moved: int
+    written: int
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.ended - self.began
+
+
+class Seen(NamedTuple):
+    """Everything that was measured of the pond; `quiet` are the times in which nothing was changed."""
+
+    epochs: list[Done]
+    arrived: list[Arrived]
+    made: list[Made]
+    quiet: list[tuple[float, float]]
+    state_mb: float
+
+
+def main(size: Size = LARGE, results: Path = FOLDER) -> dict[str, float]:
+    """Run everything and print it; returns the figures of the last line."""
+    spark = spark_session(f"local[{CORES}]", driver_memory="4g")
+    with tempfile.TemporaryDirectory(prefix="millpond-bench-") as scratch:
+        work = Path(scratch)
+        seen = _Changing(spark, work, size).run()
+        shutil.rmtree(work / "pond")
+        restarts, plain_mb = _restarts(spark, work, size)
+    figures = {"state_mb": seen.state_mb, "plain_state_mb": plain_mb, **restarts, **told(seen, restarts)}
+    _draw(seen, results / "live_change.svg")
+    keep("live_change", {name: round(value, 3) for name, value in figures.items()}, results)
+    return figures
+
+
+class _Changing:
+    """The pond, its load, and the one who changes it."""
+
+    def __init__(self, spark: SparkSession, work: Path, size: Size) -> None:
+        self._size, self._epochs, self._failed = size, list[Done](), list[BaseException]()
+        self._made, self._quiet = list[Made](), list[tuple[float, float]]()
+        self._load = Arrivals(work / "source", size.load)
+        self._second = f"lmdb:{work / 'second.lmdb'}"
+        self._pond = Pond(spark, work / "pond", instances=CORES, on_epoch=self._committed)
+        fields = tuple(Field(*part.split()) for part in SCHEMA.split(", "))
+        self._pond.stream(Stream("buys", fields, Source("parquet", (("path", str(self._load.folder)),))))
+        self._pond.param("least", 1.0)
+        self._pond.add("hourly", _sql("customer", "1 hour", "max(amount) AS most", delay=PATIENCE), sink=Sink("noop"))
+        self._pond.add("spend", _spend(), sink=Sink("noop"))
+        for seconds in OTHERS:
+            asked, served = _sql("country", f"{seconds} seconds"), seconds == OTHERS[0]
+            self._pond.add(f"country{seconds}", asked, sink=Sink("noop"), serve=served)
+        self._pond.open()
+        self._driver: Any = self._pond._driver
+
+    def run(self) -> Seen:
+        """Fill the state, then change queries under load."""
+        self._pond.run()
+        thread = threading.Thread(target=self._work, daemon=True)
+        thread.start()
+        self._pond.run(once=False)
+        thread.join()
+        if self._failed:
+            raise self._failed[0]
+        state = self._state_mb()
+        self._pond.close()
+        return Seen(self._epochs, self._load.arrived, self._made, self._quiet, state)
+
+    def _work(self) -> None:
+        try:
+            self._fill()
+            self._load.begin()
+            self._step("warm", lambda: self._pond.param("least", 1.5))
+            self._made.clear(), self._quiet.clear()
+            for turn in range(self._size.times):
+                self._every_kind(turn)
+        except BaseException as error:
+            self._failed.append(error)
+        finally:
+            self._load.end()
+            self._pond.stop()
+
+    def _fill(self) -> None:
+        while self._state_mb() < self._size.state_mb:
+            wanted = self._load.hour()
+            while not self._epochs or self._epochs[-1].events < wanted:
+                sleep(0.02)
+        print(f"state  {self._state_mb():,.1f} MB", flush=True)
+
+    def _every_kind(self, turn: int) -> None:
+        pond, noop = self._pond, Sink("noop")
+        steps: list[tuple[str, Callable[[], object]]] = [
+            ("add", lambda: pond.add("more", _sql("customer", "30 seconds", "min(amount) AS m"), sink=noop)),
+            ("drop", lambda: pond.drop("more")),
+            ("add, new column", lambda: pond.add("wide", _sql("country", "30 seconds", _spare(turn)), sink=noop)),
+            ("param", lambda: pond.param("least", 2.0 + turn)),
+            ("alter threshold", lambda: pond.alter("spend", _spend(least=f"{5 + turn}"))),
+            ("alter window", lambda: pond.alter("spend", _spend("20 seconds" if turn % 2 else "15 seconds"))),
+            ("shadow", lambda: pond.shadow("spend", _spend(least=f"{10 + turn}"))),
+            ("promote", lambda: pond.promote("spend")),
+            ("discard", lambda: pond.discard("spend")),
+            ("pause", lambda: pond.pause("spend")),
+            ("resume", lambda: pond.resume("spend")),
+            ("scale", lambda: pond.scale(CORES + 1)),
+            ("scale", lambda: pond.scale(CORES)),
+            ("move", lambda: pond.move(HALF, self._second)),
+            ("move", lambda: pond.move(HALF, "own")),
+        ]
+        for kind, call in steps:
+            self._step(kind, call)
+        pond.drop("wide")
+
+    def _step(self, kind: str, call: Callable[[], object]) -> None:
+        self._quiet.append((perf_counter(), self._rested()))
+        asked, accepted = perf_counter(), list[float]()
+        ask = self._driver.ask
+
+        def note(make: object) -> object:
+            accepted.append(perf_counter())
+            return ask(make)
+
+        self._driver.ask = note
+        try:
+            call()
+        finally:
+            self._driver.ask = ask
+        n = self._pond.history()[0].n
+        self._made.append(Made(kind, asked, accepted[0], n, self._rested()))
+        print(f"{kind}: record {n}, {len(self._epochs)} epochs", flush=True)
+
+    def _rested(self) -> float:
+        """When it has been quiet for long enough, two whole epochs at least."""
+        began = perf_counter()
+        sleep(self._size.quiet_s)
+        while sum(one.began >= began for one in self._epochs[-9:]) < 2 and perf_counter() < began + PATIENCE_S:
+            sleep(0.02)
+        return perf_counter()
+
+    def _state_mb(self) -> float:
+        return sum(one.size for one in self._pond.manifest().sections.values() if one.kind in STATE) / 1e6
+
+    def _committed(self, epoch: Epoch) -> None:
+        now, whole = perf_counter(), epoch.record.counts["*"]
+        so_far = self._epochs[-1].events if self._epochs else 0
+        written = sum(section.size for receipt in epoch.record.receipts for section in receipt.sections)
+        moved, events = whole.get("bytes_moved", 0), so_far + whole.get("events", 0)
+        self._epochs.append(Done(epoch.record.n, now - epoch.seconds, now, events, moved, written))
+
+
+def _sql(key: str, window: str, more: str = "count(*) AS n2", delay: str = "1 second", where: str = "") -> str:
+    number, unit = delay.split()
+    return f"""
+        SELECT {key}, window(ts, '{window}') AS w, count(*) AS n, sum(amount) AS total, {more}
+        FROM STREAM buys WATERMARK ts DELAY OF INTERVAL {number} {unit} {where} GROUP BY ALL
+    """
+
+
+def _spend(window: str = "10 seconds", least: str = ":least") -> str:
+    return _sql("customer", window, where=f"WHERE amount > CAST({least} AS DOUBLE)")
+
+
+def _spare(turn: int) -> str:
+    return f"sum(spare{turn % SPARE}) AS s"
+
+
+def told(seen: Seen, restarts: dict[str, float]) -> dict[str, float]:
+    """The figures of the pond, printed as a table by kind."""
+    quiet = [one for one in seen.epochs if any(a <= one.began and one.ended <= b for a, b in seen.quiet)]
+    gaps = {one.n: one.ended - before.ended for before, one in zip(seen.epochs, seen.epochs[1:], strict=False)}
+    usual_gap = median(gaps[one.n] for one in quiet if one.n in gaps)
+    usual_s, usual_wait = _p99(one.seconds for one in quiet), _p99(_waits(seen, seen.quiet))
+    usual_moved, usual_written = median(one.moved for one in quiet), median(one.written for one in quiet)
+    figures: dict[str, list[float]] = {"effective_s": [], "p99_ratio": [], "others_p99_ratio": [], "vs_restart": []}
+    print(f"quiet: {len(quiet)} epochs, p50 {median(one.seconds for one in quiet):.3f} s, p99 {usual_s:.3f} s, "
+          f"a file waits {usual_wait:.3f} s (p99), between commits {usual_gap:.3f} s")  # fmt: skip
+    print(f"{'kind':16} effective s  call s  epoch p99 s  ratio  others' ratio  interrupted s  moved kB  written kB")
+    for kind in dict.fromkeys(one.kind for one in seen.made):
+        mine = [one for one in seen.made if one.kind == kind]
+        first = [next(epoch for epoch in seen.epochs if epoch.n > one.n) for one in mine]
+        effective = median(max(epoch.began - one.accepted, 0.0) for epoch, one in zip(first, mine, strict=True))
+        call = median(one.accepted - one.asked for one in mine)
+        after = [epoch for epoch in seen.epochs if any(one.accepted <= epoch.ended <= one.until for one in mine)]
+        seconds, waits = _p99(one.seconds for one in after), _p99(_waits(seen, [(m.asked, m.until) for m in mine]))
+        broken = max(LEAST_S, median(gaps[epoch.n] for epoch in first) - usual_gap)
+        baseline = restarts["repartition_s" if kind == "scale" else "restart_s"]
+        found = (effective, seconds / usual_s, waits / usual_wait, baseline / broken)
+        for values, value in zip(figures.values(), found, strict=True):
+            values.append(value)
+        moved, written = (median(getattr(one, name) for one in first) for name in ("moved", "written"))
+        print(f"{kind:16} {effective:11.3f} {call:7.3f} {seconds:12.3f} {found[1]:6.2f} {found[2]:14.2f} "
+              f"{broken:14.3f} {max(0, moved - usual_moved) / 1e3:9,.1f} "
+              f"{max(0, written - usual_written) / 1e3:11,.1f}")  # fmt: skip
+    spans = [(one.accepted, one.until) for one in seen.made]
+    every = [one for one in seen.epochs if any(a <= one.ended <= b for a, b in spans)]
+    return {
+        "effective_s_max": max(figures["effective_s"]), "p99_ratio_max": max(figures["p99_ratio"]),
+        "p99_ratio_all": _p99(one.seconds for one in every) / usual_s,
+        "others_p99_ratio_max": max(figures["others_p99_ratio"]),
+        "others_p99_ratio_all": _p99(_waits(seen, spans)) / usual_wait, "vs_restart_min": min(figures["vs_restart"]),
+    }  # fmt: skip
+
+
+def _waits(seen: Seen, spans: Sequence[tuple[float, float]]) -> list[float]:
+    """Seconds from a file's arrival in one of the spans until the commit of the epoch that read it."""
+    events, ended = [one.events for one in seen.epochs], [one.ended for one in seen.epochs]
+    waits = []
+    for file in seen.arrived:
+        if any(a <= file.at <= b for a, b in spans):
+            place = int(np.searchsorted(events, file.events))
+            if place < len(ended):
+                waits.append(ended[place] - file.at)
+    return waits
+
+
+def _p99(values: Iterable[float]) -> float:
+    return float(np.percentile(list(values), 99))
+
+
+def _restarts(spark: SparkSession, work: Path, size: Size) -> tuple[dict[str, float], float]:
+    """Seconds by which plain Spark's query is interrupted longer than between two batches, and MB of its state."""
+    load, longer, state = Arrivals(work / "again", size.load), dict[str, list[float]](), 0.0
+    for _ in range(size.plain_files):
+        load.hour()
+    spark = spark.newSession()  # plain Spark's settings are its own
+    plain = Plain(spark, load.folder, work / "plain")
+    spark.conf.set("spark.sql.shuffle.partitions", CORES)
+    plain.start("hourly", hourly())
+    for seconds in OTHERS:
+        plain.start(f"country{seconds}", by_country(seconds))
+    try:
+        plain.wait("hourly", 1)
+        load.begin()
+        for turn in range(size.restarts):
+            for name, partitions in (("restart_s", 0), ("repartition_s", 4 - turn % 2)):
+                plain.wait("hourly", 4)
+                ended = plain.ended["hourly"]
+                usual, count = median(np.diff(ended[-4:])), len(ended)
+                told_last = plain.running["hourly"].lastProgress
+                state = told_last["stateOperators"][0]["memoryUsedBytes"] / 1e6 if told_last else state
+                if partitions:  # needs a checkpoint without a planned batch
+                    load.hold()
+                    plain.running["hourly"].processAllAvailable()
+                    count = len(ended)
+                plain.stop("hourly")
+                if partitions:
+                    plain.repartition("hourly", partitions)
+                    load.begin()
+                plain.start("hourly", hourly(least=0.1 * (turn + 1)))
+                plain.wait("hourly", 1)
+                longer.setdefault(name, []).append(ended[count] - ended[count - 1] - usual)
+                print(f"{name:14} {longer[name][-1]:.2f} s", flush=True)
+    finally:
+        load.end()
+        for name in list(plain.running):
+            plain.stop(name)
+    return {name: median(values) for name, values in longer.items()}, state
+
+
+def _draw(seen: Seen, path: Path) -> None:
+    began = seen.quiet[0][0]
+    points = [(one.ended - began, one.seconds) for one in seen.epochs if one.began >= began]
+    marks = [(one.accepted - began, one.kind) for one in seen.made]
+    timeline(path, "Seconds of each epoch while queries change", points, marks)
+
+
+if __name__ == "__main__":
+    if "--small" in sys.argv[1:]:
+        with tempfile.TemporaryDirectory(prefix="millpond-bench-") as nowhere:
+            main(SMALL, Path(nowhere))
+    else:
+        main()

@@ -1,0 +1,181 @@
+"""A steady load of purchases, and whoever takes it: files that come at a fixed pace, one window of state for each hour.
+
+State is filled by one large file per hour of event time, each with every customer once, so that a query of hourly
+windows with a long delay keeps a row for each of them; then small files come at a fixed pace.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+SPARE = 8
+"""Columns that nobody reads, until a query comes that does."""
+
+SCHEMA = "ts timestamp, customer bigint, country string, amount double, " + ", ".join(
+    f"spare{i} double" for i in range(SPARE)
+)
+HOUR = 3600
+BEGIN = 1_700_000_400 // HOUR * HOUR
+PATIENCE = "10 days"
+"""The delay of the query that keeps all state."""
+
+COUNTRIES = np.array(["gr", "de", "fr", "es"])
+
+
+class Load(NamedTuple):
+    """How much: customers, events of a small file and seconds between two of these."""
+
+    customers: int
+    events: int
+    every_s: float
+
+
+class Arrived(NamedTuple):
+    """A file that came: when, and how many events all files have had by then."""
+
+    at: float
+    events: int
+
+
+class Arrivals:
+    """Writes the files; `begin` lets small ones come until `end`."""
+
+    def __init__(self, folder: Path, load: Load) -> None:
+        self.folder, self.arrived = folder, list[Arrived]()
+        self._load, self._dice = load, np.random.default_rng(1)
+        self._files = self._events = 0
+        self._time = float(BEGIN)
+        self._stopped, self._going = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._come, daemon=True)
+        folder.mkdir(parents=True)
+        pq.write_table(self._table(np.zeros(0), np.zeros(0, np.int64)), folder / "none.parquet")
+
+    def hour(self) -> int:
+        """Add a file with every customer once, in an hour of its own; returns how many events came so far."""
+        who = self._dice.permutation(self._load.customers)
+        return self._add(self._table(self._time + np.sort(self._dice.random(len(who))) * HOUR, who), HOUR)
+
+    def begin(self) -> None:
+        """Let small files come, for the first time or again."""
+        self._going.set()
+        if not self._thread.is_alive():
+            self._thread.start()
+
+    def hold(self) -> None:
+        """Let none come until `begin`."""
+        self._going.clear()
+
+    def end(self) -> None:
+        """No more files."""
+        self._stopped.set()
+        self._going.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _come(self) -> None:
+        due = perf_counter()
+        while not self._stopped.is_set():
+            if not self._going.is_set():
+                self._going.wait()
+                due = perf_counter()
+                continue
+            count, pace = self._load.events, self._load.every_s
+            who = self._dice.integers(0, self._load.customers, count)
+            self._add(self._table(self._time + np.sort(self._dice.random(count)) * pace, who), pace)
+            due = max(due + pace, perf_counter() - 10 * pace)
+            sleep(max(0.0, due - perf_counter()))
+
+    def _add(self, table: pa.Table, seconds: float) -> int:
+        hidden = self.folder / f".{self._files}"
+        pq.write_table(table, hidden, row_group_size=max(1, len(table) // 4))
+        hidden.rename(self.folder / f"{self._files:06}.parquet")
+        self._files, self._events, self._time = self._files + 1, self._events + len(table), self._time + seconds
+        self.arrived.append(Arrived(perf_counter(), self._events))
+        return self._events
+
+    def _table(self, times: np.ndarray, who: np.ndarray) -> pa.Table:
+        count = len(times)
+        columns = {
+            "ts": pa.array((times * 1e6).astype(np.int64), pa.timestamp("us", "UTC")),
+            "customer": pa.array(who.astype(np.int64)),
+            "country": pa.array(COUNTRIES[who % len(COUNTRIES)]),
+            "amount": pa.array(np.round(self._dice.lognormal(3, 1, count), 2)),
+        }
+        zeros = pa.array(np.zeros(count))
+        return pa.table(columns | {f"spare{i}": zeros for i in range(SPARE)})
+
+
+class Plain:
+    """The same questions as queries of plain Structured Streaming, one each, with state in RocksDB."""
+
+    def __init__(self, spark: SparkSession, source: Path, folder: Path) -> None:
+        self._spark, self._source, self._folder = spark, source, folder
+        self.ended: dict[str, list[float]] = {}
+        self.running: dict[str, StreamingQuery] = {}
+        shutil.rmtree(folder, ignore_errors=True)
+        spark.conf.set(
+            "spark.sql.streaming.stateStore.providerClass",
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        )
+
+    def start(self, name: str, made: Callable[[DataFrame], DataFrame]) -> None:
+        """Start a query, from its checkpoint if there is one."""
+        ended = self.ended.setdefault(name, [])
+
+        def batch(frame: DataFrame, _number: int) -> None:
+            frame.write.format("noop").mode("overwrite").save()
+            ended.append(perf_counter())
+
+        rows = made(self._spark.readStream.schema(SCHEMA).parquet(str(self._source)))
+        writer = rows.writeStream.foreachBatch(batch).outputMode("append").trigger(processingTime="0 seconds")
+        self.running[name] = writer.option("checkpointLocation", str(self._folder / name)).start()
+
+    def stop(self, name: str) -> None:
+        """Stop it."""
+        self.running.pop(name).stop()
+
+    def repartition(self, name: str, partitions: int) -> None:
+        """Change the number of partitions of its state, while it is stopped, all its input taken."""
+        self._spark._streamingCheckpointManager.repartition(str(self._folder / name), partitions, False)
+
+    def wait(self, name: str, batches: int) -> None:
+        """Until it has ended so many more batches."""
+        wanted = len(self.ended[name]) + batches
+        while len(self.ended[name]) < wanted:
+            if not self.running[name].isActive:
+                raise RuntimeError(f"{name} has ended: {self.running[name].exception()}")
+            sleep(0.02)
+
+
+def hourly(least: float = 0.0) -> Callable[[DataFrame], DataFrame]:
+    """Count, sum and maximum per customer and hour, none of which ever leaves."""
+
+    def made(stream: DataFrame) -> DataFrame:
+        grouped = stream.withWatermark("ts", PATIENCE).where(F.col("amount") > least)
+        return grouped.groupBy(F.window("ts", "1 hour"), "customer").agg(
+            F.count("*").alias("n"), F.sum("amount").alias("total"), F.max("amount").alias("most")
+        )
+
+    return made
+
+
+def by_country(size: int) -> Callable[[DataFrame], DataFrame]:
+    """Count and sum per country and window of `size` seconds."""
+
+    def made(stream: DataFrame) -> DataFrame:
+        grouped = stream.withWatermark("ts", "1 second").groupBy(F.window("ts", f"{size} seconds"), "country")
+        return grouped.agg(F.count("*").alias("n"), F.sum("amount").alias("total"))
+
+    return made

@@ -1,0 +1,83 @@
+"""Answers one query between two topics with a pond or with plain Spark; see `over_kafka.py` and `meter.py`.
+
+Its argument is a file of JSON: `engine`, `servers`, `workload`, `seconds`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import here  # noqa: F401
+from feeder import COLUMNS
+from over_kafka import POND
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from settings import CORES, HEAP, SPARK, SPARK_STATE
+
+from millpond import Pond, spark_session
+from millpond.spark.jars import connector
+
+
+def main(path: Path) -> None:
+    """Run until the time is over."""
+    asked = json.loads(path.read_text())
+    (_pond if asked["engine"] == "millpond" else _spark)(asked, path.parent)
+    print('@{"mark": "end"}', flush=True)
+
+
+def _pond(asked: dict[str, Any], folder: Path) -> None:
+    known = folder / "connections.json"
+    known.write_text(json.dumps({"local": {"servers": asked["servers"]}}))
+    os.environ["MILLPOND_CONNECTIONS"] = str(known)
+    select, emit = POND[asked["workload"]]
+    spark = spark_session(f"local[{CORES}]", driver_memory=HEAP)
+    with Pond(spark, folder / "pond") as pond:
+        pond.load(
+            f"CREATE TABLE visits ({COLUMNS}) USING kafka"
+            " OPTIONS (subscribe 'visits', format 'csv', startingOffsets 'earliest');\n"
+            f"CREATE STREAMING TABLE answer USING kafka TBLPROPERTIES ('topic' = 'answers', 'emit' = '{emit}')"
+            f" AS {select};"
+        )
+        pond.open()
+        threading.Timer(asked["seconds"], pond.stop).start()
+        print('@{"mark": "begin"}', flush=True)
+        pond.run(once=False)
+
+
+def _spark(asked: dict[str, Any], folder: Path) -> None:
+    builder = SparkSession.builder.master(f"local[{CORES}]").config("spark.driver.memory", HEAP)
+    jars = ",".join(map(str, connector()))
+    for name, value in {**SPARK, **SPARK_STATE["memory"], "spark.jars": jars}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    options = {"kafka.bootstrap.servers": asked["servers"], "subscribe": "visits", "startingOffsets": "earliest"}
+    lines = spark.readStream.format("kafka").options(**options).load()
+    visits = lines.select(F.from_csv(F.col("value").cast("string"), COLUMNS).alias("v")).select("v.*")
+    rows, mode = _answer(visits.withWatermark("ts", "0 seconds"), asked["workload"])
+    writer = rows.select(F.to_json(F.struct("*")).alias("value")).writeStream.format("kafka").outputMode(mode)
+    writer = writer.option("kafka.bootstrap.servers", asked["servers"]).option("topic", "answers")
+    print('@{"mark": "begin"}', flush=True)
+    running = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+    running.awaitTermination(asked["seconds"])
+    running.stop()
+
+
+def _answer(visits: DataFrame, workload: str) -> tuple[DataFrame, str]:
+    if workload == "identity":
+        return visits, "append"
+    if workload == "repartition":
+        return visits.repartition(CORES), "append"
+    counts = [F.count("*").alias("n"), F.max("made").alias("made")]
+    if workload == "wordcount":
+        return visits.groupBy("ip").agg(*counts), "update"
+    return visits.groupBy(F.window("ts", "10 seconds"), "ip").agg(*counts), "append"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

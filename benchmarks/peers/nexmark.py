@@ -1,0 +1,191 @@
+"""Nexmark against Flink SQL: each query alone, then all of them together, in one run.
+
+    python benchmarks/peers/nexmark.py [--minutes 15] [--queries q0,q5,…] [--small]
+
+Events are those of `nexmark_events.py`, queries those of `nexmark_queries.py`, where it also says which are missing and
+why. Both engines read the same Parquet files (Flink each kind's events in one file, those of bids in two, each in order
+of time), drop the rows, and keep their state as in `settings.py`; how cells are measured says `queries.py`. "All" is
+one pond, and one statement set of Flink. That the pond's rows are those of DuckDB is a test
+(`tests/benchmarks/test_nexmark.py`). `vs_flink_Q`: events/s of Millpond over those of Flink, heap state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import here  # noqa: F401
+import pyarrow as pa
+import pyarrow.parquet as pq
+from compared import leave
+from install import environment
+from meter import Failed, Measured, measured
+from nexmark_events import SCHEMAS, write
+from nexmark_queries import QUERIES, flink_pass, flink_tables, streams
+from results import FOLDER
+from settings import FLINK, FLINK_STATE
+
+ALL = "all"
+START_SECONDS = 20
+
+
+class Sample(NamedTuple):
+    """How much: events in all, files of each kind."""
+
+    events: int
+    files: int
+
+
+LARGE, SMALL = Sample(4_000_000, 8), Sample(50_000, 2)
+
+
+class Cell(NamedTuple):
+    """What a cell measured; `share` of the sample."""
+
+    query: str
+    engine: str
+    events_s: float
+    share: float
+    cpu_us: float
+    peak_mb: float
+
+
+def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str, float]:
+    """Run everything and print it; returns the figures of the last line."""
+    parser = argparse.ArgumentParser(description="Nexmark against Flink SQL.")
+    parser.add_argument("--minutes", type=float, default=15.0, help="about how long everything may take")
+    parser.add_argument("--queries", type=lambda text: text.split(","), default=[*QUERIES, ALL])
+    parser.add_argument("--engines", type=lambda text: text.split(","), default=["millpond", "flink"])
+    parser.add_argument("--small", action="store_true", help="50,000 events, to see that it works")
+    asked = parser.parse_args(argv)
+    size = SMALL if asked.small else LARGE
+    seconds = (asked.minutes * 60 / (len(asked.queries) * len(asked.engines)) - START_SECONDS) / 1.35
+    if seconds < 1:
+        raise SystemExit("That leaves no time for a cell: more --minutes, fewer --queries.")
+    folder = Path(tempfile.gettempdir()) / f"millpond-nexmark-{size.events}-{size.files}"
+    source, cells = write(folder, *size), []
+    with tempfile.TemporaryDirectory(prefix="millpond-nexmark-") as scratch:
+        for query in asked.queries:
+            for engine in asked.engines:
+                try:
+                    cells.append(run(query, engine, source, size, seconds, Path(scratch)))
+                except Failed as failure:
+                    print(f"{engine}, {query}: failed\n{failure}", file=sys.stderr, flush=True)
+                    continue
+                print(_line(cells[-1]), flush=True)
+    print("\n" + table(cells))
+    found = figures(cells)
+    leave("nexmark", found, None if asked.small else results)
+    return found
+
+
+def run(query: str, engine: str, source: Path, size: Sample, seconds: float, work: Path) -> Cell:
+    """One cell: a first pass over all of it, for a third of the time, warms the engine."""
+    names = list(QUERIES) if query == ALL else [query]
+    limits = (seconds / 3, seconds)
+    asked: dict[str, Any]
+    if engine == "millpond":
+        there = environment("pond")
+        asked = {"passes": [pond_pass(names, source, limit) for limit in limits]}
+    else:
+        there = environment("flink")
+        tables = flink_tables({kind: str(one_file(source, kind)) for kind in SCHEMAS}, SCHEMAS)
+        options = {**FLINK, **FLINK_STATE["heap"], "execution.checkpointing.dir": f"file://{work}/checkpoints"}
+        asked = {"options": options, "jars": [f"file://{jar}" for jar in there.jars]}
+        asked["passes"] = [flink_pass(names, tables, limit) for limit in limits]
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        spec = Path(folder) / "spec.json"
+        spec.write_text(json.dumps(asked))
+        program = Path(__file__).with_name("pond_child.py" if engine == "millpond" else "flink_child.py")
+        found = measured([str(there.python), "-u", str(program), str(spec)], there.variables)
+    return _cell(query, engine, names, size, found)
+
+
+def pond_pass(names: Sequence[str], source: Path, seconds: float) -> dict[str, Any]:
+    """A pass of a pond that answers some queries together."""
+    asked = {}
+    for query in (QUERIES[name] for name in names):
+        for name, text in query.pond.items():
+            asked[name] = (text, "update" if query.total else "final")
+    return {"text": streams(str(source), SCHEMAS), "queries": asked, "seconds": seconds}
+
+
+def one_file(source: Path, kind: str) -> Path:
+    """The events of a kind in as many files as Flink can read side by side in order of time: bids in two, else one."""
+    parts = 2 if kind == "bid" else 1
+    folder = source / f"{kind}-in-{parts}"
+    if not (folder / "_DONE").exists():
+        folder.mkdir(exist_ok=True)
+        whole = pa.concat_tables(pq.read_table(path) for path in sorted((source / kind).glob("*.parquet")))
+        for part in range(parts):
+            rows = whole.take(pa.array(range(part, len(whole), parts)))
+            pq.write_table(rows, folder / f"part-{part}.parquet", row_group_size=1 << 17)
+        (folder / "_DONE").touch()
+    return folder
+
+
+def _cell(query: str, engine: str, names: Sequence[str], size: Sample, found: Measured) -> Cell:
+    told = found.told[-1]
+    read = sum(SHARES[kind] for kind in kinds(names)) * size.events
+    # bids are read once more where another column is their time
+    twice = SHARES["bid"] * size.events if len(names) > 1 and "q12" in names else 0
+    events = read if told["whole"] else told["events"] * read / (read + twice)
+    return Cell(query, engine, events / found.seconds, events / read, found.cpu / max(1, events) * 1e6, found.peak_mb)
+
+
+SHARES: Mapping[str, float] = {"person": 0.02, "auction": 0.06, "bid": 0.92}
+
+
+def kinds(names: Sequence[str]) -> set[str]:
+    """The kinds of events that some queries read."""
+    texts = " ".join(text for name in names for text in QUERIES[name].pond.values())
+    return {kind for kind in SCHEMAS if f"STREAM {kind}" in texts}
+
+
+def _line(cell: Cell) -> str:
+    return (
+        f"{cell.query:4} {cell.engine:9} {cell.events_s / 1e3:9.1f} k events/s  {cell.share:6.1%} of the sample"
+        f"  {cell.cpu_us:7.1f} us CPU/event  {cell.peak_mb:6.0f} MB"
+    )
+
+
+def table(cells: Sequence[Cell]) -> str:
+    """Markdown: a row per query."""
+    lines = [
+        "| query | Millpond, events/s | Flink, events/s | ratio | CPU µs/event | | peak MB | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    by = {(cell.query, cell.engine): cell for cell in cells}
+    for query in dict.fromkeys(cell.query for cell in cells):
+        ours, theirs = by.get((query, "millpond")), by.get((query, "flink"))
+        ratio = f"{ours.events_s / theirs.events_s:.2f}" if ours and theirs else ""
+        pairs = [
+            [form.format(value(cell)) if cell else "" for cell in (ours, theirs)]
+            for form, value in (
+                ("{:,.0f} k", lambda cell: cell.events_s / 1e3),
+                ("{:.1f}", lambda cell: cell.cpu_us),
+                ("{:,.0f}", lambda cell: cell.peak_mb),
+            )
+        ]
+        lines.append("| " + " | ".join([query, *pairs[0], ratio, *pairs[1], *pairs[2]]) + " |")
+    return "\n".join(lines)
+
+
+def figures(cells: Sequence[Cell]) -> dict[str, float]:
+    """Ratios, and events/s of each cell."""
+    rates = {(cell.query, cell.engine): cell.events_s for cell in cells}
+    found = {
+        f"vs_flink_{query}": round(rate / rates[query, "flink"], 3)
+        for (query, engine), rate in rates.items()
+        if engine == "millpond" and (query, "flink") in rates
+    }
+    return found | {f"{engine}_{query}_events_s": round(rate) for (query, engine), rate in rates.items()}
+
+
+if __name__ == "__main__":
+    main()

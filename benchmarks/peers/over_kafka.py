@@ -1,0 +1,290 @@
+"""Latency over Kafka, from the moment a record was due to the moment a reader of committed records has its result.
+
+    python benchmarks/peers/over_kafka.py [--rates 20000,100000] [--seconds 300] [--workloads identity,…] [--small]
+
+The streaming workloads of HiBench, each answered by a pond, plain Spark (micro-batches one after another) and Flink SQL
+(checkpoint each second, since exactly-once results are seen at checkpoints): *identity* (records go on as they are),
+*repartition* (after a shuffle; a pond's rows have one in any case, SQL of Flink has no word for it), *wordcount*
+(records per visitor so far, told anew), *fixwindow* (records per visitor in ten seconds; latency from their end). As
+HiBench does, latency is measured at the topic of results: a reader in this program, `read_committed`, compares the time
+with the newest `made` that a result tells. Plain Spark's sink knows no transactions, so its results may come twice.
+
+Broker, feeder, reader and engine share the machine. What was made in the first fifth of the time is warm-up. An engine
+that falls behind shows as latency: nobody waits for it, and `answered` is the part of the last fifth's records (or
+windows) that had a result at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import here  # noqa: F401
+import numpy as np
+import numpy.typing as npt
+from compared import leave
+from confluent_kafka import Consumer
+from feeder import COLUMNS, PARTITIONS
+from install import environment
+from meter import Failed, Measured, measured
+from results import FOLDER
+from settings import FLINK, FLINK_STATE
+
+from millpond.testing.kafka_server import KafkaServer
+
+ENGINES = ("millpond", "spark", "flink")
+WORKLOADS = ("identity", "repartition", "wordcount", "fixwindow")
+_ALL = "made, ip, url, revenue, agent, country, word, seconds"
+_STREAM = "STREAM visits WATERMARK ts DELAY OF INTERVAL 0 SECONDS"
+_IDENTITY = (f"SELECT {_ALL} FROM STREAM visits", "final")
+POND = {
+    "identity": _IDENTITY,
+    "repartition": _IDENTITY,
+    "wordcount": (f"SELECT ip, count(*) AS n, max(made) AS made FROM {_STREAM} GROUP BY ip", "update"),
+    "fixwindow": (
+        f"SELECT ip, window(ts, '10 seconds') AS w, count(*) AS n, max(made) AS made FROM {_STREAM}"
+        " GROUP BY ip, window(ts, '10 seconds')",
+        "final",
+    ),
+}
+"""What a pond is asked, and how rows leave."""
+
+_MADE = re.compile(rb'"made":\s*(\d+)')
+_WINDOW_MS = 10_000
+
+
+class Cell(NamedTuple):
+    """Milliseconds of latency, results seen, part of what was due at the end that was answered, and what it took."""
+
+    workload: str
+    rate: int
+    engine: str
+    p50: float
+    p99: float
+    p999: float
+    results: int
+    answered: float
+    cores: float
+    peak_mb: float
+
+
+def main(argv: Sequence[str] | None = None, results: Path = FOLDER) -> dict[str, float]:
+    """Run everything and print it; returns the figures of the last line."""
+    parser = argparse.ArgumentParser(description="Latency over Kafka.")
+    parser.add_argument("--rates", type=lambda text: tuple(map(int, text.split(","))), default=(20_000, 100_000))
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--workloads", type=lambda text: text.split(","), default=list(WORKLOADS))
+    parser.add_argument("--engines", type=lambda text: text.split(","), default=list(ENGINES))
+    parser.add_argument("--small", action="store_true", help="500 records a second for 30 seconds, to see it work")
+    asked = parser.parse_args(argv)
+    rates, seconds = ((500,), 30.0) if asked.small else (asked.rates, asked.seconds)
+    cells = []
+    for workload in asked.workloads:
+        for rate in rates:
+            for engine in asked.engines:
+                if (workload, engine) == ("repartition", "flink"):
+                    continue
+                try:
+                    cells.append(run(workload, rate, engine, seconds))
+                except Failed as failure:
+                    print(f"{engine}, {workload}: failed\n{failure}", file=sys.stderr, flush=True)
+                    continue
+                print(_line(cells[-1]), flush=True)
+    print("\n" + table(cells))
+    found = figures(cells)
+    leave("over_kafka", found, None if asked.small else results)
+    return found
+
+
+def run(workload: str, rate: int, engine: str, seconds: float) -> Cell:
+    """One cell, with a broker of its own."""
+    with (
+        tempfile.TemporaryDirectory(prefix="millpond-kafka-") as scratch,
+        KafkaServer(Path(scratch) / "kafka") as broker,
+    ):
+        for topic in ("visits", "answers"):
+            broker.create(topic, PARTITIONS)
+        program, asked = _program(engine, workload, broker.servers, seconds + 30, Path(scratch))
+        spec = Path(scratch) / "spec.json"
+        spec.write_text(json.dumps(asked))
+        there = environment("pond" if engine != "flink" else "flink")
+        reader = Reader(broker.servers)
+        reader.start()
+        feeding = _Feeding(broker.servers, rate, seconds)
+        found = measured(
+            [str(there.python), "-u", str(program), str(spec)], there.variables, patience=seconds + 300,
+            begun=feeding.start,
+        )  # fmt: skip
+        feeding.join()
+        reader.end()
+    return _cell(workload, rate, engine, seconds, reader, feeding.began_ms, found)
+
+
+def _program(engine: str, workload: str, servers: str, seconds: float, folder: Path) -> tuple[Path, dict[str, Any]]:
+    beside = Path(__file__).parent
+    if engine != "flink":
+        asked = {"engine": engine, "servers": servers, "workload": workload, "seconds": seconds}
+        return beside / "kafka_child.py", asked
+    options = {**FLINK, **FLINK_STATE["heap"], "execution.checkpointing.dir": f"file://{folder}/checkpoints"}
+    options["execution.checkpointing.interval"] = "1s"
+    options["table.exec.mini-batch.allow-latency"] = "100ms"
+    jars = [f"file://{jar}" for jar in environment("flink").jars]
+    one = {**flink_sql(workload, servers), "seconds": seconds}
+    return beside / "flink_child.py", {"options": options, "jars": jars, "passes": [one]}
+
+
+def flink_sql(workload: str, servers: str) -> dict[str, list[str]]:
+    """Two tables and a statement of Flink."""
+    source = COLUMNS.replace("ts TIMESTAMP", "ts STRING")
+    reads = (
+        f"CREATE TABLE visits ({source}, et AS TO_TIMESTAMP_LTZ(made, 3), WATERMARK FOR et AS et) WITH ("
+        f"'connector' = 'kafka', 'topic' = 'visits', 'properties.bootstrap.servers' = '{servers}',"
+        " 'scan.startup.mode' = 'earliest-offset', 'format' = 'csv')"
+    )
+    delivery = (
+        f"'topic' = 'answers', 'properties.bootstrap.servers' = '{servers}', 'properties.transaction.timeout.ms' ="
+        " '600000', 'sink.delivery-guarantee' = 'exactly-once', 'sink.transactional-id-prefix' = 'bench'"
+    )
+    if workload == "wordcount":
+        columns = "ip STRING, n BIGINT, made BIGINT, PRIMARY KEY (ip) NOT ENFORCED"
+        form = "'connector' = 'upsert-kafka', 'key.format' = 'json', 'value.format' = 'json'"
+        select = "SELECT ip, COUNT(*), MAX(made) FROM visits GROUP BY ip"
+    elif workload == "fixwindow":
+        columns, form = "ip STRING, n BIGINT, made BIGINT", "'connector' = 'kafka', 'format' = 'json'"
+        select = (
+            "SELECT ip, COUNT(*), MAX(made) FROM TUMBLE(TABLE visits, DESCRIPTOR(et), INTERVAL '10' SECOND)"
+            " GROUP BY ip, window_start, window_end"
+        )
+    else:
+        columns = source.replace("ts STRING, ", "")
+        form, select = "'connector' = 'kafka', 'format' = 'json'", f"SELECT {_ALL} FROM visits"
+    return {
+        "tables": [reads, f"CREATE TABLE answers ({columns}) WITH ({form}, {delivery})"],
+        "inserts": [f"INSERT INTO answers {select}"],
+    }
+
+
+class _Feeding:
+    """The feeder, a process of its own, started when the engine is ready."""
+
+    def __init__(self, servers: str, rate: int, seconds: float) -> None:
+        program = str(Path(__file__).with_name("feeder.py"))
+        self._command = [sys.executable, program, servers, "visits", str(rate), str(seconds)]
+        self._process: subprocess.Popen[str] | None = None
+        self.began_ms = 0.0
+
+    def start(self) -> None:
+        self.began_ms = time.time() * 1e3
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+
+    def join(self) -> None:
+        if self._process is None:
+            return
+        said, _ = self._process.communicate()
+        late = float(said.split()[-1]) if said.split() else 0.0
+        if late > 200:
+            print(f"the feeder was {late:.0f} ms late at worst: the offered load was not steady", file=sys.stderr)
+
+
+class Reader(threading.Thread):
+    """Reads results as they are committed, and notes when each came and what it tells."""
+
+    def __init__(self, servers: str) -> None:
+        super().__init__(daemon=True)
+        settings = {"group.id": "reader", "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
+        self._consumer = Consumer({"bootstrap.servers": servers, "fetch.wait.max.ms": 10, **settings})
+        self._ended = threading.Event()
+        self.made: list[int] = []
+        self.came: list[float] = []
+
+    def run(self) -> None:
+        self._consumer.subscribe(["answers"])
+        while not self._ended.is_set():
+            messages = self._consumer.consume(10_000, 0.05)
+            now = time.time() * 1e3
+            for message in messages:
+                value = message.value() if message.error() is None else None
+                found = _MADE.search(value) if value else None
+                if found is not None:
+                    self.made.append(int(found.group(1)))
+                    self.came.append(now)
+
+    def end(self) -> None:
+        """Stop, and let go of the broker."""
+        self._ended.set()
+        self.join()
+        self._consumer.close()
+
+
+def latencies(
+    made: Sequence[int], came: Sequence[float], began: float, seconds: float
+) -> tuple[npt.NDArray[np.float64], float]:
+    """Milliseconds of each result of a record that was made after the first fifth, and the part of the moments of the
+    last fifth (tenths of a second, or the windows in it) that any result tells.
+    """
+    told, seen = np.asarray(made, np.int64), np.asarray(came, np.float64)
+    inside = (told >= began + seconds * 200) & (told <= began + seconds * 1000)
+    last = told[inside & (told >= began + seconds * 800)]
+    step = _WINDOW_MS if len(told) and (told % _WINDOW_MS == 0).all() else 100
+    due = max(1, int(seconds * 200 // step))
+    return (seen - told)[inside], min(1.0, len(np.unique(last // step)) / due)
+
+
+def _cell(
+    workload: str, rate: int, engine: str, seconds: float, reader: Reader, began: float, found: Measured
+) -> Cell:
+    made = reader.made
+    if workload == "fixwindow":  # a result is due when its window ends
+        made = [(one // _WINDOW_MS + 1) * _WINDOW_MS for one in made]
+    late, answered = latencies(made, reader.came, began, seconds)
+    if not len(late):
+        raise Failed("no result came")
+    p50, p99, p999 = np.percentile(late, [50, 99, 99.9])
+    return Cell(
+        workload, rate, engine, p50, p99, p999, len(reader.made), answered, found.cpu / found.seconds, found.peak_mb
+    )
+
+
+def _line(cell: Cell) -> str:
+    return (
+        f"{cell.workload:12} {cell.rate:>7}/s {cell.engine:9} p50 {cell.p50:8.0f}  p99 {cell.p99:8.0f}  p99.9"
+        f" {cell.p999:8.0f} ms, {cell.results:,} results, {cell.answered:.0%} answered, {cell.cores:.2f} cores,"
+        f" {cell.peak_mb:,.0f} MB"
+    )
+
+
+def table(cells: Sequence[Cell]) -> str:
+    """Markdown: a row per workload, rate and engine."""
+    lines = [
+        "| workload | records/s | engine | p50 ms | p99 ms | p99.9 ms | answered | cores | peak MB |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for cell in cells:
+        lines.append(
+            f"| {cell.workload} | {cell.rate:,} | {cell.engine} | {cell.p50:,.0f} | {cell.p99:,.0f} | {cell.p999:,.0f}"
+            f" | {cell.answered:.0%} | {cell.cores:.2f} | {cell.peak_mb:,.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def figures(cells: Sequence[Cell]) -> dict[str, float]:
+    """Percentiles of each cell."""
+    found = {}
+    for cell in cells:
+        name = f"{cell.workload}_{cell.rate}_{cell.engine}"
+        found |= {f"{name}_p50_ms": round(cell.p50), f"{name}_p99_ms": round(cell.p99)}
+        found |= {f"{name}_p999_ms": round(cell.p999), f"{name}_answered": round(cell.answered, 3)}
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""The benchmarks of changes at their smallest: every kind of change is measured, and so is plain Spark."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import live_change
+import many_adds
+import pytest
+from live_change import Done, Made, Seen, told
+from live_load import Arrived
+from pyspark.sql import SparkSession
+
+
+def test_what_is_told_of_a_run() -> None:
+    every = [Done(n, n * 1.0, n + 0.5, 100 * (n + 1), 10, 20) for n in range(12)]
+    every[6] = Done(7, 6.5, 7.5, 700, 50, 20)  # the first after the change of record 6
+    epochs = [*every[:6], every[6], *(one._replace(n=one.n + 1, began=one.began + 0.5, ended=one.ended + 0.5)
+                                      for one in every[7:])]  # fmt: skip
+    arrived = [Arrived(one.began, one.events) for one in epochs]
+    seen = Seen(epochs, arrived, [Made("add", 5.9, 6.0, 6, 9.0)], [(0.0, 5.6), (9.0, 12.0)], 1.0)
+    found = told(seen, {"restart_s": 5.0, "repartition_s": 9.0})
+    assert found["effective_s_max"] == pytest.approx(0.5)
+    assert found["p99_ratio_max"] == pytest.approx(2.0, rel=0.02) and found["p99_ratio_all"] == found["p99_ratio_max"]
+    assert found["others_p99_ratio_max"] == pytest.approx(2.0, rel=0.02)
+    assert found["vs_restart_min"] == pytest.approx(5.0)  # a second longer between two commits
+
+
+@pytest.mark.slow
+def test_every_kind_of_change_is_measured(spark: SparkSession, tmp_path: Path) -> None:
+    figures = live_change.main(live_change.SMALL, tmp_path)
+    assert all(math.isfinite(value) and value > 0 for value in figures.values())
+    assert ET.parse(tmp_path / "live_change.svg").getroot().tag.endswith("svg")
+    assert (tmp_path / "live_change.json").exists()
+
+
+@pytest.mark.slow
+def test_queries_are_added_one_by_one(spark: SparkSession, tmp_path: Path) -> None:
+    figures = many_adds.main(8, tmp_path)
+    assert figures["log_bytes"] > 0 and figures["plan_last_ms"] < figures["add_last_ms"]

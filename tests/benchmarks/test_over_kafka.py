@@ -1,0 +1,49 @@
+"""Latency over Kafka: records, percentiles and statements, without a broker; Nexmark's table."""
+
+from __future__ import annotations
+
+import feeder
+import nexmark
+import numpy as np
+import over_kafka
+
+
+def test_a_record_has_a_value_for_each_column() -> None:
+    lines = feeder.tails(500)
+    assert {len(line.split(",")) + 2 for line in lines} == {len(feeder.COLUMNS.split(", "))}
+    assert 120 < np.mean([len(line) + 38 for line in lines]) < 220
+    assert len({line.split(",")[0] for line in feeder.tails()}) > 8_000
+
+
+def test_latencies_leave_the_first_fifth_out_and_tell_what_was_not_answered() -> None:
+    made = [1_000_000 + 100 * number for number in range(1_000)]
+    late, answered = over_kafka.latencies(made, [one + 50.0 for one in made], 1_000_000, 100.0)
+    assert (len(late), late.min(), late.max(), answered) == (800, 50.0, 50.0, 1.0)
+    late, answered = over_kafka.latencies(made[:900], [one + 50.0 for one in made[:900]], 1_000_000, 100.0)
+    assert (len(late), answered) == (700, 0.5)
+    ends = [1_000_000 + 10_000 * number for number in range(1, 11)]
+    late, answered = over_kafka.latencies(ends, [one + 900.0 for one in ends], 1_000_000, 100.0)
+    assert (late.max(), answered) == (900.0, 1.0)
+
+
+def test_flink_is_asked_every_workload_it_has_words_for() -> None:
+    for workload in ("identity", "wordcount", "fixwindow"):
+        asked = over_kafka.flink_sql(workload, "127.0.0.1:9092")
+        assert "exactly-once" in asked["tables"][1]
+        assert asked["inserts"][0].startswith("INSERT INTO answers SELECT ")
+
+
+def test_nexmarks_cells_become_a_table() -> None:
+    cells = [
+        nexmark.Cell("q5", "millpond", 400_000.0, 1.0, 5.0, 1_500.0),
+        nexmark.Cell("q5", "flink", 200_000.0, 1.0, 9.0, 2_500.0),
+        nexmark.Cell("q8", "millpond", 100_000.0, 1.0, 5.0, 1_500.0),
+    ]
+    lines = nexmark.table(cells).splitlines()
+    assert lines[2] == "| q5 | 400 k | 200 k | 2.00 | 5.0 | 9.0 | 1,500 | 2,500 |"
+    assert lines[3] == "| q8 | 100 k |  |  | 5.0 |  | 1,500 |  |"
+    assert nexmark.figures(cells)["vs_flink_q5"] == 2.0
+    assert nexmark.kinds(["q8"]) == {"person", "auction"} and nexmark.kinds(["q7"]) == {"bid"}
+    asked = nexmark.pond_pass(["q5", "q15"], nexmark.Path("/in"), 1.0)
+    assert list(asked["queries"]) == ["q5_counts", "q5_most", "q5", "q15"]
+    assert asked["queries"]["q15"][1] == "update"
