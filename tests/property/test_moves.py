@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from millpond.errors import CorruptError
 from millpond.log.manifest import Manifest
+from millpond.log.records import STATE
 from millpond.model.changes import Scale
 from millpond.model.expressions import Column
 from millpond.model.join import KINDS, Join, Side, Within
@@ -31,9 +32,8 @@ from millpond.plan.chain import chained_stream
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.rescale import owned_by
 from millpond.runtime import fold
-from millpond.runtime.epoch import group_state, maps
-from millpond.runtime.generations import read_section
-from millpond.runtime.moved import STATE
+from millpond.runtime.epoch import group_state, map_asked, maps
+from millpond.runtime.generations import left_slots, read_section
 from millpond.state.delta import Files
 from millpond.state.keys import texts_of
 from millpond.testing.answers import Answers, Run, dealt
@@ -73,10 +73,13 @@ def played(
     these records and epochs.
     """
     dice, deal, drivers = random.Random(f"{seed} moves"), dealt(seed), count()
+    step_bytes = dice.choice((1, 2_000, 10_000, 1 << 25))
 
     def started() -> Run:
         token = f"driver-{next(drivers)}"  # of its own: it claims the log
-        return Run(folder, queries, instances, buckets, token=token, **more)  # type: ignore[arg-type]
+        run = Run(folder, queries, instances, buckets, token=token, **more)  # type: ignore[arg-type]
+        run.pond.setting = run.pond.setting._replace(step_bytes=step_bytes)
+        return run
 
     def moved(run: Run) -> Run:
         while moving and dice.random() < 0.6:
@@ -95,6 +98,8 @@ def played(
     run = started()
     for rows in case.epochs:
         run, parts = moved(run), deal(rows)
+        if dice.random() < 0.8:
+            run.pond.step()
         dies = dice.choice([None] * 6 + ["before", "after"]) if moving else None
         run = started() if dice.random() < 0.2 else run
         if dies is not None:
@@ -119,17 +124,21 @@ def check(case: Case, found: Answers, drained: bool = True) -> int:
 
 
 def state_is_where_the_map_says(run: Run) -> None:
-    """Every key is in the dictionary of the instance that owns its bucket, and in no other."""
+    """Every key is in the dictionary of the instance that owns its bucket; elsewhere it has left."""
     setting, files = run.pond.setting, Files(Path(run.pond.setting.folder))
     lies = maps(setting, run.pond.manifest)[0]
     owners, state = np.array(lies.owners), [one for one in run.pond.manifest.sections.values() if one.kind in STATE]
     assert all(section.instance < lies.instances for section in state)
     for group in setting.plan.groups:
         for instance in range(lies.instances):
-            for place in group_state(run.pond.manifest, instance, group).keys:
+            state = group_state(run.pond.manifest, instance, group)
+            held = [np.zeros(0, bool)]
+            for place in state.keys:
                 section = read_section(files, place)
                 texts = texts_of(section.columns[: len(group.keys)], section.num_rows)
-                assert (owners[buckets_of(slots_of(texts), len(owners))] == instance).all()
+                held.append(owners[buckets_of(slots_of(texts), len(owners))] == instance)
+            gone = left_slots(files, state)
+            assert np.delete(np.concatenate(held), [] if gone is None else gone).all()
 
 
 def mixed(case: Case, seed: int) -> Case:
@@ -224,6 +233,38 @@ def test_rows_that_change_joins_and_chains_are_those_of_a_pond_that_stays(
 
 def kinds(manifest: Manifest, instance: int) -> set[str]:
     return {section.kind for section in manifest.sections.values() if section.instance == instance}
+
+
+def test_many_buckets_move_in_steps_and_what_stays_is_not_touched(tmp_path: Path) -> None:
+    case, base = random_case(3, 400, 1, epochs=24), next(one for one in others(3)[0] if isinstance(one, Query))
+    queries = [replace(base, window=Sliding(3600 * SECOND, 3600 * SECOND))]
+    run = Run(tmp_path, queries, 2, 16)
+    run.pond.setting = run.pond.setting._replace(step_bytes=1)
+    run.epoch([[row for rows in case.epochs[:8] for row in rows]])
+    before = {one.id: one for one in run.pond.manifest.sections.values() if one.kind == "segment"}
+    pond = Pond(run.pond.spec, run.pond.manifest)
+    asked = run.pond.change(owned_by(pond, rescaled(maps(run.pond.setting, run.pond.manifest)[1].owners, 3), 3))
+    ways, moves = [], []
+    for rows in case.epochs[8:]:
+        run.pond.step()
+        was, now = maps(run.pond.setting, run.pond.manifest)
+        moves.append(sum(old != new for old, new in zip(was.owners, now.owners, strict=True)))
+        ways.append(now.instances)
+        run.epoch([rows])
+    assert moves == [1] * 5 + [0] * (len(moves) - 5), "a bucket at a time, until all are there"
+    assert {*ways} == {3} and not run.pond.step() and map_asked(run.pond.setting, run.pond.manifest).number == asked
+    live = run.pond.manifest.sections
+    written = [one for one in live.values() if one.kind == "segment" and one.instance < 2 and one.n > asked]
+    least = min(one.rows for one in before.values())
+    assert written and all(one.rows < least for one in written if not one.info["level"])
+    run.pond.drain()
+    kept = Run(tmp_path / "kept", queries, 2, 16)
+    kept.epoch([[row for rows in case.epochs[:8] for row in rows]])
+    for rows in case.epochs[8:]:
+        kept.epoch([rows])
+    kept.pond.drain()
+    rows_of = [sorted(repr(canonical(row)) for row in one.answers().rows["base"]) for one in (run, kept)]
+    assert rows_of[0] == rows_of[1] and rows_of[0]
 
 
 def test_state_moves_once_and_leaves_nothing_behind(tmp_path: Path) -> None:

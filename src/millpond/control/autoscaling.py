@@ -17,7 +17,7 @@ from millpond.log.records import EpochRecord, decode
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import Owners
 from millpond.placement.autoscale import Decision, Memory, Observed, Policy, balanced, decide
-from millpond.placement.moves import maps_in
+from millpond.placement.moves import asked_map_in, maps_in
 from millpond.reconfigure.apply import plan_of
 from millpond.runtime.loads import bucket_loads
 from millpond.runtime.tasks import WHOLE_POND
@@ -96,7 +96,7 @@ class Autoscaler:
 
 def better_owners(spec: PondSpec, manifest: Manifest, folder: Path, policy: Policy) -> Owners | None:
     """Owners that share the load of the last epoch more evenly; None: no move of a bucket helps."""
-    lies, now = maps_in(spec, manifest)
+    lies, now = maps_in(spec, manifest)[0], asked_map_in(spec, manifest)
     loads = bucket_loads(plan_of(spec), manifest, folder, lies.instances, spec.buckets)
     owners = balanced(now.owners, loads, now.instances, policy.skew)
     return owners if owners != now.owners else None
@@ -134,7 +134,7 @@ def advice(folder: Path, policy: Policy, stretch_us: int = 6 * LOOK_EVERY_US) ->
     for _ in range(policy.steady):
         decision, memory = decide(policy, memory, seen)
     owners = better_owners(spec, truth.manifest, folder, policy) if decision.balance else None
-    before = maps_in(spec, truth.manifest)[1].owners
+    before = asked_map_in(spec, truth.manifest).owners
     moved = sum(old != new for old, new in zip(before, owners or before, strict=True))
     return Advice(
         seen.instances, seen.utilisation, seen.skew, len(records) - 1, seen.wall_us / 1e6, decision.instances,

@@ -29,7 +29,11 @@ _LENGTH = struct.Struct("<I")
 _HEADER_START = len(MAGIC) + _LENGTH.size
 _CHECKSUM_BYTES = 32
 
-SectionKind = Literal["segment", "keys", "events", "tallies", "rows", "late", "dead"]
+SectionKind = Literal["segment", "keys", "left", "events", "tallies", "rows", "late", "dead"]
+
+STATE: tuple[SectionKind, ...] = ("keys", "left", "segment", "events", "tallies")
+"""The kinds of sections that state is made of; rows stay where they were written."""
+
 Offsets = dict[str, str]
 """Stream name -> the JSON text of its Spark offset."""
 

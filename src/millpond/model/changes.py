@@ -13,11 +13,13 @@ class MapChange(msgspec.Struct, frozen=True, tag_field="kind", tag="map"):
     """Which instance owns which bucket from the next epoch on: all runs (instance, how many), and why for people.
 
     `instances`: how many there are; UNSET: as many as the pond was made with. A claim ends it if no epoch has followed.
+    `towards`: it is a step on the way to the map of this record.
     """
 
     owned: tuple[tuple[int, int], ...]
     why: str
     instances: int | msgspec.UnsetType = msgspec.UNSET
+    towards: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Scale(msgspec.Struct, frozen=True, tag_field="kind", tag="scale", omit_defaults=True):

@@ -9,7 +9,7 @@ ends the old, and says of which map it is. So all state lies by the map of the l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -40,22 +40,52 @@ def bucket_maps(
     Raises:
         CorruptError: a stored map is not one of these buckets and instances.
     """
+    every = _every(manifest, scaled)
+    return (
+        _map_of(every, manifest.map, born, instances),
+        _map_of(every, max(every, default=0), born, instances),
+    )  # fmt: skip
+
+
+def asked_map(born: Owners, instances: int, manifest: Manifest, scaled: Sequence[Scaled] = ()) -> BucketMap:
+    """The map that was asked for last: the one for the next epoch, or that to which it is a step.
+
+    Raises:
+        CorruptError: a stored map is not one of these buckets and instances.
+    """
+    every = _every(manifest, scaled)
+    number = max(every, default=0)
+    change = every.get(number)
+    if isinstance(change, MapChange) and not isinstance(change.towards, msgspec.UnsetType) and change.towards in every:
+        number = change.towards
+    return _map_of(every, number, born, instances)
+
+
+_Maps: TypeAlias = "Mapping[int, MapChange | Scale | Scaled]"
+
+
+def _every(manifest: Manifest, scaled: Sequence[Scaled]) -> _Maps:
     changes = {one.n: change for one in manifest.changes if (change := map_change_in(one.change)) is not None}
-    every: dict[int, MapChange | Scale | Scaled] = {one.n: one for one in scaled} | changes
+    asked: dict[int, MapChange | Scale | Scaled] = {one.n: one for one in scaled}
+    return asked | changes
 
-    def map_of(number: int) -> BucketMap:
-        if number not in every:
-            return BucketMap(0, born, instances)
-        change = every[number]
-        count = instances if isinstance(change.instances, msgspec.UnsetType) else change.instances
-        return BucketMap(number, owners_of_runs(change.owned, len(born), count), count)
 
-    return map_of(manifest.map), map_of(max(every, default=0))
+def _map_of(every: _Maps, number: int, born: Owners, instances: int) -> BucketMap:
+    if number not in every:
+        return BucketMap(0, born, instances)
+    change = every[number]
+    count = instances if isinstance(change.instances, msgspec.UnsetType) else change.instances
+    return BucketMap(number, owners_of_runs(change.owned, len(born), count), count)
 
 
 def maps_in(spec: PondSpec, manifest: Manifest) -> tuple[BucketMap, BucketMap]:
-    """The same of a pond that was asked `spec`."""
+    """The two maps of a pond that was asked `spec`."""
     return bucket_maps(owners_in(spec), spec.instances, manifest, spec.left.scaled)
+
+
+def asked_map_in(spec: PondSpec, manifest: Manifest) -> BucketMap:
+    """The same of a pond that was asked `spec`."""
+    return asked_map(owners_in(spec), spec.instances, manifest, spec.left.scaled)
 
 
 def claimed_map(spec: PondSpec, manifest: Manifest) -> BucketMap:

@@ -10,7 +10,7 @@ import msgspec
 
 from millpond.log.manifest import Manifest
 from millpond.log.protocol import Run
-from millpond.log.records import ChangeRecord
+from millpond.log.records import STATE, ChangeRecord
 from millpond.model.selection import Selection
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import Owners
@@ -43,9 +43,6 @@ def is_read(setting: Setting) -> bool:
         if not needed <= have.get(stream.name, set()):
             return False
     return True
-
-
-_STATE = ("segment", "keys", "events", "tallies")
 
 
 def plan_of(spec: PondSpec) -> Plan:
@@ -135,4 +132,4 @@ def orphaned(plan: Plan, manifest: Manifest) -> tuple[str, ...]:
     """The live sections of state that neither a group nor a side of a join reads, nor a stream retains."""
     kept = {group.id for group in plan.groups} | {log.id for log in plan.joins.logs} | {one.id for one in plan.retained}
     sections = manifest.sections.values()
-    return tuple(section.id for section in sections if section.kind in _STATE and section.group not in kept)
+    return tuple(section.id for section in sections if section.kind in STATE and section.group not in kept)

@@ -9,15 +9,16 @@ import msgspec
 
 from millpond.errors import ChangeRefused
 from millpond.log.manifest import Manifest
+from millpond.log.records import STATE
 from millpond.model.changes import Scale
 from millpond.placement.alignment import Owners, realigned
-from millpond.placement.moves import BucketMap, maps_in
+from millpond.placement.moves import BucketMap, asked_map_in, maps_in
 from millpond.placement.rescale import rescaled
 from millpond.placement.runs import of_runs, runs_of
 from millpond.plan.plan import Plan
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.apply import plan_of
-from millpond.runtime.moved import STATE, dealt_logs, moving
+from millpond.runtime.moved import dealt_logs, moving
 
 
 def scale(pond: Pond, instances: int, shards: Sequence[str] = (), who: str = "", why: str = "asked") -> Scale:
@@ -32,7 +33,7 @@ def scale(pond: Pond, instances: int, shards: Sequence[str] = (), who: str = "",
         raise ChangeRefused(
             f"{instances} instances cannot share {pond.spec.buckets} buckets.", f"Use 1 to {pond.spec.buckets}."
         )
-    if instances == now.instances:
+    if instances == asked_map_in(pond.spec, pond.manifest).instances:
         raise ChangeRefused(f"The pond has {instances} instances already.", "Nothing is left to do.")
     owners = rescaled(now.owners, instances)
     return owned_by(pond, realigned(owners, shards, instances) if shards else owners, instances, who, why)

@@ -11,10 +11,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from millpond.log.manifest import LiveSection, Manifest
+from millpond.log.records import STATE
 from millpond.plan.plan import GroupPlan, Plan, QueryPlan
 from millpond.plan.tallies import keeps_tallies
 from millpond.runtime.holistic import needs_events
-from millpond.runtime.moved import STATE
 from millpond.runtime.tasks import GROUP_US, WHOLE_POND
 
 _ONE = 1 << 40

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,15 +11,16 @@ import msgspec
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.port import numbered_name
 from millpond.log.protocol import Run
-from millpond.log.records import ChangeRecord, EpochRecord, Fates, Offsets, Receipt
+from millpond.log.records import STATE, ChangeRecord, EpochRecord, Fates, Offsets, Receipt
 from millpond.model.changed import Scaled
 from millpond.model.changes import MapChange, change_to_json
 from millpond.model.expressions import Literal
 from millpond.model.stream import Stream
 from millpond.model.windows import RUNNING
 from millpond.placement.alignment import Owners
-from millpond.placement.moves import BucketMap, bucket_maps, sources
+from millpond.placement.moves import BucketMap, asked_map, bucket_maps, sources
 from millpond.placement.runs import runs_of
+from millpond.placement.steps import Step, step
 from millpond.plan.chain import drained_at, feeds, halted, last_row_us, levels
 from millpond.plan.feeds import Fed
 from millpond.plan.join import SideLog, last_final_us
@@ -32,10 +34,11 @@ from millpond.runtime.horizon import events_needed_from, slices_needed_from
 from millpond.runtime.joins import joins_need_from
 from millpond.runtime.lateness import ANY_PARTITION, advanced
 from millpond.runtime.layout import ReadLayout
-from millpond.runtime.moved import STATE, dealt_logs, moving
+from millpond.runtime.moved import dealt_logs, moving
 from millpond.runtime.packet import SourceFates
 from millpond.runtime.recalled import recalled_events
 from millpond.runtime.retained import kept_from
+from millpond.runtime.taken_over import stays
 from millpond.runtime.tallies import tallies_needed_from
 from millpond.runtime.tasks import FoldTask, GatherTask, GroupState, SectionPlace, TimeLine, Watermark
 
@@ -51,6 +54,7 @@ class Setting(NamedTuple):
     `parameters`: the constants in force; HAVING and outputs of the plan have them already; `recalled`: versions
     that begin with retained events: the record of the change, and from when on; `fed`: parameters that rows give
     values to, whose constants the log has.
+    `step_bytes`: see `next_step`.
     """
 
     pond: str
@@ -67,6 +71,7 @@ class Setting(NamedTuple):
     recalled: tuple[tuple[str, int, int], ...] = ()
     scaled: tuple[Scaled, ...] = ()
     fed: tuple[Fed, ...] = ()
+    step_bytes: int = 32 << 20
 
 
 class Batch(NamedTuple):
@@ -121,11 +126,53 @@ def maps(setting: Setting, manifest: Manifest) -> tuple[BucketMap, BucketMap]:
     return bucket_maps(setting.owners, setting.instances, manifest, setting.scaled)
 
 
+def map_asked(setting: Setting, manifest: Manifest) -> BucketMap:
+    """The map that was asked for last, to which that for the next epoch may be a step."""
+    return asked_map(setting.owners, setting.instances, manifest, setting.scaled)
+
+
 def map_record(setting: Setting, run: Run, writer: str, owners: Owners, why: str, at_us: int) -> ChangeRecord:
-    """The record by which buckets get other owners, from the next epoch on; there are as many instances as now."""
-    count = maps(setting, run.manifest)[1].instances
-    change = change_to_json(MapChange(runs_of(owners), why, msgspec.UNSET if count == setting.instances else count))
+    """The record by which buckets get other owners, from the next epoch on; there are as many instances as asked."""
+    return _map_record(setting, run, writer, owners, map_asked(setting, run.manifest).instances, why, at_us)
+
+
+def step_record(setting: Setting, run: Run, writer: str, found: Step, at_us: int) -> ChangeRecord:
+    """The record of a step towards another map."""
+    why = f"a step towards record {found.towards}"
+    return _map_record(setting, run, writer, found.owners, found.instances, why, at_us, found.towards)
+
+
+def _map_record(
+    setting: Setting, run: Run, writer: str, owners: Owners, instances: int, why: str, at_us: int,
+    towards: int | msgspec.UnsetType = msgspec.UNSET,
+) -> ChangeRecord:  # fmt: skip
+    count = msgspec.UNSET if instances == setting.instances else instances
+    change = change_to_json(MapChange(runs_of(owners), why, count, towards))
     return ChangeRecord(n=run.n, writer=writer, prev=run.prev, at=at_us, change=change)
+
+
+def next_step(setting: Setting, manifest: Manifest) -> Step | None:
+    """The step to record before the next epoch; None: there is none.
+
+    It moves `step_bytes`, or a 32nd of all state if that is more: each one passes over the state that stays. Where more
+    would be made anew by each step (see `taken_over.stays`), all goes at once.
+    """
+    (lies, now), asked = maps(setting, manifest), map_asked(setting, manifest)
+    if lies[1:] == asked[1:]:
+        return None
+    staying = {one.id: stays(one) for one in moving(setting.plan)}
+    held, anew = [0.0] * lies.instances, 0
+    for section in manifest.sections.values():
+        if section.kind in STATE and section.group in staying:
+            if staying[section.group]:
+                held[section.instance] += section.size
+            else:
+                anew += section.size
+    most = max(setting.step_bytes, sum(held) / 32)
+    if anew > most:
+        return None
+    owned = Counter(lies.owners)
+    return step(lies, now, asked, [held[owner] / owned[owner] for owner in lies.owners], most)
 
 
 def told_plan(setting: Setting, manifest: Manifest) -> Plan:
@@ -226,6 +273,7 @@ def group_state(manifest: Manifest, instance: int, group: GroupPlan | SideLog | 
         tuple(_place(section) for section in manifest.live(instance, group.id, "events")),
         tuple(_place(section) for section in segments if _number(section, "revisions")),
         tuple(_place(section) for section in manifest.live(instance, group.id, "tallies")),
+        tuple(_place(section) for section in manifest.live(instance, group.id, "left")),
     )
 
 
@@ -346,11 +394,20 @@ def assemble(
         receipts=tuple(receipts),
         counts=counts,
         fates=bounded(fates),
-        retired=retired(setting.plan, run.manifest, after, followed, task.sources, task.before != task.instances),
+        retired=retired(setting.plan, run.manifest, after, followed, _remade(task), task.before != task.instances),
         quarantined=_raised(receipts),
         fed=told,
     )
     return record, b"".join(bodies)
+
+
+def _remade(task: FoldTask) -> dict[int, set[str]]:
+    """Groups and logs whose state an instance has made anew, or that has nothing of them any more."""
+    every = moving(task.plan)
+    return {
+        instance: {one.id for one in every if instance not in task.owners or not stays(one)}
+        for instance in task.sources
+    }
 
 
 def _newest(receipts: Sequence[Receipt]) -> dict[str, dict[str, int]]:
@@ -390,15 +447,16 @@ def _raised(receipts: Sequence[Receipt]) -> dict[str, str]:
 
 
 def retired(
-    plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], followed: int, remade: Collection[int] = (),
-    again: bool = False,
+    plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], followed: int,
+    remade: Mapping[int, Collection[str]] | None = None, again: bool = False,
 ) -> tuple[str, ...]:  # fmt: skip
     """Sections that nobody needs any more: segments whose slices no open window holds, rows everybody has, and state
-    of instances that was `remade` as other buckets became theirs, or was dealt `again` to another number of them.
+    of instances that was `remade`, these groups of it, as other buckets became theirs, or was dealt `again` to another
+    number of them.
 
     Rows of served queries stay, so that a lost view can be made again; their late rows go.
     """
-    moved = {one.id for one in moving(plan)}
+    remade = remade or {}
     anew = {log.id for log in dealt_logs(plan)} if again else set()
     marks = {group.id: (group, after.get(group.stream, Watermark())) for group in plan.groups}
     horizons = {("segment", name): slices_needed_from(group, mark) for name, (group, mark) in marks.items()}
@@ -409,7 +467,7 @@ def retired(
     served = {query.query.name for group in plan.groups for query in group.queries if query.query.serve}
     gone = []
     for section in manifest.sections.values():
-        by_bucket = section.instance in remade and section.group in moved
+        by_bucket = section.group in remade.get(section.instance, ())
         if (by_bucket or section.group in anew) and section.kind in STATE:
             gone.append(section.id)
         elif section.kind in ("segment", "events", "tallies"):

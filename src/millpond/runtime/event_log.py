@@ -16,7 +16,7 @@ from millpond.log.records import SectionKind
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.generations import full_level, read_section, slots_now
+from millpond.runtime.generations import full_level, left_slots, read_section, slots_now
 from millpond.runtime.logged import column_types
 from millpond.runtime.tasks import GroupState, SectionPlace
 from millpond.state.delta import DeltaWriter
@@ -35,6 +35,10 @@ class GroupLog:
     ) -> None:
         self._files, self._group, self._log, self._state = files, group, log, state
         self._now = slots_now(keys)
+        self._here: Mask | None = None
+        if (left := left_slots(files, state)) is not None:
+            self._here = np.ones(sum(section.num_rows for section in keys), bool)
+            self._here[left] = False
         self._read: dict[str, Events] = {}
         self._fresh: list[Events] = []
 
@@ -62,6 +66,8 @@ class GroupLog:
                 events = events.take(events.slots < len(self._now))
                 slots = self._now[events.slots]
                 events = events._replace(slots=slots).take(slots >= 0)
+            if self._here is not None:
+                events = events.take(self._here[events.slots])
             if place.delays_us not in ((), self._group.delays_us):
                 classes = np.searchsorted(np.array(self._group.delays_us), np.array(place.delays_us))
                 events = events._replace(late_class=classes[events.late_class])

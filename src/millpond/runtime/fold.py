@@ -6,7 +6,7 @@ that is run again, anywhere, on packets in any order of arrival, gives the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -32,12 +32,21 @@ from millpond.runtime.dead_letters import write_dead_letters
 from millpond.runtime.deduplicated import decided
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.framed import Due, rows_of_events
-from millpond.runtime.generations import OPENING, attached, full_level, named_slots, read_section
+from millpond.runtime.generations import (
+    OPENING,
+    attached,
+    full_level,
+    left_slots,
+    named_slots,
+    read_section,
+    slots_section,
+    still_here,
+)
 from millpond.runtime.holistic import needs_events
 from millpond.runtime.horizon import events_needed_from, slices_needed_from
 from millpond.runtime.joins import fold_joins
 from millpond.runtime.late_rows import write_late_rows
-from millpond.runtime.lateness import advanced
+from millpond.runtime.lateness import marks_of
 from millpond.runtime.moved import moved_in
 from millpond.runtime.packet import GroupPart
 from millpond.runtime.ranges import rows_due
@@ -49,7 +58,7 @@ from millpond.runtime.session_changes import SessionChanges, added_up, corrected
 from millpond.runtime.sessions import AT_ONCE, Asked, Sessions, asked_of, closing, first_needed, needed_atoms
 from millpond.runtime.signed import signed_blocks
 from millpond.runtime.tallies import TallyLog, needs_tallies, tallies_needed_from
-from millpond.runtime.tasks import GROUP_US, WHOLE_POND, FoldTask, SectionPlace, TimeLine, Watermark
+from millpond.runtime.tasks import GROUP_US, WHOLE_POND, FoldTask, TimeLine, Watermark
 from millpond.runtime.tiles import Held, new_tiles
 from millpond.state.atoms import LAST, merge_atoms, some_atoms
 from millpond.state.cells import Cells, Piece, merge, piece_of
@@ -81,8 +90,8 @@ def fold(
     reasons: dict[str, str] = {}
     delta = DeltaWriter()
     files.fetch(task.files(instance))
-    task = moved_in(task, instance, files, delta)
-    marks = _marks(task, came.newest)
+    task = moved_in(task, instance, files, delta, FAN_IN)
+    marks = marks_of(task.lines, came.newest, task.drain_floor_us)
     for group in task.plan.groups:
         group_began = lap_us()
         folding = _GroupFold(task, instance, group, files, delta, counts, reasons)
@@ -106,18 +115,6 @@ def fold(
     return msgspec.structs.replace(receipt, fates=bounded(came.fates), reasons=reasons), body
 
 
-def _marks(task: FoldTask, newest: Mapping[str, Mapping[str, int]]) -> dict[str, tuple[Watermark, Watermark]]:
-    """The watermark of each stream before and after the epoch."""
-    marks = {}
-    for stream in {*task.lines, *newest, *task.drain_floor_us}:
-        line = task.lines.get(stream, TimeLine())
-        after = advanced(line, newest.get(stream, {}))
-        if stream in task.drain_floor_us:
-            after = Watermark(after.max_time_us, task.drain_floor_us[stream])
-        marks[stream] = line.mark, after
-    return marks
-
-
 class _GroupFold:
     """One group of one instance in one epoch."""
 
@@ -137,7 +134,8 @@ class _GroupFold:
         types = [arrow_type(key.type) for key in group.keys]
         cache = Path(task.cache) / task.pond / f"{group.id}-{instance}" if task.cache else None
         sections = [read_section(files, place) for place in self._state.keys]
-        self._keys = KeyDictionary(types, sections, cache)
+        self._left = left_slots(files, self._state)
+        self._keys = KeyDictionary(types, sections, cache, self._left)
         self._log = None if group.events is None else GroupLog(files, group, group.events, self._state, sections)
         self._tallies = TallyLog(files, group, self._state, sections) if group.tallies else None
         self._logs = [log for log in (self._log, self._tallies) if log is not None]
@@ -160,7 +158,7 @@ class _GroupFold:
         fresh = merge(pieces, max(len(self._keys), 1))
         if fresh.rows:
             self._write_segment(fresh, 0, ())
-        held = Held([cells for cells in [*self._old, fresh] if cells.rows], self._old_tiles)
+        held = Held(_filled([*self._old, fresh]), _filled(self._old_tiles))
         tiles = None if self._task.drained else new_tiles(self._group, held, before, after, len(self._keys))
         if tiles is not None:
             self._write_segment(tiles, 0, (), "tiles")
@@ -170,7 +168,9 @@ class _GroupFold:
         self._collected.write()
         horizon, events_from = slices_needed_from(self._group, after), events_needed_from(self._group, after)
         old = [*self._old, *self._old_tiles, *self._old_revisions]
-        expired = [horizon is not None and int(cells.slices.end_us.max()) <= horizon for cells in old]
+        expired = [
+            horizon is not None and (not cells.rows or int(cells.slices.end_us.max()) <= horizon) for cells in old
+        ]
         if self._roll([fresh] if tiles is None else [fresh, tiles], expired, events_from):
             return  # the snapshot waits for the next epoch: a segment is replaced once
         self._add_keys()
@@ -211,7 +211,7 @@ class _GroupFold:
         if rolled:
             return
         self._add_keys()
-        level = _full_level(places)
+        level = full_level(places, FAN_IN)
         if level is not None:
             kept = [cells for cells in live if cells.rows]
             chosen = [i for i, place in enumerate(places) if place.level == level]
@@ -224,7 +224,7 @@ class _GroupFold:
         """Replace FAN_IN segments of how often sessions were corrected by one; `ended`: which of them end here."""
         pairs = zip(self._state.revisions, self._old_revisions, ended, strict=True)
         going = [(place, cells) for place, cells, gone in pairs if not gone]
-        level = _full_level([place for place, _ in going])
+        level = full_level([place for place, _ in going], FAN_IN)
         if level is not None:
             chosen = [(place, cells) for place, cells in going if place.level == level]
             merged = added_up([piece_of(cells) for _, cells in chosen], until)
@@ -245,7 +245,7 @@ class _GroupFold:
             self._write_segment(merge(list(pieces.values()), size), 0, ())
         self._add_keys()
         self._snapshot(None)
-        level = _full_level(log.places)
+        level = full_level(log.places, FAN_IN)
         if level is None:
             return
         needed = needed_events(log, self._group, after)
@@ -304,7 +304,7 @@ class _GroupFold:
         if len(self._keys) > self._keys.committed:
             self._write_keys(self._keys.committed, len(self._keys), 0, ())
         places = self._state.keys
-        level = _full_level(places)
+        level = full_level(places, FAN_IN)
         if level is None:
             return
         bases = np.cumsum([0, *(place.rows for place in places)]).tolist()
@@ -320,7 +320,7 @@ class _GroupFold:
         Asked only where sections of keys would be merged: finding out is a pass over the slots of all live cells.
         """
         state, old = self._state, [*self._old, *self._old_tiles, *self._old_revisions]
-        if _full_level(state.keys) is None:
+        if full_level(state.keys, FAN_IN) is None:
             return False
         naming: list[Cells | Events] = [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)]
         alone = self._group.deduplicated is not None or len(self._group.celled) < len(self._group.queries)
@@ -329,7 +329,7 @@ class _GroupFold:
         named = named_slots(naming, len(self._keys))
         if 2 * len(named) > len(self._keys):
             return False
-        replaced = [place.id for place in state.keys]
+        replaced = [place.id for place in (*state.keys, *state.left)]
         for place, cells, gone in zip([*state.segments, *state.tiles, *state.revisions], old, expired, strict=True):
             if gone:
                 replaced.append(place.id)  # it names keys that end here, so it ends with them
@@ -342,6 +342,12 @@ class _GroupFold:
         data = to_bytes(self._keys.opening(named))
         info = {"base": 0, "level": OPENING, "generation": state.generation + 1}
         self._delta.add("keys", self._group.id, data, len(named), info, tuple(replaced))
+        here = self._keys.here(named)
+        if here is not None and not here.all():  # cells still name them
+            left = np.flatnonzero(~here)
+            self._delta.add(
+                "left", self._group.id, slots_section(left), len(left), {"generation": state.generation + 1}
+            )
         return True
 
     def _close(self, held: Held, fresh: Cells, before: Watermark, after: Watermark) -> None:
@@ -353,7 +359,7 @@ class _GroupFold:
         for run in batches(closing, at_once(read)):
             for some in together(self._group, run):
                 self._answer(some, held, some[0].delay)
-        old = Held([cells for cells in self._old if cells.rows], self._old_tiles)
+        old = Held(_filled(self._old), _filled(self._old_tiles))
         kept = self._old_revisions, self._log, self._tallies
         make = partial(Changes, self._group, self._keys, self._task.buckets, old, held, fresh, *kept)
         self._tell_changes(make, before, after)
@@ -467,25 +473,27 @@ class _GroupFold:
             self._log.merge(self._delta, horizon, FAN_IN)
 
     def _snapshot(self, horizon: int | None) -> None:
-        """Replace FAN_IN segments of one level by one of the next, without slices that no window needs.
+        """Replace FAN_IN segments of one level by one of the next, without slices that no window needs, and without
+        keys that have left.
 
         When nothing of them is needed there is no next: they are retired in this epoch.
         """
         state = self._state
         parts = (state.segments, self._old), (state.tiles, self._old_tiles), (state.revisions, self._old_revisions)
         for places, old in parts:
-            level = _full_level(places)
+            level = full_level(places, FAN_IN)
             if level is None:
                 continue
             chosen = [i for i, place in enumerate(places) if place.level == level]
-            pieces = [
-                piece_of(old[i], None if horizon is None else old[i].slices.end_us > horizon) for i in chosen
-            ]
+            needed = [old[i].slices.end_us > (-1 << 63 if horizon is None else horizon) for i in chosen]
+            here = [still_here(old[i], self._left, self._keys.committed) for i in chosen]
+            pieces = [piece_of(cells, None if horizon is None else cells.slices.end_us > horizon) for cells in here]
             merged = merge(pieces, max(len(self._keys), 1))
             supersedes = tuple(places[i].id for i in chosen)
-            if merged.rows:
+            # where all that is needed has left, a segment without cells replaces them
+            if merged.rows or any(mask.any() for mask in needed):
                 self._write_segment(merged, level + 1, supersedes, state.apart(places[chosen[0]]))
 
 
-def _full_level(places: Sequence[SectionPlace]) -> int | None:
-    return full_level(places, FAN_IN)
+def _filled(parts: Sequence[Cells]) -> list[Cells]:
+    return [cells for cells in parts if cells.rows]

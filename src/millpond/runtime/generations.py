@@ -15,11 +15,15 @@ import pyarrow as pa
 
 from millpond.arrays import Ints
 from millpond.runtime.tasks import GroupState, SectionPlace
+from millpond.state.atoms import some_atoms
 from millpond.state.cells import Cells
 from millpond.state.dictionary import WAS
 from millpond.state.event_log import Events
 from millpond.state.files import Files
-from millpond.state.segments import decode_cells, from_bytes
+from millpond.state.segments import decode_cells, from_bytes, to_bytes
+
+SLOT = "slot"
+"""The column of a section of slots that have left."""
 
 OPENING = -1
 """The level of the section of keys that opens a generation: it is merged with no other, so that `was` stays."""
@@ -54,6 +58,32 @@ def attached(
     return [
         cells._replace(slots=now[cells.slots]) if moved else cells for cells, moved in zip(found, before, strict=True)
     ]
+
+
+def left_slots(files: Files, state: GroupState) -> Ints | None:
+    """The slots of the newest generation whose keys are another instance's now; None: there are none.
+
+    Raises:
+        CorruptError: a section does not read.
+    """
+    if not state.left:
+        return None
+    found = [np.asarray(read_section(files, place).column(SLOT)) for place in state.left]
+    return np.concatenate(found).astype(np.int64)
+
+
+def slots_section(slots: Ints) -> pa.Buffer:
+    """A section of slots that have left."""
+    return to_bytes(pa.RecordBatch.from_arrays([pa.array(slots.astype(np.int32))], names=[SLOT]))
+
+
+def still_here(cells: Cells, left: Ints | None, keys: int) -> Cells:
+    """The cells whose slots, below `keys`, have not left."""
+    if left is None:
+        return cells
+    here = np.ones(keys, bool)
+    here[left] = False
+    return some_atoms(cells, here[cells.slots])
 
 
 def slots_now(keys: Sequence[pa.RecordBatch]) -> npt.NDArray[np.int32]:

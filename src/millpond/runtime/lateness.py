@@ -137,3 +137,14 @@ def advanced(line: TimeLine, newest_us: Mapping[str, int]) -> Watermark:
         return line.mark
     return line.mark.advanced(min(times[name] for name in awaited))
 
+
+def marks_of(
+    lines: Mapping[str, TimeLine], newest: Mapping[str, Mapping[str, int]], floors_us: Mapping[str, int]
+) -> dict[str, tuple[Watermark, Watermark]]:
+    """The watermark of each stream before and after an epoch whose events reached `newest`; `floors_us` of a drain."""
+    marks = {}
+    for stream in {*lines, *newest, *floors_us}:
+        line = lines.get(stream, TimeLine())
+        after = advanced(line, newest.get(stream, {}))
+        marks[stream] = line.mark, Watermark(after.max_time_us, floors_us[stream]) if stream in floors_us else after
+    return marks

@@ -1,10 +1,12 @@
-"""State that moves with its buckets: the first fold of an instance after the bucket map changed makes its state anew.
+"""State that moves with its buckets, in the first fold of an instance after the bucket map changed.
 
-Every instance whose buckets changed reads the live sections of those that owned its buckets before (itself among them,
-where it keeps some), takes the keys that are its own now, and writes what they have as sections of its delta, in a new
-generation of keys. The rest of the fold stands on these. What was read ends with the same record (`epoch.retired`), so
-each key is in the state of exactly one instance, before the record and after it. Where the map has another number of
-instances, the events of joins without keys, which no bucket holds, are dealt to them again.
+Of a group whose windows are put together from slices only what moves is written (`runtime.taken_over`). Of all others
+an instance whose buckets changed makes its state anew: it reads the live sections of those that owned its buckets
+before (itself among them, where it keeps some), takes the keys that are its own now, and writes what they have as
+sections of its delta, in a new generation of keys. The rest of the fold stands on these. What was read ends with the
+same record (`epoch.retired`), so each key is in the state of exactly one instance, before the record and after it.
+Where the map has another number of instances, the events of joins without keys, which no bucket holds, are dealt to
+them again.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.arrays import Ints
-from millpond.log.records import SectionKind, section_id
+from millpond.log.records import SectionKind
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import SideLog
@@ -27,6 +29,7 @@ from millpond.runtime.event_log import GroupLog
 from millpond.runtime.generations import OPENING, attached, read_section
 from millpond.runtime.grid import dealt_again, holders
 from millpond.runtime.logged import value_name
+from millpond.runtime.taken_over import section_written, stays, taken_over
 from millpond.runtime.tasks import FoldTask, GroupState, SectionPlace
 from millpond.state.atoms import some_atoms
 from millpond.state.cells import Cells
@@ -35,9 +38,6 @@ from millpond.state.event_log import Events, encode_events
 from millpond.state.files import Files
 from millpond.state.keys import KeyColumns, canonical, texts_of
 from millpond.state.segments import encode_cells, to_bytes
-
-STATE: tuple[SectionKind, ...] = ("keys", "segment", "events", "tallies")
-"""The kinds of sections that moves make anew; rows stay where they were written."""
 
 
 class _Numbered(NamedTuple):
@@ -52,8 +52,9 @@ def moving(plan: Plan) -> list[GroupPlan | SideLog]:
     return [*plan.groups, *(log for log in plan.joins.logs if not isinstance(log.dealt, str))]
 
 
-def moved_in(task: FoldTask, instance: int, files: Files, delta: DeltaWriter) -> FoldTask:
-    """The task with the state of `instance` made anew in `delta`, if it owns other buckets than in the epoch before.
+def moved_in(task: FoldTask, instance: int, files: Files, delta: DeltaWriter, fan_in: int) -> FoldTask:
+    """The task with the state of `instance`, what is new of it in `delta`, if it owns other buckets than in the epoch
+    before. `fan_in`: so many segments of one level are merged.
 
     Raises:
         CorruptError: a section does not read.
@@ -62,6 +63,9 @@ def moved_in(task: FoldTask, instance: int, files: Files, delta: DeltaWriter) ->
     if instance in task.sources:
         files.fetch(name for source in task.sources[instance] for name in task.files(source))
         for group in moving(task.plan):
+            if isinstance(group, GroupPlan) and stays(group):
+                state[group.id] = taken_over(task, instance, group, files, delta, fan_in)
+                continue
             made = _Making(task, instance, group, task.sources[instance], files, delta)
             state[group.id] = made.logs() if isinstance(group, SideLog) else made.group()
     if task.instances != task.before:
@@ -197,16 +201,9 @@ class _Making:
         self, kind: SectionKind, data: pa.Buffer, rows: int, info: dict[str, int | str | list[int]]
     ) -> SectionPlace:
         """Add a section to the delta; the fold reads it from memory."""
-        task = self._task
         info["generation"] = self._generation
-        name = section_id(task.number, self._instance, self._delta.sections)
-        self._delta.add(kind, self._group.id, data, rows, info)
-        file = f"delta in memory/{name}"
-        self._files.hold(file, data)
-        level, last = info["level"], info.get("last")
-        assert isinstance(level, int) and (last is None or isinstance(last, int))
-        delays = () if kind == "keys" else self._group.delays_us
-        return SectionPlace(name, file, False, 0, data.size, rows, level, self._generation, delays, last)
+        files, delta = self._files, self._delta
+        return section_written(self._task, self._instance, self._group, files, delta, kind, data, rows, info)
 
 
 def together(sections: list[pa.RecordBatch], width: int, *more: str) -> list[pa.Array]:

@@ -118,7 +118,7 @@ class BlockKeys:
     def __init__(
         self, keys: KeyDictionary, slots: Ints, events: Events | None = None, tallies: Events | None = None
     ) -> None:
-        self._columns = keys.take(slots)
+        self._columns, self._here = keys.take(slots), keys.here(slots)
         self.events = None if events is None else among(events, slots)
         self.tallies = None if tallies is None else among(tallies, slots)
 
@@ -131,6 +131,10 @@ class BlockKeys:
         found.events = None if events is None else of_slots(events, block.first, block.size)
         found.tallies = None if tallies is None else of_slots(tallies, block.first, block.size)
         return found
+
+    def still_here(self, found: _Found) -> _Found:
+        """The results, slots counted within the block, whose keys are still this instance's."""
+        return found if self._here is None else found.take(np.flatnonzero(self._here[found.slots]))
 
     def take(self, slots: Ints) -> list[pa.Array]:
         """The key columns of some slots, counted within the block."""
@@ -146,7 +150,7 @@ def rows_of_block(
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
     """
-    found = _Found.of(family, block, windows)
+    found = keys.still_here(_Found.of(family, block, windows))
     if not len(found.slots):
         return {}, {}
     return _rows(group, family, found, _measured(family, block, windows, found), keys, buckets)
@@ -183,7 +187,7 @@ def told_of_block(
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
     """
-    found = _Found.of(family, block, windows)
+    found = keys.still_here(_Found.of(family, block, windows))
     found = found.take(np.flatnonzero(wanted(found.windows, found.slots)))
     if not len(found.slots):
         return None

@@ -23,7 +23,7 @@ from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan, Plan, QueryPlan
 from millpond.runtime.epoch import group_state, watermarks
 from millpond.runtime.events_held import events_held
-from millpond.runtime.generations import attached, read_section
+from millpond.runtime.generations import attached, left_slots, read_section, still_here
 from millpond.runtime.horizon import needed_from, slices_needed_from
 from millpond.runtime.logged_size import LoggedSize
 from millpond.runtime.retained import retained_sections
@@ -147,7 +147,9 @@ def _needed_cells(group: GroupPlan, state: GroupState, files: Files, mark: Water
         atoms = merge_atoms([piece_of(cells) for cells in parts], group.gaps_us[0]).cells
         return some_atoms(atoms, needed_atoms(group, atoms, mark))
     horizon = slices_needed_from(group, mark)
-    pieces = [piece_of(cells, None if horizon is None else cells.slices.end_us > horizon) for cells in parts]
+    left, size = left_slots(files, state), sum(place.rows for place in state.keys)
+    here = [still_here(cells, left, size) for cells in parts]
+    pieces = [piece_of(cells, None if horizon is None else cells.slices.end_us > horizon) for cells in here]
     slots = max((int(piece.slots.max()) for piece in pieces if len(piece.slots)), default=0)
     return merge(pieces, slots + 1)
 

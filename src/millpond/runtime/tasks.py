@@ -123,7 +123,8 @@ class GroupState(msgspec.Struct, frozen=True):
     """What an instance remembers of one group: live keys in the order of their numbers, segments in log order.
 
     `tiles` are segments too, but only repeat what those of slices hold; so are `revisions`, which count how often a row
-    was corrected, by (window, key); `events` is the event log, `tallies` are what is counted by bins.
+    was corrected, by (window, key); `events` is the event log, `tallies` are what is counted by bins; `left` are slots
+    of keys whose buckets have gone to other instances.
     """
 
     keys: tuple[SectionPlace, ...] = ()
@@ -132,6 +133,7 @@ class GroupState(msgspec.Struct, frozen=True):
     events: tuple[SectionPlace, ...] = ()
     revisions: tuple[SectionPlace, ...] = ()
     tallies: tuple[SectionPlace, ...] = ()
+    left: tuple[SectionPlace, ...] = ()
 
     def apart(self, place: SectionPlace) -> str:
         """What the segments say of themselves that are kept apart from those of slices: `tiles`, `revisions`."""
@@ -140,7 +142,7 @@ class GroupState(msgspec.Struct, frozen=True):
     @property
     def places(self) -> tuple[SectionPlace, ...]:
         """Everything that is remembered."""
-        return (*self.keys, *self.segments, *self.tiles, *self.events, *self.revisions, *self.tallies)
+        return (*self.keys, *self.segments, *self.tiles, *self.events, *self.revisions, *self.tallies, *self.left)
 
     @property
     def generation(self) -> int:

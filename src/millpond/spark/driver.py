@@ -53,9 +53,11 @@ from millpond.runtime.epoch import (
     depth,
     fold_task,
     gather_task,
+    map_asked,
     map_record,
-    maps,
+    next_step,
     pending,
+    step_record,
 )
 from millpond.runtime.followers.slots import Wanted
 from millpond.runtime.idleness import IdleWatch
@@ -364,14 +366,21 @@ class Driver:
         self._run_batch(run, batch, packets, idle=idle)
 
     def _follow_slots(self) -> None:
-        """Give buckets the owners that fit the store better, if there are any, by a record of its own."""
-        wanted = self._wanted(maps(self._setting, self._writer.manifest)[1])
+        """Give buckets the owners that fit the store better, if there are any, by a record of its own; many of them in
+        steps.
+        """
+        wanted = self._wanted(map_asked(self._setting, self._writer.manifest))
         if wanted is not None:
-            reached("map.before")
-            run = self._perform(self._writer.drain())
-            record = map_record(self._setting, run, self._writer.token, *wanted, now_us())
-            self._perform(self._writer.commit(record))
-            reached("map.after")
+            self._record_map(lambda run: map_record(self._setting, run, self._writer.token, *wanted, now_us()))
+        found = next_step(self._setting, self._writer.manifest)
+        if found is not None:
+            self._record_map(lambda run: step_record(self._setting, run, self._writer.token, found, now_us()))
+
+    def _record_map(self, made: Callable[[Run], ChangeRecord]) -> None:
+        reached("map.before")
+        run = self._perform(self._writer.drain())
+        self._perform(self._writer.commit(made(run)))
+        reached("map.after")
 
     def _expect(self, offsets: Offsets) -> None:
         """Wait for all source partitions that offsets name."""

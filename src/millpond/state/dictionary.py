@@ -75,14 +75,21 @@ class KeyDictionary:
     """
 
     def __init__(
-        self, types: Sequence[pa.DataType], sections: Sequence[pa.RecordBatch], cache: Path | None
-    ) -> None:
-        """`sections`: the committed `keys` batches in order, columns k0, k1, … and `hash`; `cache`: path prefix."""
+        self, types: Sequence[pa.DataType], sections: Sequence[pa.RecordBatch], cache: Path | None,
+        left: Ints | None = None,
+    ) -> None:  # fmt: skip
+        """`sections`: the committed `keys` batches in order, columns k0, k1, … and `hash`; `cache`: path prefix.
+
+        `left`: slots whose keys are another instance's now: a key that comes back gets a slot of its own.
+        """
         self._types = list(types)
         self._chunks: list[KeyColumns] = [batch.columns[: len(types)] for batch in sections]
         hashes = [np.asarray(batch.column(len(types))) for batch in sections]
         self._hashes = np.concatenate(hashes) if hashes else np.zeros(0, np.uint64)
         self.committed = len(self._hashes)
+        self._here = None if left is None else np.ones(self.committed, bool)
+        if self._here is not None:
+            self._here[left] = False
         self._base, base = self._load_base(cache)
         self._recent = _Table.sized(max(self.committed - base, 64))
         self._recent.insert(self._hashes[base:], np.arange(base, self.committed))
@@ -132,6 +139,8 @@ class KeyDictionary:
             while len(rows):  # once, unless different keys have the same hash
                 rows, found = self._same_hash(table, hashes, rows, at)
                 same = self._same(keys, rows, found)
+                if (here := self.here(found)) is not None:
+                    same &= here
                 slots[rows[same]] = found[same]
                 rows = rows[~same]
                 table.next(at, rows)
@@ -155,6 +164,14 @@ class KeyDictionary:
         if not len(rows):
             return np.zeros(0, bool)
         return equal_keys([column.take(pa.array(rows)) for column in keys], self.take(slots), len(rows))
+
+    def here(self, slots: Ints) -> Mask | None:
+        """Which of some slots have not left; None: all of them."""
+        if self._here is None:
+            return None
+        new: Mask = slots >= self.committed
+        here: Mask = new | self._here[np.where(new, 0, slots)]
+        return here
 
     def take(self, slots: Ints) -> list[pa.Array]:
         """The key columns of some slots; only the sections that hold them are read."""

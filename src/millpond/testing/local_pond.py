@@ -35,7 +35,17 @@ from millpond.reconfigure.changes import Change
 from millpond.reconfigure.desk import Desk
 from millpond.runtime.carried import Carrier, Deltas
 from millpond.runtime.columns import arrow_type
-from millpond.runtime.epoch import Batch, assemble, depth, fold_task, gather_task, map_record, pending
+from millpond.runtime.epoch import (
+    Batch,
+    assemble,
+    depth,
+    fold_task,
+    gather_task,
+    map_record,
+    next_step,
+    pending,
+    step_record,
+)
 from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
 from millpond.runtime.layout import ReadColumn, ReadLayout, StreamLayout
@@ -137,6 +147,14 @@ class LocalPond:
         """Give buckets other owners, from the next epoch on."""
         run = self._perform(self._writer.drain())
         self._perform(self._writer.commit(map_record(self.setting, run, self._writer.token, owners, why, 0)))
+
+    def step(self) -> bool:
+        """Record a step towards the map that was asked for, if one is due before the next epoch; whether it was."""
+        found = next_step(self.setting, self.manifest)
+        if found is not None:
+            run = self._perform(self._writer.drain())
+            self._perform(self._writer.commit(step_record(self.setting, run, self._writer.token, found, 0)))
+        return found is not None
 
     def follow(self, follower: Follower) -> None:
         """Drive one more follower, from its cursor on."""

@@ -15,9 +15,11 @@ from millpond.model.changed import Scaled
 from millpond.model.changes import MapChange, Move, Scale, change_to_json, map_change_in
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.placement.alignment import aligned_owners, placement_of, realigned
-from millpond.placement.moves import bucket_maps, sources
+from millpond.placement.moves import BucketMap, asked_map, bucket_maps, sources
 from millpond.placement.places import places_in
 from millpond.placement.rescale import rescaled
+from millpond.placement.runs import runs_of
+from millpond.placement.steps import step
 from millpond.reconfigure.catalog import applied
 from millpond.reconfigure.changes import change_of, change_text
 from millpond.testing.naive_placement import fewest_moves, held, local_hit_rate
@@ -98,6 +100,33 @@ def test_what_was_asked_for_outlives_the_driver_that_recorded_it() -> None:
     followed = Change(8, change_to_json(MapChange(((1, 4),), "slots moved", 3)))
     assert bucket_maps(born, 2, Manifest(changes=(asked, followed), map=5), scaled) == (now, (8, (1,) * 4, 3))
     assert bucket_maps(born, 2, Manifest(changes=(followed,), map=8), scaled)[0].number == 8
+
+
+def test_steps_lead_to_what_was_asked_for_whoever_takes_them() -> None:
+    born, wanted = (0, 0, 0, 0), (0, 1, 1, 2)
+    asked = Change(5, change_to_json(Scale(runs_of(wanted), "asked", 3)))
+    spec, changes, at, numbers = (Scaled(5, 3, runs_of(wanted)),), [asked], 0, iter(range(6, 20))
+    seen = []
+    while True:
+        manifest = Manifest(changes=tuple(changes), map=at)
+        (lies, now), to = bucket_maps(born, 1, manifest, spec), asked_map(born, 1, manifest, spec)
+        assert to == (5, wanted, 3)
+        found = step(lies, now, to, (8.0,) * 4, 20.0)
+        if found is None:
+            break
+        assert step(lies, BucketMap(99, found.owners, 3), to, (8.0,) * 4, 20.0) is None, "an epoch comes between"
+        seen.append(found)
+        at = next(numbers)
+        made = MapChange(runs_of(found.owners), "step", found.instances, found.towards)
+        changes = [Change(at, change_to_json(made))]  # a claim keeps that one and the spec's
+    assert seen == [((0, 1, 1, 0), 3, 5), (wanted, 3, 5)]
+    back = (Scaled(30, 1, runs_of(born)), *spec)
+    manifest = Manifest(changes=tuple(changes), map=at)
+    (lies, now), to = bucket_maps(born, 1, manifest, back), asked_map(born, 1, manifest, back)
+    assert now == to and step(lies, now, to, (8.0,) * 4, 99.0) is None, "what is small goes at once"
+    assert step(lies, now, to, (8.0,) * 4, 1.0) == ((0, 0, 1, 2), 3, 30), "fewer instances with the last step only"
+    lost = Manifest(changes=tuple(changes), map=at)
+    assert asked_map(born, 1, lost).number == at, "towards what nobody knows any more: it stays where it is"
 
 
 def test_what_is_stored_of_maps_scales_and_moves() -> None:

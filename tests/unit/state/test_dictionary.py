@@ -26,6 +26,22 @@ def names(first: int, end: int) -> list[pa.Array]:
     return texts([f"customer-{i}" for i in range(first, end)])
 
 
+def test_a_key_that_has_left_and_comes_back_gets_a_slot_of_its_own(tmp_path: Path) -> None:
+    #   known     0 … 4999, of which 1 and 4998 have left
+    #   asked     1 2 new 4998
+    first = KeyDictionary(TEXT, [], None)
+    first.number(names(0, 5000))
+    gone = np.array([1, 4998])
+    for cache in (None, tmp_path / "keys", tmp_path / "keys"):  # without a table, made, read
+        keys = KeyDictionary(TEXT, [first.batch(0)], cache, gone)
+        asked = texts(["customer-1", "customer-2", "new", "customer-4998"])
+        assert keys.number(asked).tolist() == [5000, 2, 5001, 5002]
+        assert keys.number(asked).tolist() == [5000, 2, 5001, 5002], "from now on it is that one"
+        here = keys.here(np.array([0, 1, 4998, 5000, 5002]))
+        assert here is not None and here.tolist() == [True, False, False, True, True]
+    assert first.here(gone) is None
+
+
 def test_new_keys_get_the_next_slots_and_known_ones_keep_theirs() -> None:
     #   asked     a b | b c a | d
     #   slots     0 1 | 1 2 0 | 3

@@ -1,0 +1,56 @@
+"""A change of many owners in steps, so that no epoch waits for all state that moves. Pure.
+
+What was asked for stays as it is recorded. Before an epoch the driver records a map on the way there, so far that what
+moves is no more than a step; the epoch after is on that map, and the next step follows it. Whoever takes over goes on
+from where state lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from millpond.placement.alignment import Owners
+from millpond.placement.moves import BucketMap
+
+
+class Step(NamedTuple):
+    """A map on the way to the one that record `towards` asked for; both, if it is the last."""
+
+    owners: Owners
+    instances: int
+    towards: int
+
+
+def step(lies: BucketMap, now: BucketMap, asked: BucketMap, sizes: Sequence[float], most: float) -> Step | None:
+    """The map to record before the next epoch; None: the next epoch goes where the log says.
+
+    State lies by `lies`; `now` is the map for the next epoch, `asked` the one that was asked for. `sizes`: bytes of
+    each bucket, of which `most` move at once, but at least one bucket.
+
+    >>> born, wanted = BucketMap(0, (0, 0, 0, 0), 1), BucketMap(7, (0, 1, 1, 1), 2)
+    >>> step(born, wanted, wanted, (10,) * 4, 20)
+    Step(owners=(0, 1, 1, 0), instances=2, towards=7)
+    >>> step(BucketMap(8, (0, 1, 1, 0), 2), BucketMap(8, (0, 1, 1, 0), 2), wanted, (10,) * 4, 20)
+    Step(owners=(0, 1, 1, 1), instances=2, towards=7)
+    """
+    if now.number not in (lies.number, asked.number) or lies.number == asked.number:
+        return None  # a step that no epoch has followed yet, or nothing to do
+    before, after = np.array(lies.owners), np.array(asked.owners)
+    moving = np.flatnonzero(before != after)
+    first = _first(np.array(sizes)[moving], most)
+    if first == len(moving):
+        on_the_way = now.number == lies.number
+        arrived = not len(moving) and lies.instances == asked.instances
+        return Step(asked.owners, asked.instances, asked.number) if on_the_way and not arrived else None
+    chosen = moving[:first]
+    before[chosen] = after[chosen]
+    return Step(tuple(before.tolist()), max(lies.instances, asked.instances), asked.number)
+
+
+def _first(sizes: npt.NDArray[np.float64], most: float) -> int:
+    """How many of the first buckets fit into a step."""
+    return min(len(sizes), max(1, int(np.searchsorted(np.cumsum(sizes), most, "right"))))

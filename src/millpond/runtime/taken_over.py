@@ -1,0 +1,226 @@
+"""Buckets that change their owner without the rest of a group's state: who gets them adds what they have, who had them
+remembers which slots have left.
+
+The new owner gives the keys the next slots of its own dictionary, in the order in which each source had them, and
+writes their cells as one segment, their events as one section. The old owner keeps its sections as they are: they are
+immutable, and hold cells of keys that stay. A section of the slots that have left says which it must not answer for; a
+merge leaves them out, and a new generation forgets those that no cell names. A key that comes back gets a new slot, so
+what was left behind is never mixed with what is true. All of it is in one record, like any other delta.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millpond.arrays import Mask
+from millpond.log.records import SectionKind, section_id
+from millpond.placement.slots import buckets_of, slots_of
+from millpond.plan.event_log import LogPlan
+from millpond.plan.join import SideLog
+from millpond.plan.plan import GroupPlan
+from millpond.runtime.event_log import GroupLog
+from millpond.runtime.generations import attached, left_slots, read_section, slots_section
+from millpond.runtime.tallies import TallyLog
+from millpond.runtime.tasks import FoldTask, GroupState, SectionPlace
+from millpond.state.cells import Piece, merge, piece_of
+from millpond.state.delta import DeltaWriter
+from millpond.state.event_log import Events, encode_events
+from millpond.state.files import Files
+from millpond.state.keys import texts_of
+from millpond.state.segments import encode_cells, to_bytes
+from millpond.state.tallies import as_stored
+
+
+def stays(group: GroupPlan | SideLog) -> bool:
+    """Whether what does not move of a group is left alone when buckets of it change their owner.
+
+    It is where windows are put together from slices, or from events in a log, by key. What is read as a whole in every
+    epoch (sessions, numbers of events, events that may repeat others) and logs of joins are made anew instead.
+    """
+    return (
+        isinstance(group, GroupPlan) and bool(group.keys)
+        and not group.gaps_us and not group.counted and group.deduplicated is None
+    )  # fmt: skip
+
+
+class _Source(NamedTuple):
+    """What an instance has of the group: its sections of keys, and for each slot the one at the new owner, or -1."""
+
+    state: GroupState
+    sections: list[pa.RecordBatch]
+    now: npt.NDArray[np.int32]
+
+
+def taken_over(
+    task: FoldTask, instance: int, group: GroupPlan, files: Files, delta: DeltaWriter, fan_in: int
+) -> GroupState:
+    """The state of a group on an instance whose buckets changed; what is new of it is in `delta`.
+
+    `fan_in`: so many segments of one level are merged; what is added starts no merge.
+
+    Raises:
+        CorruptError: a section does not read.
+    """
+    if instance not in task.owners:
+        return GroupState()  # its sections end with the record
+    return _TakingOver(task, instance, group, files, delta, fan_in).state()
+
+
+class _TakingOver:
+    def __init__(
+        self, task: FoldTask, instance: int, group: GroupPlan, files: Files, delta: DeltaWriter, fan_in: int
+    ) -> None:
+        self._task, self._instance, self._group, self._files, self._delta = task, instance, group, files, delta
+        self._own, self._fan_in = task.of(instance, group), fan_in
+
+    def state(self) -> GroupState:
+        own = self._own
+        sections = [read_section(self._files, place) for place in own.keys]
+        base = sum(section.num_rows for section in sections)
+        left = self._left(sections, base)
+        sources, first = [], base
+        for source in self._task.sources[self._instance]:
+            if source != self._instance:
+                found = self._source(source, first)
+                sources.append(found)
+                first += int(np.count_nonzero(found.now >= 0))
+        if first == base:
+            return GroupState(own.keys, own.segments, own.tiles, own.events, own.revisions, own.tallies, left)
+        keys = self._keys(sources, base)
+        segments, tiles, revisions = (
+            (*mine, *self._cells(sources, apart, mine, first))
+            for apart, mine in (("segments", own.segments), ("tiles", own.tiles), ("revisions", own.revisions))
+        )
+        events = (*own.events, *self._events(sources, "events", own.events))
+        tallies = (*own.tallies, *self._events(sources, "tallies", own.tallies))
+        return GroupState((*own.keys, keys), segments, tiles, events, revisions, tallies, left)
+
+    def _mine(self, sections: list[pa.RecordBatch], state: GroupState) -> Mask:
+        """Of the keys in some sections those that the instance owns now, and that had not left before."""
+        owners, width = np.array(self._task.owners), len(self._group.keys)
+        parts = [np.zeros(0, bool)]
+        for section in sections:
+            buckets = buckets_of(slots_of(texts_of(section.columns[:width], section.num_rows)), len(owners))
+            parts.append(owners[buckets] == self._instance)
+        mine = np.concatenate(parts)
+        gone = left_slots(self._files, state)
+        if gone is not None:
+            mine[gone] = False
+        return mine
+
+    def _left(self, sections: list[pa.RecordBatch], count: int) -> tuple[SectionPlace, ...]:
+        """All slots that have left, now or before."""
+        left, before = np.flatnonzero(~self._mine(sections, self._own)), self._own.left
+        if len(left) == sum(place.rows for place in before):
+            return before
+        supersedes = tuple(place.id for place in before)
+        return (self._write("left", slots_section(left), len(left), {}, supersedes),)
+
+    def _source(self, source: int, first: int) -> _Source:
+        """What another instance has of ours; the keys get slots from `first` on, in their order: cells stay sorted."""
+        state = self._task.of(source, self._group)
+        sections = [read_section(self._files, place) for place in state.keys]
+        mine = np.flatnonzero(self._mine(sections, state))
+        now = np.full(sum(section.num_rows for section in sections), -1, np.int32)
+        now[mine] = np.arange(first, first + len(mine), dtype=np.int32)
+        return _Source(state, sections, now)
+
+    def _keys(self, sources: list[_Source], base: int) -> SectionPlace:
+        names = [*(f"k{i}" for i in range(len(self._group.keys))), "hash"]
+        columns: list[list[pa.Array]] = [[] for _ in names]
+        for _, sections, now in sources:
+            first = 0
+            for section in sections:
+                wanted = pa.array(now[first : first + section.num_rows] >= 0)
+                for name, chunks in zip(names, columns, strict=True):
+                    chunks.append(section.column(name).filter(wanted))
+                first += section.num_rows
+        batch = pa.RecordBatch.from_arrays([pa.concat_arrays(chunks) for chunks in columns], names=names)
+        return self._write("keys", to_bytes(batch), batch.num_rows, {"base": base, "level": 0})
+
+    def _cells(
+        self, sources: list[_Source], apart: str, mine: tuple[SectionPlace, ...], keys: int
+    ) -> tuple[SectionPlace, ...]:
+        """The cells of all sources as one segment; slots are below `keys`."""
+        pieces, levels = list[Piece](), list[int]()
+        for state, sections, now in sources:
+            places: tuple[SectionPlace, ...] = getattr(state, apart)
+            every = attached(self._files, state, places, sections, self._group.delays_us)
+            for place, cells in zip(places, every, strict=True):
+                slots = now[cells.slots]
+                rows = np.flatnonzero(slots >= 0)
+                if len(rows):
+                    whole, levels = piece_of(cells), [*levels, place.level]
+                    columns = {name: column[rows] for name, column in cells.columns.items()}
+                    pieces.append(Piece(whole.slices, whole.slice_rows[rows], slots[rows], columns))
+        if not pieces:
+            return ()
+        merged = merge(pieces, keys)
+        span = {"first": int(merged.slices.start_us.min()), "last": int(merged.slices.end_us.max())}
+        info = span | {"level": self._level(mine, levels)} | ({} if apart == "segments" else {apart: 1})
+        return (self._write("segment", to_bytes(encode_cells(merged)), merged.rows, info),)
+
+    def _events(
+        self, sources: list[_Source], kind: SectionKind, mine: tuple[SectionPlace, ...]
+    ) -> tuple[SectionPlace, ...]:
+        """The events, or tallies, of all sources as one section."""
+        parts, levels, log = list[Events](), list[int](), None
+        for state, sections, now in sources:
+            places = state.events if kind == "events" else state.tallies
+            if places:
+                log = self._log(kind, state, sections)
+            for place in places:
+                assert log is not None
+                events = log.section(place)
+                slots = now[events.slots]
+                if (slots >= 0).any():
+                    parts.append(events._replace(slots=slots).take(slots >= 0))
+                    levels.append(place.level)
+        if log is None or not parts:
+            return ()
+        every = log.together(parts)
+        stored = as_stored(every) if kind == "tallies" else every
+        span = {"first": int(every.times_us.min()), "last": int(every.times_us.max()) + 1}
+        info = span | {"level": self._level(mine, levels)}
+        return (self._write(kind, to_bytes(encode_events(stored)), stored.rows, info),)
+
+    def _log(self, kind: SectionKind, state: GroupState, sections: list[pa.RecordBatch]) -> GroupLog:
+        if kind == "tallies":
+            return TallyLog(self._files, self._group, state, sections)
+        return GroupLog(self._files, self._group, self._group.events or LogPlan((), (), False), state, sections)
+
+    def _level(self, mine: tuple[SectionPlace, ...], levels: list[int]) -> int:
+        """The lowest level, not below any of the parts, that is one short of being merged, or further."""
+        level, held = max(levels), [place.level for place in mine]
+        while held.count(level) >= self._fan_in - 1:
+            level += 1
+        return level
+
+    def _write(
+        self, kind: SectionKind, data: pa.Buffer, rows: int, info: dict[str, int], supersedes: tuple[str, ...] = ()
+    ) -> SectionPlace:
+        more: dict[str, int | str | list[int]] = {**info, "generation": self._own.generation}
+        if kind not in ("keys", "left"):
+            more["delays"] = list(self._group.delays_us)
+        return section_written(
+            self._task, self._instance, self._group, self._files, self._delta, kind, data, rows, more, supersedes
+        )
+
+
+def section_written(
+    task: FoldTask, instance: int, group: GroupPlan | SideLog, files: Files, delta: DeltaWriter, kind: SectionKind,
+    data: pa.Buffer, rows: int, info: dict[str, int | str | list[int]], supersedes: tuple[str, ...] = (),
+) -> SectionPlace:  # fmt: skip
+    """Add a section of state to the delta of an instance, and say where this fold reads it: in memory."""
+    name = section_id(task.number, instance, delta.sections)
+    delta.add(kind, group.id, data, rows, info, supersedes)
+    file = f"delta in memory/{name}"
+    files.hold(file, data)
+    level, generation, last = info.get("level", 0), info["generation"], info.get("last")
+    assert isinstance(level, int) and isinstance(generation, int) and (last is None or isinstance(last, int))
+    delays = () if kind in ("keys", "left") else group.delays_us
+    return SectionPlace(name, file, False, 0, data.size, rows, level, generation, delays, last)
