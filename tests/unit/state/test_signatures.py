@@ -48,7 +48,7 @@ def test_a_table_is_stored_as_text(count: int) -> None:
     table, ids = numbered(FILTERS, SETS[:count])
     found = from_stored(to_stored(table))
     assert (found.filters, found.ids.tolist()) == (tuple(FILTERS), sorted(ids.tolist()))
-    assert found.bits.tolist() == table.bits.tolist()
+    assert found.ranks.tolist() == table.ranks.tolist()
 
 
 @pytest.mark.parametrize("bits", ["", "AAAA", "eJwDAAAAAAE="])
