@@ -4,8 +4,8 @@
 
 The rules are those of `peers/rules.py`: a tumbling minute per customer, each with a threshold and a country, a kind or
 a card of its own. Each count runs in a process of its own: two source partitions, two instances, an epoch per file of
-the canonical transactions. `gather`, `fold`: seconds of CPU of an epoch, all tasks together, with packets written and read;
-`driver`: the rest of it. `--small` takes epochs of 20,000 events, `--profile` prints where the time went.
+the canonical transactions. `gather`, `fold`: seconds of CPU of an epoch, all tasks together, with packets written and
+read; `driver`: the rest of it. `--small` takes epochs of 20,000 events, `--profile` prints where the time went.
 """
 
 from __future__ import annotations

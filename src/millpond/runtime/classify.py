@@ -217,10 +217,10 @@ class _Combined(NamedTuple):
             climb = climbs[position]
             column = ranks[:, position]
             column[:] = climb.ranks[0 if climb.by is None else bins[climb.by]]
-            for i, (first, end) in climb.rest.items():
-                if (i, (first, end)) not in held:
-                    held[i, (first, end)] = (bins[i] >= first) & (bins[i] < end)
-                column *= held[i, (first, end)]
+            for i, among in climb.rest.items():
+                if (i, among) not in held:
+                    held[i, among] = (bins[i] >= among[0]) & (bins[i] < among[1])
+                column *= held[i, among]
         first, same = _distinct(ranks)
         ranks = np.ascontiguousarray(ranks[first])
         some = np.asarray(ranks.any(axis=1))

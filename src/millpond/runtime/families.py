@@ -23,8 +23,8 @@ _COPIED = 1 << 22
 
 
 class Made(NamedTuple):
-    """Rows by query, and how many HAVING withheld, likewise; `unread`: how many there are of each query, by its position
-    in the family, whose rows nobody reads.
+    """Rows by query, and how many HAVING withheld, likewise; `unread`: how many there are of each query whose rows
+    nobody reads, by its position in the family.
     """
 
     rows: Mapping[str, pa.RecordBatch]

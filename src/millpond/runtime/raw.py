@@ -1,8 +1,9 @@
 """Raw columns: what a gather sends instead of partials where those would be larger.
 
 With many measures, or nearly as many cells as events, partials move more bytes than the events themselves. Then
-the packet carries, per row: key, slice, each distinct value, and one bit per distinct filter (of filters by signature a
-rank per ladder); the fold makes the partials. So the bytes moved are at most those of the smaller form, whatever the number of queries.
+the packet carries, per row: key, slice, each distinct value, and one bit per distinct filter (where cells are kept by
+signature, a rank per ladder of filters); the fold makes the partials. So the bytes moved are at most those of the
+smaller form, whatever the number of queries.
 """
 
 from __future__ import annotations
@@ -73,18 +74,19 @@ def values_of(group: GroupPlan) -> list[Expression]:
 
 
 def raw_rows(
-    group: GroupPlan, rows: Rows, chosen: Ints, slices: Slices, slice_rows: Ints, keys: Ints, ranks: Sequence[Array] = ()
-) -> RawRows:
+    group: GroupPlan, rows: Rows, chosen: Ints, slices: Slices, slice_rows: Ints, keys: Ints,
+    ranks: Sequence[Array] = (),
+) -> RawRows:  # fmt: skip
     """The chosen rows as they travel; `keys`, `slice_rows` and `ranks` (by ladder) are of all rows."""
-    values = [rows.values(value)[chosen] for value in values_of(group)]
-    if group.signed:
-        return RawRows(
-            slices, slice_rows[chosen], keys[chosen], values, [one[chosen] for one in ranks], [*range(len(ranks))]
-        )
     places: dict[Hashable, int] = {}
     masks: list[Array] = []
     filters = []
-    for measure in group.kept:
+    for ladder in ranks:
+        own = ladder[chosen]
+        filters.append(places.setdefault((own.dtype, own.tobytes()), len(masks)))
+        if filters[-1] == len(masks):  # no other ladder ranks the rows alike
+            masks.append(own)
+    for measure in () if group.signed else group.kept:
         name = rows.filter_of(measure.filter)
         if name not in places:
             passed = rows.passed(name)
@@ -92,6 +94,7 @@ def raw_rows(
             if passed is not None:
                 masks.append(passed[chosen])
         filters.append(places[name])
+    values = [rows.values(value)[chosen] for value in values_of(group)]
     return RawRows(slices, slice_rows[chosen], keys[chosen], values, masks, filters)
 
 

@@ -79,8 +79,9 @@ class BlockKeys:
 
     @classmethod
     def of(
-        cls, keys: KeyDictionary, block: Block | SignedBlock, events: Events | None = None, tallies: Events | None = None
-    ) -> BlockKeys:
+        cls, keys: KeyDictionary, block: Block | SignedBlock, events: Events | None = None,
+        tallies: Events | None = None,
+    ) -> BlockKeys:  # fmt: skip
         """Those of a block; `events` and `tallies` are in the order of their slots."""
         found = cls(keys, np.arange(block.first, block.first + block.size))
         found.events = None if events is None else of_slots(events, block.first, block.size)
@@ -235,12 +236,12 @@ class _Found(NamedTuple):
     @staticmethod
     def at(shares: Shares, windows: Ints, slots: Ints, closing: Sequence[Closing]) -> _Found:
         """Those of closing windows."""
-        starts, ends = (np.array(bounds, np.int64) for bounds in zip(*((w.start_us, w.end_us) for w in closing)))
+        starts, ends = np.array([(window.start_us, window.end_us) for window in closing], np.int64).T
         return _Found(shares, windows, slots, starts[windows], ends[windows])
 
     def take(self, rows: Ints) -> _Found:
         """Some of the results."""
-        return _Found(*(column.take(rows) for column in self))
+        return _Found(self.shares.take(rows), *(column[rows] for column in self[1:]))
 
 
 def _results(

@@ -278,9 +278,9 @@ def _flat(
         if cells.slices.signed is None:
             continue
         own = np.searchsorted(table.ids, cells.slices.signatures, "right") - 1  # UNSIGNED is before all of them
-        mask = mask & (own >= 0)
+        wanted = mask & (own >= 0) & asked[own]
         owners = np.repeat(np.arange(len(mask)), np.diff(cells.offsets))
-        rows = np.flatnonzero((mask & asked[own])[owners])
+        rows = np.flatnonzero(wanted[owners])
         owners = owners[rows]
         slots.append(cells.slots[rows].astype(np.int64))
         panes.append((np.searchsorted(borders, cells.slices.start_us, "right") - 1)[owners])
