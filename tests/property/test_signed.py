@@ -57,7 +57,8 @@ def cells_of(dice: random.Random, group: GroupPlan, rows: int, known: float) -> 
     table, ids = numbered([name for names in ladders for name in names], ranks, lengths)
     pairs = [(pane, dice.choice(ids.tolist())) for pane in range(PANES) for _ in range(8)]
     starts = np.array([pane * PANE for pane, _ in pairs])
-    slices = Slices(starts, starts + PANE, np.zeros(len(pairs), np.int64), Signed(np.array([i for _, i in pairs]), table))
+    signed_ = Signed(np.array([signature for _, signature in pairs]), table)
+    slices = Slices(starts, starts + PANE, np.zeros(len(pairs), np.int64), signed_)
     places = np.array(dice.sample(range(len(pairs) * SLOTS), rows))
     columns = {}
     for measure in group.kept:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -59,18 +60,28 @@ class Family:
 
 def families(group: GroupPlan, plans: Sequence[QueryPlan]) -> list[Family]:
     """All of `plans` in families; without signatures each query is one of its own."""
-    shapes: dict[Hashable, list[QueryPlan]] = {}
+    shapes: dict[_Shape, list[QueryPlan]] = {}
     for plan in plans:
-        shapes.setdefault(_shape_of(plan) if group.signed else plan.query.name, []).append(plan)
+        shapes.setdefault(_shape_of(plan) if group.signed else _Shape(plan.query.name), []).append(plan)
     return [Family(group, alike) for alike in shapes.values()]
 
 
-def _shape_of(plan: QueryPlan) -> Hashable:
+class _Shape(msgspec.Struct, frozen=True, cache_hash=True):
+    """What queries of a family have alike; `alone` is the name of one that has no family."""
+
+    alone: str
+    of: tuple[Hashable, ...] = ()
+
+
+@lru_cache(1 << 16)
+def _shape_of(plan: QueryPlan) -> _Shape:
+    """By the plan of a query, which stays the same from epoch to epoch."""
     query = plan.query
     if needs_events(plan) or needs_tallies(plan):  # whose events are told by the filters of one query
-        return query.name
+        return _Shape(query.name)
     aggregates = tuple(msgspec.structs.replace(aggregate, filter=None) for aggregate in query.aggregates)
-    return query.window, plan.delay, plan.from_us, plan.before_us, aggregates, query.having, query.output, query.serve
+    asked = query.window, plan.delay, plan.from_us, plan.before_us
+    return _Shape("", (*asked, aggregates, query.having, query.output, query.serve))
 
 
 class Shares(NamedTuple):

@@ -281,7 +281,7 @@ def _add(
     """Add rows with key `codes` and `slices` (positions in `every`), in the smaller form."""
     slice_count = len(every.start_us)
     partials = Partials(rows, codes * slice_count + slices, owned[-1].end * slice_count)
-    if is_smaller_raw(group, rows, len(partials.ids)):
+    if is_smaller_raw(group, rows, owned[-1].end, len(partials.ids)):
         _add_raw(group, rows, owned, codes, slices, every, parts)
     else:
         _add_cells(group, roll_up(group, partials), owned, every, parts)
@@ -307,8 +307,9 @@ def _add_signed(
     chosen = np.flatnonzero(taken)
     sizes = [(len(partials.ids), len(split.start_us)) for partials, _, split in made]
     cells, signed_slices = (sum(column) for column in zip(*sizes, strict=True))
-    if is_smaller_raw(group, rows.at(chosen), cells, signed_slices, sum(len(bundle.ranks) for bundle in bundles)):
-        some, found = _only_used(owned, codes[chosen])
+    some, found = _only_used(owned, codes[chosen])
+    signatures = sum(len(bundle.ranks) for bundle in bundles)
+    if is_smaller_raw(group, rows.at(chosen), some[-1].end, cells, signed_slices, signatures):
         ranks = ranks_of_bundles(bundles, rows.count)
         _add_raw(group, rows.at(chosen), some, found, slices[chosen], every, parts, [one[chosen] for one in ranks])
         return

@@ -22,6 +22,7 @@ from millpond.runtime.columns import Array
 from millpond.runtime.partials import Partials, Rows, compact, piece_of_cells, roll_up
 from millpond.state.cells import Piece, Slices, merge, piece_of
 from millpond.state.segments import narrow
+from millpond.state.signatures import narrowest
 
 _COLUMN_BYTES = {"count": 2, "sum": 14, "squares": 21, "products": 21, "power3": 28, "power4": 35, "min": 8, "max": 8}
 """Rough bytes of a cell per measure: what exact sums of usual data take."""
@@ -46,12 +47,15 @@ _SLICE_BYTES = 60
 """Rough bytes of a slice with its signature, and of a signature, as numbers in a header."""
 
 
-_RANK_BITS = 10
-"""Rough bits of a rank as it travels, compressed."""
+def _width(count: int) -> int:
+    """Bytes of a position among so many."""
+    return np.min_scalar_type(-max(count, 1)).itemsize
 
 
-def is_smaller_raw(group: GroupPlan, rows: Rows, cells: int, signed_slices: int = 0, signatures: int = 0) -> bool:
-    """Whether the rows themselves take fewer bytes than partials of so many cells, slices and signatures."""
+def is_smaller_raw(
+    group: GroupPlan, rows: Rows, keys: int, cells: int, signed_slices: int = 0, signatures: int = 0
+) -> bool:
+    """Whether the rows themselves take fewer bytes than partials of so many keys, cells, slices and signatures."""
     kept: dict[Hashable, int] = {}
     for measure in group.kept:
         name = (measure.kind, measure.values, rows.filter_of(measure.filter))
@@ -59,11 +63,12 @@ def is_smaller_raw(group: GroupPlan, rows: Rows, cells: int, signed_slices: int 
         kept[name] = (1 << measure.precision) // 4 if measure.precision else _COLUMN_BYTES[measure.kind]
     if group.signed:
         bits = sum(len(ladder.filters).bit_length() for ladder in group.ladders)
-        passing = sum(_RANK_BITS if ladder.steps else 1 for ladder in group.ladders)
+        passing = sum(8 * narrowest([len(ladder.filters)]).itemsize if ladder.steps else 1 for ladder in group.ladders)
     else:
         bits = passing = len({rows.filter_of(one.filter) for one in group.kept})
-    per_row = 5 + 8 * len(values_of(group)) + passing / 8
-    per_cell = 5 + sum(kept.values())
+    key = _width(keys)
+    per_row = 1 + key + 8 * len(values_of(group)) + passing / 8
+    per_cell = _width(signed_slices) + key + sum(kept.values())
     told = signed_slices * _SLICE_BYTES + signatures * (_SLICE_BYTES / 3 + bits / 6)
     return rows.count * per_row < cells * per_cell + told
 

@@ -252,8 +252,7 @@ def _asked(table: Signatures, measures: Sequence[Measure]) -> Mask:
         ladder, step = places.get(name, (-1, 0))
         if ladder >= 0:
             least[ladder] = min(least[ladder], step)
-    passing: Mask = (table.ranks > least).any(axis=1)
-    return passing
+    return np.asarray((table.ranks > least).any(axis=1))
 
 
 class _Flat(NamedTuple):

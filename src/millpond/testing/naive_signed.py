@@ -37,7 +37,7 @@ def _add(
 ) -> None:
     measure, signed = group.measures[asked], cells.slices.signed
     assert signed is not None
-    for i, signature in enumerate(signed.ids.tolist()):
+    for i in range(len(signed.ids)):
         inside = window.start_us <= cells.slices.start_us[i] and cells.slices.end_us[i] <= window.end_us
         if not inside or not signed.table.passing([measure.filter_id], signed.ids[i : i + 1])[0, 0]:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -49,7 +50,7 @@ def test_each_filter_is_on_one_ladder_and_takes_what_the_next_one_takes(seed: in
         assert [filters[name] for name in ladder.filters] == list(ladder.conditions)
         masks = [np.ones(300, bool) if one is None else np.broadcast_to(rows(one).is_true(), (300,))
                  for one in ladder.conditions]  # fmt: skip
-        for wider, narrower in zip(masks, masks[1:], strict=False):
+        for wider, narrower in pairwise(masks):
             assert not (narrower & ~wider).any(), ladder.conditions
         for mask, step in zip(masks, ladder.steps, strict=bool(ladder.steps)):
             parts = [np.broadcast_to(rows(part).is_true(), (300,)) for part in (*ladder.rest, step)]
