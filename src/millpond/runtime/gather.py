@@ -308,8 +308,9 @@ def _add_signed(
     sizes = [(len(partials.ids), len(split.start_us)) for partials, _, split in made]
     cells, signed_slices = (sum(column) for column in zip(*sizes, strict=True))
     some, found = _only_used(owned, codes[chosen])
-    signatures = sum(len(bundle.ranks) for bundle in bundles)
-    if is_smaller_raw(group, rows.at(chosen), some[-1].end, cells, signed_slices, signatures):
+    # each instance is told its own
+    told = (min(cells, count * len(some)) for count in (signed_slices, sum(len(bundle.ranks) for bundle in bundles)))
+    if is_smaller_raw(group, rows.at(chosen), some[-1].end, cells, *told):
         ranks = ranks_of_bundles(bundles, rows.count)
         _add_raw(group, rows.at(chosen), some, found, slices[chosen], every, parts, [one[chosen] for one in ranks])
         return
