@@ -36,11 +36,11 @@ class Collected:
     def read(self, family: Family) -> Mask:
         """Which queries of a family, by their position, have rows that somebody reads."""
         if family not in self._read:
-            names = self._task.feeds | {fed.query for fed in self._task.fed}
+            replaced, feeding = self._task.replaced, {fed.query for fed in self._task.fed}
             self._read[family] = np.array([
-                plan.query.serve or plan.query.sink.format != "noop" or plan.query.name in names
-                or self._task.replaced.get(plan.query.name) in names
-                for plan in family.plans
+                query.serve or query.sink.format != "noop" or query.name in self._task.feeds
+                or replaced.get(query.name, query.name) in feeding
+                for query in (plan.query for plan in family.plans)
             ])  # fmt: skip
         return self._read[family]
 
