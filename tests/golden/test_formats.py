@@ -90,6 +90,19 @@ def test_segment_by_signature() -> None:
     ]  # fmt: skip
 
 
+def test_segment_by_rank_in_ladders() -> None:
+    names = ["0d873a54eab9", "5e6b10ee6ee4", "ab21b95ae233", "c26f7aea72e0"]
+    table, ids = numbered(names, np.array([[2, 0], [3, 1]], np.uint8), [3, 1])
+    cells = CELLS._replace(slices=SLICES._replace(signed=Signed(ids, table)))
+    stored = golden("segment-by-rank", to_bytes(encode_cells(cells)).to_pybytes())
+    found = decode_cells(from_bytes(pa.py_buffer(stored)))
+    assert listed(found) == listed(cells)
+    assert found.slices.signed is not None
+    assert found.slices.signed.table.passing(names, ids).tolist() == [
+        [True, True, False, False], [True, True, True, True],
+    ]  # fmt: skip
+
+
 def test_segment_of_atoms() -> None:
     # two atoms of one slot, and one of another class
     slices = Slices(np.array([-10, 0]), np.array([41, 6]), np.array([0, 1]))

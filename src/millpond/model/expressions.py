@@ -236,6 +236,7 @@ _RAISING = frozenset(
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double")
 
 
+@lru_cache(1 << 16)
 def may_raise(expression: Expression) -> bool:
     """Whether some row could make `expression` raise under ANSI rules; `ran` itself never raises.
 

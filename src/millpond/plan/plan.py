@@ -15,6 +15,7 @@ from millpond.model.stream import Retention
 from millpond.model.windows import Counted, Framed, Session, Sliding, Window
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import Joins
+from millpond.plan.ladders import Ladder, ladders_of
 from millpond.plan.tallies import Tally
 
 
@@ -177,6 +178,11 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
     def filters(self) -> dict[str, Expression | None]:
         """Every distinct filter of its measures, by id."""
         return {measure.filter_id: measure.filter for measure in self.measures}
+
+    @cached_property
+    def ladders(self) -> tuple[Ladder, ...]:
+        """The same, in ladders."""
+        return ladders_of(self.filters)
 
     @cached_property
     def signed(self) -> bool:

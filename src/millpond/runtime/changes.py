@@ -8,7 +8,7 @@ which live in segments of their own and merge by adding, like any count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -23,9 +23,10 @@ from millpond.plan.plan import GroupPlan, Measure, QueryPlan, fingerprint
 from millpond.runtime.closing import Closing, at_once, batches, ends_over
 from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.event_log import GroupLog
+from millpond.runtime.families import Family, Made
 from millpond.runtime.holistic import needs_events
-from millpond.runtime.rows import BlockKeys, Family, told_of_block
-from millpond.runtime.signed import signed_blocks
+from millpond.runtime.rows import BlockKeys, told_of_block
+from millpond.runtime.signed import SignedBlock, signed_blocks
 from millpond.runtime.tallies import TallyLog, needs_tallies
 from millpond.runtime.tasks import Watermark
 from millpond.runtime.tiles import Held
@@ -61,7 +62,7 @@ class Changes:
 
     def rows(
         self, plan: QueryPlan, before: Watermark, after: Watermark
-    ) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:
+    ) -> Made:
         """What a query has to say, by its name, and how many rows HAVING withheld, likewise.
 
         Raises:
@@ -81,7 +82,7 @@ class Changes:
                 rows, more = self._changed(plan, run)
                 told, withheld = told + rows, withheld + more
         whole = joined_rows(told)
-        return {} if whole is None else {query.name: whole}, {query.name: withheld} if withheld else {}
+        return Made({} if whole is None else {query.name: whole}, {query.name: withheld} if withheld else {})
 
     def corrected(self, queries: Collection[str]) -> Cells:
         """How often rows of these queries were corrected now, to be added to what was known."""
@@ -160,7 +161,7 @@ class Changes:
             chosen = [np.ones(len(cells.slices.start_us), bool) for cells in parts]
         if not parts:
             return _Pairs([], np.zeros(0, np.int64), 0)
-        made: Iterator[Block]
+        made: Iterator[Block | SignedBlock]
         if group.signed:
             made = signed_blocks(edges, parts, chosen, measures, count)
         else:

@@ -1,55 +1,87 @@
 """Which filters of a group each event passes, found by bins and not filter by filter.
 
 Comparisons of one expression with many constants are a **family**: the constants cut the expression's values into
-bins, one binary search tells the bin of each event, and which comparisons hold is a property of the bin.
-Any other condition has two bins. Filters then are sets of combinations of bins.
+bins, one binary search tells the bin of each event, and which comparisons hold is a property of the bin: each holds
+for bins that follow each other. Any other condition has two bins. The rank in a ladder of filters (see
+`plan.ladders`) then is a property of the bins of those conditions that the ladder has.
 
-Combinations that occur become signatures. Filters whose conditions have nothing to do with each other would multiply
-them, so they are dealt out to bundles, each with signatures of its own: as few as keep the number of cells small.
+Combinations of bins that occur become signatures. Ladders whose conditions have nothing to do with each other would
+multiply them, so they are dealt out to bundles, each with signatures of its own: as few as keep the number of cells
+small.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.arrays import Ints, Mask
-from millpond.model.expressions import Call, Expression, Literal
-from millpond.model.types import INTEGERS, TIMES
+from millpond.arrays import Ints
+from millpond.model.expressions import Expression, Literal
+from millpond.plan.ladders import Comparison, Ladder, comparison_of
 from millpond.runtime.columns import Array, Values
-from millpond.runtime.partials import Rows, compact, parts_of
+from millpond.runtime.partials import Rows, compact
 from millpond.state.cells import Signed, Slices, order_codes
-from millpond.state.signatures import numbered
+from millpond.state.signatures import Ranks, narrowest, numbered
 
 MOST_SIGNATURES = 1 << 16
 """More than this many combinations of a chunk are dealt out to another bundle."""
 
-_RANKED = (*INTEGERS, *TIMES, "float", "double", "string")
-
-_FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq"}
-
 
 class Bundle(NamedTuple):
-    """The rows that pass some of the bundle's filters: positions, and the combination (row of `bits`) of each.
+    """The rows that pass some of the bundle's filters: positions, and the combination (row of `ranks`) of each.
 
-    `bits` has a column per filter of the group; those of other bundles are false.
+    `ranks` has a column per ladder of the group, of `lengths`; those of other bundles are 0.
     """
 
     rows: Ints
     codes: Ints
-    bits: npt.NDArray[np.bool_]
+    ranks: Ranks
+    lengths: tuple[int, ...]
 
     def counts(self, late: Ints, classes: int) -> Ints:
-        """How many rows of each late class (given for all rows) pass each filter."""
-        found = np.bincount(late[self.rows] * len(self.bits) + self.codes, minlength=classes * len(self.bits))
-        counted: Ints = found.reshape(classes, len(self.bits)) @ self.bits.astype(np.int64)
-        return counted
+        """How many rows of each late class (given for all rows) pass each filter, in the order of the ladders."""
+        combinations = len(self.ranks)
+        found = np.bincount(late[self.rows] * combinations + self.codes, minlength=classes * combinations)
+        return np.stack([self._passing(weights) for weights in found.reshape(classes, combinations)])
+
+    def _passing(self, weights: Ints) -> Ints:
+        sizes = np.array(self.lengths) + 1
+        bases = np.cumsum(sizes) - sizes
+        held = np.zeros(int(sizes.sum()) + 1, np.int64)  # by ladder and rank
+        for ladder, base in enumerate(bases.tolist()):
+            of = np.bincount(self.ranks[:, ladder], weights, minlength=int(sizes[ladder]))
+            held[base : base + len(of)] = of.astype(np.int64)
+        above = held[::-1].cumsum()[::-1]
+        ends = np.repeat(bases + sizes, self.lengths)
+        ranks = np.delete(np.arange(int(sizes.sum())), bases)
+        passing: Ints = above[ranks] - above[ends]
+        return passing
+
+    def most(self, values: Sequence[int], least: int) -> Ints:
+        """For each combination the largest of the values of the filters it passes, given in the order of the ladders;
+        `least` if that is larger.
+        """
+        found, first = np.full(len(self.ranks), least), 0
+        for ladder, length in enumerate(self.lengths):
+            upto = np.maximum.accumulate([least, *values[first : first + length]])
+            np.maximum(found, upto[self.ranks[:, ladder]], out=found)
+            first += length
+        return found
+
+
+def ranks_of_bundles(bundles: Sequence[Bundle], rows: int) -> list[Array]:
+    """The rank in each ladder of all rows."""
+    lengths = bundles[0].lengths
+    ranks = np.zeros((len(lengths), rows), narrowest(lengths))
+    for bundle in bundles:
+        for ladder in np.flatnonzero(bundle.ranks.any(axis=0)):
+            ranks[ladder, bundle.rows] = bundle.ranks[bundle.codes, ladder]
+    return [ranks[ladder].astype(bool) if length == 1 else ranks[ladder] for ladder, length in enumerate(lengths)]
 
 
 class Split(NamedTuple):
@@ -60,11 +92,17 @@ class Split(NamedTuple):
 
 
 def split_slices(every: Slices, slices: Ints, bundle: Bundle, filters: Sequence[str]) -> Split:
-    """`slices` are those of the bundle's rows, as positions in `every`; `filters` are the ids of the group's."""
-    table, ids = numbered(filters, bundle.bits)
+    """`slices` are those of the bundle's rows, as positions in `every`; `filters` are the ids of the group's, ladder by
+    ladder.
+    """
+    table, ids = numbered(filters, bundle.ranks, bundle.lengths)
     count = len(ids)
     pairs, rows = compact(slices * count + bundle.codes, len(every.start_us) * count)
     return Split(every.take(pairs // count)._replace(signed=Signed(ids[pairs % count], table)), rows)
+
+
+_Range: TypeAlias = tuple[int, int]
+"""The bins first … end - 1 of a test."""
 
 
 class _Test(NamedTuple):
@@ -72,31 +110,67 @@ class _Test(NamedTuple):
 
     codes: Ints
     bins: int
-    passing: Mapping[Hashable, Mask]
+    passing: Mapping[Expression, _Range]
 
 
-_Filters: TypeAlias = Sequence[tuple[Hashable, ...]]
-"""For each filter the parts that all must hold: conditions, or positions of masks."""
+class _Climb(NamedTuple):
+    """How the rank in a ladder follows from bins: in all bins of `rest` (by test), by the bin of test `by` it is one of
+    `ranks`; elsewhere it is 0. `by` None: it is `ranks[0]`.
+    """
+
+    rest: Mapping[int, _Range]
+    by: int | None
+    ranks: Ints
+
+    @property
+    def tests(self) -> tuple[int, ...]:
+        """The tests that it depends on."""
+        return tuple(sorted({*self.rest, *([] if self.by is None else [self.by])}))
 
 
-def classify(rows: Rows, filters: Sequence[Expression | None], cells: int) -> list[Bundle]:
+def classify(rows: Rows, ladders: Sequence[Ladder], cells: int) -> list[Bundle]:
     """The bundles of a chunk; `cells` is its number of cells without filters."""
-    parts = [parts_of(condition) for condition in filters]
-    tests = _tests(rows, dict.fromkeys(part for condition in parts for part in condition))
-    return _bundles(parts, tests, rows.count, cells)
-
-
-def classify_masks(masks: Sequence[Mask], filters: Sequence[int], rows: int, cells: int) -> list[Bundle]:
-    """The same where it is known which of `rows` rows pass: `filters` are positions in `masks`, -1 where all do."""
-    tests = [_Test(mask.astype(np.int64), 2, {i: np.array([False, True])}) for i, mask in enumerate(masks)]
-    return _bundles([() if i < 0 else (i,) for i in filters], tests, rows, cells)
-
-
-def _bundles(parts: _Filters, tests: Sequence[_Test], rows: int, cells: int) -> list[Bundle]:
+    tests = _tests(rows, dict.fromkeys(part for ladder in ladders for part in (*ladder.rest, *ladder.steps)))
     owner = {part: i for i, test in enumerate(tests) for part in test.passing}
+    climbs = [_climb(ladder, tests, owner) for ladder in ladders]
+    return _bundles(climbs, [len(ladder.filters) for ladder in ladders], tests, rows.count, cells)
+
+
+def _climb(ladder: Ladder, tests: Sequence[_Test], owner: Mapping[Expression, int]) -> _Climb:
+    rest: dict[int, _Range] = {}
+    for part in ladder.rest:
+        i = owner[part]
+        first, end = tests[i].passing[part]
+        known = rest.get(i, (0, tests[i].bins))
+        rest[i] = max(first, known[0]), min(end, known[1])
+    if not ladder.steps:
+        return _Climb(rest, None, np.ones(1, np.int64))
+    by = owner[ladder.steps[0]]
+    begun = np.zeros(tests[by].bins + 1, np.int64)
+    for first, end in (tests[by].passing[step] for step in ladder.steps):
+        begun[first] += 1
+        begun[end] -= 1
+    return _Climb(rest, by, begun.cumsum()[:-1])
+
+
+def classify_ranks(ranks: Sequence[Array], lengths: Sequence[int], rows: int, cells: int) -> list[Bundle]:
+    """The same where each of `rows` rows has a known rank in each ladder; a single number: all rows have it."""
+    tests, climbs = list[_Test](), list[_Climb]()
+    for found, length in zip(ranks, lengths, strict=True):
+        if found.ndim:
+            climbs.append(_Climb({}, len(tests), np.arange(length + 1)))
+            tests.append(_Test(found.astype(np.int64), length + 1, {}))
+        else:
+            climbs.append(_Climb({}, None, found.astype(np.int64).reshape(1)))
+    return _bundles(climbs, lengths, tests, rows, cells)
+
+
+def _bundles(
+    climbs: Sequence[_Climb], lengths: Sequence[int], tests: Sequence[_Test], rows: int, cells: int
+) -> list[Bundle]:
     groups: dict[tuple[int, ...], list[int]] = {}
-    for position, condition in enumerate(parts):
-        groups.setdefault(tuple(sorted({owner[part] for part in condition})), []).append(position)
+    for position, climb in enumerate(climbs):
+        groups.setdefault(climb.tests, []).append(position)
     open_, bundles = _Combined.none(rows), []
     for needed, members in sorted(groups.items(), key=lambda item: (len(item[0]), item[0])):
         alone = math.prod(tests[i].bins for i in needed)
@@ -104,10 +178,10 @@ def _bundles(parts: _Filters, tests: Sequence[_Test], rows: int, cells: int) -> 
         apart = min(rows, cells * open_.combinations) + min(rows, cells * alone)
         together = min(rows, cells * both.combinations)
         if open_.members and (both.combinations > MOST_SIGNATURES or together > apart):
-            bundles.append(open_.bundle(tests, parts))
+            bundles.append(open_.bundle(climbs, lengths))
             both = _Combined.none(rows).joined(tests, needed)
         open_ = both._replace(members=[*both.members, *members])
-    bundles.append(open_.bundle(tests, parts))
+    bundles.append(open_.bundle(climbs, lengths))
     return [bundle for bundle in bundles if len(bundle.rows)]
 
 
@@ -134,36 +208,52 @@ class _Combined(NamedTuple):
             bins = np.column_stack([bins[found // test.bins], found % test.bins])
         return _Combined((*self.tests, *more), codes, max(len(bins), 1), bins, list(self.members))
 
-    def bundle(self, tests: Sequence[_Test], filters: _Filters) -> Bundle:
+    def bundle(self, climbs: Sequence[_Climb], lengths: Sequence[int]) -> Bundle:
         """Which filters each combination passes; combinations that pass the same ones are one."""
-        bits = np.zeros((len(self.bins), len(filters)), bool)
-        place = {i: column for column, i in enumerate(self.tests)}
-        held = {
-            part: passing[self.bins[:, place[i]]] for i in self.tests for part, passing in tests[i].passing.items()
-        }
+        ranks: Ranks = np.zeros((len(self.bins), len(lengths)), narrowest(lengths), order="F")
+        bins = {i: self.bins[:, column] for column, i in enumerate(self.tests)}
+        held: dict[tuple[int, _Range], Array] = {}
         for position in self.members:
-            passed = np.ones(len(bits), bool)
-            for part in filters[position]:
-                passed &= held[part]
-            bits[:, position] = passed
-        packed = np.packbits(bits, axis=1)
-        _, first, same = np.unique(packed, axis=0, return_index=True, return_inverse=True)
-        codes = same.reshape(-1)[self.codes]
-        bits = bits[first]
-        some = np.asarray(bits.any(axis=1))
+            climb = climbs[position]
+            column = ranks[:, position]
+            column[:] = climb.ranks[0 if climb.by is None else bins[climb.by]]
+            for i, among in climb.rest.items():
+                if (i, among) not in held:
+                    held[i, among] = (bins[i] >= among[0]) & (bins[i] < among[1])
+                column *= held[i, among]
+        first, same = _distinct(ranks)
+        ranks = np.ascontiguousarray(ranks[first])
+        some = np.asarray(ranks.any(axis=1))
+        codes = same[self.codes]
         rows = np.flatnonzero(some[codes])
         renumbered = np.cumsum(some) - 1
-        return Bundle(rows, renumbered[codes[rows]], bits[some])
+        return Bundle(rows, renumbered[codes[rows]], ranks[some], tuple(lengths))
 
 
-def _tests(rows: Rows, parts: Sequence[Expression] | Mapping[Expression, None]) -> list[_Test]:
-    families: dict[Expression, dict[Expression, tuple[str, Literal]]] = {}
+def _distinct(ranks: Ranks) -> tuple[Ints, Ints]:
+    """Where each distinct row is first, and for each row which of these it equals."""
+    mixed = np.zeros(len(ranks), np.uint64)
+    for column in ranks.T:
+        mixed = (mixed ^ column) * _MIXER
+        mixed ^= mixed >> np.uint64(29)
+    _, first, same = np.unique(mixed, return_index=True, return_inverse=True)
+    same = same.reshape(-1)
+    if not np.array_equal(ranks[first[same]], ranks):  # two rows that are not equal were mixed to one number
+        _, first, same = np.unique(ranks, axis=0, return_index=True, return_inverse=True)
+        same = same.reshape(-1)
+    return first, same
+
+
+_MIXER = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _tests(rows: Rows, parts: Iterable[Expression]) -> list[_Test]:
+    families: dict[Expression, dict[Expression, Comparison]] = {}
     tests = []
     for part in parts:
-        member = _member(part)
+        member = comparison_of(part)
         if member is not None:
-            value, op, constant = member
-            families.setdefault(value, {})[part] = op, constant
+            families.setdefault(member.value, {})[part] = member
         else:
             tests.append(_alone(rows, part))
     for value, members in families.items():
@@ -174,48 +264,32 @@ def _tests(rows: Rows, parts: Sequence[Expression] | Mapping[Expression, None]) 
     return tests
 
 
-def _member(part: Expression) -> tuple[Expression, str, Literal] | None:
-    """A comparison with a constant as (value, operator, constant): what can be one of a family."""
-    if not isinstance(part, Call) or part.op not in _FLIPPED:
-        return None
-    left, right = part.args
-    op = part.op
-    if isinstance(left, Literal):
-        left, right, op = right, left, _FLIPPED[op]
-    if not isinstance(right, Literal) or isinstance(left, Literal) or right.text is None:
-        return None
-    if left.type != right.type or left.type not in _RANKED or (left.type == "string" and op != "eq"):
-        return None
-    return left, op, right
-
-
 def _alone(rows: Rows, part: Expression) -> _Test:
     true = rows.evaluator(part).is_true()
     if not true.ndim:  # of no row in particular
-        return _Test(np.zeros(rows.count, np.int64), 1, {part: np.array([bool(true)])})
-    return _Test(rows.take(true).astype(np.int64), 2, {part: np.array([False, True])})
+        return _Test(np.zeros(rows.count, np.int64), 1, {part: (0, int(bool(true)))})
+    return _Test(rows.take(true).astype(np.int64), 2, {part: (1, 2)})
 
 
-def _family(rows: Rows, value: Expression, members: Mapping[Expression, tuple[str, Literal]]) -> _Test:
+def _family(rows: Rows, value: Expression, members: Mapping[Expression, Comparison]) -> _Test:
     """Bin 0: NULL or raised. With the constants in order, 1 + 2 j lies below the j-th (and above the one before),
     2 + 2 j is equal to it.
     """
-    values = rows.evaluator(value)
+    values, limits = rows.evaluator(value), [member.limit for member in members.values()]
     if value.type == "string":
-        codes, places, bins = _text_bins(values, [constant for _, constant in members.values()])
+        codes, places, bins = _text_bins(values, limits)
     else:
-        codes, places, bins = _number_bins(values, [constant for _, constant in members.values()])
+        codes, places, bins = _number_bins(values, limits)
     unknown = values.null | values.error
     if unknown.any():
         codes = np.where(unknown, 0, codes)
-    every = np.arange(bins)
-    passing: dict[Hashable, Mask] = {}
-    for (part, (op, _)), place in zip(members.items(), places.tolist(), strict=True):
+    passing: dict[Expression, _Range] = {}
+    for (part, member), place in zip(members.items(), places.tolist(), strict=True):
         equal = 2 + 2 * place
-        held = {
-            "lt": every < equal, "le": every <= equal, "eq": every == equal, "gt": every > equal, "ge": every >= equal,
-        }[op]  # fmt: skip
-        passing[part] = held & (every > 0)
+        passing[part] = {
+            "lt": (1, equal), "le": (1, equal + 1), "eq": (equal, equal + 1), "gt": (equal + 1, bins),
+            "ge": (equal, bins),
+        }[member.op]  # fmt: skip
     return _Test(rows.take(codes), bins, passing)
 
 

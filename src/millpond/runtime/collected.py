@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 
+from millpond.arrays import Ints, Mask
 from millpond.errors import OverflowedError, UserFunctionError
 from millpond.plan.feeds import Fed, merged
 from millpond.plan.plan import QueryPlan
+from millpond.runtime.families import Family, Made
 from millpond.runtime.fed import share_of
 from millpond.runtime.outbox import rows_stream
-from millpond.runtime.rows import Family
 from millpond.runtime.tasks import FoldTask
 from millpond.state.delta import DeltaWriter
-
-Made: TypeAlias = tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]
-"""Rows by query, and how many HAVING withheld."""
 
 
 class Collected:
@@ -27,28 +25,41 @@ class Collected:
         self._task, self._delta, self._counts, self._reasons = task, delta, counts, reasons
         self._rows: dict[str, list[pa.RecordBatch]] = {}
         self._unread: dict[str, int] = {}
+        self._counted: dict[Family, Ints] = {}
+        self._read: dict[Family, Mask] = {}
 
     def is_going(self, plan: QueryPlan) -> bool:
         """Whether a query has not been given up, now or before."""
         name = plan.query.name
         return name not in self._task.quarantined and f"raised:{name}" not in self._counts
 
+    def read(self, family: Family) -> Mask:
+        """Which queries of a family, by their position, have rows that somebody reads."""
+        if family not in self._read:
+            replaced, feeding = self._task.replaced, {fed.query for fed in self._task.fed}
+            self._read[family] = np.array([
+                query.serve or query.sink.format != "noop" or query.name in self._task.feeds
+                or replaced.get(query.name, query.name) in feeding
+                for query in (plan.query for plan in family.plans)
+            ])  # fmt: skip
+        return self._read[family]
+
     def take(self, family: Family, make: Callable[[], Made]) -> bool:
         """Add the rows that are made of a family; False if one of its queries raised: a lone one is given up."""
         try:
-            found, withheld = make()
+            made = make()
         except (OverflowedError, UserFunctionError) as error:
             if len(family.plans) == 1:
                 self._give_up(family.first.query.name, error)
             return False
-        for name, rows in withheld.items():
+        for name, rows in made.withheld.items():
             self._counts[f"withheld:{name}"] = self._counts.get(f"withheld:{name}", 0) + rows
-        followed = {plan.query.name for plan in family.plans if plan.query.serve or plan.query.sink.format != "noop"}
-        followed |= self._task.feeds | {name for name in found if self._fed_by(name)}
-        for name, batch in found.items():
-            if name in followed:
+        if made.unread is not None:  # computed and counted: there is nobody to copy them for
+            self._counted[family] = self._counted.get(family, 0) + made.unread
+        for name, batch in made.rows.items():
+            if len(family.plans) > 1 or self.read(family)[0]:
                 self._rows.setdefault(name, []).append(batch)
-            else:  # computed and counted: there is nobody to keep them for
+            else:
                 self._unread[name] = self._unread.get(name, 0) + batch.num_rows
         return True
 
@@ -75,5 +86,10 @@ class Collected:
                 if share is not None:
                     self._delta.fed[fed.name] = merged(self._delta.fed.get(fed.name), share)
             self._delta.add("rows", of or query, rows_stream(found), rows, {"version": query} if of else {})
+        for family, counted in self._counted.items():
+            for at in np.flatnonzero(counted).tolist():
+                name = family.plans[at].query.name
+                if f"raised:{name}" not in self._counts:
+                    self._unread[name] = self._unread.get(name, 0) + int(counted[at])
         for query, rows in self._unread.items():
             self._counts[f"rows:{query}"] = rows

@@ -29,18 +29,13 @@ _ADDED_AT_ONCE = 1024  # normalised words are below 2**51: with prefix sums over
 
 
 class Block(NamedTuple):
-    """Slots `first` … `first + size - 1` over all panes of a run, ready to answer for any of its windows.
-
-    With `sets`, columns are of measures without their filter, and hold all slots once for each set of signatures:
-    `sets[filter id]` is a set's place.
-    """
+    """Slots `first` … `first + size - 1` over all panes of a run, ready to answer for any of its windows."""
 
     first: int
     size: int
     columns: Mapping[str, Ints]
     extremes: Mapping[str, list[Extremes]]
     edges_us: list[int]
-    sets: Mapping[str, int] | None = None
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """Of a column."""
@@ -90,20 +85,15 @@ def _block(dense: _Dense, names: Sequence[str], edges: list[int]) -> Block:
     }
     for measure in dict.fromkeys(name.partition(":")[0] for name in names if ":w" in name):
         columns |= dense.filled_words([name for name in names if name.startswith(f"{measure}:w")])
-    return block_of(columns, dense.first, dense.size, edges)
-
-
-def block_of(dense: Mapping[str, Extremes], first: int, size: int, edges: list[int]) -> Block:
-    """A block from columns spread over (pane, slot), words of sums normalised."""
-    columns: dict[str, Ints] = {}
+    added: dict[str, Ints] = {}
     extremes: dict[str, list[Extremes]] = {}
-    for name, filled in dense.items():
+    for name, filled in columns.items():
         how = merge_rule(name)
         if how == "add":
-            columns[name] = _prefix_sums(filled)
+            added[name] = _prefix_sums(filled)
         else:
             extremes[name] = _sparse_table(filled, how)
-    return Block(first, size, columns, extremes, edges)
+    return Block(dense.first, dense.size, added, extremes, edges)
 
 
 def _prefix_sums(filled: Ints) -> Ints:

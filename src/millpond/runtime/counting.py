@@ -80,19 +80,21 @@ def count_rows(
         if same not in known:
             taken, number = taken_by[plan.delay], number_by[plan.delay]
             if known_passed is not None:
-                applied = np.array([known_passed[presence][min(plan.delay, len(known_passed[presence]) - 1)]])
+                applied = [known_passed[presence][min(plan.delay, len(known_passed[presence]) - 1)]]
             else:
                 applied = number if presence is None else _number(taken & rows(presence).is_true(), sources)
             passing = applied
             if presence is not None and (presence != plan.query.where or may_raise(presence)):
                 passing = _number(_passes_or_raises(rows, plan.query.where, taken), sources)
-            dead = passing - applied + read - with_time
-            found = np.stack([read, applied, with_time - number, dead, number - passing])
-            whole = dict(zip(FATES, found.sum(axis=1).tolist(), strict=True))
+            found = [  # of each source partition, and few of them: lists of numbers, since queries are many
+                (all_, one, timed_ - some, passed - one + all_ - timed_, some - passed)
+                for all_, one, timed_, some, passed in zip(read, applied, with_time, number, passing, strict=True)
+            ]
+            whole = dict(zip(FATES, map(sum, zip(*found, strict=True)), strict=True))
             names: list[str] = []
             known[same] = whole, names
             if sources is not None:
-                of_each = dict(zip(sources.names, found.T.tolist(), strict=True))
+                of_each = dict(zip(sources.names, map(list, found), strict=True))
                 counts.fates.append(packet.SourceFates(names, of_each))
         whole, names = known[same]
         names.append(plan.query.name)
@@ -103,7 +105,7 @@ def count_selected(
     counts: Counts, queries: Sequence[str], taken: Mask, dead: Mask, sources: Sources | None
 ) -> None:  # fmt: skip
     """Add what became of the events for stateless queries that take the same rows: none is late for them."""
-    read, applied, lost = (_number(mask, sources) for mask in (np.ones(len(taken), bool), taken, dead))
+    read, applied, lost = (np.array(_number(mask, sources)) for mask in (np.ones(len(taken), bool), taken, dead))
     found = np.stack([read, applied, np.zeros_like(read), lost, read - applied - lost])
     whole = dict(zip(FATES, found.sum(axis=1).tolist(), strict=True))
     if sources is not None:
@@ -133,13 +135,13 @@ def count_side(
         counts.fates.append(packet.SourceFates([join.name], dict(zip(names, found.T.tolist(), strict=True))))
 
 
-def _number(mask: Mask, sources: Sources | None) -> Ints:
+def _number(mask: Mask, sources: Sources | None) -> list[int]:
     """How many rows, of each source partition if there are any."""
     if sources is None:
-        return np.array([np.count_nonzero(mask)])
+        return [int(np.count_nonzero(mask))]
     sorted_mask = mask if sources.order is None else mask[sources.order]
     pairs = zip(sources.starts, [*sources.starts[1:], len(mask)], strict=False)
-    return np.array([np.count_nonzero(sorted_mask[start:end]) for start, end in pairs])
+    return [int(np.count_nonzero(sorted_mask[start:end])) for start, end in pairs]
 
 
 def _passes_or_raises(rows: Evaluator, where: Expression | None, taken: Mask) -> Mask:

@@ -21,7 +21,7 @@ from millpond.runtime.columns import Array, from_arrow
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.holistic import ranks
 from millpond.runtime.logged import filter_name, value_name
-from millpond.runtime.raw import RawRows, conditions_of, piece_of_raw, values_of
+from millpond.runtime.raw import RawRows, piece_of_raw, values_of
 from millpond.runtime.tasks import Watermark
 from millpond.state.cells import Piece, Slices
 from millpond.state.event_log import OFFSET, PARTITION, Events
@@ -100,10 +100,13 @@ def _piece(group: GroupPlan, events: Events) -> Piece:
     """The cells of events, as a gather would have made them."""
     starts, ends, slices = slices_of(group.cuts, events.times_us)
     slots, keys = np.unique(events.slots, return_inverse=True)
-    masks: list[Mask] = []
+    masks: list[Array] = []
     places: dict[Expression | None, int] = {None: -1}
     filters = []
-    for condition in conditions_of(group):
+    for ladder in group.ladders if group.signed else ():
+        filters.append(len(masks))
+        masks.append(np.sum([_mask(events, condition) for condition in ladder.conditions], axis=0))
+    for condition in () if group.signed else (measure.filter for measure in group.kept):
         if condition not in places:
             places[condition] = len(masks)
             masks.append(_mask(events, condition))

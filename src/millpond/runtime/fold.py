@@ -6,7 +6,7 @@ that is run again, anywhere, on packets in any order of arrival, gives the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from millpond.runtime.counting import bounded
 from millpond.runtime.dead_letters import write_dead_letters
 from millpond.runtime.deduplicated import decided
 from millpond.runtime.event_log import GroupLog
+from millpond.runtime.families import Family, families
 from millpond.runtime.framed import Due, rows_of_events
 from millpond.runtime.generations import (
     OPENING,
@@ -52,11 +53,11 @@ from millpond.runtime.packet import GroupPart
 from millpond.runtime.ranges import rows_due
 from millpond.runtime.raw import RawRows, piece_of_raw
 from millpond.runtime.retained import fold_retained
-from millpond.runtime.rows import BlockKeys, Family, families, rows_of_block, rows_of_sessions
+from millpond.runtime.rows import BlockKeys, rows_of_block, rows_of_sessions
 from millpond.runtime.selected_rows import write_selected_rows
 from millpond.runtime.session_changes import SessionChanges, added_up, corrected_until
 from millpond.runtime.sessions import AT_ONCE, Asked, Sessions, asked_of, closing, first_needed, needed_atoms
-from millpond.runtime.signed import signed_blocks
+from millpond.runtime.signed import SignedBlock, signed_blocks
 from millpond.runtime.tallies import TallyLog, needs_tallies, tallies_needed_from
 from millpond.runtime.tasks import GROUP_US, WHOLE_POND, FoldTask, TimeLine, Watermark
 from millpond.runtime.tiles import Held, new_tiles
@@ -158,7 +159,7 @@ class _GroupFold:
         fresh = merge(pieces, max(len(self._keys), 1))
         if fresh.rows:
             self._write_segment(fresh, 0, ())
-        held = Held(_filled([*self._old, fresh]), _filled(self._old_tiles))
+        held = Held.of([*self._old, fresh], self._old_tiles)
         tiles = None if self._task.drained else new_tiles(self._group, held, before, after, len(self._keys))
         if tiles is not None:
             self._write_segment(tiles, 0, (), "tiles")
@@ -359,7 +360,7 @@ class _GroupFold:
         for run in batches(closing, at_once(read)):
             for some in together(self._group, run):
                 self._answer(some, held, some[0].delay)
-        old = Held(_filled(self._old), _filled(self._old_tiles))
+        old = Held.of(self._old, self._old_tiles)
         kept = self._old_revisions, self._log, self._tallies
         make = partial(Changes, self._group, self._keys, self._task.buckets, old, held, fresh, *kept)
         self._tell_changes(make, before, after)
@@ -438,6 +439,7 @@ class _GroupFold:
         chosen = slices_between(held, edges, delay)
         read = sum(int(np.count_nonzero(mask)) for mask in chosen)
         self._counts[_SLICES_READ] = self._counts.get(_SLICES_READ, 0) + read
+        made: Iterator[Block | SignedBlock]
         if group.signed:
             made = signed_blocks(edges, parts, chosen, measures, len(self._keys))
         else:
@@ -462,9 +464,12 @@ class _GroupFold:
                     alone = [Family(group, [plan]) for plan in family.plans if len(family.plans) > 1]
                     going += [one for one in alone if self._answer_family(one, block, mine, keys)]
 
-    def _answer_family(self, family: Family, block: Block, windows: Sequence[Closing], keys: BlockKeys) -> bool:
+    def _answer_family(
+        self, family: Family, block: Block | SignedBlock, windows: Sequence[Closing], keys: BlockKeys
+    ) -> bool:
         """Add the rows of a family; False if one of its queries raised."""
-        make = partial(rows_of_block, self._group, family, block, windows, keys, self._task.buckets)
+        read = self._collected.read(family)
+        make = partial(rows_of_block, self._group, family, block, windows, keys, self._task.buckets, read)
         return self._collected.take(family, make)
 
     def _merge_events(self, horizon: int | None) -> None:
@@ -493,7 +498,3 @@ class _GroupFold:
             # where all that is needed has left, a segment without cells replaces them
             if merged.rows or any(mask.any() for mask in needed):
                 self._write_segment(merged, level + 1, supersedes, state.apart(places[chosen[0]]))
-
-
-def _filled(parts: Sequence[Cells]) -> list[Cells]:
-    return [cells for cells in parts if cells.rows]

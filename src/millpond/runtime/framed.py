@@ -6,7 +6,7 @@ extremes are the better of two runs whose lengths are powers of two. Only what h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,11 +20,12 @@ from millpond.plan.build import presence_filter
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import GroupPlan, Measure, QueryPlan
 from millpond.runtime.columns import Array, Values, from_arrow
+from millpond.runtime.families import Family, Made
 from millpond.runtime.finish import finish
 from millpond.runtime.holistic import taken_in
 from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.partials import Partials
-from millpond.runtime.rows import BlockKeys, Family, checked, of_events, rows_of_found
+from millpond.runtime.rows import BlockKeys, checked, of_events, rows_of_found
 from millpond.state.cells import better, extreme_of, merge_rule
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.event_log import Events
@@ -68,7 +69,7 @@ class Due(NamedTuple):
 
 def rows_of_events(
     group: GroupPlan, family: Family, due: Due, dictionary: KeyDictionary, buckets: int
-) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:
+) -> Made:
     """The rows, by query; none: left out. Then how many HAVING withheld, likewise.
 
     Raises:

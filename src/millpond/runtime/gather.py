@@ -18,10 +18,11 @@ from millpond.model.expressions import Expression
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.edges import slices_of
 from millpond.plan.join import SideLog
+from millpond.plan.ladders import conditions_of
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.atoms import atoms_of_rows, cut_atoms
-from millpond.runtime.classify import Bundle, classify, split_slices
-from millpond.runtime.columns import to_arrow
+from millpond.runtime.classify import Bundle, classify, ranks_of_bundles, split_slices
+from millpond.runtime.columns import Array, to_arrow
 from millpond.runtime.counting import Counts, Passed, Sources, count_rows, count_side
 from millpond.runtime.dead_letters import DeadLetters
 from millpond.runtime.evaluate import Evaluator
@@ -191,14 +192,13 @@ def _taken(group: GroupPlan, rows: Rows, late: Ints) -> Mask:
     return chosen
 
 
-def _taken_of(group: GroupPlan, bundles: Sequence[Bundle], late_rows: Ints, class_count: int) -> list[Bundle]:
+def _taken_of(group: GroupPlan, bundles: Sequence[Bundle], late_rows: Ints) -> list[Bundle]:
     """The same for rows that are told apart by the filters they pass: a row stays in all its bundles or in none."""
     longest = _longest_delays(group)
-    delays = np.array([longest.get(condition, -1) for condition in group.filters.values()])
+    delays = [longest.get(condition, -1) for condition in conditions_of(group.ladders)]
     taken = np.zeros(len(late_rows), bool)
     for bundle in bundles:
-        passed = np.stack([(bundle.bits & (delays >= missed)).any(axis=1) for missed in range(class_count)])
-        taken[bundle.rows] |= passed[late_rows[bundle.rows], bundle.codes]
+        taken[bundle.rows] |= bundle.most(delays, -1)[bundle.codes] >= late_rows[bundle.rows]
     if taken.all():
         return list(bundles)
     kept = [taken[bundle.rows] for bundle in bundles]
@@ -252,11 +252,11 @@ def _gather_group(
         return None
     cells, _ = compact(codes * slice_count + slices, key_count * slice_count)
     passed = np.zeros((class_count, len(group.filters)), np.int64)
-    bundles = classify(rows, list(group.filters.values()), len(cells))
+    bundles = classify(rows, group.ladders, len(cells))
     for bundle in bundles:
         passed += bundle.counts(late_rows, class_count)
-    _add_signed(group, rows, _taken_of(group, bundles, late_rows, class_count), owned, codes, slices, every, parts)
-    return dict(zip(group.filters.values(), passed.cumsum(axis=0).T.tolist(), strict=True))
+    _add_signed(group, rows, _taken_of(group, bundles, late_rows), owned, codes, slices, every, parts)
+    return dict(zip(conditions_of(group.ladders), passed.cumsum(axis=0).T.tolist(), strict=True))
 
 
 def _add_atoms(
@@ -281,7 +281,7 @@ def _add(
     """Add rows with key `codes` and `slices` (positions in `every`), in the smaller form."""
     slice_count = len(every.start_us)
     partials = Partials(rows, codes * slice_count + slices, owned[-1].end * slice_count)
-    if is_smaller_raw(group, rows, len(partials.ids)):
+    if is_smaller_raw(group, rows, owned[-1].end, len(partials.ids)):
         _add_raw(group, rows, owned, codes, slices, every, parts)
     else:
         _add_cells(group, roll_up(group, partials), owned, every, parts)
@@ -292,9 +292,9 @@ def _add_signed(
     every: Slices, parts: list[list[GroupPart]],
 ) -> None:  # fmt: skip
     """The same for the rows of bundles, of which one may be in several."""
-    made = []
+    made, filters = [], [name for ladder in group.ladders for name in ladder.filters]
     for bundle in bundles:
-        split = split_slices(every, slices[bundle.rows], bundle, list(group.filters))
+        split = split_slices(every, slices[bundle.rows], bundle, filters)
         some, found = _only_used(owned, codes[bundle.rows])
         count = len(split.slices.start_us)
         partials = Partials(rows.at(bundle.rows), found * count + split.rows, some[-1].end * count)
@@ -307,9 +307,12 @@ def _add_signed(
     chosen = np.flatnonzero(taken)
     sizes = [(len(partials.ids), len(split.start_us)) for partials, _, split in made]
     cells, signed_slices = (sum(column) for column in zip(*sizes, strict=True))
-    if is_smaller_raw(group, rows.at(chosen), cells, signed_slices, sum(len(bundle.bits) for bundle in bundles)):
-        some, found = _only_used(owned, codes[chosen])
-        _add_raw(group, rows.at(chosen), some, found, slices[chosen], every, parts)
+    some, found = _only_used(owned, codes[chosen])
+    # each instance is told its own
+    told = (min(cells, count * len(some)) for count in (signed_slices, sum(len(bundle.ranks) for bundle in bundles)))
+    if is_smaller_raw(group, rows.at(chosen), some[-1].end, cells, *told):
+        ranks = ranks_of_bundles(bundles, rows.count)
+        _add_raw(group, rows.at(chosen), some, found, slices[chosen], every, parts, [one[chosen] for one in ranks])
         return
     for partials, some, split_every in made:
         _add_cells(group, roll_up(group, partials), some, split_every, parts)
@@ -361,13 +364,14 @@ def _add_cells(
 
 def _add_raw(
     group: GroupPlan, rows: Rows, owned: Sequence[_Owned], codes: Ints, slices: Ints, every: Slices,
-    parts: list[list[GroupPart]],
+    parts: list[list[GroupPart]], ranks: Sequence[Array] = (),
 ) -> None:  # fmt: skip
+    """The rows themselves; `ranks`: in a group whose cells are kept by signature, theirs in each ladder."""
     used, slice_rows = np.unique(slices, return_inverse=True)
     for own in owned:
         chosen = np.flatnonzero((codes >= own.first) & (codes < own.end))
         if len(chosen):
-            raw = raw_rows(group, rows, chosen, every.take(used), slice_rows, codes - own.first)
+            raw = raw_rows(group, rows, chosen, every.take(used), slice_rows, codes - own.first, ranks)
             parts[own.instance].append(GroupPart(group.id, own.columns(), own.end - own.first, raw))
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import WIDE, Ints, Mask
-from millpond.model.expressions import Call, Expression
+from millpond.model.expressions import Expression
 from millpond.model.types import is_decimal, is_integer
+from millpond.plan.ladders import parts_of
 from millpond.plan.plan import GroupPlan, Measure
 from millpond.runtime.columns import Array
 from millpond.runtime.evaluate import Evaluator
@@ -20,13 +21,6 @@ from millpond.state.exact import sums_of_doubles, sums_of_integers, sums_of_prod
 from millpond.state.powers import sums_of_powers
 
 _DENSE_FACTOR = 4
-
-
-def parts_of(condition: Expression | None) -> tuple[Expression, ...]:
-    """The parts of a conjunction, each of which must be TRUE; of no condition none."""
-    if isinstance(condition, Call) and condition.op == "and":
-        return condition.args
-    return () if condition is None else (condition,)
 
 
 class Facts(Protocol):

@@ -1,13 +1,14 @@
 """Raw columns: what a gather sends instead of partials where those would be larger.
 
 With many measures, or nearly as many cells as events, partials move more bytes than the events themselves. Then
-the packet carries, per row: key, slice, each distinct value, and one bit per distinct filter; the fold makes the
-partials. So the bytes moved are at most those of the smaller form, whatever the number of queries.
+the packet carries, per row: key, slice, each distinct value, and one bit per distinct filter (where cells are kept by
+signature, a rank per ladder of filters); the fold makes the partials. So the bytes moved are at most those of the
+smaller form, whatever the number of queries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,11 +17,12 @@ import pyarrow as pa
 from millpond.arrays import WIDE, Ints, Mask
 from millpond.model.expressions import Expression
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.classify import classify_masks, split_slices
+from millpond.runtime.classify import classify_ranks, split_slices
 from millpond.runtime.columns import Array
 from millpond.runtime.partials import Partials, Rows, compact, piece_of_cells, roll_up
 from millpond.state.cells import Piece, Slices, merge, piece_of
 from millpond.state.segments import narrow
+from millpond.state.signatures import narrowest
 
 _COLUMN_BYTES = {"count": 2, "sum": 14, "squares": 21, "products": 21, "power3": 28, "power4": 35, "min": 8, "max": 8}
 """Rough bytes of a cell per measure: what exact sums of usual data take."""
@@ -29,15 +31,15 @@ _COLUMN_BYTES = {"count": 2, "sum": 14, "squares": 21, "products": 21, "power3":
 class RawRows(NamedTuple):
     """Rows of one group and instance: key and slice positions, values and filter bits.
 
-    `filters[i]` is the filter of measure i as a position in `masks`, -1 where all rows pass; in a group whose cells are
-    kept by signature, the group's filter i.
+    `filters[i]` is the filter of measure i as a position in `masks`, -1 where all rows pass. In a group whose cells are
+    kept by signature `masks` are ranks, small numbers or bits, and `filters[i]` is that of ladder i; -1: the highest.
     """
 
     slices: Slices
     slice_rows: Array
     key_rows: Array
     values: list[Array]
-    masks: list[Mask]
+    masks: list[Array]
     filters: list[int]
 
 
@@ -45,17 +47,29 @@ _SLICE_BYTES = 60
 """Rough bytes of a slice with its signature, and of a signature, as numbers in a header."""
 
 
-def is_smaller_raw(group: GroupPlan, rows: Rows, cells: int, signed_slices: int = 0, signatures: int = 0) -> bool:
-    """Whether the rows themselves take fewer bytes than partials of so many cells, slices and signatures."""
+def _width(count: int) -> int:
+    """Bytes of a position among so many."""
+    return np.min_scalar_type(-max(count, 1)).itemsize
+
+
+def is_smaller_raw(
+    group: GroupPlan, rows: Rows, keys: int, cells: int, signed_slices: int = 0, signatures: int = 0
+) -> bool:
+    """Whether the rows themselves take fewer bytes than partials of so many keys, cells, slices and signatures."""
     kept: dict[Hashable, int] = {}
     for measure in group.kept:
         name = (measure.kind, measure.values, rows.filter_of(measure.filter))
         # of registers most are zero in small cells, and zeros travel compressed
         kept[name] = (1 << measure.precision) // 4 if measure.precision else _COLUMN_BYTES[measure.kind]
-    filters = set(conditions_of(group)) if group.signed else {rows.filter_of(one) for one in conditions_of(group)}
-    per_row = 5 + 8 * len(values_of(group)) + len(filters) / 8
-    per_cell = 5 + sum(kept.values())
-    told = signed_slices * _SLICE_BYTES + signatures * (_SLICE_BYTES / 3 + len(filters) / 6)
+    if group.signed:
+        bits = sum(len(ladder.filters).bit_length() for ladder in group.ladders)
+        passing = sum(8 * narrowest([len(ladder.filters)]).itemsize if ladder.steps else 1 for ladder in group.ladders)
+    else:
+        bits = passing = len({rows.filter_of(one.filter) for one in group.kept})
+    key = _width(keys)
+    per_row = 1 + key + 8 * len(values_of(group)) + passing / 8
+    per_cell = _width(signed_slices) + key + sum(kept.values())
+    told = signed_slices * _SLICE_BYTES + signatures * (_SLICE_BYTES / 3 + bits / 6)
     return rows.count * per_row < cells * per_cell + told
 
 
@@ -64,18 +78,21 @@ def values_of(group: GroupPlan) -> list[Expression]:
     return list(dict.fromkeys(value for measure in group.kept for value in measure.values))
 
 
-def conditions_of(group: GroupPlan) -> list[Expression | None]:
-    """The filters whose bits travel, in their order."""
-    return list(group.filters.values()) if group.signed else [measure.filter for measure in group.kept]
-
-
-def raw_rows(group: GroupPlan, rows: Rows, chosen: Ints, slices: Slices, slice_rows: Ints, keys: Ints) -> RawRows:
-    """The chosen rows as they travel; `keys` and `slice_rows` are of all rows."""
+def raw_rows(
+    group: GroupPlan, rows: Rows, chosen: Ints, slices: Slices, slice_rows: Ints, keys: Ints,
+    ranks: Sequence[Array] = (),
+) -> RawRows:  # fmt: skip
+    """The chosen rows as they travel; `keys`, `slice_rows` and `ranks` (by ladder) are of all rows."""
     places: dict[Hashable, int] = {}
-    masks: list[Mask] = []
+    masks: list[Array] = []
     filters = []
-    for condition in conditions_of(group):
-        name = rows.filter_of(condition)
+    for ladder in ranks:
+        own = ladder[chosen]
+        filters.append(places.setdefault((own.dtype, own.tobytes()), len(masks)))
+        if filters[-1] == len(masks):  # no other ladder ranks the rows alike
+            masks.append(own)
+    for measure in () if group.signed else group.kept:
+        name = rows.filter_of(measure.filter)
         if name not in places:
             passed = rows.passed(name)
             places[name] = -1 if passed is None else len(masks)
@@ -144,9 +161,13 @@ def piece_of_raw(group: GroupPlan, raw: RawRows, keys: int) -> Piece:
         return _piece(group, raw, slice(None), raw.slices, raw.slice_rows, keys)
     slice_count = max(len(raw.slices.start_us), 1)
     cells, _ = compact(raw.key_rows.astype(np.int64) * slice_count + raw.slice_rows, keys * slice_count)
-    pieces = []
-    for bundle in classify_masks(raw.masks, raw.filters, len(raw.key_rows), len(cells)):
-        split = split_slices(raw.slices, raw.slice_rows[bundle.rows].astype(np.int64), bundle, list(group.filters))
+    pieces, filters = [], [name for ladder in group.ladders for name in ladder.filters]
+    lengths = [len(ladder.filters) for ladder in group.ladders]
+    ranks = [
+        np.array(length) if place < 0 else raw.masks[place] for place, length in zip(raw.filters, lengths, strict=True)
+    ]
+    for bundle in classify_ranks(ranks, lengths, len(raw.key_rows), len(cells)):
+        split = split_slices(raw.slices, raw.slice_rows[bundle.rows].astype(np.int64), bundle, filters)
         pieces.append(_piece(group, raw, bundle.rows, split.slices, split.rows, keys))
     return pieces[0] if len(pieces) == 1 else piece_of(merge(pieces, keys))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -17,21 +17,23 @@ from millpond.model.expressions import Column
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.types import WINDOW, centre_of, element_of, is_array, is_known
-from millpond.model.windows import Counted, Session, Window
+from millpond.model.windows import Counted, Session
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.build import presence_filter
 from millpond.plan.modes import OP, REVISION
-from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
 from millpond.plan.tallies import tallied
 from millpond.runtime.closing import Closing
 from millpond.runtime.columns import ARROW_TYPES, Values, arrow_type, from_arrow, to_arrow
 from millpond.runtime.combine import Block
 from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.event_log import among, of_slots
+from millpond.runtime.families import Family, Made, Shares
 from millpond.runtime.finish import finish
 from millpond.runtime.functions.answers import answered
-from millpond.runtime.holistic import Found, Taken, needs_events, taken_by, value_of
+from millpond.runtime.holistic import Found, Taken, taken_by, value_of
 from millpond.runtime.sessions import Sessions
+from millpond.runtime.signed import SignedBlock
 from millpond.runtime.tallies import needs_tallies, percentiles
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.event_log import Events
@@ -62,51 +64,8 @@ def _arrow_type(kind: str) -> pa.DataType:
     return arrow_type(kind) if is_known(centre_of(inner) or inner) else pa.null()
 
 
-class Family:
-    """Queries that differ in their filters alone: their rows are made together."""
-
-    def __init__(self, group: GroupPlan, plans: Sequence[QueryPlan]) -> None:
-        self.plans = plans
-        asked = [[plan.presence, *(i for places in plan.measures for i in places)] for plan in plans]
-        self._columns = [[group.measures[i] for i in same] for same in zip(*asked, strict=True)]
-        self._sets: Mapping[str, int] | None = None
-        self._places = [np.zeros(1, np.int64)] * len(self._columns)
-
-    @property
-    def first(self) -> QueryPlan:
-        """One of them, for what all have alike."""
-        return self.plans[0]
-
-    @property
-    def window(self) -> Window:
-        """The window of all of them."""
-        return self.first.query.window
-
-    def columns(self, block: Block) -> Iterator[tuple[str, str, Ints]]:
-        """For the presence, then each measure: its id in the first query, its name in the block, and where there the
-        slots of each query begin.
-        """
-        if block.sets is not None and block.sets is not self._sets:
-            self._sets = sets = block.sets
-            self._places = [np.array([sets[measure.filter_id] for measure in same]) for same in self._columns]
-        for same, places in zip(self._columns, self._places, strict=True):
-            yield same[0].id, same[0].id if block.sets is None else same[0].base.id, places * block.size
-
-
-def families(group: GroupPlan, plans: Sequence[QueryPlan]) -> list[Family]:
-    """All of `plans` in families; without signatures each query is one of its own."""
-    shapes: dict[Hashable, list[QueryPlan]] = {}
-    for plan in plans:
-        shapes.setdefault(_shape_of(plan) if group.signed else plan.query.name, []).append(plan)
-    return [Family(group, alike) for alike in shapes.values()]
-
-
-def _shape_of(plan: QueryPlan) -> Hashable:
-    query = plan.query
-    aggregates = tuple(msgspec.structs.replace(aggregate, filter=None) for aggregate in query.aggregates)
-    if needs_events(plan) or needs_tallies(plan):  # whose events are told by the filters of one query
-        return query.name
-    return query.window, plan.delay, plan.from_us, plan.before_us, aggregates, query.having, query.output, query.serve
+Wanted: TypeAlias = Callable[[Ints, Ints], Mask]
+"""Which pairs of a window (its position) and a slot (within the block) are."""
 
 
 class BlockKeys:
@@ -124,17 +83,23 @@ class BlockKeys:
 
     @classmethod
     def of(
-        cls, keys: KeyDictionary, block: Block, events: Events | None = None, tallies: Events | None = None
-    ) -> BlockKeys:
+        cls, keys: KeyDictionary, block: Block | SignedBlock, events: Events | None = None,
+        tallies: Events | None = None,
+    ) -> BlockKeys:  # fmt: skip
         """Those of a block; `events` and `tallies` are in the order of their slots."""
         found = cls(keys, np.arange(block.first, block.first + block.size))
         found.events = None if events is None else of_slots(events, block.first, block.size)
         found.tallies = None if tallies is None else of_slots(tallies, block.first, block.size)
         return found
 
-    def still_here(self, found: _Found) -> _Found:
-        """The results, slots counted within the block, whose keys are still this instance's."""
-        return found if self._here is None else found.take(np.flatnonzero(self._here[found.slots]))
+    def still_here(self, wanted: Wanted | None = None) -> Wanted | None:
+        """Of the pairs that are wanted those whose keys are still this instance's; None: all."""
+        here = self._here
+        if here is None:
+            return wanted
+        if wanted is None:
+            return lambda _windows, slots: here[slots]
+        return lambda windows, slots: here[slots] & wanted(windows, slots)
 
     def take(self, slots: Ints) -> list[pa.Array]:
         """The key columns of some slots, counted within the block."""
@@ -142,31 +107,34 @@ class BlockKeys:
 
 
 def rows_of_block(
-    group: GroupPlan, family: Family, block: Block, windows: Sequence[Closing], keys: BlockKeys, buckets: int
-) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:
-    """The rows, by query, of a family for some windows and the slots of one block; none: left out.
-    Then how many HAVING withheld, likewise.
+    group: GroupPlan, family: Family, block: Block | SignedBlock, windows: Sequence[Closing], keys: BlockKeys,
+    buckets: int, read: Mask,
+) -> Made:  # fmt: skip
+    """The rows, by query, of a family for some windows and the slots of one block; none: left out. Those that are not
+    `read` are counted. Then how many HAVING withheld.
 
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
     """
-    found = keys.still_here(_Found.of(family, block, windows))
+    found, columns = _results(group, family, block, windows, keys.still_here())
     if not len(found.slots):
-        return {}, {}
-    return _rows(group, family, found, _measured(family, block, windows, found), keys, buckets)
+        return Made({}, {})
+    return _rows(group, family, found, columns, keys, buckets, read)
 
 
 def rows_of_sessions(
     group: GroupPlan, family: Family, sessions: Sessions, columns: dict[str, Ints], keys: BlockKeys, buckets: int
-) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:
+) -> Made:
     """The same for one query and its sessions, whose slots count among `keys`; `columns` are of its measures.
 
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
     """
-    none = np.zeros(len(sessions.slots), np.int64)
-    found = _Found(none, none, sessions.slots, sessions.starts_us, sessions.ends_us)
-    return _rows(group, family, found, columns, keys, buckets)
+    found = _Found.of_one(sessions.slots, sessions.starts_us, sessions.ends_us)
+    return _rows(group, family, found, columns, keys, buckets, _READ)
+
+
+_READ = np.ones(1, bool)
 
 
 class Told(NamedTuple):
@@ -179,19 +147,17 @@ class Told(NamedTuple):
 
 
 def told_of_block(
-    group: GroupPlan, family: Family, block: Block, windows: Sequence[Closing], keys: BlockKeys, buckets: int,
-    wanted: Callable[[Ints, Ints], Mask],
+    group: GroupPlan, family: Family, block: Block | SignedBlock, windows: Sequence[Closing], keys: BlockKeys,
+    buckets: int, wanted: Wanted,
 ) -> Told | None:  # fmt: skip
     """The rows of one query for the wanted pairs of window and slot; None: no events.
 
     Raises:
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
     """
-    found = keys.still_here(_Found.of(family, block, windows))
-    found = found.take(np.flatnonzero(wanted(found.windows, found.slots)))
+    found, columns = _results(group, family, block, windows, keys.still_here(wanted))
     if not len(found.slots):
         return None
-    columns = _measured(family, block, windows, found)
     inputs = _inputs(group, family.first, columns, found, keys) | _key_values(group, found.slots, keys)
     kept, rows, withheld = _emitted(family.plans, inputs, found, keys, buckets)
     return Told(rows, kept.windows, kept.slots, sum(withheld.values()))
@@ -206,44 +172,40 @@ def told_of_sessions(
         OverflowedError: an exact sum, or an output expression, leaves its SQL type.
     """
     places = np.arange(len(sessions.slots))
-    found = _Found(np.zeros_like(places), places, sessions.slots, sessions.starts_us, sessions.ends_us)
+    found = _Found.of_one(sessions.slots, sessions.starts_us, sessions.ends_us)._replace(windows=places)
     inputs = _inputs(group, plan, columns, found, keys) | _key_values(group, found.slots, keys)
     kept, rows, withheld = _emitted([plan], inputs, found, keys, buckets)
     return Told(rows, kept.windows, kept.slots, sum(withheld.values()))
 
 
 def _rows(
-    group: GroupPlan, family: Family, found: _Found, columns: dict[str, Ints], keys: BlockKeys, buckets: int
-) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:
+    group: GroupPlan, family: Family, found: _Found, columns: dict[str, Ints], keys: BlockKeys, buckets: int, read: Mask
+) -> Made:
     inputs = _inputs(group, family.first, columns, found, keys) | _key_values(group, found.slots, keys)
-    return _by_plan(family.plans, *_emitted(family.plans, inputs, found, keys, buckets))
+    return _by_plan(family.plans, *_emitted(family.plans, inputs, found, keys, buckets), read)
 
 
 def rows_of_found(
     group: GroupPlan, plan: QueryPlan, slots: Ints, bounds: tuple[Ints, Ints], inputs: dict[str, Values],
     keys: BlockKeys, buckets: int,
-) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:  # fmt: skip
+) -> Made:  # fmt: skip
     """The same for one query whose aggregates are known: `inputs` lacks keys and window. `bounds`: start and end of
     each row's window.
 
     Raises:
         OverflowedError: an output expression leaves its SQL type.
     """
-    none = np.zeros(len(slots), np.int64)
-    found = _Found(none, none, slots, *bounds)
+    found = _Found.of_one(slots, *bounds)
     inputs = inputs | _window_values(found) | _key_values(group, slots, keys)
-    return _by_plan([plan], *_emitted([plan], inputs, found, keys, buckets))
+    return _by_plan([plan], *_emitted([plan], inputs, found, keys, buckets), _READ)
 
 
 def _by_plan(
-    plans: Sequence[QueryPlan], found: _Found, rows: pa.RecordBatch, withheld: dict[str, int]
-) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, int]]:
-    bounds = np.searchsorted(found.queries, np.arange(len(plans) + 1)).tolist()
-    return {
-        plan.query.name: rows.slice(low, high - low)
-        for plan, low, high in zip(plans, bounds, bounds[1:], strict=False)
-        if low < high
-    }, withheld
+    plans: Sequence[QueryPlan], found: _Found, rows: pa.RecordBatch, withheld: dict[str, int], read: Mask
+) -> Made:
+    shares = found.shares
+    unread = None if read.all() else np.where(read, 0, shares.counts())
+    return Made({plans[i].query.name: own for i, own in shares.dealt(rows, read)}, withheld, unread)
 
 
 def _emitted(
@@ -257,7 +219,7 @@ def _emitted(
         true = checked(plan, held(having)).is_true()
         true = np.broadcast_to(true, (len(found.slots),))
         kept = np.flatnonzero(true)
-        withheld = _by_query(plans, np.bincount(found.queries[~true], minlength=len(plans)))
+        withheld = _by_query(plans, found.shares.take(np.flatnonzero(~true)).counts())
         found = found.take(kept)
         inputs = {name: _taken(values, kept) for name, values in inputs.items()}
     return found, _outputs(plan, inputs, found, keys, buckets), withheld
@@ -268,45 +230,66 @@ def _by_query(plans: Sequence[QueryPlan], counts: Ints) -> dict[str, int]:
 
 
 class _Found(NamedTuple):
-    """One row per result, by query: positions of query and window, slot within the block, bounds of the window."""
+    """Results: of which queries each is, position of its window, slot within the block, bounds of the window."""
 
-    queries: Ints
+    shares: Shares
     windows: Ints
     slots: Ints
     starts_us: Ints
     ends_us: Ints
 
     @staticmethod
-    def of(family: Family, block: Block, windows: Sequence[Closing]) -> _Found:
-        """Where some query has events."""
-        _, counts, begins = next(family.columns(block))
-        at = begins[:, None] + np.arange(block.size)
-        parts = []
-        for i, window in enumerate(windows):
-            queries, slots = np.nonzero(block.window(f"{counts}:n", window)[at] > 0)
-            bounds = (np.full(len(slots), bound) for bound in (window.start_us, window.end_us))
-            parts.append((queries, np.full(len(slots), i), slots, *bounds))
-        found = _Found(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-        return found.take(np.argsort(found.queries, kind="stable")) if len(begins) > 1 < len(windows) else found
+    def of_one(slots: Ints, starts_us: Ints, ends_us: Ints) -> _Found:
+        """Those of a family's only query; windows are not told apart."""
+        return _Found(Shares.of_one(len(slots)), np.zeros(len(slots), np.int64), slots, starts_us, ends_us)
+
+    @staticmethod
+    def at(shares: Shares, windows: Ints, slots: Ints, closing: Sequence[Closing]) -> _Found:
+        """Those of closing windows."""
+        starts, ends = np.array([(window.start_us, window.end_us) for window in closing], np.int64).T
+        return _Found(shares, windows, slots, starts[windows], ends[windows])
 
     def take(self, rows: Ints) -> _Found:
-        """Some of the rows."""
-        return _Found(*(column[rows] for column in self))
+        """Some of the results."""
+        return _Found(self.shares.take(rows), *(column[rows] for column in self[1:]))
 
 
-def _measured(family: Family, block: Block, windows: Sequence[Closing], found: _Found) -> dict[str, Ints]:
-    """Columns of the first query's measures, each row with the value of its own query's."""
+def _results(
+    group: GroupPlan, family: Family, block: Block | SignedBlock, windows: Sequence[Closing],
+    wanted: Wanted | None = None,
+) -> tuple[_Found, dict[str, Ints]]:  # fmt: skip
+    """Where some query has events, and the columns of the first query's measures there."""
+    if isinstance(block, SignedBlock):
+        chains = family.chains(block.table)
+        runs = chains.runs(block, windows)
+        found = _Found.at(Shares(runs.first, runs.until, chains.order), runs.windows, runs.slots, windows)
+        if wanted is None:
+            return found, runs.columns
+        kept = np.flatnonzero(wanted(found.windows, found.slots))
+        return found.take(kept), {name: column[kept] for name, column in runs.columns.items()}
+    measures = group.measures
+    presence = measures[family.first.presence].id
+    slots = [np.flatnonzero(block.window(f"{presence}:n", window) > 0) for window in windows]
+    of = np.repeat(np.arange(len(windows)), [len(own) for own in slots])
+    found = _Found.at(Shares.of_one(len(of)), of, np.concatenate(slots), windows)
+    if wanted is not None:
+        found = found.take(np.flatnonzero(wanted(found.windows, found.slots)))
+    asked = {measures[i].id for i in measures_read([family.first])}
+    return found, _measured(block, asked, windows, found)
+
+
+def _measured(block: Block, measures: Collection[str], windows: Sequence[Closing], found: _Found) -> dict[str, Ints]:
+    """Columns of some measures."""
     rows_of: list[Any] = [slice(None)]
     if len(windows) > 1:
         rows_of = [np.flatnonzero(found.windows == i) for i in range(len(windows))]
     measured: dict[str, Ints] = {}
-    for own, name, begins in list(family.columns(block))[1:]:
-        at = begins[found.queries] + found.slots
-        for column in (column for column in (*block.columns, *block.extremes) if column.partition(":")[0] == name):
-            values = np.empty(len(at), block.dtype(column))
+    for column in (*block.columns, *block.extremes):
+        if column.partition(":")[0] in measures:
+            values = np.empty(len(found.slots), block.dtype(column))
             for window, rows in zip(windows, rows_of, strict=True):
-                values[rows] = block.window(column, window, at[rows])
-            measured[f"{own}:{column.partition(':')[2]}"] = values
+                values[rows] = block.window(column, window, found.slots[rows])
+            measured[column] = values
     return measured
 
 

@@ -20,6 +20,7 @@ from millpond.model.windows import Session
 from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
 from millpond.runtime.changes import DELETE, UPSERT, joined_rows, marked, revisions_of
 from millpond.runtime.event_log import GroupLog
+from millpond.runtime.families import Made
 from millpond.runtime.holistic import needs_events
 from millpond.runtime.rows import BlockKeys, told_of_sessions
 from millpond.runtime.sessions import AT_ONCE, Sessions, open_ones, sessions_of
@@ -66,9 +67,7 @@ class SessionChanges:
         self._compared: dict[tuple[int, int], _Compared] = {}
         self._corrected: dict[str, list[Piece]] = {}
 
-    def rows(
-        self, plan: QueryPlan, before: Watermark, after: Watermark
-    ) -> tuple[dict[str, pa.RecordBatch], dict[str, int]]:
+    def rows(self, plan: QueryPlan, before: Watermark, after: Watermark) -> Made:
         """What a query has to say, by its name, and how many rows HAVING withheld, likewise.
 
         Raises:
@@ -95,7 +94,7 @@ class SessionChanges:
             [marked(rows, how, of) for (rows, how, _), of in zip(told, numbers, strict=True) if rows is not None]
         )
         withheld = {query.name: upserts.withheld} if upserts.withheld else {}
-        return {} if whole is None else {query.name: whole}, withheld
+        return Made({} if whole is None else {query.name: whole}, withheld)
 
     def corrected(self, queries: Collection[str]) -> Cells:
         """How often sessions of these queries were corrected now, to be added to what was known."""

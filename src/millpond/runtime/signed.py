@@ -1,8 +1,9 @@
-"""Blocks from cells that are split by signature: for many filters at once, what `combine` makes for one.
+"""Rows from cells that are split by signature: for many filters at once, what `combine` makes for one.
 
-The filters that queries ask for are sets of signatures. Where they contain each other, as thresholds do, they form a
-chain: each cell is added once, to the smallest set that has it, and one running sum along the chain fills the others.
-A block's dense arrays then hold (pane, set, slot), so that a window of a thousand queries is one subtraction.
+Queries that differ in their filters alone form chains: what one takes, the next takes too, as thresholds do. So in the
+chain a cell belongs to all queries from some place on, and the result of a key and window changes only at the few
+places where one of its cells comes in. Results are made once for each run of queries between two such places, by one
+running sum, and copied for those queries whose rows somebody reads: work grows with cells, not with queries.
 """
 
 from __future__ import annotations
@@ -14,115 +15,271 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from millpond.arrays import WIDE, Ints, Mask, ordered
-from millpond.plan.plan import Measure
-from millpond.runtime.combine import Block, Extremes, block_of
-from millpond.state.cells import Cells, best_at, better, extreme_of, merge_rule, no_extreme, word_names, words_of
-from millpond.state.exact import normalise
+from millpond.plan.plan import GroupPlan, Measure, QueryPlan
+from millpond.runtime.closing import Closing
+from millpond.runtime.combine import Extremes
+from millpond.state.cells import Cells, better, extreme_of, merge_rule, no_extreme, word_names, words_of
+from millpond.state.exact import digits_of_words, words_of_digits
+from millpond.state.signatures import Ranks, Signatures, union
 
-_BLOCK_VALUES = 1 << 20
-"""Elements of a dense array: (panes + 1) x sets x slots."""
-
-_COLUMNS = 16
-"""With more columns than this, blocks are smaller."""
+_ENTRIES = 1 << 19
+"""Cells, each as often as it comes into a chain, that are worked on together."""
 
 _ADDED_AT_ONCE = 1024  # normalised words are below 2**51: int64 has room for 2**11 of them
 
-_CHAINS_TRIED = 8
 
+class SignedBlock(NamedTuple):
+    """Cells of slots `first` … `first + size - 1`, in the order of panes: pane i begins at `bounds[i]`.
 
-class Sets(NamedTuple):
-    """Sets of signatures that filters stand for, those of a chain one after the other, each within the next.
-
-    `of[filter id]` is a set's place; `bits[i, g]` says whether signature `ids[i]` is in set g; `starts` are the
-    places at which chains begin.
+    `signatures` are positions in `table`; its last row is of none of them.
     """
 
-    of: Mapping[str, int]
-    ids: Ints
-    bits: Mask
-    starts: list[int]
+    first: int
+    size: int
+    edges_us: list[int]
+    table: Signatures
+    slots: Ints
+    signatures: Ints
+    bounds: list[int]
+    columns: Mapping[str, Extremes]
 
 
-def sets_of(parts: Sequence[Cells], filters: Sequence[str]) -> Sets:
-    """The distinct sets that `filters` stand for, among the signatures in `parts`."""
-    held = [np.unique(cells.slices.signatures) for cells in parts]
-    ids = np.unique(np.concatenate(held))
-    bits = np.zeros((len(ids), len(filters)), bool)
-    for cells, own in zip(parts, held, strict=True):
-        if cells.slices.signed is not None:
-            bits[np.searchsorted(ids, own)] |= cells.slices.signed.table.passing(filters, own)
-    _, first, same = np.unique(np.packbits(bits, axis=0), axis=1, return_index=True, return_inverse=True)
-    chains = _chains(bits[:, first])
-    order = [g for chain in chains for g in chain]
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    of = dict(zip(filters, place[same.reshape(-1)].tolist(), strict=True))
-    starts = np.cumsum([0, *(len(chain) for chain in chains[:-1])]).tolist()
-    return Sets(of, ids, bits[:, first[order]], starts)
+class Runs(NamedTuple):
+    """Results: each is of the queries at places `first` … `until` - 1 of their chains, of a window (its position) and a
+    slot (within the block); in the order of windows, then slots. `columns` are of the first query's measures.
+    """
+
+    first: Ints
+    until: Ints
+    windows: Ints
+    slots: Ints
+    columns: dict[str, Extremes]
 
 
-def _chains(bits: Mask) -> list[list[int]]:
-    """Columns in chains: each set contains the one before it."""
-    chains: list[list[int]] = []
-    for g in np.argsort(bits.sum(axis=0), kind="stable").tolist():
-        for chain in reversed(chains[-_CHAINS_TRIED:]):
-            if not (bits[:, chain[-1]] & ~bits[:, g]).any():
-                chain.append(g)
-                break
+class Chains:
+    """Some queries in chains, one after the other, in each the query first that takes least: `order` are positions.
+
+    `ends[p]` is where the chain of place p ends.
+    """
+
+    def __init__(self, group: GroupPlan, plans: Sequence[QueryPlan], table: Signatures) -> None:
+        """`plans` have measures that are alike but for their filters."""
+        asked = [[plan.presence, *(i for places in plan.measures for i in places)] for plan in plans]
+        columns = [[group.measures[i] for i in same] for same in zip(*asked, strict=True)]
+        places, nowhere = table.places, (len(table.lengths), 0)
+        found: dict[bytes, int] = {}
+        self._of: list[tuple[Measure, int]] = []
+        filters: list[Ints] = []
+        for same in columns:
+            at = np.array([places.get(measure.filter_id, nowhere) for measure in same])
+            mine = found.setdefault(at.tobytes(), len(filters))
+            if mine == len(filters):
+                filters.append(at)
+            self._of.append((same[0], mine))
+        ladders = np.stack([at[:, 0] for at in filters], axis=1)
+        steps = np.stack([at[:, 1] for at in filters], axis=1)
+        self.order = np.lexsort([*-steps.T[::-1], *ladders.T[::-1]])
+        ladders, steps = ladders[self.order], steps[self.order]
+        begins = np.append(True, (np.diff(ladders, axis=0) != 0).any(axis=1) | (np.diff(steps, axis=0) > 0).any(axis=1))
+        starts = np.flatnonzero(begins)
+        self._chain = np.cumsum(begins) - 1
+        self._ends = np.append(starts[1:], len(begins))
+        self.ends: Ints = self._ends[self._chain]
+        self._entries = [
+            _entries(table.ranks, ladders[starts, u], steps[:, u], starts, self._ends) for u in range(len(filters))
+        ]
+
+    def runs(self, block: SignedBlock, windows: Sequence[Closing]) -> Runs:
+        """The results of some windows."""
+        rows, of = _rows_of(block, windows)
+        cells, count = of * block.size + block.slots[rows], len(self.order)
+        spread = [_spread(entries, block.signatures[rows], cells * count) for entries in self._entries]
+        keys = np.concatenate([keys for keys, _ in spread])
+        order = ordered(keys)
+        keys, rows = keys[order], np.concatenate([rows[at] for _, at in spread])[order]
+        by = np.repeat(np.arange(len(spread)), [len(own) for own, _ in spread])[order]
+        cells = keys // count
+        places = keys - cells * count
+        chain = self._chain[places]
+        begins = _changes(cells) | _changes(chain)
+        lasts = np.flatnonzero(np.append(_changes(keys)[1:], True)[: len(keys)])
+        running = _Running(begins)
+        columns: dict[str, Extremes] = {}
+        for measure, own in self._of:
+            taken = _taken_by(block.columns, measure.base.id, rows, None if len(spread) == 1 else by == own)
+            found = running.of(measure.base.id, taken, lasts)
+            columns |= {f"{measure.id}:{name.partition(':')[2]}": column for name, column in found.items()}
+        until, within = self.ends[places[lasts]], np.flatnonzero(~begins[(lasts + 1)[:-1]])
+        until[within] = places[lasts[within + 1]]
+        present = columns.get(f"{self._of[0][0].id}:n")
+        kept = np.zeros(0, np.int64) if present is None else np.flatnonzero(present > 0)
+        lasts, until = lasts[kept], until[kept]
+        columns = {name: column[kept] for name, column in columns.items()}
+        return Runs(places[lasts], until, cells[lasts] // block.size, cells[lasts] % block.size, columns)
+
+
+class _Entries(NamedTuple):
+    """Where cells come into chains: those of signature i do at `places[bounds[i] : bounds[i + 1]]`."""
+
+    bounds: Ints
+    places: Ints
+
+
+def _entries(ranks: Ranks, ladders: Ints, steps: Ints, starts: Ints, ends: Ints) -> _Entries:
+    """For one filter of each query: `ladders` of chains, `steps` of places; chains begin at `starts`."""
+    by_ladder = np.argsort(ladders, kind="stable")
+    used, first, many = np.unique(ladders[by_ladder], return_index=True, return_counts=True)
+    known = used < ranks.shape[1]
+    used, first, many = used[known], first[known], many[known]
+    rows, at = np.nonzero(ranks[:, used])
+    reached = ranks[rows, used[at]].astype(np.int64)
+    of, nth = repeated(many[at])
+    rows, reached, chains = rows[of], reached[of], by_ladder[first[at][of] + nth]
+    apart = int(max(steps.max(initial=0), reached.max(initial=0))) + 1
+    above = np.sort(np.repeat(np.arange(len(starts)), ends - starts) * apart + steps)
+    held = np.searchsorted(above, chains * apart + reached) - starts[chains]
+    some = np.flatnonzero(held)
+    return _Entries(np.searchsorted(rows[some], np.arange(len(ranks) + 1)), ends[chains[some]] - held[some])
+
+
+def repeated(counts: Ints) -> tuple[Ints, Ints]:
+    """Positions, each as often as it counts, and the how-manieth of them each is."""
+    rows = np.repeat(np.arange(len(counts)), counts)
+    return rows, np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _spread(entries: _Entries, signatures: Ints, bases: Ints) -> tuple[Ints, Ints]:
+    """Each cell as often as it comes into a chain: its base and the place there, and which cell it is."""
+    rows, nth = repeated((entries.bounds[1:] - entries.bounds[:-1])[signatures])
+    return bases[rows] + entries.places[entries.bounds[signatures[rows]] + nth], rows
+
+
+def _rows_of(block: SignedBlock, windows: Sequence[Closing]) -> tuple[Ints, Ints]:
+    """The cells in some windows, and the window (its position) of each."""
+    rows, of = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for i, window in enumerate(windows):
+        first, end = (block.bounds[block.edges_us.index(edge)] for edge in (window.start_us, window.end_us))
+        rows.append(np.arange(first, end))
+        of.append(np.full(end - first, i))
+    return np.concatenate(rows), np.concatenate(of)
+
+
+def _changes(codes: Ints) -> Mask:
+    """Where a code differs from the one before it, as the first does."""
+    return np.append(True, codes[1:] != codes[:-1])[: len(codes)]
+
+
+def _taken_by(columns: Mapping[str, Extremes], measure: str, rows: Ints, mine: Mask | None) -> dict[str, Extremes]:
+    """The columns of a measure at some cells; where they are not `mine`, what changes nothing."""
+    taken = {name: column[rows] for name, column in columns.items() if name.partition(":")[0] == measure}
+    if mine is not None:
+        for name, column in taken.items():
+            column[~mine] = no_extreme(merge_rule(name), column.dtype, ())
+    return taken
+
+
+class _Running:
+    """Columns added up, or their best, from the beginning of each part on."""
+
+    def __init__(self, begins: Mask) -> None:
+        """`begins`: where parts begin."""
+        starts = np.flatnonzero(begins)
+        self._lengths = np.diff(np.append(starts, len(begins)))
+        self._starts, self._longest = starts, int(self._lengths.max(initial=0))
+        self._nth = np.arange(len(begins)) - np.repeat(starts, self._lengths)
+
+    def of(self, measure: str, columns: Mapping[str, Extremes], chosen: Ints) -> dict[str, Extremes]:
+        """The columns of a measure, at the chosen rows."""
+        words = words_of(measure, columns)
+        if words and self._longest > _ADDED_AT_ONCE:
+            digits = {place: self._added(digit)[chosen] for place, digit in digits_of_words(words).items()}
+            summed = words_of_digits(digits) or {0: np.zeros(len(chosen), np.int64)}
         else:
-            chains.append([g])
-    return chains
+            summed = {place: self._added(word)[chosen] for place, word in words.items()}
+        others = {name: column for name, column in columns.items() if ":w" not in name}
+        return word_names(measure, summed) | {
+            name: (self._added(column) if merge_rule(name) == "add" else self._best(merge_rule(name), column))[chosen]
+            for name, column in others.items()
+        }
+
+    def _added(self, column: Ints) -> Ints:
+        total = np.cumsum(column)
+        before = total[self._starts] - column[self._starts]
+        added: Ints = total - np.repeat(before, self._lengths)
+        return added
+
+    def _best(self, how: str, column: Extremes) -> Extremes:
+        """By doubling: after k steps each is the best of 2**k up to it (Hillis, Steele 1986)."""
+        step = 1
+        while step < self._longest:
+            rows = np.flatnonzero(self._nth >= step)
+            found = better(how, column[rows], column[rows - step])
+            column = column.copy()
+            column[rows] = found
+            step *= 2
+        return column
+
+
+def signed_blocks(
+    edges: list[int], parts: Sequence[Cells], chosen: Sequence[Mask], measures: Sequence[Measure], keys: int
+) -> Iterator[SignedBlock]:
+    """The cells of the chosen slices between `edges`, block by block of slots, for some measures."""
+    tables = [cells.slices.signed.table for cells in parts if cells.slices.signed is not None]
+    if not tables:
+        return
+    table = union(tables)
+    entered = np.count_nonzero(table.ranks, axis=1)
+    flat = _flat(edges, parts, chosen, {measure.base.id for measure in measures}, table, _asked(table, measures))
+    count = max(1, int(entered[flat.signatures].sum()) // _ENTRIES)
+    step = max(1, -(-keys // count), keys >> 15)
+    owners, panes = flat.slots // step, len(edges) - 1
+    order = ordered(owners * panes + flat.panes)
+    bounds = np.searchsorted(owners[order] * panes + flat.panes[order], np.arange(-(-keys // step) * panes + 1))
+    for block, (low, high) in enumerate(pairwise(bounds[::panes].tolist())):
+        if low < high:
+            rows, first = order[low:high], block * step
+            yield SignedBlock(
+                first, min(step, keys - first), edges, table, flat.slots[rows] - first, flat.signatures[rows],
+                (bounds[block * panes : (block + 1) * panes + 1] - low).tolist(),
+                {name: column[rows] for name, column in flat.columns.items()},
+            )  # fmt: skip
+
+
+def _asked(table: Signatures, measures: Sequence[Measure]) -> Mask:
+    """The signatures that pass the filter of some measure."""
+    least, places = np.array(table.lengths), table.places
+    for name in {measure.filter_id for measure in measures}:
+        ladder, step = places.get(name, (-1, 0))
+        if ladder >= 0:
+            least[ladder] = min(least[ladder], step)
+    return np.asarray((table.ranks > least).any(axis=1))
 
 
 class _Flat(NamedTuple):
-    """Rows of many cells one after the other: slot, pane, and place of the signature in `Sets.ids`."""
+    """Rows of many cells one after the other: slot, pane, and place of the signature in the table."""
 
     slots: Ints
     panes: Ints
     signatures: Ints
     columns: Mapping[str, Extremes]
 
-    def take(self, rows: Ints | slice) -> _Flat:
-        columns = {name: column[rows] for name, column in self.columns.items()}
-        return _Flat(self.slots[rows], self.panes[rows], self.signatures[rows], columns)
-
-
-def signed_blocks(
-    edges: list[int], parts: Sequence[Cells], chosen: Sequence[Mask], measures: Sequence[Measure], keys: int
-) -> Iterator[Block]:
-    """The panes between `edges` filled from the chosen slices, block by block of slots, for some measures."""
-    sets = sets_of(parts, list(dict.fromkeys(measure.filter_id for measure in measures)))
-    flat = _flat(edges, parts, chosen, {measure.base.id for measure in measures}, sets)
-    values = _BLOCK_VALUES * _COLUMNS // max(_COLUMNS, len(flat.columns))
-    least = 64 * _COLUMNS // max(_COLUMNS, len(flat.columns))
-    step = max(1, least, values // (len(edges) * sets.bits.shape[1]), keys >> 15)
-    owners = flat.slots // step
-    order = np.argsort(owners.astype(np.int16), kind="stable")  # by radix, as there are few blocks
-    flat = flat.take(order)
-    bounds = np.searchsorted(owners[order], np.arange(-(-keys // step) + 1)).tolist()
-    for block, (low, high) in enumerate(pairwise(bounds)):
-        if low < high:
-            first = block * step
-            some = flat.take(slice(low, high))
-            size = min(step, keys - first)
-            dense = _dense(some._replace(slots=some.slots - first), sets, len(edges) - 1, size)
-            yield block_of(dense, first, size, edges)._replace(sets=sets.of)
-
 
 def _flat(
-    edges: list[int], parts: Sequence[Cells], chosen: Sequence[Mask], measures: set[str], sets: Sets
+    edges: list[int], parts: Sequence[Cells], chosen: Sequence[Mask], measures: set[str], table: Signatures, asked: Mask
 ) -> _Flat:
-    """The rows of the chosen slices whose signature is in some set."""
+    """The rows of the chosen slices whose signature is asked for."""
     borders = np.array(edges, np.int64)
-    asked = np.asarray(sets.bits.any(axis=1))
     names = sorted({name for cells in parts for name in cells.columns if name.partition(":")[0] in measures})
     slots, panes, signatures = [], [], []
     columns: dict[str, list[Extremes]] = {name: [] for name in names if merge_rule(name) != "low"}
     are_wide = {name for name in columns if f"{name}low" in names}
     for cells, mask in zip(parts, chosen, strict=True):
-        own = np.searchsorted(sets.ids, cells.slices.signatures)
+        if cells.slices.signed is None:
+            continue
+        own = np.searchsorted(table.ids, cells.slices.signatures, "right") - 1  # UNSIGNED is before all of them
+        wanted = mask & (own >= 0) & asked[own]
         owners = np.repeat(np.arange(len(mask)), np.diff(cells.offsets))
-        rows = np.flatnonzero((mask & asked[own])[owners])
+        rows = np.flatnonzero(wanted[owners])
         owners = owners[rows]
         slots.append(cells.slots[rows].astype(np.int64))
         panes.append((np.searchsorted(borders, cells.slices.start_us, "right") - 1)[owners])
@@ -140,77 +297,3 @@ def _taken(name: str, cells: Cells, rows: Ints, dtype: np.dtype[Any]) -> Extreme
     if column is None:
         return np.zeros(len(rows), np.int64) if how == "add" else no_extreme(how, dtype, len(rows))
     return column[rows].astype(dtype, copy=False)
-
-
-def _dense(flat: _Flat, sets: Sets, panes: int, size: int) -> dict[str, Extremes]:
-    """Every column as (pane, set and slot); sums are carried over before one could leave int64."""
-    every = _entries(flat, sets, np.arange(len(flat.slots)))
-    words = [name for name in flat.columns if ":w" in name]
-    result = {name: _filled(name, flat, sets, every, panes, size) for name in flat.columns if name not in words}
-    sums: dict[str, Ints] = {}
-    for chosen in _runs(flat.slots * panes + flat.panes):
-        entries = every if chosen is None else _entries(flat, sets, chosen)
-        for name in words:
-            found = _filled(name, flat, sets, entries, panes, size)
-            sums[name] = sums[name] + found if name in sums else found
-        if chosen is not None:
-            for measure in dict.fromkeys(name.partition(":")[0] for name in words):
-                own = words_of(measure, sums)
-                sums = {name: column for name, column in sums.items() if not name.startswith(f"{measure}:w")}
-                sums |= word_names(measure, normalise(own))
-    return {name: column.reshape(panes, -1) for name, column in (result | sums).items()}
-
-
-def _runs(targets: Ints) -> Iterator[Ints | None]:
-    """Rows of which no target has more than can be added at once; None: all of them."""
-    if int(np.bincount(targets).max()) <= _ADDED_AT_ONCE:
-        yield None
-        return
-    order = ordered(targets)
-    sorted_ = targets[order]
-    starts = np.flatnonzero(np.append(True, sorted_[1:] != sorted_[:-1]))
-    run = (np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))) // _ADDED_AT_ONCE
-    for n in range(int(run.max()) + 1):
-        yield np.sort(order[run == n])
-
-
-class _Entries(NamedTuple):
-    """Which rows go to which set first in each chain."""
-
-    rows: Ints
-    sets: Ints
-
-
-def _entries(flat: _Flat, sets: Sets, rows: Ints) -> _Entries:
-    found_rows, found_sets = [], []
-    for start, end in zip(sets.starts, [*sets.starts[1:], sets.bits.shape[1]], strict=True):
-        within = sets.bits[:, start:end]
-        first = np.where(within.any(axis=1), start + within.argmax(axis=1), -1)[flat.signatures[rows]]
-        held = np.flatnonzero(first >= 0)
-        found_rows.append(rows[held])
-        found_sets.append(first[held])
-    return _Entries(np.concatenate(found_rows), np.concatenate(found_sets))
-
-
-def _filled(name: str, flat: _Flat, sets: Sets, entries: _Entries, panes: int, size: int) -> Extremes:
-    """One column spread out over (pane, set, slot): entered where a row first belongs, then passed on in the chain."""
-    how, width = merge_rule(name), sets.bits.shape[1]
-    rows = entries.rows
-    target = (flat.panes[rows] * width + entries.sets) * size + flat.slots[rows]
-    values = flat.columns[name]
-    if how == "add":
-        dense = np.zeros(panes * width * size, np.int64)
-        np.add.at(dense, target, values[rows])
-    else:
-        dense = no_extreme(how, values.dtype, panes * width * size)
-        best_at(how, dense, target, values[rows])
-    cube = dense.reshape(panes, width, size)
-    if how == "registers":
-        for start, end in zip(sets.starts, [*sets.starts[1:], width], strict=True):
-            chain = cube.view(np.uint8)[:, start:end]
-            np.maximum.accumulate(chain, axis=1, out=chain)
-        return dense
-    for g in sorted(set(range(width)) - set(sets.starts)):
-        before = cube[:, g - 1]
-        cube[:, g] = cube[:, g] + before if how == "add" else better(how, cube[:, g], before)
-    return dense

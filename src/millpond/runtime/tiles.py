@@ -41,6 +41,11 @@ class Held(NamedTuple):
     slices: Sequence[Cells]
     tiles: Sequence[Cells]
 
+    @classmethod
+    def of(cls, slices: Sequence[Cells], tiles: Sequence[Cells]) -> Held:
+        """Those that have cells."""
+        return cls([cells for cells in slices if cells.rows], [cells for cells in tiles if cells.rows])
+
     @property
     def parts(self) -> list[Cells]:
         """All of it."""

@@ -3,6 +3,7 @@
 A group with many distinct filters keeps no column per filter. Its cells are split by signature, and a measure
 under a filter is the sum over the signatures that pass it: state grows with the events, not with the filters.
 
+What a signature stands for is its rank in each ladder of filters (see `plan.ladders`): the filters up to there.
 The number of a set is the sum of a 63-bit hash of each filter in it (Zobrist 1970), so that equal sets have equal
 numbers wherever and whenever they were met; two sets with one number are found when they meet, never mixed.
 """
@@ -13,10 +14,13 @@ import base64
 import hashlib
 import zlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from millpond.arrays import Ints, Mask
 from millpond.errors import CorruptError
@@ -26,45 +30,115 @@ UNSIGNED = 0
 
 _BITS = np.uint64((1 << 63) - 1)
 
+_AT_ONCE = 1 << 22
+
+Ranks: TypeAlias = npt.NDArray[Any]
+"""By signature and ladder, unsigned."""
+
 
 class Signatures(NamedTuple):
-    """Signatures `ids` (ascending) and, for each, which of `filters` (ids of filters) it passes: bits[i, j]."""
+    """Signatures `ids` (ascending) and, for each, its rank in each ladder: ranks[i, l].
+
+    `filters` are ids of filters, ladder after ladder, in each the widest first; `lengths` are those of the ladders.
+    """
 
     filters: tuple[str, ...]
+    lengths: tuple[int, ...]
     ids: Ints
-    bits: Mask
+    ranks: Ranks
 
     def take(self, ids: Ints) -> Signatures:
         """Those among `ids`."""
         kept = np.isin(self.ids, ids)
-        return self if kept.all() else Signatures(self.filters, self.ids[kept], self.bits[kept])
+        return self if kept.all() else self._replace(ids=self.ids[kept], ranks=self.ranks[kept])
+
+    def ranks_of(self, ids: Ints) -> Ranks:
+        """The ranks of signatures `ids`; of one that is not in the table, as UNSIGNED is not, they are 0."""
+        if not len(self.ids):
+            return np.zeros((len(ids), len(self.lengths)), self.ranks.dtype)
+        at = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        found: Ranks = self.ranks[at]
+        found[self.ids[at] != ids] = 0
+        return found
 
     def passing(self, filters: Sequence[str], ids: Ints) -> Mask:
         """For signatures `ids` (rows) whether each of `filters` (columns) passes; UNSIGNED passes none."""
-        places = {name: place for place, name in enumerate(self.filters)}
+        places = self.places
         found = np.zeros((len(ids), len(filters)), bool)
         known = [i for i, name in enumerate(filters) if name in places]
-        if len(self.ids) and known:
-            at = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
-            held = self.ids[at] == ids
-            found[:, known] = self.bits[at][:, [places[filters[i]] for i in known]] & held[:, None]
+        if known:
+            ladders, steps = np.array([places[filters[i]] for i in known]).T
+            found[:, known] = self.ranks_of(ids)[:, ladders] > steps
         return found
 
+    @property
+    def places(self) -> dict[str, tuple[int, int]]:
+        """Of each filter: its ladder, and how many of it are wider."""
+        return _places(self.filters, self.lengths)
 
-class Stored(msgspec.Struct):
-    """Signatures as text in a header: `bits` are packed row by row, deflated, in base 64."""
+
+@lru_cache(64)
+def _places(filters: tuple[str, ...], lengths: tuple[int, ...]) -> dict[str, tuple[int, int]]:
+    steps = ((ladder, step) for ladder, length in enumerate(lengths) for step in range(length))
+    return dict(zip(filters, steps, strict=True))
+
+
+class Stored(msgspec.Struct, omit_defaults=True):
+    """Signatures as text in a header: `bits` are packed row by row, deflated, in base 64.
+
+    A row has each ladder's rank in as many bits as its length takes; `lengths` None: every ladder has one filter.
+    """
 
     filters: list[str]
     ids: list[int]
     bits: str
+    lengths: list[int] | None = None
 
 
-def numbered(filters: Sequence[str], bits: Mask) -> tuple[Signatures, Ints]:
-    """The signatures of sets of `filters`, one set per row of `bits` and no two alike; and the number of each row."""
-    words = [int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") for name in filters]
-    ids = ((bits.astype(np.uint64) @ np.array(words, np.uint64)) & _BITS).astype(np.int64)
+def narrowest(lengths: Sequence[int]) -> np.dtype[Any]:
+    """The type of ranks in ladders of these lengths."""
+    return np.min_scalar_type(max(lengths, default=0))
+
+
+def numbered(filters: Sequence[str], ranks: Ranks, lengths: Sequence[int] = ()) -> tuple[Signatures, Ints]:
+    """The signatures of sets of `filters`, one set per row of `ranks` and no two alike; and the number of each row.
+
+    No `lengths`: a ladder for each filter, whose ranks are bits.
+    """
+    lengths = tuple(lengths) or (1,) * len(filters)
+    ids = (_sums(tuple(filters), lengths, ranks) & _BITS).astype(np.int64)
     ids[ids == UNSIGNED] = 1
-    return _checked(tuple(filters), ids, bits), ids
+    return _checked(tuple(filters), lengths, ids, ranks.astype(narrowest(lengths), copy=False)), ids
+
+
+def _sums(filters: tuple[str, ...], lengths: tuple[int, ...], ranks: Ranks) -> npt.NDArray[np.uint64]:
+    """The sum of the words of all filters in each set, modulo 2**64."""
+    sums = np.zeros(len(ranks), np.uint64)
+    words, bases = _running_words(filters, lengths)
+    step = max(1, _AT_ONCE // max(1, len(lengths)))
+    for first in range(0, len(ranks), step):
+        some = ranks[first : first + step]
+        rows, ladders = np.nonzero(some)
+        if len(rows):
+            found = words[bases[ladders] + some[rows, ladders]]
+            starts = np.flatnonzero(np.append(True, rows[1:] != rows[:-1]))
+            sums[first + rows[starts]] = np.add.reduceat(found, starts)
+    return sums
+
+
+@lru_cache(8)
+def _running_words(filters: tuple[str, ...], lengths: tuple[int, ...]) -> tuple[npt.NDArray[np.uint64], Ints]:
+    """For each ladder the sums of its first 0, 1, … words, one ladder after the other; where each begins."""
+    words = np.array([_word(name) for name in filters], np.uint64)
+    ends = np.cumsum(lengths)
+    running = [np.append(np.uint64(0), np.cumsum(words[end - n : end])) for end, n in zip(ends, lengths, strict=True)]
+    bases = np.cumsum([0, *(length + 1 for length in lengths)])[:-1]
+    return (np.concatenate(running) if running else words), bases
+
+
+@lru_cache(1 << 16)
+def _word(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
 def union(tables: Sequence[Signatures]) -> Signatures:
@@ -76,23 +150,76 @@ def union(tables: Sequence[Signatures]) -> Signatures:
     tables = list({id(table): table for table in tables}.values())
     if len(tables) == 1:
         return tables[0]
-    filters = tuple(dict.fromkeys(name for table in tables for name in table.filters))
+    if any(table[:2] != tables[0][:2] for table in tables):
+        tables = _alike(tables)
+    filters, lengths = tables[0][:2]
     ids = np.concatenate([table.ids for table in tables])
-    bits = np.concatenate([table.passing(filters, table.ids) for table in tables])
-    return _checked(filters, ids, bits)
+    return _checked(filters, lengths, ids, np.concatenate([table.ranks for table in tables]))
 
 
-def _checked(filters: tuple[str, ...], ids: Ints, bits: Mask) -> Signatures:
+def _alike(tables: Sequence[Signatures]) -> list[Signatures]:
+    """The tables with the same ladders: of filters that are in one ladder in every table, or in none."""
+    ladders: dict[tuple[int, ...], list[str]] = {}
+    every = [table.places for table in tables]
+    for name in dict.fromkeys(name for table in tables for name in table.filters):
+        ladders.setdefault(tuple(places.get(name, (-1,))[0] for places in every), []).append(name)
+    ordered = [
+        sorted(names, key=lambda name: next(places[name][1] for places in every if name in places))
+        for names in ladders.values()
+    ]
+    filters, lengths = tuple(name for names in ordered for name in names), tuple(map(len, ordered))
+    return [Signatures(filters, lengths, table.ids, among(table, ordered)) for table in tables]
+
+
+def among(table: Signatures, ladders: Sequence[Sequence[str]]) -> Ranks:
+    """The ranks in other ladders, each of which is part of one of the table's, or has no filter that it knows."""
+    places = table.places
+    ranks: Ranks = np.zeros((len(table.ids), len(ladders)), narrowest([len(names) for names in ladders]))
+    own = [places.get(names[0], (-1, 0))[0] for names in ladders]
+    whole = [
+        at for at, names in enumerate(ladders) if own[at] >= 0 and len(names) == table.lengths[own[at]]
+    ]
+    ranks[:, whole] = table.ranks[:, [own[at] for at in whole]]
+    for at in sorted({at for at, place in enumerate(own) if place >= 0} - set(whole)):
+        # how many of these are among the filters up to each rank of the table's ladder
+        steps = np.array([places[name][1] for name in ladders[at]])
+        below = np.searchsorted(steps, np.arange(table.lengths[own[at]] + 1)).astype(ranks.dtype)
+        ranks[:, at] = below[table.ranks[:, own[at]]]
+    return ranks
+
+
+def _checked(filters: tuple[str, ...], lengths: tuple[int, ...], ids: Ints, ranks: Ranks) -> Signatures:
     distinct, first, where = np.unique(ids, return_index=True, return_inverse=True)
-    if len(distinct) < len(ids) and not np.array_equal(bits[first][where.reshape(-1)], bits):
+    if len(distinct) < len(ids) and not np.array_equal(ranks[first][where.reshape(-1)], ranks):
         raise CorruptError("Two sets of filters have one signature.", "Report this: it has a chance of 2**-63.")
-    return Signatures(filters, distinct, bits[first])
+    return Signatures(filters, lengths, distinct, ranks[first])
 
 
 def to_stored(table: Signatures) -> Stored:
     """The table as it is written."""
-    packed = zlib.compress(np.packbits(table.bits, axis=1).tobytes(), 1)
-    return Stored(list(table.filters), table.ids.tolist(), base64.b64encode(packed).decode())
+    data = zlib.compress(np.packbits(_bits(table), axis=1).tobytes(), 1)
+    lengths = None if set(table.lengths) <= {1} else list(table.lengths)
+    return Stored(list(table.filters), table.ids.tolist(), base64.b64encode(data).decode(), lengths)
+
+
+def _widths(lengths: Sequence[int]) -> Ints:
+    """Bits of each ladder's rank."""
+    return np.array([length.bit_length() for length in lengths], np.int64)
+
+
+def _shifts(widths: Ints) -> tuple[Ints, Ints]:
+    """For each bit of a row its ladder, and its place in the rank."""
+    ladders = np.repeat(np.arange(len(widths)), widths)
+    ends = np.cumsum(widths)
+    return ladders, ends[ladders] - 1 - np.arange(len(ladders))
+
+
+def _bits(table: Signatures) -> Ranks:
+    if set(table.lengths) <= {1}:
+        return table.ranks
+    ladders, shifts = _shifts(_widths(table.lengths))
+    bits: Ranks = table.ranks[:, ladders] >> shifts.astype(table.ranks.dtype) & 1
+    return bits
 
 
 def from_stored(stored: Stored) -> Signatures:
@@ -101,10 +228,20 @@ def from_stored(stored: Stored) -> Signatures:
     Raises:
         CorruptError: the bits do not fit the filters.
     """
-    shape = len(stored.ids), len(stored.filters)
+    lengths = (1,) * len(stored.filters) if stored.lengths is None else tuple(stored.lengths)
+    widths = _widths(lengths)
+    rows, columns = len(stored.ids), int(widths.sum())
     try:
         packed = np.frombuffer(zlib.decompress(base64.b64decode(stored.bits)), np.uint8)
-        bits = np.unpackbits(packed.reshape(shape[0], -(-shape[1] // 8)), axis=1, count=shape[1])
+        bits = np.unpackbits(packed.reshape(rows, -(-columns // 8)), axis=1, count=columns)
     except (ValueError, zlib.error) as error:
         raise CorruptError(f"A table of signatures does not read: {error}.", "Restore the file.") from error
-    return Signatures(tuple(stored.filters), np.array(stored.ids, np.int64), bits.astype(bool))
+    ranks = bits
+    if stored.lengths is not None:
+        ranks = np.zeros((rows, len(lengths)), narrowest(lengths))
+        for ladder, (first, end) in enumerate(pairwise(np.cumsum([0, *widths]).tolist())):
+            for column in range(first, end):
+                ranks[:, ladder] = ranks[:, ladder] << 1 | bits[:, column]
+    if sum(lengths) != len(stored.filters) or (ranks > np.array(lengths, ranks.dtype)).any():
+        raise CorruptError("A table of signatures does not fit its filters.", "Restore the file.")
+    return Signatures(tuple(stored.filters), lengths, np.array(stored.ids, np.int64), ranks)

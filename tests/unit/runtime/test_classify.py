@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from millpond.model.expressions import Call, Column, Expression, call, conjunction, literal
+from millpond.plan.ladders import conditions_of, ladders_of
 from millpond.runtime import classify as module
-from millpond.runtime.classify import classify
+from millpond.runtime.classify import Bundle, classify
 from millpond.runtime.columns import from_arrow
 from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.partials import Rows
@@ -51,18 +53,26 @@ def filters_of(dice: random.Random, count: int) -> list[Expression | None]:
     return list(found)
 
 
+def passing_by_rank(bundle: Bundle) -> np.ndarray[Any, Any]:
+    """For each combination whether it passes each filter, ladder by ladder."""
+    columns = [bundle.ranks[:, [i]] > np.arange(length) for i, length in enumerate(bundle.lengths)]
+    return np.concatenate(columns, axis=1)
+
+
 @pytest.mark.parametrize("most", [1 << 16, 2])
 @pytest.mark.parametrize("seed", range(12))
 def test_each_row_passes_what_each_filter_says(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_SIGNATURES", most)
     dice = random.Random(seed)
     rows, filters = rows_of(dice, 200), filters_of(dice, 30)
-    bundles = classify(rows, filters, dice.choice((1, 10, 200)))
+    ladders = ladders_of({str(i): condition for i, condition in enumerate(filters)})
+    filters = conditions_of(ladders)
+    bundles = classify(rows, ladders, dice.choice((1, 10, 200)))
     found = np.zeros((rows.count, len(filters)), int)
     for bundle in bundles:
-        assert bundle.bits.any(axis=1).all(), "rows that pass nothing are not among them"
-        assert len(np.unique(bundle.bits, axis=0)) == len(bundle.bits)
-        found[bundle.rows] += bundle.bits[bundle.codes]
+        assert bundle.ranks.any(axis=1).all(), "rows that pass nothing are not among them"
+        assert len(np.unique(bundle.ranks, axis=0)) == len(bundle.ranks)
+        found[bundle.rows] += passing_by_rank(bundle)[bundle.codes]
     for position, condition in enumerate(filters):
         passed = None if condition is None else rows.take(rows.evaluator(condition).is_true())
         expected = np.ones(rows.count, int) if passed is None else passed.astype(int)
@@ -78,9 +88,11 @@ def test_thresholds_are_one_family_and_one_bundle() -> None:
     filters: list[Expression | None] = [
         call("gt", (Column("n", "bigint"), literal(limit, "bigint")), "boolean") for limit in range(-500, 500)
     ]
-    (bundle,) = classify(rows, filters, 500)
-    assert len(bundle.bits) <= len(WHOLE)
-    assert (np.diff(bundle.bits.astype(int), axis=1) <= 0).all(), "who passes a threshold passes those below"
+    ladders = ladders_of({str(i): condition for i, condition in enumerate(filters)})
+    assert [len(ladder.filters) for ladder in ladders] == [1000]
+    (bundle,) = classify(rows, ladders, 500)
+    assert bundle.ranks.shape[1] == 1
+    assert len(bundle.ranks) <= len(WHOLE)
 
 
 def test_where_keys_are_few_unrelated_filters_get_signatures_of_their_own() -> None:
@@ -90,7 +102,8 @@ def test_where_keys_are_few_unrelated_filters_get_signatures_of_their_own() -> N
     filters: list[Expression | None] = [
         call("gt", (Column(f"c{i}", "double"), literal(0.5, "double")), "boolean") for i in range(12)
     ]
-    few = classify(rows, filters, 1)
-    many = classify(rows, filters, 4000)
-    assert sum(len(bundle.bits) for bundle in few) <= 24, "two each, not 2**12"
+    ladders = ladders_of({str(i): condition for i, condition in enumerate(filters)})
+    few = classify(rows, ladders, 1)
+    many = classify(rows, ladders, 4000)
+    assert sum(len(bundle.ranks) for bundle in few) <= 24, "two each, not 2**12"
     assert len(many) == 1, "with a cell per event already, signatures cost no more"

@@ -43,12 +43,56 @@ def test_two_sets_with_one_number_are_refused(monkeypatch: pytest.MonkeyPatch) -
         union([left, right])
 
 
+LADDERS = [2, 1, 300]
+NAMES = [f"n{i}" for i in range(sum(LADDERS))]
+RANKS = np.array([[0, 1, 299], [2, 0, 0], [1, 1, 300], [2, 1, 1]], np.uint16)
+SAME = np.concatenate([RANKS[:, [i]] > np.arange(length) for i, length in enumerate(LADDERS)], axis=1)
+"""The same sets as bits."""
+
+
+def test_a_set_has_one_number_in_ladders_and_as_bits() -> None:
+    ladders, ids = numbered(NAMES, RANKS, LADDERS)
+    bits, same = numbered(NAMES, SAME)
+    assert ids.tolist() == same.tolist()
+    order = [5, 0, 2, 1, 200, 302, 3]
+    asked = [*(NAMES[i] for i in order), "unknown"]
+    assert ladders.passing(asked, ids).tolist() == np.pad(SAME[:, order], ((0, 0), (0, 1))).tolist()
+    assert ladders.passing(asked, ids).tolist() == bits.passing(asked, ids).tolist()
+    both = union([ladders, bits])
+    assert both.passing(asked, ids).tolist() == bits.passing(asked, ids).tolist()
+
+
+def test_tables_with_other_ladders_know_together_what_each_knew() -> None:
+    left, some = numbered(NAMES, RANKS, LADDERS)
+    # of the last ladder every other filter, and one that the left table has not met between them
+    kept = [0, 1, *range(3, 303, 2)]
+    names = [*(NAMES[i] for i in kept[:3]), "new", *(NAMES[i] for i in kept[3:])]
+    right, others = numbered(names, np.array([[1, 3], [2, 151], [0, 1], [1, 2]], np.uint8), [2, 151])
+    both = union([left, right])
+    for table, ids in ((left, some), (right, others)):
+        assert both.passing([*NAMES, "new"], ids).tolist() == table.passing([*NAMES, "new"], ids).tolist()
+    assert len(both.lengths) == 5, "those in both, those in one of them, and those of each alone"
+
+
+def test_ladders_are_stored_in_as_many_bits_as_they_need() -> None:
+    table, ids = numbered(NAMES, RANKS, LADDERS)
+    stored = to_stored(table)
+    assert stored.lengths == LADDERS
+    found = from_stored(stored)
+    assert found[:2] == table[:2]
+    assert (found.ids.tolist(), found.ranks.tolist()) == (table.ids.tolist(), table.ranks.tolist())
+    assert found.passing(NAMES, ids).tolist() == SAME.tolist()
+    stored.lengths = [2, 1, 299]
+    with pytest.raises(CorruptError, match="does not fit"):
+        from_stored(stored)
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_table_is_stored_as_text(count: int) -> None:
     table, ids = numbered(FILTERS, SETS[:count])
     found = from_stored(to_stored(table))
     assert (found.filters, found.ids.tolist()) == (tuple(FILTERS), sorted(ids.tolist()))
-    assert found.bits.tolist() == table.bits.tolist()
+    assert found.ranks.tolist() == table.ranks.tolist()
 
 
 @pytest.mark.parametrize("bits", ["", "AAAA", "eJwDAAAAAAE="])

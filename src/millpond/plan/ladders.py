@@ -1,0 +1,130 @@
+"""Ladders: filters of a group of which each takes all that the next one takes, as thresholds on one column do.
+
+Which filters of a ladder an event passes is one number, its rank: how many, counted from the widest. So what is known
+of an event, or of a set of filters, is a number per ladder and not a bit per filter. A filter that has nothing to do
+with others is a ladder of its own, and its rank is its bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from millpond.model.expressions import Call, Expression, Literal
+from millpond.model.types import INTEGERS, TIMES
+
+_RANKED = (*INTEGERS, *TIMES, "float", "double", "string")
+
+_FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq"}
+
+_WIDER = {"gt": 1, "ge": 0, "lt": 0, "le": 1}
+"""Of comparisons with one constant: those that take what is greater, and those that take what is less, in the order
+in which constants are sorted."""
+
+
+class Ladder(NamedTuple):
+    """Filters by id, the widest first: each is `rest`, all of which must be TRUE, and its own of `steps`.
+
+    A filter alone has no step.
+    """
+
+    filters: tuple[str, ...]
+    conditions: tuple[Expression | None, ...]
+    rest: tuple[Expression, ...]
+    steps: tuple[Expression, ...] = ()
+
+
+class Comparison(NamedTuple):
+    """A comparison `value op limit` with a constant."""
+
+    value: Expression
+    op: str
+    limit: Literal
+
+
+def parts_of(condition: Expression | None) -> tuple[Expression, ...]:
+    """The parts of a conjunction, each of which must be TRUE; of no condition none."""
+    if isinstance(condition, Call) and condition.op == "and":
+        return condition.args
+    return () if condition is None else (condition,)
+
+
+def comparison_of(part: Expression) -> Comparison | None:
+    """A part as a comparison with a constant, if it is one that orders values (of text: tells equal ones)."""
+    if not isinstance(part, Call) or part.op not in _FLIPPED:
+        return None
+    left, right = part.args
+    op = part.op
+    if isinstance(left, Literal):
+        left, right, op = right, left, _FLIPPED[op]
+    if not isinstance(right, Literal) or isinstance(left, Literal) or right.text is None:
+        return None
+    if left.type != right.type or left.type not in _RANKED or (left.type == "string" and op != "eq"):
+        return None
+    return Comparison(left, op, right)
+
+
+def ladders_of(filters: Mapping[str, Expression | None]) -> tuple[Ladder, ...]:
+    """All filters, dealt out to ladders: each to the longest of those that it could be in."""
+    found = {name: _places(condition) for name, condition in filters.items()}
+    counts: dict[Hashable, int] = {}
+    for places in found.values():
+        for place in places:
+            counts[place] = counts.get(place, 0) + 1
+    chosen: dict[Hashable, list[str]] = {}
+    for name, places in found.items():
+        longest = max(places, key=lambda place: counts[place], default=None)
+        chosen.setdefault(name if longest is None else longest, []).append(name)
+    return tuple(
+        _ladder(filters, {name: found[name][place] for name in names})
+        if len(names) > 1
+        else Ladder((names[0],), (filters[names[0]],), parts_of(filters[names[0]]))
+        for place, names in chosen.items()
+    )
+
+
+def _places(condition: Expression | None) -> dict[Hashable, Expression]:
+    """The ladders that a filter could be in, and its step in each."""
+    parts = parts_of(condition)
+    places: dict[Hashable, Expression] = {}
+    for i, part in enumerate(parts):
+        found = comparison_of(part)
+        if found is not None and found.op != "eq":
+            rest = frozenset((*parts[:i], *parts[i + 1 :]))
+            if part not in rest:
+                places[rest, found.value, "g" in found.op] = part
+    return places
+
+
+def _ladder(filters: Mapping[str, Expression | None], steps: Mapping[str, Expression]) -> Ladder:
+    names = sorted(steps, key=lambda name: (*_limit(steps[name]), name))
+    if not _takes_greater(steps[names[0]]):
+        names.reverse()
+    first = names[0]
+    rest = tuple(part for part in parts_of(filters[first]) if part != steps[first])
+    return Ladder(tuple(names), tuple(filters[name] for name in names), rest, tuple(steps[name] for name in names))
+
+
+def _takes_greater(step: Expression) -> bool:
+    found = comparison_of(step)
+    return found is not None and "g" in found.op
+
+
+def _limit(step: Expression) -> tuple[bool, float | int, int]:
+    """By what steps are sorted: the constant in SQL's order, NaN above all, then which takes more."""
+    found = comparison_of(step)
+    assert found is not None
+    value = found.limit.value
+    assert isinstance(value, int | float)
+    if found.limit.type == "float":
+        value = float(np.float32(value))
+    odd = isinstance(value, float) and math.isnan(value)
+    return odd, 0 if odd else value, _WIDER[found.op]
+
+
+def conditions_of(ladders: Sequence[Ladder]) -> list[Expression | None]:
+    """Every filter, ladder by ladder."""
+    return [condition for ladder in ladders for condition in ladder.conditions]

@@ -1,0 +1,143 @@
+"""Families: queries that differ in their filters alone, whose results and rows are made together."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints, Mask, ordered
+from millpond.model.windows import Window
+from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.runtime.holistic import needs_events
+from millpond.runtime.signed import Chains, repeated
+from millpond.runtime.tallies import needs_tallies
+from millpond.state.signatures import Signatures
+
+_COPIED = 1 << 22
+"""Rows that are copied at once: bounds memory."""
+
+
+class Made(NamedTuple):
+    """Rows by query, and how many HAVING withheld, likewise; `unread`: how many there are of each query whose rows
+    nobody reads, by its position in the family.
+    """
+
+    rows: Mapping[str, pa.RecordBatch]
+    withheld: Mapping[str, int]
+    unread: Ints | None = None
+
+
+class Family:
+    """Queries that differ in their filters alone: their rows are made together."""
+
+    def __init__(self, group: GroupPlan, plans: Sequence[QueryPlan]) -> None:
+        self.plans = plans
+        self._group = group
+        self._chains: tuple[Signatures, Chains] | None = None
+
+    @property
+    def first(self) -> QueryPlan:
+        """One of them, for what all have alike."""
+        return self.plans[0]
+
+    @property
+    def window(self) -> Window:
+        """The window of all of them."""
+        return self.first.query.window
+
+    def chains(self, table: Signatures) -> Chains:
+        """The queries in chains, by the signatures that occur."""
+        if self._chains is None or self._chains[0] is not table:
+            self._chains = table, Chains(self._group, self.plans, table)
+        return self._chains[1]
+
+
+def families(group: GroupPlan, plans: Sequence[QueryPlan]) -> list[Family]:
+    """All of `plans` in families; without signatures each query is one of its own."""
+    shapes: dict[_Shape, list[QueryPlan]] = {}
+    for plan in plans:
+        shapes.setdefault(_shape_of(plan) if group.signed else _Shape(plan.query.name), []).append(plan)
+    return [Family(group, alike) for alike in shapes.values()]
+
+
+class _Shape(msgspec.Struct, frozen=True, cache_hash=True):
+    """What queries of a family have alike; `alone` is the name of one that has no family."""
+
+    alone: str
+    of: tuple[Hashable, ...] = ()
+
+
+@lru_cache(1 << 16)
+def _shape_of(plan: QueryPlan) -> _Shape:
+    """By the plan of a query, which stays the same from epoch to epoch."""
+    query = plan.query
+    if needs_events(plan) or needs_tallies(plan):  # whose events are told by the filters of one query
+        return _Shape(query.name)
+    aggregates = tuple(msgspec.structs.replace(aggregate, filter=None) for aggregate in query.aggregates)
+    asked = query.window, plan.delay, plan.from_us, plan.before_us
+    return _Shape("", (*asked, aggregates, query.having, query.output, query.serve))
+
+
+class Shares(NamedTuple):
+    """Results that are of several queries: result i is of those at places `first[i]` … `until[i]` - 1 of `order`."""
+
+    first: Ints
+    until: Ints
+    order: Ints
+
+    @staticmethod
+    def of_one(count: int) -> Shares:
+        """So many results of the only query."""
+        return Shares(np.zeros(count, np.int64), np.ones(count, np.int64), np.zeros(1, np.int64))
+
+    def take(self, rows: Ints) -> Shares:
+        """Some of the results."""
+        return Shares(self.first[rows], self.until[rows], self.order)
+
+    def counts(self) -> Ints:
+        """How many results each query has, by its position."""
+        counts = np.empty(len(self.order), np.int64)
+        counts[self.order] = self._by_place()
+        return counts
+
+    def _by_place(self) -> Ints:
+        size = len(self.order) + 1
+        changes = np.bincount(self.first, minlength=size) - np.bincount(self.until, minlength=size)
+        counts: Ints = np.cumsum(changes)[:-1]
+        return counts
+
+    def dealt(self, rows: pa.RecordBatch, read: Mask) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The rows, one for each result, of each query that is `read` and has some, by its position; in the order of
+        results.
+        """
+        if len(self.order) == 1:
+            if read[0] and rows.num_rows:
+                yield 0, rows
+            return
+        before = np.concatenate([[0], np.cumsum(read[self.order])])
+        mine = Shares(before[self.first], before[self.until], self.order[read[self.order]])
+        ends, first = np.cumsum(mine._by_place()), 0
+        while first < len(ends):
+            done = int(ends[first - 1]) if first else 0
+            end = max(first + 1, int(np.searchsorted(ends, done + _COPIED, "right")))
+            yield from mine._copied(rows, first, end)
+            first = end
+
+    def _copied(self, rows: pa.RecordBatch, first: int, end: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The same for the places `first` … `end` - 1."""
+        some = np.flatnonzero((self.first < end) & (self.until > first) & (self.first < self.until))
+        begins = np.maximum(self.first[some], first)
+        of, nth = repeated(np.minimum(self.until[some], end) - begins)
+        places = begins[of] + nth
+        order = ordered(places)
+        of = some[of[order]]
+        bounds = np.searchsorted(places[order], np.arange(first, end + 1)).tolist()
+        for place, (low, high) in enumerate(pairwise(bounds), first):
+            if low < high:
+                yield int(self.order[place]), rows.take(pa.array(of[low:high]))

@@ -1,0 +1,56 @@
+"""Results from cells that are split by signature, cell by cell: what `runtime.signed` makes of whole chains at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.runtime.closing import Closing
+from millpond.state.cells import Cells, merge_rule
+
+Results: TypeAlias = dict[tuple[int, int, int], dict[str, int]]
+"""Query (its position), window (its position) and slot -> columns, by the id of the first query's measure; without
+those that are what they begin with."""
+
+
+def results(
+    group: GroupPlan, plans: Sequence[QueryPlan], parts: Sequence[Cells], windows: Sequence[Closing]
+) -> Results:
+    """Every result with events, by adding each cell to each query whose filter its signature passes."""
+    found: Results = {}
+    for query, plan in enumerate(plans):
+        for measure, first in zip(_asked(plan), _asked(plans[0]), strict=True):
+            for window, closing in enumerate(windows):
+                for cells in parts:
+                    _add(found, (query, window), group, measure, first, cells, closing)
+    counts = f"{group.measures[plans[0].presence].id}:n"
+    return {place: columns for place, columns in found.items() if columns.get(counts, 0) > 0}
+
+
+def _asked(plan: QueryPlan) -> list[int]:
+    return list(dict.fromkeys([plan.presence, *(place for places in plan.measures for place in places)]))
+
+
+def _add(
+    found: Results, of: tuple[int, int], group: GroupPlan, asked: int, first: int, cells: Cells, window: Closing
+) -> None:
+    measure, signed = group.measures[asked], cells.slices.signed
+    assert signed is not None
+    for i in range(len(signed.ids)):
+        inside = window.start_us <= cells.slices.start_us[i] and cells.slices.end_us[i] <= window.end_us
+        if not inside or not signed.table.passing([measure.filter_id], signed.ids[i : i + 1])[0, 0]:
+            continue
+        for row in range(int(cells.offsets[i]), int(cells.offsets[i + 1])):
+            columns = found.setdefault((*of, int(cells.slots[row])), {})
+            for name, column in cells.columns.items():
+                base, _, part = name.partition(":")
+                if base == measure.base.id:
+                    own = f"{group.measures[first].id}:{part}"
+                    columns[own] = _merged(merge_rule(name), columns.get(own), int(column[row]))
+
+
+def _merged(how: str, known: int | None, value: int) -> int:
+    if known is None:
+        return value
+    return known + value if how == "add" else min(known, value) if how == "min" else max(known, value)
