@@ -121,6 +121,9 @@ class Bench:
                 found[start // SECOND] = found.get(start // SECOND, 0) + n
         return found
 
+    def run(self, *words: object) -> Done:
+        return millpond("run", self.file, "--master", "local[2]", "--memory", "1g", *words)
+
     def run_here(self, *words: object) -> Done:
         return millpond_here("run", self.file, *words)
 
@@ -133,7 +136,7 @@ def bench(spark: SparkSession, tmp_path: Path) -> Bench:
 def test_once_drained_and_again(bench: Bench) -> None:
     bench.add_file(0)
     bench.add_file(1)
-    first = millpond("run", bench.file, "--master", "local[2]", "--memory", "1g", "--once")
+    first = bench.run("--once")
     assert first.status == 0, first.err
     assert f"The pond is in {bench.folder}/tx.pond" in first.err
     assert re.search(r"epoch \d+  200 events .* tx to 1970-01-01 00:00:18.9Z  rows: csv_out 4 .* no lag", first.err)
@@ -174,7 +177,7 @@ def test_explain(bench: Bench) -> None:
 
 def test_what_a_pond_measured_the_price_of_one_more_and_why_it_is_silent(bench: Bench) -> None:
     bench.add_file(0)
-    assert bench.run_here("--once").status == 0
+    assert bench.run("--once").status == 0  # whose process has ended, as `why` then says
     pond = bench.folder / "tx.pond"
     more = (
         "SELECT c, window(ts, '5 seconds') AS w, max(v) AS best FROM STREAM tx WATERMARK ts "
