@@ -25,7 +25,12 @@ SPEND = """
     FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 5 SECONDS GROUP BY k, window(ts, '20 seconds', '10 seconds')
 """
 BIG = SPEND.replace("GROUP BY", "WHERE v > 50 GROUP BY")
-OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHORT_LIVED = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Of a Java machine that lives for seconds, compilers take most of the time: Java's own, and Spark's."""
 
 
 def stream(folder: Path) -> Stream:
@@ -80,7 +85,7 @@ def answer(spark: SparkSession, base: str) -> dict[str, Any]:
 
 def main(mode: str, base: str) -> None:
     """`run BASE` for one pond, `serve -` for those that are named on the input."""
-    spark = spark_session("local[2]", driver_memory="700m", extra={"spark.driver.extraJavaOptions": OPTIONS})
+    spark = spark_session("local[2]", driver_memory="700m", extra=SHORT_LIVED)
     for asked in [base] if mode == "run" else map(str.strip, sys.stdin):
         print(json.dumps(answer(spark, asked)), flush=True)
 

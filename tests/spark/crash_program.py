@@ -1,7 +1,7 @@
-"""A pond over a folder of files, as a program to be killed, stopped and started again: `run BASE` or `serve`.
+"""Ponds over folders of files, as a program to be killed, stopped and started again.
 
-BASE/in holds the input, BASE/pond the pond, BASE/out/<query> the sinks. `run` answers one pond; `serve`
-reads a JSON object per pond, so that successors share a Java machine. Each prints a JSON line per pond.
+It reads a JSON object per pond, {"base": BASE}, so that ponds share a Java machine, and prints a JSON line per pond.
+BASE/in holds the input, BASE/pond the pond, BASE/out/<query> the sinks, BASE/faults what was reached.
 """
 
 from __future__ import annotations
@@ -17,12 +17,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import millpond.control.pond as control
+from millpond import faults
 from millpond.control.wiring import follow
 from millpond.model.endpoints import Sink
 from millpond.spark.session import spark_session
 
 SCHEMA = "ts timestamp, customer string, tag string, kind string, amount double, n bigint"
-OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHORT_LIVED = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Of a Java machine that lives for seconds, compilers take most of the time: Java's own, and Spark's."""
 
 
 def queries(spark: SparkSession, source: Path) -> dict[str, DataFrame]:
@@ -66,8 +72,16 @@ def make_pond(spark: SparkSession, base: Path, **settings: Any) -> control.Pond:
     return pond
 
 
-def answer(spark: SparkSession, base: str, drain: bool = True, repair: bool = False) -> dict[str, Any]:
-    """Run the pond until its input is taken, `repair` it first and `drain` it then, and tell how it went."""
+def answer(
+    spark: SparkSession, base: str, fault: str | None = None, drain: bool = True, repair: bool = False
+) -> dict[str, Any]:
+    """Run the pond until its input is taken, `repair` it first and `drain` it then, and tell how it went.
+
+    The `fault` is this process's own, for this pond; one of the environment is for workers as well, and for every pond.
+    """
+    if fault is not None:
+        plan = {"MILLPOND_FAULT": fault, "MILLPOND_FAULT_DIR": f"{base}/faults"}
+        faults._faults = faults.from_environment(plan)
     try:
         with make_pond(spark, Path(base)) as pond:
             if repair:
@@ -83,11 +97,11 @@ def say(what: dict[str, Any]) -> None:
     print(json.dumps(what), flush=True)
 
 
-def main(mode: str, base: str, master: str = "local[2]", reuse: str = "true") -> None:
-    """`run BASE` for one pond, `serve -` for those that are named on the input."""
-    extra = {"spark.driver.extraJavaOptions": OPTIONS, "spark.python.worker.reuse": reuse}
+def main(master: str = "local[2]", reuse: str = "true") -> None:
+    """Answer the ponds that are named on the input."""
+    extra = SHORT_LIVED | {"spark.python.worker.reuse": reuse}
     spark = spark_session(master, driver_memory="700m", extra=extra)
-    for asked in [{"base": base}] if mode == "run" else map(json.loads, sys.stdin):
+    for asked in map(json.loads, sys.stdin):
         say(answer(spark, **asked))
 
 

@@ -1,7 +1,12 @@
-"""The command, as people run it: its own process, a terminal or none, Ctrl-C once and twice."""
+"""The command, as people run it: its own process, a terminal or none, Ctrl-C once and twice.
+
+A process costs the start of Spark, so each verb has one of its own; what else is said of it runs in this one.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import pty
@@ -12,20 +17,27 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
+
+from millpond.cli import main
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 COMMAND = [sys.executable, "-c", "from millpond.cli import main; main()"]
 SECOND = 1_000_000
+MANY = 24
+"""Epochs that a run is in the middle of when Ctrl-C is pressed."""
+
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -38,10 +50,26 @@ class Done(NamedTuple):
 
 
 def millpond(*words: object) -> Done:
+    """The command in a process of its own."""
     done = subprocess.run(
         [*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=180, check=False, env=_environment()
     )
     return Done(done.returncode, done.stdout, done.stderr)
+
+
+def millpond_here(*words: object) -> Done:
+    """The command in this process; if it needs Spark, in the session that is active."""
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    with (
+        mock.patch.object(sys, "argv", ["millpond", *map(str, words)]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+    return Done(status, out.getvalue(), err.getvalue())
 
 
 def _environment() -> dict[str, str]:
@@ -96,9 +124,12 @@ class Bench:
     def run(self, *words: object) -> Done:
         return millpond("run", self.file, "--master", "local[2]", "--memory", "1g", *words)
 
+    def run_here(self, *words: object) -> Done:
+        return millpond_here("run", self.file, *words)
+
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+def bench(spark: SparkSession, tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
@@ -112,7 +143,7 @@ def test_once_drained_and_again(bench: Bench) -> None:
     assert bench.counted() == {0: 100}
 
     bench.add_file(2)
-    second = bench.run("--once", "--drain", "--checkpoint", bench.folder / "tx.pond")
+    second = bench.run_here("--once", "--drain", "--checkpoint", bench.folder / "tx.pond")
     assert second.status == 0, second.err
     assert "  100 events " in second.err, "the second run went over old files"
     assert bench.counted() == {0: 100, 10: 100, 20: 100}
@@ -128,9 +159,9 @@ def test_once_drained_and_again(bench: Bench) -> None:
     assert re.fullmatch(
         r"window 1970-01-01 00:00:20Z to 1970-01-01 00:00:30Z, written by epoch (\d+), as of epoch \1", last
     )
-    told = millpond("lookup", "json_out", "c3", "--json", "--checkpoint", bench.folder / "tx.pond")
+    told = millpond_here("lookup", "json_out", "c3", "--json", "--checkpoint", bench.folder / "tx.pond")
     assert json.loads(told.out)["found"]["row"]["n"] == 25
-    nobody = millpond("lookup", "json_out", "c9", "--checkpoint", bench.folder / "tx.pond")
+    nobody = millpond_here("lookup", "json_out", "c9", "--checkpoint", bench.folder / "tx.pond")
     assert (nobody.status, "no row for c9 as of epoch" in nobody.out) == (1, True)
 
 
@@ -146,13 +177,13 @@ def test_explain(bench: Bench) -> None:
 
 def test_what_a_pond_measured_the_price_of_one_more_and_why_it_is_silent(bench: Bench) -> None:
     bench.add_file(0)
-    assert bench.run("--once").status == 0
+    assert bench.run("--once").status == 0  # whose process has ended, as `why` then says
     pond = bench.folder / "tx.pond"
     more = (
         "SELECT c, window(ts, '5 seconds') AS w, max(v) AS best FROM STREAM tx WATERMARK ts "
         "DELAY OF INTERVAL 1 SECOND GROUP BY ALL"
     )
-    done = millpond("explain", bench.file, "--checkpoint", pond, "--add", more, "--placement")
+    done = millpond_here("explain", bench.file, "--checkpoint", pond, "--add", more, "--placement")
     assert done.status == 0, done.err
     assert "  read    100 events once, " in done.out
     assert "one more query: added\n  group     rides on " in done.out
@@ -162,7 +193,7 @@ def test_what_a_pond_measured_the_price_of_one_more_and_why_it_is_silent(bench: 
     assert "about " in done.out and " bytes per key, from 1.0 cells" in done.out
     file = bench.folder / "more.sql"
     file.write_text(f"CREATE STREAMING TABLE best AS {more};")
-    done = millpond("explain", bench.file, "--add", file)
+    done = millpond_here("explain", bench.file, "--add", file)
     assert "one more query: best\n" in done.out, done.err
     assert "at most " in done.out
 
@@ -171,23 +202,25 @@ def test_what_a_pond_measured_the_price_of_one_more_and_why_it_is_silent(bench: 
     assert "  read                100  ████" in why.out
     assert "needs an event of 1970-01-01 00:00:11Z or later in tx" in " ".join(why.out.split())
     assert "has ended" in why.out
-    told = json.loads(millpond("why", "csv_out", "--checkpoint", pond, "--json").out)
+    told = json.loads(millpond_here("why", "csv_out", "--checkpoint", pond, "--json").out)
     assert [cause["code"] for cause in told["causes"]] == ["window-open", "not-running"]
 
 
 @pytest.mark.parametrize(
-    ("text", "code"),
+    ("text", "code", "run"),
     [
-        ("CREATE STREAMING TABLE a AS SELEKT 1;", "MP-SYNTAX"),
-        ("DROP TABLE a;", "MP-REFUSED"),
-        (None, "MP-TYPE"),
+        ("CREATE STREAMING TABLE a AS SELEKT 1;", "MP-SYNTAX", millpond),
+        ("DROP TABLE a;", "MP-REFUSED", millpond_here),
+        (None, "MP-TYPE", millpond_here),
     ],
 )
-def test_a_bad_file_is_one_line(tmp_path: Path, text: str | None, code: str) -> None:
+def test_a_bad_file_is_one_line(
+    spark: SparkSession, tmp_path: Path, text: str | None, code: str, run: Callable[..., Done]
+) -> None:
     file = tmp_path / "bad.sql"
     if text is not None:
         file.write_text(text)
-    done = millpond("explain", file)
+    done = run("explain", file)
     assert done.status == 1
     lines = done.err.splitlines()
     assert len(lines) == 1, done.err
@@ -195,17 +228,17 @@ def test_a_bad_file_is_one_line(tmp_path: Path, text: str | None, code: str) -> 
 
 
 def test_verbose_shows_where(tmp_path: Path) -> None:
-    done = millpond("explain", tmp_path / "missing.sql", "-v")
+    done = millpond_here("explain", tmp_path / "missing.sql", "-v")
     assert "Traceback" in done.err
     assert done.err.splitlines()[-1].startswith("[MP-TYPE]")
 
 
 def test_wrong_words() -> None:
     assert millpond("--version").out.startswith("millpond ")
-    done = millpond("run", "x.sql", "--drain")
+    done = millpond_here("run", "x.sql", "--drain")
     assert (done.status, "--once" in done.err) == (2, True)
     for words in (["lookup", "q", "k", "--checkpoint", "/nonexistent/pond"],):
-        done = millpond(*words)
+        done = millpond_here(*words)
         assert (done.status, done.err.startswith("[MP-FOREIGN] ")) == (1, True)
 
 
@@ -256,7 +289,7 @@ class Terminal:
 
 @pytest.fixture
 def running(bench: Bench) -> Iterator[Terminal]:
-    for number in range(40):
+    for number in range(MANY):
         bench.add_file(number, 20_000)
     terminal = Terminal("run", bench.file, "--master", "local[2]", "--memory", "1g")
     try:
@@ -268,9 +301,9 @@ def running(bench: Bench) -> Iterator[Terminal]:
 
 def _complete(bench: Bench) -> None:
     """What was interrupted goes on: every event once."""
-    done = bench.run("--once", "--drain")
+    done = bench.run_here("--once", "--drain")
     assert done.status == 0, done.err
-    assert bench.counted() == {10 * number: 20_000 for number in range(40)}
+    assert bench.counted() == {10 * number: 20_000 for number in range(MANY)}
 
 
 def test_ctrl_c_stops_at_the_end_of_the_epoch(bench: Bench, running: Terminal) -> None:
@@ -325,7 +358,7 @@ def test_sigint_to_the_process_group_without_a_terminal(bench: Bench) -> None:
         assert process.wait(60) == 0, "".join(seen)
     assert "Traceback" not in "".join(seen)
     bench.add_file(2)
-    assert bench.run("--once", "--drain").status == 0
+    assert bench.run_here("--once", "--drain").status == 0
     assert bench.counted() == {0: 100, 10: 100, 20: 100}
 
 

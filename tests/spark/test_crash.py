@@ -95,12 +95,13 @@ class Expected(NamedTuple):
 
 
 class World(NamedTuple):
-    """What all scenarios share: the input, its truth, how often a quiet run reaches each step, a warm successor."""
+    """What all scenarios share: input, its truth, how often a quiet run reaches each step, a successor, and victims."""
 
     root: Path
     truth: Truth
     reached: dict[str, int]
-    successor: Successor
+    successor: Driver
+    victims: Victims
     seen: dict[tuple[str, str], str]
 
     def base(self, name: str, files: int = FILES) -> Path:
@@ -117,62 +118,91 @@ class World(NamedTuple):
             shutil.copy2(self.root / "input" / f"f{i}.parquet", base / "in")
 
 
-class Successor:
-    """A process that runs one pond after the other, as the driver that takes over would."""
+class Driver:
+    """A process that runs one pond after the other, each with the fault that is planned for it."""
+
+    def __init__(self, log: Path, *arguments: str, **environment: str) -> None:
+        self._turn = threading.Lock()
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("MILLPOND_FAULT")}
+        inherited["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, str(PROGRAM), *arguments], env=inherited | environment, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=errors, text=True,
+            )  # fmt: skip
+
+    def order(self, base: Path, **asked: Any) -> None:
+        """Begin to run a pond to its end, or as asked: `fault`, `drain`, `repair`."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"base": str(base), **asked}) + "\n")
+        self.process.stdin.flush()
+
+    def reply(self) -> dict[str, Any]:
+        """How it went; a program that hangs is killed, and says nothing."""
+        assert self.process.stdout is not None
+        watch = threading.Timer(SECONDS, self.process.kill)
+        watch.start()
+        try:
+            line = self.process.stdout.readline()
+        finally:
+            watch.cancel()
+        assert line, "the program ended, or hung, without a word"
+        return dict(json.loads(line))
+
+    def finish(self, base: Path, **asked: Any) -> dict[str, Any]:
+        """Run a pond, and tell how it went."""
+        with self._turn:
+            self.order(base, **asked)
+            return self.reply()
+
+    def end(self) -> None:
+        """Kill the process if it still runs; its Java machine goes with it."""
+        tell(descendants(self.process.pid), signal.SIGCONT)
+        self.process.kill()
+        self.process.wait(SECONDS)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+
+class Victims:
+    """Drivers that wait for a pond: to start one costs more than all that a scenario does, so only a kill ends one."""
 
     def __init__(self, root: Path) -> None:
-        self._lock = threading.Lock()
-        self._process = start("serve", "-", log=root / "successor.log", stdin=subprocess.PIPE)
+        self._log, self._waiting = root / "victims.log", list[Driver]()
 
-    def finish(self, base: Path, **asked: bool) -> dict[str, Any]:
-        """Run the pond to its end, or as asked: `drain`, `repair`."""
-        assert self._process.stdin is not None
-        with self._lock:
-            self._process.stdin.write(json.dumps({"base": str(base), **asked}) + "\n")
-            self._process.stdin.flush()
-            return reply(self._process)
+    @contextlib.contextmanager
+    def one(self, **environment: str) -> Iterator[Driver]:
+        """One that is there, else a new one; it waits for the next pond unless it was killed, or went wrong."""
+        try:
+            driver = self._waiting.pop()
+        except IndexError:
+            driver = Driver(self._log, **environment)
+        try:
+            yield driver
+        except BaseException:
+            driver.end()
+            raise
+        if driver.process.poll() is None:
+            self._waiting.append(driver)
+        else:
+            driver.end()
 
-    def close(self) -> None:
-        """End the process."""
-        end(self._process)
-
-
-def start(
-    *arguments: str, log: Path, fault: str | None = None, faults: Path | None = None, stdin: int | None = None
-) -> subprocess.Popen[str]:
-    """Start the program, with a planned fault."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MILLPOND_FAULT")}
-    if fault is not None:
-        environment |= {"MILLPOND_FAULT": fault, "MILLPOND_FAULT_DIR": str(faults)}
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    with log.open("ab") as errors:
-        return subprocess.Popen(
-            [sys.executable, str(PROGRAM), *arguments],
-            env=environment, stdin=stdin, stdout=subprocess.PIPE, stderr=errors, text=True,
-        )  # fmt: skip
+    def end(self) -> None:
+        """Kill those that are left."""
+        for driver in self._waiting:
+            driver.end()
 
 
-def reply(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """The next line the program says; a program that hangs is killed, and says nothing."""
-    assert process.stdout is not None
-    watch = threading.Timer(SECONDS, process.kill)
-    watch.start()
-    try:
-        line = process.stdout.readline()
-    finally:
-        watch.cancel()
-    assert line, "the program ended, or hung, without a word"
-    return dict(json.loads(line))
+def planned(base: Path, fault: str) -> dict[str, str]:
+    """The variables that plan a fault for a driver and its workers, of one pond only."""
+    return {"MILLPOND_FAULT": fault, "MILLPOND_FAULT_DIR": str(base / "faults")}
 
 
-def end(process: subprocess.Popen[str]) -> None:
-    """Kill the process if it still runs; its Java machine goes with it."""
-    tell(descendants(process.pid), signal.SIGCONT)
-    process.kill()
-    process.wait(SECONDS)
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            stream.close()
+def reached_in(base: Path) -> set[str]:
+    """The steps at which a planned fault has killed."""
+    return {marker.name.rsplit(".", 2)[0] for marker in (base / "faults").glob("*.kill")}
 
 
 def tell(family: list[int], what: signal.Signals) -> None:
@@ -336,43 +366,42 @@ class Scenario(NamedTuple):
 
 
 HERE = (*DRIVER_STEPS, *FOLLOWER_STEPS)
-SCENARIOS = [Scenario(step, action) for step in HERE for action in ("kill", "stop")]
-MORE = [Scenario(step, action, turn) for step in HERE for action in ("kill", "stop") for turn in (1, 2)]
+SCENARIOS = [Scenario(step, action) for step in HERE for action in ("stop", "kill")]
+MORE = [Scenario(step, action, turn) for step in HERE for action in ("stop", "kill") for turn in (1, 2)]
 
 
 def run_scenario(world: World, scenario: Scenario) -> None:
     """Let it happen, let another driver finish, and compare."""
     fault = scenario.fault(world.reached)
     base = world.base(f"{scenario.step}-{scenario.action}-{scenario.turn}")
-    first = start("run", str(base), log=base / "first.log", fault=fault, faults=base / "faults")
-    try:
+    with world.victims.one() as first:
+        first.order(base, fault=fault)
         seen = (killed if scenario.action == "kill" else stopped)(world, base, first, scenario)
-    finally:
-        end(first)
     shutil.rmtree(base)
     world.seen[scenario.step, scenario.action] = f"reached at {fault.split(':')[1]}, {seen}"
 
 
-def killed(world: World, base: Path, first: subprocess.Popen[str], scenario: Scenario) -> str:
+def killed(world: World, base: Path, first: Driver, scenario: Scenario) -> str:
     """The driver is gone at its step; the next one goes on."""
-    assert first.wait(SECONDS) == -signal.SIGKILL, f"step not reached: {first.stdout and first.stdout.read()}"
+    assert first.process.wait(SECONDS) == -signal.SIGKILL  # its Java machine may live a moment longer
+    assert reached_in(base) == {scenario.step}
     done = world.successor.finish(base)
     assert done["ok"], done["error"]
     check_exact(base, world.truth)
     return "output exact"
 
 
-def stopped(world: World, base: Path, first: subprocess.Popen[str], scenario: Scenario) -> str:
+def stopped(world: World, base: Path, first: Driver, scenario: Scenario) -> str:
     """The driver sleeps at its step until another one has finished; it wakes up, and changes nothing."""
-    wait_until_stopped(first)
-    family = descendants(first.pid)
+    wait_until_stopped(first.process)
+    family = descendants(first.process.pid)
     tell(family, signal.SIGSTOP)
     done = world.successor.finish(base)
     assert done["ok"], done["error"]
     check_exact(base, world.truth)
     before = contents(base)
-    tell([*family, first.pid], signal.SIGCONT)
-    woken = reply(first)
+    tell([*family, first.process.pid], signal.SIGCONT)
+    woken = first.reply()
     after = contents(base)
     if scenario.step == "claim.before":  # it had not begun, so it is the next driver
         assert woken["ok"], woken["error"]
@@ -392,7 +421,7 @@ def wait_until_stopped(process: subprocess.Popen[str]) -> None:
         state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
         if state == "T":
             return
-        assert state != "Z", f"step not reached: {process.stdout and process.stdout.read()}"
+        assert state != "Z", f"it ended: {process.stdout and process.stdout.read()}"
         time.sleep(0.05)
     raise AssertionError("step not reached in time")
 
@@ -401,18 +430,16 @@ def wait_until_stopped(process: subprocess.Popen[str]) -> None:
 def world(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[World]:
     """A quiet run in a process of its own that counts steps, the truth, and a warm successor."""
     root = tmp_path_factory.mktemp("crash")
-    successor = Successor(root)
-    quiet = World(root, Truth(make_input(root / "input")), {}, successor, {})
+    victims = Victims(root)
+    quiet = World(root, Truth(make_input(root / "input")), {}, Driver(root / "successor.log"), victims, {})
     base = quiet.base("quiet")
-    process = start("run", str(base), log=base / "first.log", fault="", faults=base / "faults")
-    try:
-        done = reply(process)
+    with victims.one(**planned(base, "")) as process:
+        done = process.finish(base)
         assert done["ok"], done["error"]
-    finally:
-        end(process)
-    reached = {step.name: step.stat().st_size for step in (base / "faults").iterdir()}
+        reached = {step.name: step.stat().st_size for step in (base / "faults").iterdir()}
     yield quiet._replace(reached=reached)
-    successor.close()
+    victims.end()
+    quiet.successor.end()
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         print("\n" + table(quiet.seen))
 
@@ -463,16 +490,11 @@ def test_a_driver_may_be_killed_or_stopped(scenario: Scenario, results: dict[Sce
 def run_alone(world: World, name: str, fault: str, master: str, reuse: str = "true") -> tuple[Path, dict[str, Any]]:
     """One run in a process of its own, until it says how it went."""
     base = world.base(name)
-    process = start("run", str(base), master, reuse, log=base / "first.log", fault=fault, faults=base / "faults")
+    process = Driver(base / "first.log", master, reuse, **planned(base, fault))
     try:
-        return base, reply(process)
+        return base, process.finish(base)
     finally:
-        end(process)
-
-
-def reached_in(base: Path) -> set[str]:
-    """The steps at which a planned fault happened."""
-    return {marker.name.rsplit(".", 2)[0] for marker in (base / "faults").glob("*.kill")}
+        process.end()
 
 
 @pytest.mark.spark

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -17,12 +18,15 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from millpond.cli import app
 from millpond.errors import AccessError, ChangeRefused, NotServingError, QueryRefused
 from millpond.service.client import Client
+from millpond.service.options import Options
 from millpond.service.places import Places
+from millpond.service.serving import Web, serve
 from millpond.service.wire import Changed, Priced
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -194,30 +198,51 @@ def in_a_terminal(pond: Path) -> None:
     assert "leader" in run("status")
 
 
-def test_a_pond_begins_with_no_query_and_ends_with_none(tmp_path: Path) -> None:
+def serve_here(bench: Bench, ask: Callable[[Client], None]) -> None:
+    """Serve the pond in this process, until `ask` is done with it and sends SIGTERM."""
+    said: list[str] = []
+
+    def asking() -> None:
+        try:
+            ask(until(lambda: (one := Client.of(bench.pond)).health().role == "leader" and one, lambda: str(said)))
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    options = Options(bench.file.read_text(), bench.pond, "local[2]", "700m", "lmdb", None, None, 10.0)
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # if it comes when the service has failed already
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(asking)
+            serve(options, Web(), said.append)
+            asked.result()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_pond_begins_with_no_query_and_ends_with_none(spark: SparkSession, tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.file.write_text(bench.file.read_text().partition("CREATE STREAMING")[0])
     bench.add_file()
     bench.add_file()
-    for turn, queries in enumerate(([], ["spend"], [])):
-        with bench.serve(f"turn{turn}") as process:
-            asked = until(
-                lambda: (one := Client.of(bench.pond)).health().role == "leader" and one,
-                lambda turn=turn: bench.said(f"turn{turn}"),
-            )  # fmt: skip
-            assert [query.name for query in asked.queries()] == queries
-            if turn == 0:
-                asked.add("spend", SPEND, sink="json")
-                until(lambda asked=asked: asked.status().events == 200, lambda: bench.said("turn0"))
-            elif turn == 1:
-                asked.drop("spend")
-                assert asked.queries() == []
-            else:
-                asked.add("again", SPEND, sink="json")
-                bench.add_file()
-                bench.add_file()
-                until(lambda: len(written(bench.pond / "out" / "again")) == 4, lambda: bench.said("turn2"))
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0, bench.said(f"turn{turn}")
+
+    def begin(asked: Client) -> None:
+        assert asked.queries() == []
+        asked.add("spend", SPEND, sink="json")
+        until(lambda: asked.status().events == 200, lambda: "begin")
+
+    def end(asked: Client) -> None:
+        assert [query.name for query in asked.queries()] == ["spend"]
+        asked.drop("spend")
+        assert asked.queries() == []
+
+    def begin_again(asked: Client) -> None:
+        assert asked.queries() == []
+        asked.add("again", SPEND, sink="json")
+        bench.add_file()
+        bench.add_file()
+        until(lambda: len(written(bench.pond / "out" / "again")) == 4, lambda: "again")
+
+    for turn in (begin, end, begin_again):
+        serve_here(bench, turn)
     assert written(bench.pond / "out" / "spend") == expected(range(1))
     assert written(bench.pond / "out" / "again") == expected(range(2, 3))
