@@ -3,7 +3,7 @@
     python benchmarks/keyed_topic.py [--events 500000] [--rounds 3]
 
 A topic of two partitions, written as Kafka's own producers do, one query per key and minute, two instances. Each round
-reads the topic twice with the shuffle and without, in turns; the pond's first epoch is left out. `cpu` is processor time
+reads the topic with the shuffle and without, in turns; the first epoch is left out. `cpu` is processor time
 of Spark's JVM and its Python workers per epoch, which neighbours on the machine do not change much; `seconds` is the
 time of an epoch's job, which they do. Both are medians; `moved` are bytes of packets per epoch. The last line is JSON.
 """

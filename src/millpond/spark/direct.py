@@ -60,11 +60,12 @@ class Direct:
         an instance has keys of one partition only. They are given once per count of partitions and instances, so that
         moves that people or load asked for since are kept; where buckets follow the shards of a store, never.
         """
-        self._elsewhere |= other is not None or (
-            now.number == 0 and now.owners != even_owners(len(now.owners), now.instances)
-        )
         stream = _stream_of(setting)
-        if other is not None or stream is None or self._elsewhere:
+        if stream is None:
+            return other
+        born_elsewhere = now.number == 0 and now.owners != even_owners(len(now.owners), now.instances)
+        self._elsewhere |= other is not None or born_elsewhere
+        if self._elsewhere:
             return other
         count = len(partitions_of(end.get(stream.name, "")))
         if not count or self._fitted == (count, now.instances) or why_not(len(now.owners), now.instances, count):
@@ -108,10 +109,10 @@ class Direct:
         return made
 
     def committed(self, setting: Setting, record: EpochRecord) -> None:
-        """Count an epoch."""
+        """Count an epoch, if it read something."""
         counts = record.counts.get(WHOLE_POND, {})
         self._declared = _stream_of(setting) is not None
-        self._epochs += 1
+        self._epochs += record.start != record.end
         self._direct += counts.get("direct", 0)
         self._misplaced += counts.get("misplaced", 0)
 

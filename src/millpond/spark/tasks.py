@@ -25,6 +25,8 @@ from millpond.state.files import Files
 DIRECT, MISPLACED = f"direct:{WHOLE_POND}", f"misplaced:{WHOLE_POND}"
 """Counts of a direct epoch: that it is one, and keys in another partition of the topic than their hash says."""
 
+MOVED = f"bytes_moved:{WHOLE_POND}"
+
 NOTHING_READ = TooMuch("nothing was read")
 """Where no partition had a record, nobody gathered, and nobody folded."""
 
@@ -108,6 +110,8 @@ class _Direct:
             deltas = []
             for instance, packets in found.packets.items():
                 receipt, body = fold(task, instance, packets, f"{task.writer}-{attempt}", self._open_files())
+                # what stays with its task is not moved
+                receipt.counts[MOVED] -= sum(map(len, made.own.get(instance, ())))
                 if instance == 0:
                     receipt.counts.update({DIRECT: 1, MISPLACED: found.misplaced})
                 deltas.append((msgspec.json.encode(receipt), body))
