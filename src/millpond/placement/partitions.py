@@ -78,8 +78,8 @@ def homes(owners: Sequence[int], instances: int, partitions: int) -> tuple[int, 
 
 
 def owners_by_partition(buckets: int, instances: int, partitions: int) -> Owners:
-    """The instance of each bucket such that those of an instance have keys of one partition; those of a partition
-    differ by one bucket at most.
+    """The instance of each bucket such that those of an instance have keys of one partition; instances of the same
+    partition differ by one bucket with keys at most.
 
     >>> owners_by_partition(8, 2, 2), owners_by_partition(8, 3, 2)
     ((0, 1, 0, 1, 0, 1, 0, 1), (0, 1, 2, 1, 0, 1, 2, 1))
