@@ -16,6 +16,7 @@ from millpond import Pond
 from millpond.errors import ChangeRefused, ForeignPondError, QueryRefused, QueryTypeError
 from millpond.plan.explain import explain
 from millpond.runtime.tasks import WHOLE_POND
+from millpond.spark.driver import Epoch
 from millpond.testing.kafka_server import KafkaServer
 from millpond.testing.naive_partitions import partition_of
 from millpond.testing.servers import until
@@ -159,7 +160,11 @@ def test_partitions_that_are_added_move_buckets(
 def test_ticks_are_no_obstacle(spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path) -> None:
     given, told = events(4, 0, 400), list[dict[str, int]]()
     produce(kafka_server, topic, given[:200])
-    with Pond(spark, tmp_path / "p", instances=2, on_epoch=lambda done: told.append(done.record.counts[WHOLE_POND])) as pond:
+
+    def committed(done: Epoch) -> None:
+        told.append(done.record.counts[WHOLE_POND])
+
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=committed) as pond:
         pond.load(TABLE.format(topic=topic, by="PARTITIONED BY (k)"))
         pond.add("sums", QUERIES["sums"])
         running = threading.Thread(target=lambda: pond.run(once=False))
@@ -206,5 +211,5 @@ def test_served_rows_are_found_and_declarations_are_checked(
     wrong = {"PARTITIONED BY (ts)": QueryTypeError, "PARTITIONED BY (k, id)": QueryRefused}
     wrong |= {"PARTITIONED BY (bucket(4, k))": QueryRefused}
     for by, error in wrong.items():
-        with pytest.raises(error, match="(?i)partitioned"):
+        with pytest.raises(error, match=r"(?i)partitioned"):
             Pond(spark, tmp_path / "wrong").load(TABLE.format(topic=topic, by=by))
