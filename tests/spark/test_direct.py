@@ -157,7 +157,7 @@ def test_partitions_that_are_added_move_buckets(
     ponds.close()
 
 
-def test_ticks_are_no_obstacle(spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path) -> None:
+def test_epochs_with_a_tick_go_through_the_shuffle(spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path) -> None:
     given, told = events(4, 0, 400), list[dict[str, int]]()
     produce(kafka_server, topic, given[:200])
 
@@ -174,7 +174,8 @@ def test_ticks_are_no_obstacle(spark: SparkSession, kafka_server: KafkaServer, t
         until(lambda: sum(one.get("events", 0) for one in told) == 400, "the others are read", 120)
         pond.stop()
         running.join()
-        assert [one.get("direct") for one in told if "events" in one] == [1 for one in told if "events" in one]
+        notes = [one.note or "" for one in pond.status() if one.name == "shuffle"]
+        assert any("direct" in one for one in told) or "a tick came in the same batch" in notes[0]
         assert pond.counts()["sums"][0].read == 400
 
 

@@ -137,6 +137,8 @@ class Direct:
         tasks = moved_partitions(batch.start.get(stream.name, ""), batch.end[stream.name])
         if not tasks:
             return NOTHING_READ.why
+        if frame._jdf.queryExecution().toRdd().getNumPartitions() > tasks:
+            return "a tick came in the same batch, and Spark refuses a union where tasks wait for each other"
         return _slots(frame.sparkSession, tasks) or Route(of, most_told(tasks))
 
 

@@ -144,8 +144,7 @@ def read(
     told = [(base.name, *policy_of(base.on_malformed)) for base in bases.values() if tells_malformed(base)]
     if tick:
         rate = spark.readStream.name(TICK_STREAM).format("rate").option("rowsPerSecond", 1).option("numPartitions", 1)
-        # what makes an epoch is that it goes on; its rows, left out here, would be one more task, and a union
-        parts.append(rate.load().where(F.lit(False)).select(F.lit(TICK).alias("stream")))
+        parts.append(rate.load().select(F.lit(TICK).alias("stream")))
     if not parts:
         raise QueryTypeError("There is nothing to read: no stream and no tick.", "Declare a stream.")
     kinds = {field.name: field.dataType for part in parts for field in part.schema.fields}
