@@ -157,7 +157,9 @@ def test_partitions_that_are_added_move_buckets(
     ponds.close()
 
 
-def test_epochs_with_a_tick_go_through_the_shuffle(spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path) -> None:
+def test_epochs_with_a_tick_go_through_the_shuffle(
+    spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path
+) -> None:
     given, told = events(4, 0, 400), list[dict[str, int]]()
     produce(kafka_server, topic, given[:200])
 
