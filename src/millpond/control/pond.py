@@ -38,7 +38,7 @@ from millpond.placement.alignment import Placement, owners_in, with_owners
 from millpond.placement.moves import maps_in
 from millpond.plan.build import build_plan
 from millpond.plan.plan import Plan
-from millpond.plan.retention import with_retention
+from millpond.plan.retention import with_declared
 from millpond.reconfigure.apply import plan_of, setting_of
 from millpond.reconfigure.catalog import in_force, still_leaving
 from millpond.reconfigure.lifecycle import current
@@ -178,7 +178,7 @@ class Pond(Changing, Declaring):
         """How the queries are answered together."""
         if self._spec is not None:
             return plan_of(self._spec)
-        return with_retention(build_plan(self._queries.values()), self.streams)
+        return with_declared(build_plan(self._queries.values()), self.streams)
 
     def notes(self) -> list[InputError]:
         """What may be a mistake but is none for sure: folders that hold nothing yet, files that lack a column.
@@ -351,7 +351,7 @@ class Pond(Changing, Declaring):
         columns = [
             pa.array([value], arrow_type(kind.type)) for value, kind in zip(key, group.keys, strict=True)
         ]
-        text, bucket = served_key(columns, 1, self._spec.buckets if self._spec else 1)
+        text, bucket = served_key(columns, 1, self._spec.buckets if self._spec else 1, group.spread_by)
         return lookup(self._followers.store, name, text[0].as_py(), bucket[0].as_py())
 
     def manifest(self) -> Manifest:
@@ -402,6 +402,8 @@ class Pond(Changing, Declaring):
         found, carrier = list(self._followers.runner.status()), self._carriage.carrier
         if carrier is not None:
             found.append(FollowerStatus("files", self.manifest().n, 0, note=carrier.note))
+        if self._driver is not None and self._driver.direct_note is not None:
+            found.append(FollowerStatus("shuffle", self.manifest().n, 0, note=self._driver.direct_note))
         if self._moving is not None and self._moving.note is not None:
             found.append(FollowerStatus("move", self.manifest().n, 0, note=self._moving.note))
         return found

@@ -15,6 +15,7 @@ from millpond.log.manifest import Manifests, load
 from millpond.log.port import Log
 from millpond.model.query import Query
 from millpond.model.spec import PondSpec
+from millpond.plan.retention import spread_of
 from millpond.reconfigure.catalog import in_force
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.followers.view import Served, lookup
@@ -55,7 +56,8 @@ def look_up(folder: Path, query: str, key: Sequence[str], store: str = "lmdb") -
         raise StoreError("The store `memory` is not seen from another process.", "Run the pond with `lmdb` or Redis.")
     opened = open_rows(store, truth, spec, read_only=True)
     try:
-        text, bucket = served_key(columns, 1, spec.buckets)
+        stream = next(stream for stream in spec.streams if stream.name == asked.stream)
+        text, bucket = served_key(columns, 1, spec.buckets, spread_of(asked.keys, stream.partitioned_by))
         return lookup(opened, query, text[0].as_py(), bucket[0].as_py())
     finally:
         opened.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from millpond.errors import QueryTypeError
+from millpond.errors import QueryRefused, QueryTypeError
 from millpond.model.endpoints import Sink, Source
 from millpond.model.types import is_integer
 
@@ -78,6 +78,7 @@ class Stream(msgspec.Struct, frozen=True):
     `made_of`: Spark makes it of other streams while it reads them; it has no source of its own. `rows_of`: its events
     are the rows of a query of the same pond, an epoch later; see `plan.chain`. `malformed`: what becomes of records
     that do not parse, where its source tells them apart. `retain`: what is kept for queries that come later.
+    `partitioned`: the column that is the key of its topic's records.
     """
 
     name: str
@@ -89,6 +90,12 @@ class Stream(msgspec.Struct, frozen=True):
     rows_of: str | msgspec.UnsetType = msgspec.UNSET
     malformed: Malformed | msgspec.UnsetType = msgspec.UNSET
     retain: Retention | msgspec.UnsetType = msgspec.UNSET
+    partitioned: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def partitioned_by(self) -> str | None:
+        """The column whose text is the key of each record, by which producers choose partitions; None: none is."""
+        return None if isinstance(self.partitioned, msgspec.UnsetType) else self.partitioned
 
     @property
     def retention(self) -> Retention:
@@ -131,6 +138,25 @@ def check_retention(stream: Stream) -> None:
         raise QueryTypeError(
             f"The stream {stream.name} cannot retain {', '.join(missing or kept.columns)}.",
             "Name columns that it has, and how long events are kept ('retain.events').",
+        )
+
+
+def check_partitioned(stream: Stream) -> None:
+    """Refuse a column by which no topic is partitioned.
+
+    Raises:
+        QueryTypeError: the stream does not have it, or it is neither a text nor a whole number.
+        QueryRefused: the stream is not read from Kafka.
+    """
+    if stream.partitioned_by is None:
+        return
+    kind = {field.name: field.type for field in stream.columns}.get(stream.partitioned_by)
+    if stream.source is None or stream.source.format != "kafka":
+        raise QueryRefused(f"The stream {stream.name} has PARTITIONED BY, but no topic of Kafka.", "Leave it out.")
+    if kind is None or not (kind == "string" or is_integer(kind)):
+        raise QueryTypeError(
+            f"The stream {stream.name} cannot be partitioned by {stream.partitioned_by}.",
+            "Name the one column, a text or a whole number, whose text is the key of the topic's records.",
         )
 
 

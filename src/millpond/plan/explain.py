@@ -53,6 +53,7 @@ def explain(plan: Plan, declared: Sequence[Stream] = ()) -> str:
             lines.append(f"    {origin.text}")
         lines += [line for one in declared if one.name == stream for line in _times_of(one)]
         lines += [line for one in declared if one.name == stream for line in _retained_of(plan, one)]
+        lines += [line for one in declared if one.name == stream for line in _partitioned_of(plan, one)]
     for group in plan.groups:
         lines += ["", *_group(plan, group)]
     for stream in streams:
@@ -88,6 +89,23 @@ def _retained_of(plan: Plan, stream: Stream) -> Iterator[str]:
     if events is not None:
         names = ", ".join(column.name for column in events.columns)
         yield f"    events are retained for {duration(events.kept_us)}, shared by all that may come: {names}"
+
+
+def _partitioned_of(plan: Plan, stream: Stream) -> Iterator[str]:
+    """What of the stream needs the shuffle, and what does not, if its topic has the key of some queries."""
+    if stream.partitioned_by is None:
+        return
+    key = stream.partitioned_by
+    others = [group for group in plan.groups if group.stream == stream.name and group.spread_by is None]
+    names = [one.query.name for group in others for one in group.queries]
+    names += [one.join.name for one in plan.joins.plans if stream.name in one.join.streams]
+    yield f"    partitioned by {key}: the shuffle is skipped where the keys of each instance are in one partition"
+    if names:
+        yield f"    {', '.join(names)}: not by {key}, so it is skipped only while what they move is small"
+    if stream.retention.events_us:
+        yield "    retained events are not by that key either"
+    if len(plan.streams) > 1:
+        yield "    but not in epochs that read other streams too"
 
 
 def _group(plan: Plan, group: GroupPlan) -> Iterator[str]:

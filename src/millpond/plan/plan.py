@@ -107,6 +107,7 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
 
     Or session windows over the same events by the same key: they share dictionary, measures, atoms. `signatures`: its
     cells are split by signature, however few filters are left. `retain`: what is kept longer than queries need it.
+    `spread`: which of its keys makes the bucket, as it is the key of the topic.
     """
 
     id: str
@@ -122,6 +123,12 @@ class GroupPlan(msgspec.Struct, frozen=True, dict=True, weakref=True):
     tallied: tuple[Tally, ...] | msgspec.UnsetType = msgspec.UNSET
     signatures: bool | msgspec.UnsetType = msgspec.UNSET
     retain: Retention | msgspec.UnsetType = msgspec.UNSET
+    spread: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def spread_by(self) -> int | None:
+        """The position of the key that alone makes the bucket; None: all of them do."""
+        return None if isinstance(self.spread, msgspec.UnsetType) else self.spread
 
     @property
     def tallies(self) -> tuple[Tally, ...]:

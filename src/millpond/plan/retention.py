@@ -1,12 +1,12 @@
-"""What streams retain for queries that come later: slices for longer, cut at a grain, and events."""
+"""What streams declare of groups: slices that are retained for longer, cut at a grain, events, the key of the topic."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from millpond.model.expressions import Column
+from millpond.model.expressions import Column, Expression
 from millpond.model.stream import Stream
 from millpond.model.types import is_known
 from millpond.model.windows import RUNNING
@@ -14,8 +14,28 @@ from millpond.plan.build import needed_columns
 from millpond.plan.plan import GroupPlan, KeptEvents, Plan
 
 
-def with_retention(plan: Plan, streams: Iterable[Stream]) -> Plan:
-    """The plan with what its streams retain."""
+def with_declared(plan: Plan, streams: Iterable[Stream]) -> Plan:
+    """The plan with what its streams retain, and with buckets by the keys of their topics."""
+    declared = tuple(streams)
+    return _with_spread(_with_retention(plan, declared), declared)
+
+
+def _with_spread(plan: Plan, streams: Iterable[Stream]) -> Plan:
+    by = {stream.name: stream.partitioned_by for stream in streams if stream.partitioned_by is not None}
+    if not by:
+        return plan
+    found = ((group, spread_of(group.keys, by.get(group.stream))) for group in plan.groups)
+    groups = (group if at is None else msgspec.structs.replace(group, spread=at) for group, at in found)
+    return msgspec.structs.replace(plan, groups=tuple(groups))
+
+
+def spread_of(keys: Sequence[Expression], partitioned_by: str | None) -> int | None:
+    """Which of a group's keys makes the bucket alone: the one by which its topic is partitioned, if that is a key."""
+    named = (i for i, key in enumerate(keys) if isinstance(key, Column) and key.name == partitioned_by)
+    return next(named, None)
+
+
+def _with_retention(plan: Plan, streams: Iterable[Stream]) -> Plan:
     keeping = {stream.name: stream for stream in streams if stream.retain is not msgspec.UNSET}
     if not keeping:
         return plan

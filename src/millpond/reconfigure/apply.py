@@ -19,7 +19,7 @@ from millpond.plan.feeds import feeds_of
 from millpond.plan.late import late_asks
 from millpond.plan.parameters import with_parameters
 from millpond.plan.plan import Plan
-from millpond.plan.retention import with_retention
+from millpond.plan.retention import with_declared
 from millpond.reconfigure.catalog import applied, not_answered, shadow_name
 from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, End, Halt, Promote, Shadow, change_text
 from millpond.runtime.epoch import Setting
@@ -52,7 +52,7 @@ def plan_of(spec: PondSpec) -> Plan:
         query for query in spec.asked
         if query.name not in halted and not (isinstance(query, Selection) and query.name in spec.left.paused)
     )  # fmt: skip
-    return with_retention(build_plan(asked, spec.since, spec.left), spec.streams)
+    return with_declared(build_plan(asked, spec.since, spec.left), spec.streams)
 
 
 def setting_of(pond: str, folder: Path, cache: Path, spec: PondSpec, owners: Owners) -> Setting:

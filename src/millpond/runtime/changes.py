@@ -174,7 +174,7 @@ class Changes:
         family, of = Family(group, [plan]), list[Ints]()
         for block in made:
             here = np.arange(block.first, block.first + block.size)
-            keys = BlockKeys(self._keys, here if slots is None else slots[here], events, tallies)
+            keys = BlockKeys(self._group, self._keys, here if slots is None else slots[here], events, tallies)
             told = told_of_block(group, family, block, run, keys, self._buckets, _among(pairs, count, block.first))
             if told is not None:
                 of.append(told.windows * count + told.slots + block.first)

@@ -410,7 +410,7 @@ class _GroupFold:
         columns = found.columns(atoms, {self._group.measures[i].id for i in measures_read(plans)})
         slots, places = np.unique(found.slots, return_inverse=True)
         events = self._events(plans, int(found.starts_us.min()), int(found.ends_us.max()), asked.delay)
-        keys, mine = BlockKeys(self._keys, slots, events), found._replace(slots=places)
+        keys, mine = BlockKeys(self._group, self._keys, slots, events), found._replace(slots=places)
         for family in (Family(self._group, [plan]) for plan in plans):
             make = partial(rows_of_sessions, self._group, family, mine, columns, keys, self._task.buckets)
             self._collected.take(family, make)
@@ -451,7 +451,7 @@ class _GroupFold:
             tallies = self._tallies.between(edges[0], edges[-1], delay)
         windows = {family.window: group.windows.index(family.window) for family in going}
         for block in made:
-            keys = BlockKeys.of(self._keys, block, events, tallies)
+            keys = BlockKeys.of(group, self._keys, block, events, tallies)
             for family in list(going):
                 mine = [
                     window

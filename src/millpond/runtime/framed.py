@@ -79,7 +79,7 @@ def rows_of_events(
     plan = family.first
     slots, places = np.unique(due.events.slots, return_inverse=True)
     due = due._replace(events=due.events._replace(slots=places))
-    keys = BlockKeys(dictionary, slots)
+    keys = BlockKeys(group, dictionary, slots)
     inputs = _inputs(plan, due, keys)
     return rows_of_found(group, plan, places[due.at], (due.starts_us, due.ends_us), inputs, keys, buckets)
 

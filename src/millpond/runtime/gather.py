@@ -15,12 +15,12 @@ import pyarrow as pa
 from millpond.arrays import Ints, Mask, ordered
 from millpond.clock import lap_us
 from millpond.model.expressions import Expression
-from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.edges import slices_of
 from millpond.plan.join import SideLog
 from millpond.plan.ladders import conditions_of
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.atoms import atoms_of_rows, cut_atoms
+from millpond.runtime.buckets import buckets_of_keys
 from millpond.runtime.classify import Bundle, classify, ranks_of_bundles, split_slices
 from millpond.runtime.columns import Array, to_arrow
 from millpond.runtime.counting import Counts, Passed, Sources, count_rows, count_side
@@ -40,7 +40,7 @@ from millpond.runtime.stream_columns import StreamColumns
 from millpond.runtime.tallies import TalliedRows
 from millpond.runtime.tasks import GROUP_US, WHOLE_POND, GatherTask, TimeLine
 from millpond.state.cells import Slices
-from millpond.state.keys import canonical, texts_of
+from millpond.state.keys import canonical
 
 CHUNK_ROWS = 1 << 19
 """Rows taken at once: bounds memory, and keeps every partial of an exact sum below 2**53."""
@@ -334,7 +334,7 @@ class _Owned(NamedTuple):
 def _owned_keys(task: GatherTask, group: GroupPlan | SideLog, rows: Rows) -> tuple[Sequence[_Owned], Ints, int]:
     """The keys of each instance, a code per row for its key, and how many keys there are."""
     codes, keys, count = _key_codes(group, rows)
-    codes, keys, bounds = _by_instance(task, codes, keys, count)
+    codes, keys, bounds = _by_instance(task, group, codes, keys, count)
     owned = [_Owned(i, keys, int(bounds[i]), int(bounds[i + 1])) for i in range(task.instances)]
     return owned, codes, count
 
@@ -431,11 +431,10 @@ def _key_column(expression: Expression, rows: Rows) -> pa.Array:
 
 
 def _by_instance(
-    task: GatherTask, codes: Ints, keys: list[pa.Array], count: int
+    task: GatherTask, group: GroupPlan | SideLog, codes: Ints, keys: list[pa.Array], count: int
 ) -> tuple[Ints, list[pa.Array], Ints]:
     """Renumber keys so that those of one instance follow each other; also where each instance's begin."""
-    slots = slots_of(texts_of(keys, count))
-    owners = np.array(task.owners)[buckets_of(slots, len(task.owners))]
+    owners = np.array(task.owners)[buckets_of_keys(group, keys, count, len(task.owners))]
     order = ordered(owners)
     bounds = np.searchsorted(owners[order], np.arange(task.instances + 1))
     if bool((np.diff(order) > 0).all()):

@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from millpond.arrays import Ints
 from millpond.log.records import SectionKind
-from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan, Plan
+from millpond.runtime.buckets import buckets_of_keys
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.generations import OPENING, attached, read_section
 from millpond.runtime.grid import dealt_again, holders
@@ -36,7 +36,7 @@ from millpond.state.cells import Cells
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events, encode_events
 from millpond.state.files import Files
-from millpond.state.keys import KeyColumns, canonical, texts_of
+from millpond.state.keys import KeyColumns, canonical
 from millpond.state.segments import encode_cells, to_bytes
 
 
@@ -136,7 +136,7 @@ class _Making:
 
     def _mine(self, keys: KeyColumns, count: int) -> Ints:
         """Positions of the keys that are the instance's own now."""
-        buckets = buckets_of(slots_of(texts_of(keys, count)), len(self._owners))
+        buckets = buckets_of_keys(self._group, keys, count, len(self._owners))
         return np.flatnonzero(self._owners[buckets] == self._instance)
 
     def _numbered(self) -> list[_Numbered]:

@@ -47,3 +47,18 @@ def partitions_of(offset: str) -> list[str]:
     if not isinstance(topics, dict) or not all(isinstance(partitions, dict) for partitions in topics.values()):
         return []
     return sorted(f"{topic}-{partition}" for topic, partitions in topics.items() for partition in partitions)
+
+
+def moved_partitions(start: str, end: str) -> int:
+    """How many source partitions have records between two offsets of Kafka.
+
+    >>> moved_partitions('{"tx":{"0":3,"1":7}}', '{"tx":{"0":3,"1":9,"2":1}}'), moved_partitions("", '{"tx":{"0":3}}')
+    (2, 1)
+    """
+    before = {} if not partitions_of(start) else json.loads(start)
+    pairs = (
+        (before.get(topic, {}).get(partition, 0), offset)
+        for topic, partitions in json.loads(end).items()
+        for partition, offset in partitions.items()
+    )
+    return sum(offset > first for first, offset in pairs)

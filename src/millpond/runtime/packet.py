@@ -139,6 +139,12 @@ def _stream(batch: pa.RecordBatch) -> bytes:
     return data
 
 
+def header_of(packet: bytes) -> Header:
+    """The header of a packet that was made in this process."""
+    (size,) = struct.unpack("<I", packet[4:8])
+    return msgspec.json.decode(packet[8 : 8 + size], type=Header)
+
+
 def decode_packet(packet: pa.Buffer) -> tuple[Header, list[GroupPart]]:
     """The header and groups of a packet.
 

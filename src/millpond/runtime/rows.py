@@ -18,11 +18,11 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.types import WINDOW, centre_of, element_of, is_array, is_known
 from millpond.model.windows import Counted, Session
-from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.build import presence_filter
 from millpond.plan.modes import OP, REVISION
 from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
 from millpond.plan.tallies import tallied
+from millpond.runtime.buckets import buckets_by
 from millpond.runtime.closing import Closing
 from millpond.runtime.columns import ARROW_TYPES, Values, arrow_type, from_arrow, to_arrow
 from millpond.runtime.combine import Block
@@ -37,7 +37,6 @@ from millpond.runtime.signed import SignedBlock
 from millpond.runtime.tallies import needs_tallies, percentiles
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.event_log import Events
-from millpond.state.keys import texts_of
 
 _NO_JSON = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 """Numbers that JSON has no word for, by their `repr`: without one they would all be null."""
@@ -71,23 +70,26 @@ Wanted: TypeAlias = Callable[[Ints, Ints], Mask]
 class BlockKeys:
     """The keys of some slots, those of a block say, read from the dictionary once for all queries.
 
-    `events`: theirs, where some query needs them, with slots counted likewise; so are `tallies`.
+    `events`: theirs, where some query needs them, with slots counted likewise; so are `tallies`. `spread` is the
+    group's.
     """
 
     def __init__(
-        self, keys: KeyDictionary, slots: Ints, events: Events | None = None, tallies: Events | None = None
-    ) -> None:
+        self, group: GroupPlan, keys: KeyDictionary, slots: Ints, events: Events | None = None,
+        tallies: Events | None = None,
+    ) -> None:  # fmt: skip
+        self.spread = group.spread_by
         self._columns, self._here = keys.take(slots), keys.here(slots)
         self.events = None if events is None else among(events, slots)
         self.tallies = None if tallies is None else among(tallies, slots)
 
     @classmethod
     def of(
-        cls, keys: KeyDictionary, block: Block | SignedBlock, events: Events | None = None,
+        cls, group: GroupPlan, keys: KeyDictionary, block: Block | SignedBlock, events: Events | None = None,
         tallies: Events | None = None,
     ) -> BlockKeys:  # fmt: skip
         """Those of a block; `events` and `tallies` are in the order of their slots."""
-        found = cls(keys, np.arange(block.first, block.first + block.size))
+        found = cls(group, keys, np.arange(block.first, block.first + block.size))
         found.events = None if events is None else of_slots(events, block.first, block.size)
         found.tallies = None if tallies is None else of_slots(tallies, block.first, block.size)
         return found
@@ -342,7 +344,7 @@ def of_events(plan: QueryPlan, taken: Taken, slots: Ints, keys: BlockKeys, found
     except UserFunctionError as error:
         if error.row is None:
             raise
-        key, _ = served_key(keys.take(slots[[error.row]]), 1, 1)
+        key, _ = served_key(keys.take(slots[[error.row]]), 1, 1, None)
         raise error.at_key(key[0].as_py()) from error
 
 
@@ -396,7 +398,7 @@ def _outputs(
             arrays.append(to_arrow(values, item.expression.type, count))
         names.append(item.name)
     if plan.query.serve:
-        arrays += served_key(keys.take(slots), count, buckets)
+        arrays += served_key(keys.take(slots), count, buckets, keys.spread)
         arrays.append(pa.array(ends))
         names += ["__key", "__bucket", "__end"]
         if isinstance(plan.query.window, Session | Counted):
@@ -411,12 +413,14 @@ def _windows(starts: Ints, ends: Ints) -> pa.Array:
     return pa.StructArray.from_arrays(parts, fields=list(ARROW_WINDOW))
 
 
-def served_key(columns: Sequence[pa.Array], count: int, buckets: int) -> list[pa.Array]:
-    """The text under which a row is served, a JSON list of its key's values, and the key's bucket."""
+def served_key(columns: Sequence[pa.Array], count: int, buckets: int, spread: int | None) -> list[pa.Array]:
+    """The text under which a row is served, a JSON list of its key's values, and the key's bucket, which the value at
+    `spread` makes alone, or all.
+    """
     texts = [_json_values(column) for column in columns]
     inner = pc.binary_join_element_wise(*texts, ",") if texts else pa.array([""] * count, pa.string())
     listed = pc.binary_join_element_wise(pa.scalar("["), inner, pa.scalar("]"), "")
-    bucket = buckets_of(slots_of(texts_of(columns, count)), buckets)
+    bucket = buckets_by(spread, columns, count, buckets)
     return [listed, pa.array(bucket.astype(np.int32))]
 
 

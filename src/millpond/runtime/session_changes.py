@@ -141,7 +141,7 @@ class SessionChanges:
             if self._log is not None and needs_events(plan):
                 span = int(some.starts_us.min()), int(some.ends_us.max())
                 events = self._log.within(*span, plan.delay, fresh=fresh)
-            keys, columns = BlockKeys(self._keys, slots, events), some.columns(atoms, ids)
+            keys, columns = BlockKeys(self._group, self._keys, slots, events), some.columns(atoms, ids)
             told = told_of_sessions(self._group, plan, some._replace(slots=own), columns, keys, self._buckets)
             rows.append(told.rows)
             places.append(told.windows + first)

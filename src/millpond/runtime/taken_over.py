@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from millpond.arrays import Mask
 from millpond.log.records import SectionKind, section_id
-from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan
+from millpond.runtime.buckets import buckets_of_keys
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.generations import attached, left_slots, read_section, slots_section
 from millpond.runtime.tallies import TallyLog
@@ -30,7 +30,6 @@ from millpond.state.cells import Piece, merge, piece_of
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events, encode_events
 from millpond.state.files import Files
-from millpond.state.keys import texts_of
 from millpond.state.segments import encode_cells, to_bytes
 from millpond.state.tallies import as_stored
 
@@ -104,7 +103,8 @@ class _TakingOver:
         owners, width = np.array(self._task.owners), len(self._group.keys)
         parts = [np.zeros(0, bool)]
         for section in sections:
-            buckets = buckets_of(slots_of(texts_of(section.columns[:width], section.num_rows)), len(owners))
+            keys, count = section.columns[:width], section.num_rows
+            buckets = buckets_of_keys(self._group, keys, count, len(owners))
             parts.append(owners[buckets] == self._instance)
         mine = np.concatenate(parts)
         gone = left_slots(self._files, state)

@@ -64,8 +64,9 @@ from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.layout import ReadLayout
 from millpond.runtime.offsets import with_partitions
 from millpond.runtime.pace import Pace
-from millpond.runtime.tasks import FoldTask
+from millpond.runtime.tasks import FoldTask, GatherTask
 from millpond.spark.checkpoint import check_continues, check_names, own_checkpoint, query_id, read_offsets, repair
+from millpond.spark.direct import Direct
 from millpond.spark.failures import explained
 from millpond.spark.kafka import paced
 from millpond.spark.lookups import Lookups
@@ -141,6 +142,7 @@ class Driver:
         self._arranged: PondSpec | None = None
         self._watch = IdleWatch(setting.streams, now_us())
         self._breaker, self._budgets, self._pace = Breaker(), Budgets(), Pace()
+        self._direct = Direct()
 
     def take_over(self, version: str, spec: Callable[[Manifest], str]) -> int:
         """Claim the log, see `Writer.take_over`; every older driver is fenced from then on. Returns the number."""
@@ -265,6 +267,11 @@ class Driver:
         return self._writer.manifest
 
     @property
+    def direct_note(self) -> str | None:
+        """How many epochs went without the shuffle, for people; None: no topic is said to be partitioned by a key."""
+        return self._direct.note
+
+    @property
     def in_epoch(self) -> bool:
         """Whether this thread is the one that runs an epoch, so that it must not wait for what comes after."""
         return self._epochs_in == threading.get_ident()
@@ -306,8 +313,7 @@ class Driver:
             self._expect(offsets)
             batch = Batch(run.manifest.spark_query, run.manifest.batch, offsets, offsets)
             try:
-                packets = packets_of(self._spark, None, gather_task(self._setting, run), self._open_files)
-                self._run_batch(run, batch, packets, drained)
+                self._run_batch(run, batch, None, gather_task(self._setting, run), drained)
             except (PySparkException, Py4JError, ConnectionError) as error:
                 raise self._explained(error) from error
 
@@ -347,7 +353,7 @@ class Driver:
         layout = self._setting.layout
         check_names(end, layout.sources if layout is not None else ())
         batch = Batch(query_id(self._checkpoint), number, start, end)
-        self._follow_slots()
+        self._follow_slots(end)
         run = self._perform(self._writer.begin(number, start, end, batch.spark_query))
         reached("begin.decided")
         if isinstance(run, AlreadyTrue):
@@ -361,15 +367,14 @@ class Driver:
         idle = self._watch.idle(run.manifest.max_time, now_us())
         if run.idle and not (self._watch.is_news(idle) or pending(self._setting, run.manifest)):
             return
-        task = gather_task(self._setting, run, now_us())
-        packets = packets_of(frame.sparkSession, frame, task, self._open_files)
-        self._run_batch(run, batch, packets, idle=idle)
+        self._run_batch(run, batch, frame, gather_task(self._setting, run, now_us()), idle=idle)
 
-    def _follow_slots(self) -> None:
-        """Give buckets the owners that fit the store better, if there are any, by a record of its own; many of them in
-        steps.
+    def _follow_slots(self, end: Offsets) -> None:
+        """Give buckets the owners that fit the store or the topic better, if there are any, by a record of its own;
+        many of them in steps.
         """
-        wanted = self._wanted(map_asked(self._setting, self._writer.manifest))
+        now = map_asked(self._setting, self._writer.manifest)
+        wanted = self._direct.wanted(self._setting, end, now, self._wanted(now))
         if wanted is not None:
             self._record_map(lambda run: map_record(self._setting, run, self._writer.token, *wanted, now_us()))
         found = next_step(self._setting, self._writer.manifest)
@@ -390,12 +395,13 @@ class Driver:
             self._watch.expect(streams, now_us())
 
     def _run_batch(
-        self, run: Run, batch: Batch, packets: DataFrame, drained: int | None = None, idle: Idle | None = None
-    ) -> None:
+        self, run: Run, batch: Batch, frame: DataFrame | None, gathering: GatherTask, drained: int | None = None,
+        idle: Idle | None = None,
+    ) -> None:  # fmt: skip
         began = now_us()
         task = fold_task(self._setting, run, self._writer.token, drained is not None, idle, drained or 0)
         reached("epoch.before_job")
-        deltas = self._folded(run, packets, task)
+        deltas = self._folded(run, batch, frame, gathering, task)
         worked = now_us() - began
         reached("epoch.after_job")
         record, body = assemble(self._setting, run, task, batch, deltas, now_us(), self._followed())
@@ -403,18 +409,26 @@ class Driver:
         done = self._perform(self._writer.commit(record, body))
         if isinstance(done, Committed):
             self._watch.committed(record, now_us())
+            self._direct.committed(self._setting, record)
             if self._arranged is not None:
                 self._budgets.committed(self._arranged, self._setting.plan, run.manifest, record)
             counts = {name: records_between(record.start, record.end, name) for name in self._pace.limits}
             self._repaced = self._pace.observe(counts, (now_us() - began) / 1e6)
             self._on_epoch(Epoch(record, (now_us() - began) / 1e6, worked / 1e6))
 
-    def _folded(self, run: Run, packets: DataFrame, task: FoldTask) -> list[tuple[Receipt, bytes]]:
+    def _folded(
+        self, run: Run, batch: Batch, frame: DataFrame | None, gathering: GatherTask, task: FoldTask
+    ) -> list[tuple[Receipt, bytes]]:
         """What the instances returned, their deltas in the pond's folder; what a store lost meanwhile is put back."""
+        spark = self._spark if frame is None else frame.sparkSession
 
         def attempt() -> list[tuple[Receipt, bytes]]:
+            if frame is not None:
+                made = self._direct.deltas(self._setting, batch, frame, gathering, task, self._open_files)
+                if made is not None:
+                    return made
             try:
-                return deltas_of(packets, task, self._open_files)
+                return deltas_of(packets_of(spark, frame, gathering, self._open_files), task, self._open_files)
             except (PySparkException, Py4JError) as error:
                 lost = explained(error)
                 if isinstance(lost, FilesLostError):

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millpond.errors import QueryRefused, QueryTypeError
-from millpond.model.stream import DEAD_LETTER, Field, Order, Stream
+from millpond.model.stream import DEAD_LETTER, Field, Order, Stream, check_partitioned
 from millpond.runtime.connections import connection
 from millpond.spark.formats import OPTIONS as FORMAT_OPTIONS
 from millpond.spark.formats import check_format, parsed
@@ -81,6 +81,7 @@ def declared(stream: Stream) -> Stream:
         UnsupportedQuery: a format that this version does not have.
     """
     source = stream.source
+    check_partitioned(stream)
     if source is None or source.format != KAFKA:
         return stream
     options = dict(source.options)

@@ -86,6 +86,13 @@ SETTINGS = (
     Setting("spark.ui.enabled", "false", When.LAUNCH, "no open port that nobody asked for"),
     Setting("spark.ui.showConsoleProgress", "false", When.LAUNCH, "the terminal is ours"),
     Setting("spark.python.worker.reuse", "true", When.LAUNCH, "a fork per task is dear"),
+    Setting(
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.interval",
+        "1s",
+        When.LAUNCH,
+        "a direct epoch that finds too few cores goes through the shuffle, soon",
+    ),
+    Setting("spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures", "2", When.LAUNCH, "likewise"),
 )
 
 LOOPBACK = (

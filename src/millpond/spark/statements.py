@@ -228,17 +228,29 @@ def _read(catalyst: Catalyst, statement: Statement, before: str) -> Stream | Vie
     )
 
 
-def _name(plan: JavaObject, node: JavaObject) -> str:
+def _name(node: JavaObject) -> str:
     parts = [str(part) for part in items(node.nameParts())]
     if len(parts) != 1:
         raise QueryRefused(f"The name {'.'.join(parts)} has several parts.", "Use one plain name.")
-    if plan.partitioning().size():
-        raise QueryRefused(f"{parts[0]} has PARTITIONED BY or CLUSTER BY, which is not read here.", "Leave it out.")
     return parts[0]
 
 
+def _partitioned(name: str, plan: JavaObject) -> str | msgspec.UnsetType:
+    """The column by which the producers of a stream's topic choose partitions, if the statement says so."""
+    found = items(plan.partitioning())
+    if not found:
+        return msgspec.UNSET
+    plain = kind_of(found[0]) == "IdentityTransform"
+    fields = [str(part) for part in found[0].reference().fieldNames()] if plain else []
+    if len(found) > 1 or len(fields) != 1:
+        raise QueryRefused(
+            f"{name} has PARTITIONED BY or CLUSTER BY of another form than a column.", "Write PARTITIONED BY (column)."
+        )
+    return fields[0]
+
+
 def _stream(catalyst: Catalyst, plan: JavaObject) -> Stream:
-    name = _name(plan, plan.name())
+    name = _name(plan.name())
     spec = plan.tableSpec()
     provider = str(optional(spec.provider()) or "").lower()
     if provider not in PROVIDERS:
@@ -259,7 +271,8 @@ def _stream(catalyst: Catalyst, plan: JavaObject) -> Stream:
     columns = tuple(
         Field(str(column.name()), str(column.dataType().catalogString())) for column in items(plan.columns())
     )
-    stream = declared(Stream(name, _columns(name, provider, columns, options), _source(provider, options, known)))
+    made = Stream(name, _columns(name, provider, columns, options), _source(provider, options, known))
+    stream = declared(msgspec.structs.replace(made, partitioned=_partitioned(name, plan)))
     return with_times(catalyst, stream, _properties(spec, STREAM_PROPERTIES, "a property of a stream"))
 
 
@@ -312,8 +325,10 @@ def _table_view(plan: JavaObject, line: int) -> ViewStatement:
 
 
 def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
-    name = _name(plan, plan.name())
+    name = _name(plan.name())
     spec = plan.tableSpec()
+    if plan.partitioning().size():
+        raise QueryRefused(f"{name} has PARTITIONED BY or CLUSTER BY, which a query cannot have.", "Leave it out.")
     if plan.columns().size():
         raise QueryRefused(f"{name} lists columns; they follow from its SELECT.", "Leave the list out.")
     if spec.options().size():

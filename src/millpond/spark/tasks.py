@@ -8,18 +8,27 @@ from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import BarrierTaskContext, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from millpond.errors import CorruptError, MillpondError, of_machine
 from millpond.faults import reached
 from millpond.log.records import Receipt
+from millpond.runtime.direct import Route, Told, TooMuch, gathered, shared
 from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
 from millpond.runtime.recalled import gather_stored, stored_parts
 from millpond.runtime.sent import received, sent
-from millpond.runtime.tasks import FoldTask, GatherTask
+from millpond.runtime.tasks import WHOLE_POND, FoldTask, GatherTask
 from millpond.state.files import Files
+
+DIRECT, MISPLACED = f"direct:{WHOLE_POND}", f"misplaced:{WHOLE_POND}"
+"""Counts of a direct epoch: that it is one, and keys in another partition of the topic than their hash says."""
+
+MOVED = f"bytes_moved:{WHOLE_POND}"
+
+NOTHING_READ = TooMuch("nothing was read")
+"""Where no partition had a record, nobody gathered, and nobody folded."""
 
 PACKETS = "instance int, packet binary"
 DELTAS = "receipt binary, body binary"
@@ -72,9 +81,48 @@ class _Fold:
             # the application-wide id: a batch that is run again by the same driver counts its attempts anew
             attempt = f"{task.writer}-{context.taskAttemptId()}"
             receipt, body = fold(task, context.partitionId(), packets, attempt, self._open_files())
-            columns = [pa.array([msgspec.json.encode(receipt)], pa.binary()), pa.array([body], pa.binary())]
         reached("fold.return")
-        yield pa.RecordBatch.from_arrays(columns, names=["receipt", "body"])
+        yield _deltas([(msgspec.json.encode(receipt), body)])
+
+
+class _Direct:
+    """Events of one source partition to the receipts of the instances that have their keys."""
+
+    def __init__(self, gathering: GatherTask, folding: FoldTask, route: Route, open_files: OpenFiles) -> None:
+        self._gathering, self._folding = sent(gathering), sent(folding)
+        self._route, self._open_files = route, open_files
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reached("gather.start")
+        with with_code():
+            context = BarrierTaskContext.get()
+            number = context.partitionId()
+            made = gathered(received(self._gathering), batches, number, self._route)
+            every = context.allGather(msgspec.json.encode(made.told).decode())
+            told = [msgspec.json.decode(text, type=Told) for text in every]
+            found = shared(told, number, made.own, self._route)
+            if isinstance(found, TooMuch):
+                if number == 0:
+                    yield _deltas([(b"", found.why.encode())])
+                return
+            reached("fold.start")
+            task, attempt = received(self._folding), context.taskAttemptId()
+            deltas = []
+            for instance, packets in found.packets.items():
+                receipt, body = fold(task, instance, packets, f"{task.writer}-{attempt}", self._open_files())
+                # what stays with its task is not moved
+                receipt.counts[MOVED] -= sum(map(len, made.own.get(instance, ())))
+                if instance == 0:
+                    receipt.counts.update({DIRECT: 1, MISPLACED: found.misplaced})
+                deltas.append((msgspec.json.encode(receipt), body))
+        reached("fold.return")
+        if deltas:
+            yield _deltas(deltas)
+
+
+def _deltas(made: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
+    columns = [pa.array(column, pa.binary()) for column in zip(*made, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=["receipt", "body"])
 
 
 @contextmanager
@@ -124,11 +172,31 @@ def deltas_of(packets: DataFrame, task: FoldTask, open_files: OpenFiles) -> list
         CorruptError: an instance did not answer, or answered twice.
     """
     moved = packets.repartitionById(task.instances, "instance")
-    table = moved.mapInArrow(_Fold(task, open_files), DELTAS).toArrow()
-    deltas = [
-        (msgspec.json.decode(receipt, type=Receipt), body)
-        for receipt, body in zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True)
-    ]
+    return _received(_collected(moved.mapInArrow(_Fold(task, open_files), DELTAS)), task)
+
+
+def direct_deltas_of(
+    frame: DataFrame, gathering: GatherTask, task: FoldTask, open_files: OpenFiles, route: Route
+) -> list[tuple[Receipt, bytes]] | TooMuch:
+    """The same of a direct epoch, without the shuffle; or why there was none.
+
+    Raises:
+        CorruptError: as `deltas_of`.
+    """
+    found = _collected(frame.mapInArrow(_Direct(gathering, task, route, open_files), DELTAS, barrier=True))
+    if not found:
+        return NOTHING_READ
+    refused = next((why for receipt, why in found if not receipt), None)
+    return _received(found, task) if refused is None else TooMuch(refused.decode())
+
+
+def _collected(frame: DataFrame) -> list[tuple[bytes, bytes]]:
+    table = frame.toArrow()
+    return list(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
+
+
+def _received(found: list[tuple[bytes, bytes]], task: FoldTask) -> list[tuple[Receipt, bytes]]:
+    deltas = [(msgspec.json.decode(receipt, type=Receipt), body) for receipt, body in found]
     if sorted(receipt.instance for receipt, _ in deltas) != list(range(task.instances)):
         raise CorruptError("An epoch's job did not return one receipt per instance.", "Run the batch again.")
     return deltas

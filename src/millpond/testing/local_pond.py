@@ -24,6 +24,7 @@ from millpond.model.spec import PondSpec, to_json
 from millpond.model.stream import Stream
 from millpond.model.types import TIMES
 from millpond.placement.alignment import Owners, owners_in, with_owners
+from millpond.placement.partitions import homes
 from millpond.placement.slots import even_owners
 from millpond.plan.build import needed_columns, needed_foreign
 from millpond.plan.late import LateAsk, late_asks
@@ -35,6 +36,7 @@ from millpond.reconfigure.changes import Change
 from millpond.reconfigure.desk import Desk
 from millpond.runtime.carried import Carrier, Deltas
 from millpond.runtime.columns import arrow_type
+from millpond.runtime.direct import Route, Shared, Told, TooMuch, gathered, most_told, shared
 from millpond.runtime.epoch import (
     Batch,
     assemble,
@@ -76,7 +78,8 @@ class LocalPond:
     they are those in force where none are given.
 
     `epoch` takes the events of one batch: stream name -> one Arrow table per source partition. With a `file_store`
-    each task runs on a host of its own.
+    each task runs on a host of its own. With `partitions` of a topic, epochs go without the shuffle where they can;
+    `direct` tells of each what its tasks found.
     """
 
     def __init__(
@@ -99,6 +102,8 @@ class LocalPond:
         self.setting = setting_of("local", folder, folder / "cache", spec, owned)
         self._lay_out()
         self._folder, self._file_store = folder, file_store
+        self.partitions: int | None = None
+        self.direct: list[Sequence[Shared | TooMuch]] = []
         self._carrier = None if file_store is None else Carrier(folder, file_store)
         self._followers = [(Pump(follower.name), follower) for follower in followers]
         self._perform(self._writer.take_over(0, "localhost", 0, "0", lambda _: to_json(with_owners(spec, owned))))
@@ -230,6 +235,9 @@ class LocalPond:
     def _deltas(
         self, task: GatherTask, folding: FoldTask, frames: Sequence[pa.RecordBatch], seen: Header | None
     ) -> Deltas:
+        found = None if seen is not None or stored_parts(task) else self._direct_deltas(task, folding, frames)
+        if found is not None:
+            return found
         packets: list[list[pa.Buffer]] = [[] for _ in range(task.instances)]
         for partition, frame in enumerate(frames):
             for instance, packet in gather(task, [frame], partition):
@@ -243,6 +251,21 @@ class LocalPond:
         # packets reach a fold in any order: hand them over backwards
         attempt = f"{self._writer.token}-0.0"
         return [fold(folding, i, packets[i][::-1], attempt, self._files()) for i in range(folding.instances)]
+
+    def _direct_deltas(self, task: GatherTask, folding: FoldTask, frames: Sequence[pa.RecordBatch]) -> Deltas | None:
+        of = None if self.partitions is None else homes(task.owners, task.instances, self.partitions)
+        if of is None or not frames:
+            return None
+        route = Route(of, most_told(len(frames)))
+        made = [gathered(task, [frame], number, route) for number, frame in enumerate(frames)]
+        told = [msgspec.json.decode(msgspec.json.encode(one.told), type=Told) for one in made]
+        self.direct.append([shared(told, number, one.own, route) for number, one in enumerate(made)])
+        attempt, deltas = f"{self._writer.token}-0.0", []
+        for found in self.direct[-1]:
+            if isinstance(found, TooMuch):
+                return None
+            deltas += [fold(folding, i, packets[::-1], attempt, self._files()) for i, packets in found.packets.items()]
+        return sorted(deltas, key=lambda delta: delta[0].instance)
 
     def _files(self) -> Files:
         """The files as a host sees them; if a store carries them, one that was never asked before."""

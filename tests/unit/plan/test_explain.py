@@ -22,6 +22,7 @@ from millpond.model.windows import NEVER_LATE_US, RUNNING, Session, Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.explain import edges_per_hour, explain
 from millpond.plan.price import price, price_text
+from millpond.plan.retention import with_declared
 from millpond.plan.words import duration
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "plans"
@@ -161,6 +162,16 @@ def test_what_streams_say_of_time_is_told_and_where_late_rows_go() -> None:
     unordered = explain(build_plan([SPEND]), [replace(stream, order=None, max_ahead_us=None)])
     assert "no order" in unordered
     assert "ahead" not in unordered
+
+
+def test_a_topic_that_is_partitioned_by_a_key_skips_the_shuffle() -> None:
+    stream = Stream("tx", (), partitioned="customer")
+    plan = with_declared(build_plan([SPEND, TOTAL]), [stream])
+    assert {group.spread_by for group in plan.groups} == {0, None}
+    lines = explain(plan, [stream])
+    assert "    partitioned by customer: the shuffle is skipped where the keys of each instance are in one" in lines
+    assert "    total: not by customer, so it is skipped only while what they move is small\n" in lines
+    assert with_declared(build_plan([SPEND]), [replace(stream, partitioned=UNSET)]) == build_plan([SPEND])
 
 
 def test_functions_of_users_are_named_with_their_limits() -> None:

@@ -1,0 +1,100 @@
+"""Keys of a topic: in which partition Kafka's own producers put them, which bucket that makes, and which owners fit.
+
+A bucket is the remainder of the partitioner's hash by a number that most counts of partitions divide, so all keys of a
+bucket are in one partition, however many there are, and also after some were added. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millpond.arrays import text_bytes
+from millpond.placement.alignment import Owners
+from millpond.placement.slots import Codes
+
+_SEED, _M, _R = 0x9747B28C, np.uint32(0x5BD1E995), np.uint32(24)
+
+
+def hashes_of(texts: pa.Array) -> Codes:
+    """The hash by which Kafka's producers in Java choose a partition, its remainder: MurmurHash2 of the UTF-8 bytes,
+    without its sign (org.apache.kafka.common.utils.Utils.murmur2).
+
+    >>> hashes_of(pa.array(["21", "foobar", "a-little-bit-long-string"])).tolist()
+    [1173551340, 1357151166, 1161502112]
+    """
+    data, starts, lengths = text_bytes(texts)
+    found = np.uint32(_SEED) ^ lengths.astype(np.uint32)
+    rows = np.arange(len(starts))
+    for position in range(0, int(lengths.max()) if len(lengths) else 0, 4):
+        rows = rows[lengths[rows] >= position + 4]
+        if not len(rows):
+            break
+        at = starts[rows] + position
+        word = sum((data[at + i].astype(np.uint32) << np.uint32(8 * i) for i in range(4)), np.uint32(0)) * _M
+        found[rows] = (found[rows] * _M) ^ ((word ^ (word >> _R)) * _M)
+    left = lengths % 4
+    for i in (2, 1, 0):
+        rows = np.flatnonzero(left > i)
+        at = starts[rows] + (lengths[rows] - left[rows]) + i
+        found[rows] ^= data[at].astype(np.uint32) << np.uint32(8 * i)
+    rows = np.flatnonzero(left)
+    found[rows] *= _M
+    found = (found ^ (found >> np.uint32(13))) * _M
+    positive: Codes = ((found ^ (found >> np.uint32(15))) & np.uint32(0x7FFFFFFF)).astype(np.int64)
+    return positive
+
+
+def remainders(buckets: int) -> int:
+    """By which number a hash is divided: at most one remainder per bucket, and most counts of partitions divide it.
+
+    >>> remainders(1024), remainders(64), remainders(16), remainders(8)
+    (960, 60, 12, 8)
+    """
+    base = next(base for base in (60, 12, 1) if base <= buckets)
+    return base << ((buckets // base).bit_length() - 1)
+
+
+def buckets_by_partition(texts: pa.Array, buckets: int) -> Codes:
+    """The bucket of each key of a topic that is partitioned by it; some buckets have none."""
+    divisor = remainders(buckets)
+    found: Codes = -(-(hashes_of(texts) % divisor) * buckets // divisor)
+    return found
+
+
+def homes(owners: Sequence[int], instances: int, partitions: int) -> tuple[int, ...] | None:
+    """For each instance the one partition that has all its keys, -1: it has none; None: it is not so for all."""
+    divisor, held = remainders(len(owners)), np.array(owners)
+    if divisor % partitions:
+        return None
+    every = np.arange(divisor)
+    of = held[-(-every * len(owners) // divisor)]
+    found = np.full(instances, -1)
+    found[of] = every % partitions
+    return tuple(found.tolist()) if bool((found[of] == every % partitions).all()) else None
+
+
+def owners_by_partition(buckets: int, instances: int, partitions: int) -> Owners:
+    """The instance of each bucket such that those of an instance have keys of one partition; instances of the same
+    partition differ by one bucket with keys at most.
+
+    >>> owners_by_partition(8, 2, 2), owners_by_partition(8, 3, 2)
+    ((0, 1, 0, 1, 0, 1, 0, 1), (0, 1, 2, 1, 0, 1, 2, 1))
+    """
+    number = np.arange(buckets) * remainders(buckets) // buckets
+    partition = number % partitions
+    shared = (instances - partition - 1) // partitions + 1
+    owned: npt.NDArray[np.int64] = partition + partitions * (number // partitions % shared)
+    return tuple(owned.tolist())
+
+
+def why_not(buckets: int, instances: int, partitions: int) -> str:
+    """Why no owners fit, in words; "" where some do."""
+    if remainders(buckets) % partitions:
+        return f"{partitions} partitions do not divide {remainders(buckets)}, by which buckets are made"
+    if instances < partitions:
+        return f"{partitions} partitions, and only {instances} instances"
+    return ""

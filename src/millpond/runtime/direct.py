@@ -1,0 +1,135 @@
+"""A direct epoch: a task gathers a source partition and folds the instances whose keys it has, without the shuffle.
+
+What a task gathers for instances of others, mostly heads of packets, it tells to all tasks at once. Keys in another
+partition than their hash says travel so too, as all that is not keyed by the topic's key does. Where that would be too
+much, no task folds, and the epoch is run again, through the shuffle: nothing depends on what a topic is said to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from millpond.runtime.gather import gather
+from millpond.runtime.layout import ReadLayout
+from millpond.runtime.packet import header_of
+from millpond.runtime.tasks import GatherTask
+
+MOST_BYTES = 1 << 22
+"""What all tasks together may tell each other: all of it passes through the driver, and comes to each of them."""
+
+LEAST_BYTES = 1 << 16
+
+
+class Route(NamedTuple):
+    """`homes`: for each instance the partition of the topic that has its keys, -1: none has; `most`: bytes that a task
+    may tell the others.
+    """
+
+    homes: tuple[int, ...]
+    most: int
+
+
+def most_told(tasks: int) -> int:
+    """Bytes that each of so many tasks may tell the others."""
+    return max(MOST_BYTES // tasks, LEAST_BYTES)
+
+
+class Told(msgspec.Struct):
+    """What a task tells all others: the partition that it has read (None: no event), and packets, each with the
+    instances it is for. `misplaced`: keys, counted per chunk, of another partition than their hash says; `size`: bytes.
+    """
+
+    partition: int | None
+    packets: list[tuple[list[int], bytes]]
+    misplaced: int
+    size: int
+
+
+class Gathered(NamedTuple):
+    """What a task has gathered: packets of instances that it will fold, and what it tells the others."""
+
+    own: Mapping[int, list[bytes]]
+    told: Told
+
+
+class TooMuch(NamedTuple):
+    """Why an epoch cannot be direct, in words."""
+
+    why: str
+
+
+class Shared(NamedTuple):
+    """Of one task: the packets of the instances that it folds, in their order; of all: keys that were misplaced."""
+
+    packets: Mapping[int, list[pa.Buffer]]
+    misplaced: int
+
+
+def gathered(task: GatherTask, batches: Iterable[pa.RecordBatch], number: int, route: Route) -> Gathered:
+    """Gather what task `number` reads; it stops when the rest could not be told anyway."""
+    first: list[pa.RecordBatch] = []
+    rest, partition = iter(batches), None
+    for batch in rest:
+        first.append(batch)
+        partition = _partition_of(task.layout, batch)
+        if partition is not None:
+            break
+    spread = {group.id for group in task.plan.groups if group.spread_by is not None}
+    own: dict[int, list[bytes]] = {}
+    away: dict[bytes, list[int]] = {}
+    size = misplaced = 0
+    for instance, packet in gather(task, chain(first, rest), number if partition is None else partition):
+        if partition is not None and route.homes[instance] == partition:
+            own.setdefault(instance, []).append(packet)
+            continue
+        if packet not in away:
+            size += len(packet)
+            misplaced += _keys_of(spread, packet)
+        away.setdefault(packet, []).append(instance)
+        if size > route.most:
+            return Gathered({}, Told(partition, [], misplaced, size))
+    return Gathered(own, Told(partition, [(to, packet) for packet, to in away.items()], misplaced, size))
+
+
+def shared(everything: Sequence[Told], number: int, own: Mapping[int, list[bytes]], route: Route) -> Shared | TooMuch:
+    """What task `number` folds, given what all tasks have told, in their order; the same answer, or none, for all."""
+    places = [told.partition for told in everything if told.partition is not None]
+    misplaced = sum(told.misplaced for told in everything)
+    most = max(told.size for told in everything)
+    if most > route.most:
+        keys = f", {misplaced:,} keys or more lie in another partition than their hash says" if misplaced else ""
+        return TooMuch(f"a task had {most:,} bytes for instances of others, which is more than {route.most:,}{keys}")
+    if len({*places}) < len(places):
+        return TooMuch("two tasks read one partition of the topic")
+    hosts = {told.partition: task for task, told in enumerate(everything) if told.partition is not None}
+    mine = [i for i, home in enumerate(route.homes) if hosts.get(home, i % len(everything)) == number]
+    packets = {instance: [pa.py_buffer(packet) for packet in own.get(instance, ())] for instance in mine}
+    for told in everything:
+        for instances, packet in told.packets:
+            for instance in instances:
+                if instance in packets:
+                    packets[instance].append(pa.py_buffer(packet))
+    return Shared(packets, misplaced)
+
+
+def _keys_of(groups: set[str], packet: bytes) -> int:
+    """How many keys a packet has of groups that are keyed by the topic's key."""
+    return max((part.keys for part in header_of(packet).groups if part.group in groups), default=0)
+
+
+def _partition_of(layout: ReadLayout, batch: pa.RecordBatch) -> int | None:
+    """The number of the topic's partition that the first event of a batch is from; None: it has no event."""
+    positions = np.asarray(batch.column(0))
+    events = np.flatnonzero(positions >= 0)
+    if not len(events):
+        return None
+    stream = layout.streams[int(positions[events[0]])]
+    column = next(one for one in stream.columns if one.name == stream.partition)
+    name: str = batch.column(column.position)[int(events[0])].as_py()
+    return int(name.rpartition("-")[2])

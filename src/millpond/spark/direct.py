@@ -1,0 +1,156 @@
+"""Whether an epoch goes without the shuffle: decided by the driver, for each epoch anew, and never on trust.
+
+A topic whose key makes the buckets is read by tasks that fold as well, all at the same time (a barrier stage of
+Spark's). What is against it is known before, by offsets, owners and cores, or found out by the tasks, which see every
+key; then the epoch goes through the shuffle, and for some epochs nobody tries again.
+"""
+
+from __future__ import annotations
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from millpond.errors import SparkError
+from millpond.log.records import EpochRecord, Offsets, Receipt
+from millpond.model.stream import Stream
+from millpond.placement.moves import BucketMap
+from millpond.placement.partitions import homes, owners_by_partition, why_not
+from millpond.placement.slots import even_owners
+from millpond.runtime.direct import Route, TooMuch, most_told
+from millpond.runtime.epoch import Batch, Setting
+from millpond.runtime.followers.slots import Wanted
+from millpond.runtime.offsets import moved_partitions, partitions_of
+from millpond.runtime.recalled import stored_parts
+from millpond.runtime.tasks import WHOLE_POND, FoldTask, GatherTask
+from millpond.spark.failures import explained
+from millpond.spark.tasks import NOTHING_READ, OpenFiles, direct_deltas_of
+
+_FIRST_WAIT, _LONGEST_WAIT = 16, 4096
+
+
+class Direct:
+    """Direct epochs of one driver. `note` is for people: how many there were, and why the last one was not; None: no
+    topic is said to be partitioned by a key.
+    """
+
+    def __init__(self) -> None:
+        self._epochs = self._direct = self._misplaced = 0
+        self._waits, self._wait = 0, _FIRST_WAIT
+        self._why = ""
+        self._fitted: tuple[int, int] | None = None
+        self._elsewhere = False
+        self._declared = False
+
+    @property
+    def note(self) -> str | None:
+        """See the class."""
+        if not self._declared:
+            return None
+        told = f"skipped in {self._direct:,} of {self._epochs:,} epochs"
+        if self._misplaced:
+            told += (
+                f"; {self._misplaced:,} keys came from another partition of the topic than their hash says: a producer "
+                "with another partitioner, or another key?"
+            )
+        return f"{told}; not in the last, as {self._why}" if self._why else told
+
+    def wanted(self, setting: Setting, end: Offsets, now: BucketMap, other: Wanted | None) -> Wanted | None:
+        """The owners of buckets for the next epoch, if others than now: `other` if there are such, else those by which
+        an instance has keys of one partition only. They are given once per count of partitions and instances, so that
+        moves that people or load asked for since are kept; where buckets follow the shards of a store, never.
+        """
+        stream = _stream_of(setting)
+        if stream is None:
+            return other
+        born_elsewhere = now.number == 0 and now.owners != even_owners(len(now.owners), now.instances)
+        self._elsewhere |= other is not None or born_elsewhere
+        if self._elsewhere:
+            return other
+        count = len(partitions_of(end.get(stream.name, "")))
+        if not count or self._fitted == (count, now.instances) or why_not(len(now.owners), now.instances, count):
+            return None
+        self._fitted = count, now.instances
+        if homes(now.owners, now.instances, count) is not None:
+            return None
+        owners = owners_by_partition(len(now.owners), now.instances, count)
+        return Wanted(owners, f"each of {now.instances} instances has the keys of one of {count} partitions of a topic")
+
+    def deltas(
+        self, setting: Setting, batch: Batch, frame: DataFrame, gathering: GatherTask, task: FoldTask,
+        open_files: OpenFiles,
+    ) -> list[tuple[Receipt, bytes]] | None:  # fmt: skip
+        """What the instances of a direct epoch returned; None: there was none, so it must go through the shuffle.
+
+        Raises:
+            MillpondError: whatever would not end otherwise there.
+        """
+        found = self._route(setting, batch, frame, gathering)
+        if isinstance(found, str):
+            self._why = found
+            return None
+        if self._waits:
+            self._waits -= 1
+            return None
+        try:
+            made = direct_deltas_of(frame, gathering, task, open_files, found)
+        except (PySparkException, Py4JError) as error:
+            known = explained(error)
+            if not isinstance(known, SparkError):
+                raise known from error
+            made = TooMuch(f"Spark failed: {known.what}")
+        if made == NOTHING_READ:
+            return None
+        if isinstance(made, TooMuch):
+            self._why, self._waits = made.why, self._wait
+            self._wait = min(2 * self._wait, _LONGEST_WAIT)
+            return None
+        self._why, self._wait = "", _FIRST_WAIT
+        return made
+
+    def committed(self, setting: Setting, record: EpochRecord) -> None:
+        """Count an epoch, if it read something."""
+        counts = record.counts.get(WHOLE_POND, {})
+        self._declared = _stream_of(setting) is not None
+        self._epochs += record.start != record.end
+        self._direct += counts.get("direct", 0)
+        self._misplaced += counts.get("misplaced", 0)
+
+    def _route(self, setting: Setting, batch: Batch, frame: DataFrame, gathering: GatherTask) -> Route | str:
+        """How the epoch can be direct, or why it cannot."""
+        stream = _stream_of(setting)
+        if stream is None:
+            return "no topic is said to be partitioned by a key"
+        if setting.layout is None or setting.layout.sources != (stream.name,):
+            return "other streams are read too"
+        if stored_parts(gathering):
+            return "rows of queries, or retained events, are read too"
+        places = partitions_of(batch.end.get(stream.name, ""))
+        if len({name.rpartition("-")[0] for name in places}) != 1:
+            return "the stream reads several topics"
+        against = why_not(len(gathering.owners), gathering.instances, len(places))
+        if against:
+            return against
+        of = homes(gathering.owners, gathering.instances, len(places))
+        if of is None:
+            return "an instance owns buckets of several partitions"
+        tasks = moved_partitions(batch.start.get(stream.name, ""), batch.end[stream.name])
+        if not tasks:
+            return NOTHING_READ.why
+        if frame._jdf.queryExecution().toRdd().getNumPartitions() > tasks:
+            return "a tick came in the same batch, and Spark refuses a union where tasks wait for each other"
+        return _slots(frame.sparkSession, tasks) or Route(of, most_told(tasks))
+
+
+def _stream_of(setting: Setting) -> Stream | None:
+    return next((stream for stream in setting.streams if stream.partitioned_by is not None), None)
+
+
+def _slots(spark: SparkSession, tasks: int) -> str:
+    """Why Spark cannot run so many tasks at the same time; "" if it can."""
+    context = spark.sparkContext
+    if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+        return "Spark allocates executors dynamically, and runs no tasks at the same time for sure"
+    jvm = context._jsc.sc()
+    cores = int(jvm.maxNumConcurrentTasks(jvm.resourceProfileManager().defaultResourceProfile()))
+    return f"{tasks} partitions have records, and Spark runs {cores} tasks at a time" if cores < tasks else ""

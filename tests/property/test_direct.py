@@ -1,0 +1,123 @@
+"""Epochs without the shuffle answer what those with it do, whatever is in which partition of the topic."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from millpond.errors import UnsupportedQuery
+from millpond.model.endpoints import Sink
+from millpond.model.expressions import Column
+from millpond.model.query import Named
+from millpond.model.selection import AnyQuery, Selection
+from millpond.model.stream import Field, Order
+from millpond.placement.partitions import homes, owners_by_partition
+from millpond.plan.modes import with_mode
+from millpond.runtime import direct
+from millpond.runtime.direct import Shared, TooMuch
+from millpond.testing.answers import Run
+from millpond.testing.cases import STREAM, WITH_SESSIONS, random_case
+from millpond.testing.compare import canonical
+from millpond.testing.naive_partitions import partition_of
+
+TOPIC = replace(
+    STREAM, columns=(*STREAM.columns, Field("_source", "string"), Field("_offset", "bigint")),
+    order=Order("_source", "_offset"), partitioned="k",
+)  # fmt: skip
+Rows = list[dict[str, Any]]
+
+
+class Topic:
+    """Deals events to partitions by their key, a few of them anyhow; partitions without events have no task."""
+
+    def __init__(self, seed: int, partitions: int, misplaced: float) -> None:
+        self._dice, self._ends, self._misplaced = random.Random(seed), [0] * partitions, misplaced
+
+    def deal(self, rows: Rows) -> Sequence[Rows]:
+        parts: list[Rows] = [[] for _ in self._ends]
+        for row in rows:
+            partition = partition_of((row["k"] or "").encode(), len(parts))
+            if self._dice.random() < self._misplaced:
+                partition = self._dice.randrange(len(parts))
+            self._ends[partition] += 1
+            parts[partition].append({**row, "_source": f"tx-{partition}", "_offset": self._ends[partition]})
+        return [part for part in parts if part]
+
+
+def asked(seed: int) -> tuple[list[Rows], list[AnyQuery]]:
+    """A random case, most of whose queries are keyed by the topic's key, in several modes; and a selection."""
+    dice = random.Random(f"{seed} modes")
+    case = random_case(seed, 120, 4, epochs=4, menu=WITH_SESSIONS)
+    queries: list[AnyQuery] = []
+    for query in case.queries:
+        made = replace(query, late=Sink("memory")) if dice.random() < 0.3 else query
+        try:
+            queries.append(with_mode(made, dice.choice(("final", "update")), None))
+        except UnsupportedQuery:
+            queries.append(made)
+    columns = (Column("k", "string"), Column("v", "int"))
+    plain = Selection("plain", "events", tuple(Named(column.name, column) for column in columns))
+    return case.epochs, [*queries, plain]
+
+
+def played(folder: Path, seed: int, partitions: int, instances: int, misplaced: float, without: bool) -> Run:
+    epochs, queries = asked(seed)
+    owners = owners_by_partition(64, instances, partitions)
+    run = Run(folder, queries, instances, 64, stream=TOPIC, owners=owners)
+    topic = Topic(seed, partitions, misplaced)
+    run.pond.partitions = partitions if without else None
+    for rows in epochs:
+        run.epoch(topic.deal(rows))
+    run.pond.drain()
+    return run
+
+
+def told(run: Run) -> dict[str, list[Any]]:
+    """Rows of every query, and late ones, each epoch's in one order."""
+    found = run.answers()
+    late = {f"late {name}": sink.table().to_pylist() for name, sink in run.late_sinks.items()}
+    return {name: sorted(map(repr, map(canonical, rows))) for name, rows in (found.rows | late).items()}
+
+
+def fates(run: Run) -> dict[str, dict[str, int]]:
+    """What became of the events, by query."""
+    return {name: run.answers().counts.get(name, {}) for name in run.sinks}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_direct_epochs_answer_the_same(seed: int, tmp_path: Path) -> None:
+    dice = random.Random(seed)
+    partitions, misplaced = dice.choice((1, 2, 3, 4)), dice.choice((0.0, 0.0, 0.05, 0.5))
+    instances = partitions + dice.choice((0, 0, 1, 3))
+    shuffled, skipped = (
+        played(tmp_path / name, seed, partitions, instances, misplaced, name == "skipped")
+        for name in ("shuffled", "skipped")
+    )
+    assert told(skipped) == told(shuffled)
+    assert skipped.answers().quarantined == shuffled.answers().quarantined
+    assert fates(skipped) == fates(shuffled)
+    assert skipped.pond.direct and all(isinstance(one, Shared) for some in skipped.pond.direct for one in some)
+    if misplaced == 0 or partitions == 1:
+        assert not any(one.misplaced for some in skipped.pond.direct for one in some if isinstance(one, Shared))
+
+
+def test_too_much_for_others_goes_through_the_shuffle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "MOST_BYTES", 4096)
+    monkeypatch.setattr(direct, "LEAST_BYTES", 0)
+    shuffled, skipped = (played(tmp_path / f"{on}", 7, 3, 3, 0.9, on) for on in (False, True))
+    assert told(skipped) == told(shuffled)
+    refused = [one for some in skipped.pond.direct for one in some if isinstance(one, TooMuch)]
+    assert refused and "lie in another partition than their hash says" in refused[0].why
+
+
+def test_owners_that_do_not_fit_go_through_the_shuffle(tmp_path: Path) -> None:
+    run = Run(tmp_path, asked(1)[1], 2, 64, stream=TOPIC)
+    assert homes(run.pond.setting.owners, 2, 2) is None
+    run.pond.partitions = 2
+    run.epoch(Topic(1, 2, 0.0).deal(asked(1)[0][0]))
+    assert not run.pond.direct

@@ -1,0 +1,218 @@
+"""A topic partitioned by a key, on a real broker: with and without the shuffle, every row is the same."""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from millpond import Pond
+from millpond.errors import ChangeRefused, ForeignPondError, QueryRefused, QueryTypeError
+from millpond.plan.explain import explain
+from millpond.runtime.tasks import WHOLE_POND
+from millpond.spark.driver import Epoch
+from millpond.testing.kafka_server import KafkaServer
+from millpond.testing.naive_partitions import partition_of
+from millpond.testing.servers import until
+
+TABLE = """
+    CREATE TABLE tx (id BIGINT, ts TIMESTAMP, k STRING, v BIGINT) USING kafka
+    OPTIONS (subscribe '{topic}', format 'csv', startingOffsets 'earliest', maxOffsetsPerTrigger 120) {by};
+"""
+QUERIES = {
+    "sums": """SELECT k, window(ts, '20 seconds', '10 seconds') AS w, count(*) AS n, sum(v) AS total
+               FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 3 SECONDS GROUP BY ALL""",
+    "pairs": """SELECT k, v % 3 AS third, session_window(ts, '5 seconds') AS w, max(v) AS most
+                FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 3 SECONDS GROUP BY ALL""",
+    "all": """SELECT window(ts, '10 seconds') AS w, count(*) AS n
+              FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 3 SECONDS GROUP BY ALL""",
+    "large": "SELECT k, v FROM STREAM tx WHERE v > 900",
+}
+Events = list[tuple[str, bytes]]
+
+
+def events(seed: int, start: int, count: int, keys: int = 20) -> Events:
+    """Key and value, a second apart, some of them late."""
+    dice = random.Random(seed)
+    found = []
+    for number in range(start, start + count):
+        seconds = max(number // 4 - dice.choice((0, 0, 0, 2, 9)), 0)
+        key, time = f"c{dice.randrange(keys)}", f"2023-11-14 22:{seconds // 60:02}:{seconds % 60:02}"
+        found.append((key, f"{number},{time},{key},{dice.randrange(1000)}".encode()))
+    return found
+
+
+def produce(server: KafkaServer, topic: str, some: Events) -> None:
+    """As Kafka's producers in Java choose partitions."""
+    producer = Producer(server.client(partitioner="murmur2_random"))
+    for key, value in some:
+        producer.produce(topic, value, key.encode())
+    assert producer.flush(60) == 0
+
+
+class Ponds:
+    """Two ponds over one topic: one is told that it is partitioned by `k`, the other is not."""
+
+    def __init__(self, spark: SparkSession, topic: str, folder: Path) -> None:
+        self.counts: dict[str, list[dict[str, int]]] = {"PARTITIONED BY (k)": [], "": []}
+        self.ponds = {by: self._pond(spark, topic, folder / f"pond{len(by)}", by) for by in self.counts}
+
+    def _pond(self, spark: SparkSession, topic: str, folder: Path, by: str) -> Pond:
+        counts = self.counts[by]
+        pond = Pond(spark, folder, instances=2, on_epoch=lambda done: counts.append(done.record.counts[WHOLE_POND]))
+        pond.load(TABLE.format(topic=topic, by=by))
+        for name, text in QUERIES.items():
+            pond.add(name, text)
+        return pond
+
+    def run(self, drain: bool = False) -> tuple[int, int]:
+        """Run both, compare every row; how many epochs of the first were direct, and how many read something."""
+        for pond in self.ponds.values():
+            pond.run(drain=drain)
+        keyed, plain = ({name: rows_of(pond, name) for name in QUERIES} for pond in self.ponds.values())
+        assert keyed == plain and (not drain or all(keyed.values()))
+        told = self.counts["PARTITIONED BY (k)"]
+        found = sum("direct" in one for one in told), sum("events" in one for one in told)
+        assert not any("direct" in one for one in self.counts[""])
+        told.clear()
+        return found
+
+    @property
+    def note(self) -> str:
+        """What the first says of the shuffle."""
+        found = [one.note for one in self.ponds["PARTITIONED BY (k)"].status() if one.name == "shuffle"]
+        return found[0] or ""
+
+    def close(self) -> None:
+        for pond in self.ponds.values():
+            pond.close()
+
+
+def rows_of(pond: Pond, query: str) -> Sequence[str]:
+    return sorted(map(repr, pond.table(query).to_pylist()))
+
+
+@pytest.fixture
+def topic(kafka_connected: KafkaServer) -> str:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    kafka_connected.create(name, 2)
+    return name
+
+
+def test_the_partitioner_is_that_of_kafka(kafka_server: KafkaServer, topic: str) -> None:
+    produce(kafka_server, topic, events(1, 0, 300, 200))
+    found = {(message.key or b"", message.partition) for message in kafka_server.read(topic)}
+    assert len(found) > 100
+    assert found == {(key, partition_of(key, 2)) for key, _ in found}
+
+
+def test_without_the_shuffle_every_row_is_the_same(
+    spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    given = events(5, 0, 800)
+    produce(kafka_server, topic, given[:400])
+    ponds = Ponds(spark, topic, tmp_path)
+    skipped, read = ponds.run()
+    assert skipped == read >= 3
+    # two records that a producer with another partitioner has written
+    strays = [(1 - partition_of(key.encode(), 2), key.encode(), value) for key, value in given[400:402]]
+    kafka_server.produce(topic, strays)
+    skipped, read = ponds.run()
+    assert skipped == read == 1
+    assert "2 keys came from another partition of the topic than their hash says" in ponds.note
+    # keys of one partition only: the other has no records, and Spark makes no task for it
+    produce(kafka_server, topic, [(key, value) for key, value in given[402:600] if partition_of(key.encode(), 2)])
+    skipped, read = ponds.run()
+    assert skipped == read >= 1
+    produce(kafka_server, topic, given[600:])
+    assert ponds.run(drain=True)[0] >= 1
+    ponds.close()
+
+
+def test_partitions_that_are_added_move_buckets(
+    spark: SparkSession, kafka_connected: KafkaServer, tmp_path: Path
+) -> None:
+    topic, given = f"t-{uuid.uuid4().hex[:8]}", events(8, 0, 600)
+    kafka_connected.create(topic, 1)
+    produce(kafka_connected, topic, given[:200])
+    ponds = Ponds(spark, topic, tmp_path)
+    skipped, read = ponds.run()
+    assert skipped == read >= 1
+    kafka_connected.widen(topic, 2)
+    produce(kafka_connected, topic, given[200:400])
+    assert ponds.run()[0] >= 1
+    assert "each of 2 instances has the keys of one of 2 partitions" in str(
+        [change.change for change in ponds.ponds["PARTITIONED BY (k)"].manifest().changes]
+    )
+    kafka_connected.widen(topic, 4)
+    produce(kafka_connected, topic, given[400:])
+    assert ponds.run(drain=True)[0] == 0
+    assert ponds.note.endswith("not in the last, as 4 partitions, and only 2 instances")
+    ponds.close()
+
+
+def test_epochs_with_a_tick_go_through_the_shuffle(
+    spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    given, told = events(4, 0, 400), list[dict[str, int]]()
+    produce(kafka_server, topic, given[:200])
+
+    def committed(done: Epoch) -> None:
+        told.append(done.record.counts[WHOLE_POND])
+
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=committed) as pond:
+        pond.load(TABLE.format(topic=topic, by="PARTITIONED BY (k)"))
+        pond.add("sums", QUERIES["sums"])
+        running = threading.Thread(target=lambda: pond.run(once=False))
+        running.start()
+        until(lambda: sum(one.get("events", 0) for one in told) == 200, "the first events are read", 120)
+        produce(kafka_server, topic, given[200:])
+        until(lambda: sum(one.get("events", 0) for one in told) == 400, "the others are read", 120)
+        pond.stop()
+        running.join()
+        notes = [one.note or "" for one in pond.status() if one.name == "shuffle"]
+        assert any("direct" in one for one in told) or "a tick came in the same batch" in notes[0]
+        assert pond.counts()["sums"][0].read == 400
+
+
+def test_what_is_not_keyed_at_all_goes_through_the_shuffle(
+    spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(kafka_server, topic, events(5, 0, 400))
+    monkeypatch.setattr("millpond.spark.direct.most_told", lambda _tasks: 100)
+    ponds = Ponds(spark, topic, tmp_path)
+    assert ponds.run(drain=True)[0] == 0
+    assert "bytes for instances of others, which is more than 100" in ponds.note
+    ponds.close()
+
+
+def test_served_rows_are_found_and_declarations_are_checked(
+    spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    given = events(2, 0, 300)
+    produce(kafka_server, topic, given)
+    text = TABLE.format(topic=topic, by="PARTITIONED BY (k)")
+    with Pond(spark, tmp_path / "pond", instances=2) as pond:
+        pond.load(text)
+        pond.add("last", QUERIES["sums"], serve=True)
+        pond.run(drain=True)
+        for key in {key for key, _ in given}:
+            assert pond.lookup("last", key).document is not None
+        told = explain(pond.plan, pond.streams)
+        assert "partitioned by k" in told
+    plain = Pond(spark, tmp_path / "pond", instances=2)
+    plain.load(TABLE.format(topic=topic, by=""))
+    plain.add("last", QUERIES["sums"], serve=True)
+    with pytest.raises((ForeignPondError, ChangeRefused), match="other streams"):
+        plain.open()
+    wrong = {"PARTITIONED BY (ts)": QueryTypeError, "PARTITIONED BY (k, id)": QueryRefused}
+    wrong |= {"PARTITIONED BY (bucket(4, k))": QueryRefused}
+    for by, error in wrong.items():
+        with pytest.raises(error, match=r"(?i)partitioned"):
+            Pond(spark, tmp_path / "wrong").load(TABLE.format(topic=topic, by=by))
