@@ -61,6 +61,11 @@ CHANGE_STEPS = (
     "move.switched",
     "move.forgotten",
 )
+BACKFILL_STEPS = (
+    "backfill.portion",
+    "backfill.staged",
+    "backfill.brought",
+)
 TOPIC_STEPS = (
     "topic.before_begin",
     "topic.after_begin",

@@ -34,7 +34,7 @@ from millpond.runtime.lateness import ANY_PARTITION, advanced
 from millpond.runtime.layout import ReadLayout
 from millpond.runtime.moved import STATE, dealt_logs, moving
 from millpond.runtime.packet import SourceFates
-from millpond.runtime.recalled import recalled_events
+from millpond.runtime.recalled import backfilled_groups, recalled_events
 from millpond.runtime.retained import kept_from
 from millpond.runtime.tallies import tallies_needed_from
 from millpond.runtime.tasks import FoldTask, GatherTask, GroupState, SectionPlace, TimeLine, Watermark
@@ -212,6 +212,7 @@ def fold_task(
         now.instances,
         lies.instances,
         setting.fed,
+        backfilled_groups(setting.plan, setting.recalled, run.manifest),
     )
 
 
@@ -393,8 +394,9 @@ def retired(
     plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], followed: int, remade: Collection[int] = (),
     again: bool = False,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Sections that nobody needs any more: segments whose slices no open window holds, rows everybody has, and state
-    of instances that was `remade` as other buckets became theirs, or was dealt `again` to another number of them.
+    """Sections that nobody needs any more: segments whose slices no open window holds, rows everybody has, what a
+    backfill brought, which this epoch has recalled, and state of instances that was `remade` as other buckets became
+    theirs, or was dealt `again` to another number of them.
 
     Rows of served queries stay, so that a lost view can be made again; their late rows go.
     """
@@ -410,7 +412,7 @@ def retired(
     gone = []
     for section in manifest.sections.values():
         by_bucket = section.instance in remade and section.group in moved
-        if (by_bucket or section.group in anew) and section.kind in STATE:
+        if section.kind == "backfill" or ((by_bucket or section.group in anew) and section.kind in STATE):
             gone.append(section.id)
         elif section.kind in ("segment", "events", "tallies"):
             horizon, last = horizons.get((section.kind, section.group)), section.info.get("last")

@@ -86,7 +86,8 @@ def fold(
     for group in task.plan.groups:
         group_began = lap_us()
         folding = _GroupFold(task, instance, group, files, delta, counts, reasons)
-        folding.run(came.parts.get(group.id, []), *marks.get(group.stream, (Watermark(), Watermark())))
+        before, after = marks.get(group.stream, (Watermark(), Watermark()))
+        folding.run(came.parts.get(group.id, []), Watermark() if group.id in task.backfilled else before, after)
         counts[f"{GROUP_US}:{group.id}"] = counts.get(f"{GROUP_US}:{group.id}", 0) + lap_us() - group_began
     if task.plan.joins.plans:
         fold_joins(task, instance, came.parts, marks, files, delta, counts, reasons, FAN_IN)
