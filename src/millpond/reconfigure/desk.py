@@ -22,6 +22,7 @@ from millpond.reconfigure.apply import change_record
 from millpond.reconfigure.catalog import applied
 from millpond.reconfigure.changes import Change, change_of
 
+
 class Prepared(NamedTuple):
     """A change for which something was made beforehand; `brought` puts it where record n's belongs, and tells of it."""
 

@@ -79,5 +79,6 @@ def price_of(pond: Pond, change: Change, setting: Setting) -> Price:
     newest = max((time for time in seen if time is not None), default=None)
     covered = newest is not None and since <= newest
     cost = COMPLETE_AT_ONCE if covered else COMPLETE_LATER
-    recalled = recalled_bytes(after.plan, after.recalled, pond.manifest)
+    again = isinstance(change, Add) and isinstance(change.backfill_us, int)
+    recalled = 0 if again else recalled_bytes(after.plan, after.recalled, pond.manifest)
     return Price(cost, since, rereads, freed, effective_n=effective_n, recalled=recalled)

@@ -75,7 +75,7 @@ class Past:
         Raises:
             CorruptError: a record is missing or damaged.
         """
-        found = []
+        found: list[PastEpoch] = []
         for number in range(self._next, n + 1):
             data = self._log.read(number)
             if data is None:
@@ -226,7 +226,8 @@ def _epochs_of(again: Again, table: pa.RecordBatch, order: tuple[pa.Array, Ints]
         known = [again.files[path_of(name)] for name in encoded.dictionary.to_pylist()]
     except KeyError as error:
         raise CorruptError(f"No epoch has read {error.args[0]}.", "Restore Spark's checkpoint.") from error
-    return np.array(known, np.int64)[np.asarray(encoded.indices)]
+    epochs: Ints = np.array(known, np.int64)[np.asarray(encoded.indices)]
+    return epochs
 
 
 def path_of(name: str) -> str:
@@ -247,19 +248,21 @@ def _left(batches: Sequence[pa.RecordBatch], files: Files, name: str) -> Staged:
     return Staged(name, len(data), digest, len(times), int(times.min()), int(times.max()) + 1)
 
 
-def brought(folder: Path, staged: Sequence[Staged], version: str, layout: StreamLayout, n: int) -> tuple[Receipt, ...]:
+def brought(
+    folder: Path, staged: Sequence[Staged], version: str, columns: Sequence[ReadColumn], n: int
+) -> tuple[Receipt, ...]:  # fmt: skip
     """Put files where those of record `n` belong, and tell what it is to say of them; `version` begins with them.
 
     A record that does not come to be leaves them to pruning.
     """
-    columns = msgspec.json.encode([column for column in layout.columns]).decode()
+    named = msgspec.json.encode(list(columns)).decode()
     receipts = []
     for number, one in enumerate(staged):
         token = one.file.split("/")[1]
         name = f"delta/{n:020d}/{number}-{STAGED}-{token}.arrow"
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         os.replace(folder / one.file, folder / name)
-        info: dict[str, int | str | list[int]] = {"first": one.first, "last": one.last, "columns": columns}
+        info: dict[str, int | str | list[int]] = {"first": one.first, "last": one.last, "columns": named}
         section = Section("backfill", version, 0, one.size, one.rows, info)
         receipts.append(Receipt(number, token, one.size, one.digest, name, 0, (section,)))
     for place in {(folder / receipt.file).parent for receipt in receipts if receipt.file is not None}:
@@ -276,6 +279,6 @@ def _sync(folder: Path) -> None:
         os.close(number)
 
 
-def columns_of_section(text: str) -> tuple[ReadColumn, ...]:
-    """The columns of the stream that a section of such a file has."""
-    return msgspec.json.decode(text, type=tuple[ReadColumn, ...])
+def columns_of_section(text: object) -> tuple[ReadColumn, ...]:
+    """The columns of the stream that a section of such a file has, by what it tells of them."""
+    return msgspec.json.decode(str(text), type=tuple[ReadColumn, ...])

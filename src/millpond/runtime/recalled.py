@@ -42,10 +42,9 @@ def recalled_events(
         if n > manifest.epoch_n:
             group, _ = plan.of_query(name)
             brought = _brought(manifest, name)
-            parts += [
-                RecalledEvents(group.stream, (group.id,), since, (_place(one),), columns_of_section(columns))
-                for one in brought if isinstance(columns := one.info["columns"], str)
-            ]  # fmt: skip
+            for one in brought:
+                columns = columns_of_section(one.info["columns"])
+                parts.append(RecalledEvents(group.stream, (group.id,), since, (_place(one),), columns))
             if not brought:
                 wanted.setdefault((group.stream, since), []).append(group.id)
     for (stream, from_us), groups in sorted(wanted.items()):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from millpond.errors import GoneError, MillpondError, UnsupportedQuery
 from millpond.faults import reached
 from millpond.model.stream import Field, Stream
 from millpond.runtime.backfill import Again, PastEpoch, Staged, path_of, take
-from millpond.runtime.layout import StreamLayout
+from millpond.runtime.layout import ReadColumn, StreamLayout
 from millpond.spark.failures import explained
 from millpond.spark.kafka import KAFKA, kafka_batch
 from millpond.spark.read import Wanted, file_batch, read
@@ -61,11 +62,14 @@ class _Take:
         attempt = 0 if context is None else context.taskAttemptId()
         with with_code():
             for staged in take(self._again, batches, self._open_files(), f"{self._prefix}-{attempt}"):
-                yield pa.RecordBatch.from_arrays([pa.array([msgspec.json.encode(staged)])], names=["staged"])
+                told = pa.array([msgspec.json.encode(staged)], pa.binary())
+                yield pa.RecordBatch.from_arrays([told], names=["staged"])
 
 
 class SourceAgain:
     """What a query reads, `wanted`, to be read again; `sources` is the folder of that name in Spark's checkpoint.
+
+    `columns`: those that events have, once some were read.
 
     Raises:
         UnsupportedQuery: a source of this kind is not read again.
@@ -76,7 +80,8 @@ class SourceAgain:
         source = stream.source
         self._kafka = source is not None and source.format == KAFKA
         if wanted.derived is not None or source is None or source.format not in (*FORMATS, KAFKA):
-            what = "made of others" if source is None or wanted.derived is not None else f"of the format {source.format}"
+            made = source is None or wanted.derived is not None
+            what = "made of others" if made or source is None else f"of the format {source.format}"
             raise UnsupportedQuery(f"{stream.name} is {what}, and is not read again.", "Leave the backfill out.")
         if stream.order is not None and not self._kafka:
             raise UnsupportedQuery(
@@ -85,6 +90,7 @@ class SourceAgain:
             )
         self._spark, self._wanted, self._event_time = spark, wanted, event_time
         self._sources = sources / stream.name
+        self.columns: tuple[ReadColumn, ...] = ()
 
     @property
     def stream(self) -> Stream:
@@ -115,10 +121,8 @@ class SourceAgain:
             job = _Take(portion.again, open_files, f"{prefix}-{number}")
             # half of the slots: epochs go on meanwhile
             tasks = max(1, self._spark.sparkContext.defaultParallelism // 2)
-            table = self._attempt(
-                lambda portion=portion, job=job, tasks=tasks: portion.frame.coalesce(tasks)
-                .mapInArrow(job, "staged binary").toArrow()
-            )  # fmt: skip
+            rows = portion.frame.coalesce(tasks).mapInArrow(job, "staged binary")
+            table = self._attempt(rows.toArrow)
             staged += [msgspec.json.decode(one, type=Staged) for one in table.column(0).to_pylist()]
             reached("backfill.portion")
         return staged
@@ -143,7 +147,7 @@ class SourceAgain:
                 given = Field(_FILE, "string")
                 stream = msgspec.structs.replace(self.stream, columns=(*self.stream.columns, given))
                 wanted = self._wanted._replace(stream=stream, columns=(*self._wanted.columns, _FILE))
-                frame, layout = self._read(wanted, lambda files=files: self._opened(files))
+                frame, layout = self._read(wanted, partial(self._opened, files))
                 place = next(one.position for one in layout.columns if one.name == _FILE)
                 yield _Portion(frame, Again(layout, self._event_time, tuple(epochs), place, mine))
 
@@ -159,7 +163,7 @@ class SourceAgain:
             if records_in(held, first) < PORTION_RECORDS and place + 1 < len(epochs):
                 continue
             start, last = offsets_of(held[0].start, first), offsets_of(held[-1].end, first)
-            frame, layout = self._read(self._wanted, lambda: kafka_batch(self._spark, self.stream, start, last))  # noqa: B023
+            frame, layout = self._read(self._wanted, partial(kafka_batch, self._spark, self.stream, start, last))
             every = [offsets_of(epoch.end, first) for epoch in held]
             ends = {
                 f"{topic}-{partition}": [one.get(topic, {}).get(partition, 0) for one in every]
@@ -173,6 +177,7 @@ class SourceAgain:
             frame, layout = read(self._spark, [wanted], tick=False, given={wanted.stream.name: opened()})
         except (PySparkException, Py4JError, ConnectionError) as error:
             raise self._explained(error) from error
+        self.columns = tuple(one for one in layout.streams[0].columns if one.name != _FILE)
         return frame, layout.streams[0]
 
     def _files(self, epochs: Sequence[PastEpoch]) -> list[SeenFile]:

@@ -29,7 +29,10 @@ from millpond.spark.provided import provide
 
 _DEAD = "dead"
 _OWN_SCHEMA = ("rate", "rate-micro-batch")
-_OF_STREAMS = ("path", "cleansource", "sourcearchivedir", "latestfirst", "maxfileage", "maxfilespertrigger", "maxbytespertrigger")
+_OF_STREAMS = frozenset(
+    ("path", "cleansource", "sourcearchivedir", "latestfirst", "maxfileage", "maxfilespertrigger", "maxbytespertrigger")
+)
+"""Options of files that a batch does not have, in lower case; `path` is told apart."""
 
 AVRO = "avro"
 """The format of files that a jar of Spark's reads, which it does not bring along."""

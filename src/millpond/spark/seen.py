@@ -1,4 +1,4 @@
-"""What Spark's checkpoint says that a source has read: the files of each of its batches, where Kafka's partitions began.
+"""What Spark's checkpoint says that a source has read: the files of each batch, where Kafka's partitions began.
 
     sources/<name>/<n>            "v1", then a line of JSON per file that batch n was the first to see
     sources/<name>/<n>.compact    the same of all batches up to n; those before it go after a while
