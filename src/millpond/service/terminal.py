@@ -177,7 +177,7 @@ def _changes(app: typer.Typer) -> None:
         incomplete: Annotated[bool, typer.Option("--incomplete", help="Tell open windows too; see _complete.")] = False,
         backfill: Annotated[
             Optional[str],  # noqa: UP045
-            typer.Option("--backfill", metavar="all|TIME", help="Read the source again: all, or windows from a time on."),
+            typer.Option("--backfill", metavar="all|TIME", help="Read the source again: all, or from a time on."),
         ] = None,
         dry_run: DryRun = False,
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
@@ -188,7 +188,8 @@ def _changes(app: typer.Typer) -> None:
                 asked.add(
                     name, _select(text), sink=sink, serve=serve, late=late, emit=emit,
                     correct_for=correct_for, deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
-                    connection=connection, budget=budget, incomplete=incomplete, backfill=backfill or False, dry_run=dry_run,
+                    connection=connection, budget=budget, incomplete=incomplete,
+                    backfill=backfill or False, dry_run=dry_run,
                 ),
                 as_json,
             )  # fmt: skip
