@@ -10,8 +10,8 @@
     │   └── StaleError            MP-STALE         a compiled file is not of the SQL as it is now
     ├── InputError            what is read
     │   ├── SourceError           MP-SOURCE        a stream cannot be read
-    │   │   ├── GoneError             MP-GONE          what was read once, and is to be read again, is gone
-    │   │   └── UnknownSchemaError MP-SCHEMA-ID     records name a schema that was not known when the read began
+    │   │   ├── UnknownSchemaError MP-SCHEMA-ID     records name a schema that was not known when the read began
+    │   │   └── GoneError             MP-GONE          what was read once, and is to be read again, is gone
     │   ├── EmptyInputError       MP-EMPTY         there is nothing to read yet; a note, the run goes on
     │   └── LateSchemaError       MP-LATE-SCHEMA   a file's columns are not those the stream declares
     ├── TruthError            the log and what it names

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.test_changes import FIELDS, SECOND, SPEND, Told, make_input, stream
+from tests.spark.test_changes import FIELDS, SECOND, SPEND, Told, make_input, read_by, stream
 
 from millpond import Pond
 from millpond.errors import ChangeRefused, GoneError, QueryTypeError, UnsupportedQuery
@@ -118,6 +122,49 @@ def test_a_backfill_is_priced_begins_at_a_time_and_outlives_its_driver(spark: Sp
         late = [row for row in expected if row["w"]["start"] >= part.complete_from_us]
         assert 0 < len(late) < len(expected)
         assert_same_rows(late, rows_of(pond.table("later")), about="later")
+
+
+@pytest.mark.spark
+def test_a_source_is_read_again_while_epochs_go_on(spark: SparkSession, tmp_path: Path) -> None:
+    epochs = make_input(tmp_path / "made")
+    (tmp_path / "in").mkdir()
+
+    def come(first: int, end: int) -> None:
+        for i in range(first, end):
+            lines = [json.dumps(row | {"ts": moment(row["ts"])}) for row in epochs[i]]
+            waiting = tmp_path / f"f{i}.json"
+            waiting.write_text("\n".join(lines))
+            os.utime(waiting, (1_700_000_000 + i, 1_700_000_000 + i))
+            waiting.rename(tmp_path / "in" / waiting.name)
+
+    declared = Stream("tx", FIELDS, Source("json", (("maxFilesPerTrigger", "1"), ("path", str(tmp_path / "in")))))
+    come(0, 5)
+    with Pond(spark, tmp_path / "pond", instances=2) as pond:
+        pond.stream(declared)
+        pond.add("first", SPEND)
+        with ThreadPoolExecutor(1) as running:
+            run = running.submit(pond.run, once=False)
+            wait_for(lambda: read_by(pond, "first") >= 80)
+            pond.add("later", ASKED["holistic"], backfill=True)
+            come(5, 8)
+            wait_for(lambda: read_by(pond, "first") >= 320)
+            pond.stop()
+            run.result(60)
+        assert [name for name in {one.change.name for one in pond.history()} if "@" not in name] == ["later"]
+        pond.settle()
+        found = rows_of(pond.table("later"))
+    assert_same_rows(from_the_beginning(spark, tmp_path, declared)["holistic"], found, about="later")
+
+
+def moment(us: int) -> str:
+    return datetime.fromtimestamp(us / SECOND, timezone.utc).isoformat()
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 240
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 @pytest.mark.spark

@@ -7,6 +7,7 @@ tells, by the same connector. What each event is judged by is in `runtime.backfi
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -143,13 +144,15 @@ class SourceAgain:
         ends = [batch_of(epoch.end) for epoch in epochs]
         for run in _runs(self._files(epochs)):
             for files in _portions(run, self._sizes(run)):
-                mine = {path_of(one.path): next(i for i, end in enumerate(ends) if one.batch <= end) for one in files}
+                places = [bisect_left(ends, one.batch) for one in files]  # batches only grow
+                mine = {path_of(one.path): at - places[0] for one, at in zip(files, places, strict=True)}
                 given = Field(_FILE, "string")
                 stream = msgspec.structs.replace(self.stream, columns=(*self.stream.columns, given))
                 wanted = self._wanted._replace(stream=stream, columns=(*self._wanted.columns, _FILE))
                 frame, layout = self._read(wanted, partial(self._opened, files))
                 place = next(one.position for one in layout.columns if one.name == _FILE)
-                yield _Portion(frame, Again(layout, self._event_time, tuple(epochs), place, mine))
+                some = tuple(epochs[places[0] : places[-1] + 1])
+                yield _Portion(frame, Again(layout, self._event_time, some, place, mine))
 
     def _opened(self, files: Sequence[SeenFile]) -> DataFrame:
         frame = file_batch(self._spark, self.stream, [one.path for one in files])
