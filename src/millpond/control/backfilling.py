@@ -4,6 +4,7 @@ the change is recorded, between two of them.
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -28,8 +29,6 @@ from millpond.spark.tasks import OpenFiles
 
 _SOON_S = 2.0
 """When what came meanwhile is read so fast, the rest can wait for the moment between two epochs."""
-
-_MOST_ROUNDS = 20
 
 
 def again(spark: Session, wanted: Sequence[Wanted], query: AnyQuery, checkpoint: Path) -> SourceAgain:
@@ -78,12 +77,15 @@ class Backfilling:
         Raises:
             GoneError: the source has not all of it any more. MillpondError: it cannot be read.
         """
-        began, rounds = time.monotonic(), _MOST_ROUNDS if patient else 1
-        self._upto(head())
-        while self._rounds < rounds and time.monotonic() - began > _SOON_S:
-            began = time.monotonic()
-            self._upto(head())
+        before, took = math.inf, self._round(head())
+        while patient and _SOON_S < took < before / 2:  # else it is the reading that takes the time, not how much
+            before, took = took, self._round(head())
         reached("backfill.staged")
+
+    def _round(self, n: int) -> float:
+        began = time.monotonic()
+        self._upto(n)
+        return time.monotonic() - began
 
     def prepared(self, change: Add, n: int) -> Prepared:
         """The change, after record `n`, with all that was read before it.
