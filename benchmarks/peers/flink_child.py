@@ -45,9 +45,23 @@ def main(path: str) -> None:
         together = tables.create_statement_set()
         for statement in one["inserts"]:
             together.add_insert_sql(statement)
+        _wait_until_free(port)
         told = _Job(f"http://127.0.0.1:{port}").run(together.execute(), one["seconds"], last)
         if last:
             print("@" + json.dumps({"mark": "end", **told}), flush=True)
+
+
+def _wait_until_free(port: int) -> None:
+    """Each pass has a mini cluster of its own, and the one before goes after its job has."""
+    while True:
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind(("127.0.0.1", port))
+            except OSError:
+                time.sleep(EVERY)
+            else:
+                return
 
 
 class _Job:
