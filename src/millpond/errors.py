@@ -10,7 +10,8 @@
     │   └── StaleError            MP-STALE         a compiled file is not of the SQL as it is now
     ├── InputError            what is read
     │   ├── SourceError           MP-SOURCE        a stream cannot be read
-    │   │   └── UnknownSchemaError MP-SCHEMA-ID     records name a schema that was not known when the read began
+    │   │   ├── UnknownSchemaError MP-SCHEMA-ID     records name a schema that was not known when the read began
+    │   │   └── GoneError             MP-GONE          what was read once, and is to be read again, is gone
     │   ├── EmptyInputError       MP-EMPTY         there is nothing to read yet; a note, the run goes on
     │   └── LateSchemaError       MP-LATE-SCHEMA   a file's columns are not those the stream declares
     ├── TruthError            the log and what it names
@@ -145,6 +146,12 @@ class UnknownSchemaError(SourceError):
         """The stream and the schema's number."""
         found = re.match(r"Records of the stream (.+) name the schema (\d+), which is new", self.what)
         return ("", -1) if found is None else (found[1], int(found[2]))
+
+
+class GoneError(SourceError):
+    """What was read of a source once is to be read again, and is not there any more."""
+
+    code = "MP-GONE"
 
 
 class EmptyInputError(InputError):

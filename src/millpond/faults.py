@@ -61,6 +61,11 @@ CHANGE_STEPS = (
     "move.switched",
     "move.forgotten",
 )
+BACKFILL_STEPS = (
+    "backfill.portion",
+    "backfill.staged",
+    "backfill.brought",
+)
 TOPIC_STEPS = (
     "topic.before_begin",
     "topic.after_begin",
@@ -75,7 +80,7 @@ DELIVERY_STEPS = (
 COMMON_STEPS = (*DRIVER_STEPS, *WORKER_STEPS, *FOLLOWER_STEPS)
 """Steps that every pond meets, in the order in which an epoch meets them."""
 
-STEPS = (*COMMON_STEPS, *CHANGE_STEPS, *TOPIC_STEPS, *DELIVERY_STEPS)
+STEPS = (*COMMON_STEPS, *CHANGE_STEPS, *BACKFILL_STEPS, *TOPIC_STEPS, *DELIVERY_STEPS)
 """Every step there is; a test enumerates it."""
 
 ACTIONS = ("kill", "stop", "raise")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
-from millpond.errors import ChangeRefused
-from millpond.log.records import ChangeRecord, decode
+from millpond.errors import ChangeRefused, UnsupportedQuery
+from millpond.log.records import ChangeRecord, Receipt, decode
 from millpond.model.aggregates import Aggregate
+from millpond.model.changed import ALWAYS
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Call, Column, Expression, Parameter, call, literal
 from millpond.model.query import Named, Query
@@ -27,10 +30,13 @@ from millpond.reconfigure.catalog import history
 from millpond.reconfigure.changes import Add, Change, SetParameter, change_of
 from millpond.reconfigure.price import COMPLETE_AT_ONCE, COMPLETE_LATER, price_of
 from millpond.reconfigure.rescale import scale
+from millpond.runtime.backfill import Again, Past, brought, take
 from millpond.runtime.epoch import maps
 from millpond.runtime.followers.prune import PruneFollower
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.sinks import MemorySink
+from millpond.runtime.layout import ReadColumn, StreamLayout
+from millpond.state.files import Files
 from millpond.testing.answers import dealt, read_section, table_of
 from millpond.testing.cases import (
     SECOND,
@@ -64,9 +70,10 @@ class Changing:
     def __init__(
         self, folder: Path, queries: Sequence[Plain], instances: int, retain: Retention | None = None
     ) -> None:
-        self.retains = retain is not None
+        self.retains, self.backfills = retain is not None, False
         self._stream = STREAM if retain is None else msgspec.structs.replace(STREAM, retain=retain)
         self._folder, self._sinks = folder, dict[str, MemorySink]()
+        self._read: list[list[pa.Table]] = []
         self._reader = RowsReader(lambda _n, receipt, section: read_section(folder, receipt, section))
         asked = [kept(one) for one in queries]
         self._files = ForgetfulFiles(instances, 9) if instances == 2 else None  # four may put them
@@ -86,12 +93,28 @@ class Changing:
         return Pond(self.pond.spec, self.pond.manifest)
 
     def change(self, change: Change) -> Change:
-        n = self.pond.change(change)
+        backfilled = isinstance(change, Add) and isinstance(change.backfill_us, int)
+        n = self.pond.change(change, partial(self._brought, change)) if backfilled else self.pond.change(change)
         self.naive.change(change)
         if isinstance(change, Add):
             self._follow(change.name, n)
             self.known[change.name] = change.asked.query  # type: ignore[assignment]
         return change
+
+    def _brought(self, change: Add, n: int) -> tuple[Receipt, ...]:
+        """The events of all epochs, read again in any order."""
+        past = Past(self.pond.log, STREAM.name)
+        epochs = [*past.upto(n // 2), *past.upto(n - 1)]
+        assert len(epochs) == len(self._read)
+        fields = [ReadColumn(field.name, at, field.type) for at, field in enumerate(STREAM.columns, 1)]
+        layout = StreamLayout(STREAM.name, (*fields, ReadColumn("file", len(fields) + 1, "string")))
+        pairs = [(f"epoch {i}", table) for i, tables in enumerate(self._read) for table in tables]
+        files = {name: int(name.split()[1]) for name, _ in pairs}
+        random.Random(n).shuffle(pairs)
+        again = Again(layout, "ts", tuple(epochs), len(fields) + 1, files)
+        batches = (_read_again(name, table) for name, table in pairs)
+        staged = list(take(again, batches, Files(self._folder), f"backfill/{change.name}{n}/0"))
+        return brought(self._folder, staged, f"{change.name}@0", fields, n)
 
     def restart(self) -> None:
         """Another driver takes over, who is told of no query."""
@@ -112,7 +135,8 @@ class Changing:
     def epoch(self, parts: Sequence[Sequence[dict[str, Any]]]) -> None:
         for end in accept.ends(*self.between()):
             self.pond.change(end)
-        self.pond.epoch({STREAM.name: [table_of(part) for part in parts]})
+        self._read.append([table_of(part) for part in parts])
+        self.pond.epoch({STREAM.name: self._read[-1]})
         self.naive.epoch()
 
     def check_history(self) -> None:
@@ -132,6 +156,12 @@ class Changing:
         for name, rows in expected.items():
             assert_same_rows(rows, rows_of(self._sinks[name].table()), about=f"{about}: {name}")
         return sum(map(len, expected.values()))
+
+
+def _read_again(name: str, table: pa.Table) -> pa.RecordBatch:
+    columns = [column.combine_chunks() for column in table.columns]
+    every = [pa.array([0] * len(table), pa.int32()), *columns, pa.array([name] * len(table), pa.string())]
+    return pa.RecordBatch.from_arrays(every, ["stream", *table.column_names, "file"])
 
 
 def asked_at_random(dice: random.Random, name: str, menu: Menu, others: Sequence[Plain]) -> Plain:
@@ -178,7 +208,7 @@ def altered(dice: random.Random, old: Plain, menu: Menu) -> Plain:
     return msgspec.structs.replace(old, **dice.choice(kinds))
 
 
-RECALLED = "recalled"
+RECALLED, BACKFILLED = "recalled", "backfilled"
 
 
 def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
@@ -198,7 +228,14 @@ def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
             sliding = isinstance(asked, Query) and isinstance(asked.window, Sliding)
             if run.retains and not again and sliding and not tells_complete(asked):
                 asked = with_complete(asked)
-            change: Change = accept.add(pond, asked)
+            back = None
+            if run.backfills and sliding and dice.random() < 0.6:
+                newest = pond.manifest.max_time.get(STREAM.name, {}).get("*", 0)
+                back = dice.choice((ALWAYS, ALWAYS, newest - dice.randint(0, 60) * SECOND))
+            try:
+                change: Change = accept.add(pond, asked, backfill_us=back)
+            except UnsupportedQuery:
+                return "refused"
         elif kind in ("alter", "shadow"):
             old = next((one for one in current if one.name == some), None)
             if old is None:
@@ -212,6 +249,8 @@ def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
     except ChangeRefused:
         return "refused"
     run.change(change)
+    if isinstance(change, Add) and change.backfill_us is not msgspec.UNSET:
+        return BACKFILLED
     return RECALLED if isinstance(change, Add) and change.recall_us is not msgspec.UNSET else kind
 
 
@@ -223,12 +262,14 @@ def aggregated(number: int) -> Query:
 
 
 def random_run(
-    folder: Path, seed: int, menu: Menu, events: int = 160, epochs: int = 14, retain: Retention | None = None
-) -> set[str]:
+    folder: Path, seed: int, menu: Menu, events: int = 160, epochs: int = 14, retain: Retention | None = None,
+    backfills: bool = False,
+) -> set[str]:  # fmt: skip
     """A pond whose queries change at random; what was done to it."""
     dice = random.Random(seed)
     case = random_case(seed, events, 3, epochs=epochs, menu=menu)
     run, deal, done = Changing(folder, case.queries, 1 + seed % 3, retain), dealt(seed), set[str]()
+    run.backfills = backfills
     for batch in case.epochs:
         for _ in range(dice.choice((0, 1, 1, 2, 4))):
             done.add(change_at_random(dice, run, menu))
@@ -255,6 +296,47 @@ def test_what_a_stream_retains_makes_later_queries_whole_from_before_they_came(t
     retain = Retention(slices * SECOND, events * SECOND, grain * SECOND, names)
     menu = MIXED if seed % 2 else SLICED
     random_run(tmp_path, 100 + seed, menu._replace(events=seed % 2 == 0), retain=retain)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_query_is_backfilled_with_the_events_that_epochs_read_before_it_came(tmp_path: Path, seed: int) -> None:
+    menu = SLICED._replace(events=seed % 2 == 0)
+    retain = Retention(0, 30 * SECOND, 0, ("k", "v")) if seed % 3 == 0 else None
+    random_run(tmp_path, 200 + seed, menu, retain=retain, backfills=True)
+
+
+def test_a_backfilled_query_tells_all_that_it_would_have_told(tmp_path: Path) -> None:
+    dice = random.Random(4)
+    epochs = [
+        [event(second + i / 10 - dice.choice((0, 0, 0, 15)), dice) | {"v": dice.randint(0, 9)} for i in range(10)]
+        for second in range(20, 85)
+    ]
+    ten = msgspec.structs.replace(aggregated(1), window=Sliding(10 * SECOND, 10 * SECOND))
+    run = Changing(tmp_path, [ten], 2)
+    for rows in epochs[:30]:
+        run.epoch([rows[:5], rows[5:]])
+    sliding = {"window": Sliding(25 * SECOND, 5 * SECOND, SECOND), "delay_us": 4 * SECOND}
+    distinct = (Aggregate("count_distinct", Column("k", "string"), None, "bigint"),)
+    asked = {
+        "sliding": (sliding, ALWAYS), "late": (sliding, 38 * SECOND),
+        "key": ({"keys": (Column("k", "string"),)}, ALWAYS), "events": ({"aggregates": distinct}, ALWAYS),
+    }  # fmt: skip
+    for name, (fields, back) in asked.items():
+        change = accept.add(run.between(), msgspec.structs.replace(ten, name=name, **fields), backfill_us=back)
+        price = price_of(run.between(), change, run.pond.setting)
+        assert price.cost == COMPLETE_AT_ONCE
+        assert price.complete_from_us == (None if back == ALWAYS else 41 * SECOND)
+        run.change(change)
+    run.restart()
+    sections = run.pond.manifest.sections.values()
+    assert {one.group for one in sections if one.kind == "backfill"} == {f"{name}@0" for name in asked}
+    for rows in epochs[30:]:
+        run.epoch([rows])
+        assert not [one for one in run.pond.manifest.sections.values() if one.kind == "backfill"]
+    assert run.check(epochs, "backfilled") > 30
+    assert not run.pond.spec.left.recalled
+    groups = {one.group for one in run.pond.manifest.sections.values() if one.kind == "segment"}
+    assert groups <= {group.id for group in run.pond.plan.groups}
 
 
 def test_events_that_are_retained_make_any_window_whole(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ SPEND = """
     FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 5 SECONDS GROUP BY k, window(ts, '20 seconds', '10 seconds')
 """
 BIG = SPEND.replace("GROUP BY", "WHERE v > 50 GROUP BY")
+LATER = SPEND.replace("sum(v)", "median(w)").replace("5 SECONDS", "15 SECONDS")
 SHORT_LIVED = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
@@ -44,13 +45,14 @@ class Script:
     def __init__(self, base: Path) -> None:
         self.pond: Pond | None = None
         self.asked = 0
-        sink = {name: Sink("json", str(base / "out" / name)) for name in ("big", "wide")}
+        sink = {name: Sink("json", str(base / "out" / name)) for name in ("big", "wide", "later")}
         self._steps = [
             (0, lambda pond: pond.add("big", BIG, sink=sink["big"])),
             (1, lambda pond: pond.add("wide", SPEND.replace("sum(v)", "sum(w)"), sink=sink["wide"])),
             (2, lambda pond: pond.alter("big", BIG.replace("50", "20"))),
             (2, lambda pond: pond.scale(3)),
             (3, lambda pond: pond.pause("wide")),
+            (3, lambda pond: pond.add("later", LATER, sink=sink["later"], backfill=True)),
             (4, lambda pond: pond.resume("wide")),
             (4, lambda pond: pond.scale(1)),
             (5, lambda pond: pond.drop("spend")),

@@ -17,12 +17,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from millpond import Pond
-from millpond.errors import OffsetGapError, SourceError
+from millpond.errors import GoneError, OffsetGapError, SourceError
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
 from millpond.runtime import pace
 from millpond.runtime.connections import VARIABLE
 from millpond.runtime.dead_letters import records_between
+from millpond.spark import backfill
+from millpond.spark.driver import Epoch
 from millpond.testing.kafka_server import KafkaServer
 
 TABLE = """
@@ -250,3 +252,28 @@ def test_a_driver_that_is_killed_loses_and_repeats_nothing(
     rows = [(row["k"], int(datetime.fromisoformat(row["w"]["start"].replace("Z", "+00:00")).timestamp()), row["n"],
              row["total"]) for row in lines]  # fmt: skip
     assert sorted(rows) == windows(accepted(given))
+
+
+def test_a_query_that_comes_later_is_backfilled_from_the_offsets_that_were_read(
+    spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, read = events(3, 600), []
+    kafka_server.produce(topic, records(given))
+    kafka_server.produce(topic, [(0, b"b", b"no JSON")])
+    monkeypatch.setattr(backfill, "PORTION_RECORDS", 150)
+
+    def add(epoch: Epoch) -> None:
+        read.append(epoch.record)
+        if len(read) == 5:
+            pond.add("later", QUERY, backfill=True)
+
+    with Pond(spark, tmp_path / "pond", on_epoch=add) as pond:
+        load(pond, topic, ", maxOffsetsPerTrigger 70", "TBLPROPERTIES ('malformed' = 'drop')")
+        pond.run(drain=True)
+        assert not pond.refused
+        assert rows_of(pond, "later") == rows_of(pond) == windows(accepted(given))
+        assert pond.price_of("add", "again", QUERY, backfill=True).source.records == 601
+        kafka_server.delete_before(topic, 1, 50)
+        with pytest.raises(GoneError, match="has not all that was read"):
+            pond.add("again", QUERY, backfill=True)
+        assert {query.name for query in pond.queries} == {"q", "later"}

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from typing import Any, NamedTuple
 
 import msgspec
 
+from millpond.control.adding import Adding, Asking, Backfill, backfill_from, named
 from millpond.control.moving import Moving, routed
-from millpond.control.schemas import check_files
 from millpond.control.wiring import Followers, Truth
 from millpond.errors import ChangeRefused, MillpondError, QueryTypeError
 from millpond.log.manifest import Manifest
 from millpond.log.records import EpochRecord, decode
-from millpond.model.budget import budget_of
 from millpond.model.changes import Move
 from millpond.model.endpoints import FOREACH, IN_PROCESS, Sink
 from millpond.model.expressions import plain_of
@@ -36,7 +32,7 @@ from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, Prom
 from millpond.reconfigure.compared import Difference
 from millpond.reconfigure.desk import Make
 from millpond.reconfigure.lifecycle import check_move, current, query_of
-from millpond.reconfigure.price import ROWS_MOVE, Price, price_of
+from millpond.reconfigure.price import ROWS_MOVE, Price
 from millpond.reconfigure.relocate import move
 from millpond.reconfigure.rescale import owned_by, scale
 from millpond.runtime.costs import Cost, costs
@@ -49,19 +45,7 @@ from millpond.spark.read import read
 from millpond.spark.session import Frame, Session
 
 
-class Asking(NamedTuple):
-    """How a query is asked, besides what: see `Pond.add`."""
-
-    sink: Sink
-    serve: bool = False
-    late: Sink | None = None
-    mode: Mode = Mode()
-    repeats: Repeats = Repeats()
-    budget: str | None = None
-    incomplete: bool = False
-
-
-class Changing:
+class Changing(Adding):
     """The changes of a pond: each is checked at once, recorded between two epochs, and in force in the next one.
 
     A call returns when its change is in the log, so it takes as long as the epoch at hand; in `on_epoch`, which is a
@@ -111,7 +95,7 @@ class Changing:
             del self._queries[name]
             self._front.forget(name)
             return
-        self._ask(lambda pond: accept.drop(pond, name, self._bases(pond.spec, name), _who(who)))
+        self._ask(lambda pond: accept.drop(pond, name, self._bases(pond.spec, name), named(who)))
 
     def pause(self, name: str, *, who: str | None = None) -> None:
         """Keep rows of a query that would leave from leaving, for ever, until `resume`; its state is kept.
@@ -119,7 +103,7 @@ class Changing:
         Raises:
             ChangeRefused: there is none, it is paused, its rows may change or others read them.
         """
-        self._ask(lambda pond: accept.pause(pond, name, _who(who)))
+        self._ask(lambda pond: accept.pause(pond, name, named(who)))
 
     def resume(self, name: str, *, who: str | None = None) -> None:
         """Let rows of a paused query leave again; the first windows are as whole as any.
@@ -127,7 +111,7 @@ class Changing:
         Raises:
             ChangeRefused: it is not paused.
         """
-        self._ask(lambda pond: accept.resume(pond, name, _who(who)))
+        self._ask(lambda pond: accept.resume(pond, name, named(who)))
 
     def alter(
         self, name: str, query: str | Frame, *, deduplicate: Sequence[str] = (), deduplicate_within: str | None = None,
@@ -142,7 +126,7 @@ class Changing:
             QueryError: the version is wrong, or no version of this query can be told so; nothing was changed.
         """
         made = self._version(name, query, Repeats(tuple(deduplicate), deduplicate_within))
-        streams, who = self._streams_of(made), _who(who)
+        streams, who = self._streams_of(made), named(who)
         self._ask(lambda pond: accept.alter(pond, made, streams, who))
         return made
 
@@ -153,7 +137,7 @@ class Changing:
             QueryError: as `alter`; nothing was changed.
         """
         made = self._version(name, query)
-        streams, who = self._streams_of(made), _who(who)
+        streams, who = self._streams_of(made), named(who)
         self._ask(lambda pond: accept.shadow(pond, made, streams, who))
         return made
 
@@ -163,7 +147,7 @@ class Changing:
         Raises:
             ChangeRefused: it has no shadow.
         """
-        self._ask(lambda pond: accept.promote(pond, name, _who(who)))
+        self._ask(lambda pond: accept.promote(pond, name, named(who)))
 
     def rollback(self, name: str, *, who: str | None = None) -> None:
         """Return to the version before `promote`, whose state was kept: they change places again.
@@ -179,7 +163,7 @@ class Changing:
         Raises:
             ChangeRefused: it has none.
         """
-        self._ask(lambda pond: accept.discard(pond, name, _who(who)))
+        self._ask(lambda pond: accept.discard(pond, name, named(who)))
 
     def diff(self, name: str) -> Difference:
         """What a query and its shadow told otherwise, of windows that both answer, since the pond was opened.
@@ -219,7 +203,7 @@ class Changing:
             known = self._front.parameters.get(name)
             self._front.parameters[name] = constant_of(name, value, None if known is None else known.type)
             return
-        self._ask(lambda pond: accept.param(pond, name, value, _who(who)))
+        self._ask(lambda pond: accept.param(pond, name, value, named(who)))
 
     def scale(self, instances: int, *, who: str | None = None, why: str = "asked") -> None:
         """Give the pond another number of instances, from the next epoch on; state moves with as few buckets as balance
@@ -228,7 +212,7 @@ class Changing:
         Raises:
             ChangeRefused: it has as many already, or more than it has buckets.
         """
-        self._ask(self._scaling(instances, _who(who), why))
+        self._ask(self._scaling(instances, named(who), why))
 
     def assign(self, owners: Owners, instances: int, why: str, *, who: str | None = None) -> None:
         """Give each bucket the owner that is told, one of so many instances, from the next epoch on.
@@ -236,7 +220,7 @@ class Changing:
         Raises:
             ChangeRefused: buckets or instances do not fit the pond.
         """
-        self._ask(lambda pond: owned_by(pond, owners, instances, _who(who), why))
+        self._ask(lambda pond: owned_by(pond, owners, instances, named(who), why))
 
     def price_of_scale(self, instances: int) -> Price:
         """What `scale` would cost if it were called now; nothing is changed.
@@ -263,7 +247,7 @@ class Changing:
         """
         self.open()
         assert self._driver is not None and self._spec is not None and self._moving is not None
-        driver, who = self._driver, _who(who)
+        driver, who = self._driver, named(who)
         if driver.in_epoch:
             raise ChangeRefused("Rows cannot be moved from within an epoch.", "Ask in another thread.")
         to, buckets = _place(to), self._moving.buckets(what, self._spec)
@@ -291,7 +275,7 @@ class Changing:
         Raises:
             ChangeRefused: there is no such parameter, query or column, or no window that tells which rows are newest.
         """
-        self._ask(lambda pond: accept.feed(pond, name, query, column, _who(who)))
+        self._ask(lambda pond: accept.feed(pond, name, query, column, named(who)))
 
     def params(self) -> dict[str, Constant | None]:
         """The live parameters in force, by name."""
@@ -304,18 +288,21 @@ class Changing:
     def price_of(
         self, kind: str, name: str, query: str | Frame | None = None, *, emit: str = "final",
         correct_for: str | None = None, deduplicate: Sequence[str] = (), deduplicate_within: str | None = None,
-        incomplete: bool = False,
+        incomplete: bool = False, backfill: Backfill = False,
     ) -> Price:  # fmt: skip
         """What a change would cost if it were made now; nothing is changed. `kind` is the name of a method here.
 
         Raises:
             QueryError: it would be refused.
+            GoneError: the source has not all of what a backfill needs any more.
         """
         if query is None:
             return self._priced(lambda pond: _simple(kind)(pond, name))
         mode, repeats = Mode(emit, correct_for), Repeats(tuple(deduplicate), deduplicate_within)
         made = self._version(name, query, repeats, mode)
         made = with_complete(made) if incomplete else made
+        if kind == "add":
+            return self._price_of_add(made, backfill_from(backfill))
         streams = self._streams_of(made)
         return self._priced(lambda pond: _with_query(kind)(pond, made, streams))
 
@@ -339,74 +326,9 @@ class Changing:
         counts = record.counts if isinstance(record, EpochRecord) else {}
         return with_versions(spec, costs(driver.setting.plan, manifest, counts))
 
-    def _add(self, name: str, query: str | Frame, asking: Asking, who: str | None) -> AnyQuery:
-        """Add a query to a pond that is open."""
-        assert self._spec is not None and self._followers is not None
-        check_move(self._spec, name, "add")
-        with self._analysing:
-            made = self._analysed(name, query, asking)
-        try:
-            check_files(self._front.readings([made]))
-            self._followers.joining.check(made, self._followers.store is not None, self._told_apart(made))
-            streams, who = self._streams_of(made), _who(who)
-            self._ask(lambda pond: accept.add(pond, made, streams, who))
-        except BaseException:
-            with self._analysing:
-                if name not in self._queries:
-                    self._front.forget(name)
-            raise
-        return made
-
-    def _analysed(self, name: str, query: str | Frame, asking: Asking) -> AnyQuery:
-        how: dict[str, Any] = asking._asdict()
-        budget, incomplete = how.pop("budget"), how.pop("incomplete")
-        made: AnyQuery
-        if isinstance(query, str):
-            made = self._front.query_from_sql(name, query, **how)
-        else:
-            made = self._front.query_from_dataframe(name, query, **how)
-        try:
-            made = with_complete(made) if incomplete else made
-            limits = msgspec.UNSET if budget is None else budget_of(budget)
-        except MillpondError:
-            self._front.forget(name)
-            raise
-        made = msgspec.structs.replace(made, budget=limits)
-        self._front.remember(made)
-        return made
-
-    def _streams_of(self, query: AnyQuery) -> tuple[Stream, ...]:
-        return tuple(self._front.streams[name] for name in query.streams)
-
-    def _told_apart(self, query: AnyQuery) -> tuple[Stream, ...]:
-        """The streams that a query reads, also as parts of others: their sources may tell apart what does not parse."""
-        return (*self._streams_of(query), *self._front.bases(query))
-
     def _bases(self, spec: PondSpec, name: str) -> tuple[Stream, ...]:
         """The sources that are to be read on when a query goes that reads them as parts of others."""
         return self._front.bases(query_of(spec, name))
-
-    def _ask(self, make: Make) -> None:
-        """Check a change by what is in force now, and have it recorded."""
-        self._priced(make)
-        assert self._driver is not None
-        done = self._driver.ask(make)
-        if self._driver.in_epoch:
-            done.add_done_callback(self._heard)
-        else:
-            done.result()
-
-    def _heard(self, done: Future[int]) -> None:
-        error = done.exception()
-        if isinstance(error, MillpondError):
-            self.refused.append(error)
-
-    def _priced(self, make: Make) -> Price:
-        self.open()
-        assert self._spec is not None and self._driver is not None
-        # as this driver knows it: nothing is read, and it is checked again when it is recorded
-        pond = Between(self._spec, self._driver.manifest)
-        return price_of(pond, make(pond), self._driver.setting)
 
     def _changed(self, n: int, change: Change, spec: PondSpec) -> None:
         """A change is in the log: the next epoch answers so."""
@@ -469,7 +391,7 @@ def _simple(kind: str) -> Callable[[Between, str], Change]:
 
 def _with_query(kind: str) -> Callable[[Between, AnyQuery, Sequence[Stream]], Change]:
     made: dict[str, Callable[[Between, AnyQuery, Sequence[Stream]], Change]] = {
-        "add": accept.add, "alter": accept.alter, "shadow": accept.shadow
+        "alter": accept.alter, "shadow": accept.shadow
     }  # fmt: skip
     if kind not in made:
         raise ChangeRefused(f"{kind!r} is no change that needs a query.", f"Use one of {', '.join(made)}.")
@@ -482,15 +404,3 @@ def _place(to: str) -> str:
     if kind == "lmdb" and path:
         return f"lmdb:{os.path.abspath(path)}"
     return OWN if to == "own" else to
-
-
-def _who(who: str | None) -> str:
-    """Whoever asks: as told, or the user of this process."""
-    if who is not None:
-        return who
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a process without a user's name
-        return ""
-
-

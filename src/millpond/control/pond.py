@@ -13,10 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from millpond.control.adding import Asking, Backfill, backfill_from
 from millpond.control.agreed import agreed, born_with, claimed
+from millpond.control.backfilling import clear_staged
 from millpond.control.carriage import Carriage, carriage
 from millpond.control.causes import Why, explain_why
-from millpond.control.changing import Asking, Changing
+from millpond.control.changing import Changing
 from millpond.control.compiling import compiled_of, write_compiled
 from millpond.control.declaring import Declaring
 from millpond.control.inputs import empty_inputs
@@ -106,6 +108,7 @@ class Pond(Changing, Declaring):
         self._carriage: Carriage | None = None
         self._spec: PondSpec | None = None
         self._moving: Moving | None = None
+        self._backfills = {}
         self._analysing = threading.RLock()
         self.refused = []
 
@@ -113,7 +116,7 @@ class Pond(Changing, Declaring):
         self, name: str, query: str | Frame, *, sink: Sink = _MEMORY, serve: bool = False, late: Sink | None = None,
         emit: str = "final", correct_for: str | None = None, deduplicate: Sequence[str] = (),
         deduplicate_within: str | None = None, budget: str | None = None, incomplete: bool = False,
-        who: str | None = None,
+        backfill: Backfill = False, who: str | None = None,
     ) -> AnyQuery:  # fmt: skip
         """Add a query, also while the pond runs: Spark SQL, or a Structured Streaming DataFrame that is not started.
 
@@ -125,17 +128,22 @@ class Pond(Changing, Declaring):
         An event that is equal in the columns `deduplicate` to one at most `deduplicate_within` before it is left out.
         Of a pond that has begun it answers every window that starts after what was read, or that what is kept makes
         whole; with `incomplete` also those that are open now, of what comes from now on, and `_complete` says which
-        rows are of whole windows. One that costs more than `budget` (`state 100 MB, keys 1000000, time 50 ms`: bytes of
-        state, keys, the workers' time for an epoch) is quarantined. `who` (default: this process's user) stands in the
-        history.
+        rows are of whole windows. With `backfill` what was read before is read again from the source, and all windows
+        are told that would have been told had the query been there, also those that have closed: all (True), or those
+        that start at a time (ISO 8601 or a datetime, UTC without a zone) or later; the call returns when that is in the
+        log. A query that costs more than `budget` (`state 100 MB, keys 1000000, time 50 ms`: bytes of state, keys, the
+        workers' time for an epoch) is quarantined. `who` (default: this process's user) stands in the history.
 
         Raises:
             QueryError: the query is wrong, refused or not supported; nothing was added.
+            GoneError: the source has not all of what a backfill needs any more; nothing was added.
         """
         mode, repeats = Mode(emit, correct_for), Repeats(tuple(deduplicate), deduplicate_within)
-        asking = Asking(sink, serve, late, mode, repeats, budget, incomplete)
+        asking = Asking(sink, serve, late, mode, repeats, budget, incomplete, backfill_from(backfill))
         if self._driver is not None:
             return self._add(name, query, asking, who)
+        if asking.backfill_us is not None and (self.path / IDENTITY).is_file():
+            raise QueryTypeError(f"{name} can be backfilled when the pond is open.", "Call `pond.open()` first.")
         if name in self._queries:
             raise QueryTypeError(f"The query name {name!r} is used twice.", "Give each query its own name.")
         made = self._queries[name] = self._analysed(name, query, asking)
@@ -259,6 +267,7 @@ class Pond(Changing, Declaring):
         except BaseException:
             followers.close()
             raise
+        clear_staged(self.path)
         followers.runner.start()
         followers.runner.notify(head)
         self._truth, self._driver, self._followers, self._spec = truth, driver, followers, spec
@@ -406,6 +415,8 @@ class Pond(Changing, Declaring):
             found.append(FollowerStatus("shuffle", self.manifest().n, 0, note=self._driver.direct_note))
         if self._moving is not None and self._moving.note is not None:
             found.append(FollowerStatus("move", self.manifest().n, 0, note=self._moving.note))
+        for one in [*self._backfills.values()]:
+            found.append(FollowerStatus("backfill", self.manifest().n, 0, note=one.note))
         return found
 
     def close(self) -> None:

@@ -159,6 +159,7 @@ class _Draft:
             self._fields["sections"].pop(old, None)
         for query in () if isinstance(record.lifted, msgspec.UnsetType) else record.lifted:
             self._fields["quarantined"].pop(query, None)
+        self._add_sections(record.n, () if isinstance(record.receipts, msgspec.UnsetType) else record.receipts)
 
     def _add_epoch(self, record: EpochRecord) -> None:
         fields = self._fields
@@ -181,14 +182,18 @@ class _Draft:
         if record.fed:
             before = {} if isinstance(fields["fed"], msgspec.UnsetType) else fields["fed"]
             fields["fed"] = before | {name: Fed(record.n, value) for name, value in record.fed.items()}
-        for receipt in record.receipts:
-            for ordinal, section in enumerate(receipt.sections):
-                live = _located(record.n, receipt, ordinal, section)
-                fields["sections"][live.id] = live
-                for old in section.supersedes:
-                    fields["sections"].pop(old, None)
+        self._add_sections(record.n, record.receipts)
         for old in record.retired:
             fields["sections"].pop(old, None)
+
+    def _add_sections(self, n: int, receipts: Iterable[Receipt]) -> None:
+        sections = self._fields["sections"]
+        for receipt in receipts:
+            for ordinal, section in enumerate(receipt.sections):
+                live = _located(n, receipt, ordinal, section)
+                sections[live.id] = live
+                for old in section.supersedes:
+                    sections.pop(old, None)
 
 
 def _located(n: int, receipt: Receipt, ordinal: int, section: Section) -> LiveSection:

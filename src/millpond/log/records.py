@@ -29,7 +29,7 @@ _LENGTH = struct.Struct("<I")
 _HEADER_START = len(MAGIC) + _LENGTH.size
 _CHECKSUM_BYTES = 32
 
-SectionKind = Literal["segment", "keys", "left", "events", "tallies", "rows", "late", "dead"]
+SectionKind = Literal["segment", "keys", "left", "events", "tallies", "rows", "late", "dead", "backfill"]
 
 STATE: tuple[SectionKind, ...] = ("keys", "left", "segment", "events", "tallies")
 """The kinds of sections that state is made of; rows stay where they were written."""
@@ -94,8 +94,8 @@ class ClaimRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="claim", kw
 class ChangeRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="change", kw_only=True):
     """A change of what is asked, in force for every epoch after it; `change` is opaque JSON.
 
-    `retired`: sections that are not live from here on; `lifted`: queries whose quarantine ends. Both are left out where
-    there are none.
+    `retired`: sections that are not live from here on; `lifted`: queries whose quarantine ends; `receipts`: what was
+    made for the change beforehand. All are left out where there are none.
     """
 
     n: int
@@ -105,6 +105,7 @@ class ChangeRecord(msgspec.Struct, frozen=True, tag_field="kind", tag="change", 
     change: str
     retired: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     lifted: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    receipts: tuple[Receipt, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class EpochRecord(

@@ -60,8 +60,14 @@ class Feeding(msgspec.Struct, frozen=True):
     n: int
 
 
+ALWAYS = -(1 << 63)
+"""The time that windows start after which are answered from the beginning of the pond."""
+
+
 class Recalled(msgspec.Struct, frozen=True):
-    """Retained events from `from_us` on are read again by the epoch after record `n`; -1: none are."""
+    """Events from `from_us` on, retained or brought by a backfill, are read again by the epoch after record `n`; -1:
+    none are.
+    """
 
     n: int
     from_us: int

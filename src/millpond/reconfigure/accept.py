@@ -12,7 +12,7 @@ import msgspec
 
 from millpond.errors import ChangeRefused
 from millpond.log.manifest import Manifest
-from millpond.model.changed import Asked
+from millpond.model.changed import ALWAYS, Asked
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
@@ -39,7 +39,7 @@ from millpond.reconfigure.changes import (
     SetParameter,
     Shadow,
 )
-from millpond.reconfigure.coverage import incomplete_for, recall_for
+from millpond.reconfigure.coverage import check_backfilled, incomplete_for, recall_for
 from millpond.reconfigure.lifecycle import check_feeds, check_move, query_of
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.tasks import Watermark
@@ -56,12 +56,14 @@ class Pond(NamedTuple):
 
 def add(
     pond: Pond, query: AnyQuery, streams: Sequence[Stream] = (), who: str = "",
-    told_by: Mapping[str, Collection[str]] | None = None,
+    told_by: Mapping[str, Collection[str]] | None = None, backfill_us: int | None = None,
 ) -> Add:  # fmt: skip
-    """A query more; `streams`: all that it reads that may be new; `told_by`: see `beginnings.beginning`.
+    """A query more; `streams`: all that it reads that may be new; `told_by`: see `beginnings.beginning`. `backfill_us`:
+    windows that start there or later, all from `ALWAYS` on, are made of events that are read again.
 
     Raises:
         ChangeRefused: its name is taken, or it cannot be said from when on it would be whole.
+        UnsupportedQuery: it cannot be made of events that are read again.
     """
     check_move(pond.spec, query.name, "add")
     if _ABOVE in query.name:
@@ -71,6 +73,12 @@ def add(
     plan = plan_of(pond.spec)
     since = beginning(pond.spec, plan, pond.manifest, query, fresh, told_by)
     check_event_times((*pond.spec.asked, query), pond.spec.left.times)
+    if backfill_us is not None:
+        check_backfilled(query)
+        assert isinstance(query, Query)
+        first = backfill_us if backfill_us == ALWAYS else _first_start(pond.spec, query, backfill_us)
+        if isinstance(since, int) and first < (since := _first_start(pond.spec, query, since)):
+            return Add(Asked.of(query), fresh, since, who, backfill_us=first)
     if isinstance(query, Query) and isinstance(since, int):
         recall = recall_for(plan, query, since, pond.manifest)
         partial = incomplete_for(query, since if recall is None else recall, pond.manifest)

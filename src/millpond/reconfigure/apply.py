@@ -10,7 +10,7 @@ import msgspec
 
 from millpond.log.manifest import Manifest
 from millpond.log.protocol import Run
-from millpond.log.records import STATE, ChangeRecord
+from millpond.log.records import STATE, ChangeRecord, Receipt
 from millpond.model.selection import Selection
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import Owners
@@ -77,8 +77,13 @@ def arranged(setting: Setting, spec: PondSpec) -> Setting:
     )  # fmt: skip
 
 
-def change_record(spec: PondSpec, change: Change, run: Run, writer: str, at_us: int) -> ChangeRecord:
-    """The record of a change to the pond `spec`: whatever no query in force is answered from any more goes with it."""
+def change_record(
+    spec: PondSpec, change: Change, run: Run, writer: str, at_us: int, receipts: tuple[Receipt, ...] = ()
+) -> ChangeRecord:  # fmt: skip
+    """The record of a change to the pond `spec`: whatever no query in force is answered from any more goes with it.
+
+    `receipts`: what was made for it beforehand.
+    """
     change = msgspec.structs.replace(change, before=spec.left.last)
     if isinstance(change, Add | Alter | Drop | End | Shadow | Discard | Halt):
         change = _in_form(spec, change)
@@ -92,6 +97,7 @@ def change_record(spec: PondSpec, change: Change, run: Run, writer: str, at_us: 
         change=change_text(change),
         retired=orphaned(after, run.manifest) or msgspec.UNSET,
         lifted=tuple(lifted) or msgspec.UNSET,
+        receipts=receipts or msgspec.UNSET,
     )
 
 

@@ -11,7 +11,7 @@ from millpond.errors import CorruptError
 from millpond.log.manifest import Manifest
 from millpond.log.port import Log
 from millpond.log.records import ChangeRecord, decode
-from millpond.model.changed import Asked, Changed, Feeding, Leaving, Recalled, Scaled
+from millpond.model.changed import ALWAYS, Asked, Changed, Feeding, Leaving, Recalled, Scaled
 from millpond.model.changes import Move, Scale
 from millpond.model.endpoints import Sink
 from millpond.model.join import Join
@@ -110,13 +110,16 @@ def _added(spec: PondSpec, left: Changed, n: int, change: Add) -> PondSpec:
     apart = (*left.apart, change.name) if change.apart else left.apart
     query, recall = change.asked.query, change.recall_us if isinstance(change.recall_us, int) else None
     from_us = change.incomplete_us if isinstance(change.incomplete_us, int) else recall
+    from_us = change.backfill_us if isinstance(change.backfill_us, int) else from_us
     if from_us is not None and isinstance(query, Query) and isinstance(change.since_us, int):
         early = version_name(change.name, 0)
-        asked.append(_leaving_off(early_version(query, recall), early))
-        since[early] = from_us
+        told = query if isinstance(change.backfill_us, int) else early_version(query, recall)
+        asked.append(_leaving_off(told, early))
+        since |= {} if from_us == ALWAYS else {early: from_us}
+        begins = from_us if isinstance(change.backfill_us, int) else recall
         left = _with(
             left, until_us=left.until_us | {early: change.since_us}, replaced=left.replaced | {early: change.name},
-            recalled=left.recalled | {early: Recalled(-1, from_us) if recall is None else Recalled(n, recall)},
+            recalled=left.recalled | {early: Recalled(-1, from_us) if begins is None else Recalled(n, begins)},
         )  # fmt: skip
     return _asking(spec, _with(left, leaving=leaving, apart=apart), (*spec.asked, *asked), streams, since)
 

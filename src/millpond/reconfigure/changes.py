@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from millpond.errors import CorruptError
-from millpond.model.changed import Asked
+from millpond.model.changed import ALWAYS, Asked
 from millpond.model.changes import Move, Scale, kind_of
 from millpond.model.expressions import Literal
 from millpond.model.stream import Stream
@@ -38,7 +38,8 @@ class Add(_Asking, frozen=True, tag_field="kind", tag="add", omit_defaults=True)
     """A query more. `streams`: those it reads that the pond did not have; `since_us`: its first window starts there or
     later (UNSET: nothing that it reads has been read before). `recall_us`: windows that start there or later, but
     before `since_us`, are answered by a version of its own that begins with the events that its stream retained.
-    `incomplete_us`: so are those that start there or later, and say that they are not complete.
+    `incomplete_us`: so are those that start there or later, and say that they are not complete. `backfill_us`: so are
+    those that start there or later (`ALWAYS`: all), also if they have closed; the record names the events.
     """
 
     streams: tuple[Stream, ...] = ()
@@ -49,10 +50,13 @@ class Add(_Asking, frozen=True, tag_field="kind", tag="add", omit_defaults=True)
     apart: bool = False
     recall_us: int | msgspec.UnsetType = msgspec.UNSET
     incomplete_us: int | msgspec.UnsetType = msgspec.UNSET
+    backfill_us: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def whole_us(self) -> int | msgspec.UnsetType:
-        """The earliest start of a window that is answered, and whole."""
+        """The earliest start of a window that is answered, and whole; UNSET: all are."""
+        if isinstance(self.backfill_us, int):
+            return msgspec.UNSET if self.backfill_us == ALWAYS else self.backfill_us
         return self.since_us if isinstance(self.recall_us, msgspec.UnsetType) else self.recall_us
 
 

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from millpond.errors import UnsupportedQuery
 from millpond.log.manifest import Manifest
 from millpond.model.expressions import parameters_of
 from millpond.model.query import Query
-from millpond.model.selection import expressions_of
+from millpond.model.selection import AnyQuery, expressions_of
 from millpond.model.windows import RUNNING, Sliding
 from millpond.plan.build import build_plan, logged_of, needed_columns, needed_foreign
 from millpond.plan.complete import tells_complete
@@ -105,18 +106,38 @@ def recalled_from(plan: Plan, query: Query, manifest: Manifest, mark: Watermark)
     what only Spark evaluates is not retained.
     """
     kept, newest = plan.retained_of(query.stream), mark.max_time_us
-    sliced = isinstance(query.window, Sliding) and query.window != RUNNING
-    if kept is None or newest is None or not sliced or query.changing or query.deduplicated is not None:
+    if kept is None or newest is None or not _made_later(query):
         return None
     alone = build_plan([query])
-    judged = [part for part in expressions_of(query) if parameters_of(part)]
-    if judged or kept.event_time != query.event_time or needed_foreign(alone, query.stream):
+    if kept.event_time != query.event_time or needed_foreign(alone, query.stream):
         return None
     needed = {*needed_columns(alone, query.stream)}
     if not needed <= {column.name for column in kept.columns}:
         return None
     lacking = (one for one in retained_sections(manifest, kept) if not needed <= {*columns_in(one)})
     return max([newest - kept.kept_us, *(last for one in lacking if isinstance(last := one.info["last"], int))])
+
+
+def _made_later(query: AnyQuery) -> bool:
+    """Whether windows that began before a query came can be made of events of before, and be told from others."""
+    if not isinstance(query, Query) or not isinstance(query.window, Sliding) or query.window == RUNNING:
+        return False
+    judged = any(parameters_of(part) for part in expressions_of(query))
+    return not judged and not query.changing and query.deduplicated is None
+
+
+def check_backfilled(query: AnyQuery) -> None:
+    """Refuse a query that cannot be made of events that are read again.
+
+    Raises:
+        UnsupportedQuery: its windows are of no fixed size, its rows may change, or parameters had other values then.
+    """
+    if not _made_later(query):
+        raise UnsupportedQuery(
+            f"{query.name} cannot be backfilled: that takes a tumbling or sliding window whose rows leave once, and no "
+            "parameter in WHERE and arguments.",
+            "Leave the backfill out, or begin a new pond, which reads from the beginning.",
+        )
 
 
 def recall_for(plan: Plan, query: Query, since_us: int, manifest: Manifest) -> int | None:

@@ -15,19 +15,30 @@ from typing import NamedTuple
 from millpond.errors import MillpondError, TruthError
 from millpond.log.manifest import Manifest
 from millpond.log.protocol import Run
-from millpond.log.records import ChangeRecord
+from millpond.log.records import ChangeRecord, Receipt
 from millpond.model.spec import PondSpec, from_json
 from millpond.reconfigure.accept import Pond, ends
 from millpond.reconfigure.apply import change_record
 from millpond.reconfigure.catalog import applied
 from millpond.reconfigure.changes import Change, change_of
 
+
+class Prepared(NamedTuple):
+    """A change for which something was made beforehand; `brought` puts it where record n's belongs, and tells of it."""
+
+    change: Change
+    brought: Callable[[int], tuple[Receipt, ...]]
+
+
 Make = Callable[[Pond], Change]
 """Makes the change that is asked, by what is in force then, or raises why not."""
 
+Prepare = Callable[[Pond], Prepared]
+"""The same, for a change that needs something made."""
+
 
 class _Asked(NamedTuple):
-    make: Make
+    make: Make | Prepare
     done: Future[int]
 
 
@@ -42,7 +53,7 @@ class Desk:
         self._claimed, self._known = "", 0
         self._spec: PondSpec | None = None
 
-    def ask(self, make: Make) -> tuple[Future[int], bool]:
+    def ask(self, make: Make | Prepare) -> tuple[Future[int], bool]:
         """Leave a change here; its result will be its record. Also whether epochs run, so that somebody will come."""
         asked = _Asked(make, Future())
         with self._gate:
@@ -99,8 +110,9 @@ class Desk:
         while (asked := self._next()) is not None:
             try:
                 spec = self.spec(run.manifest)
-                change = asked.make(Pond(spec, run.manifest))
-                self.spec(commit(change_record(spec, change, run, writer, now_us)))
+                made = asked.make(Pond(spec, run.manifest))
+                change, receipts = (made.change, made.brought(run.n)) if isinstance(made, Prepared) else (made, ())
+                self.spec(commit(change_record(spec, change, run, writer, now_us, receipts)))
             except TruthError as error:
                 asked.done.set_exception(error)
                 raise

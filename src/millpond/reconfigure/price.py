@@ -32,13 +32,21 @@ ROWS_MOVE = "rows are copied"
 """Epochs do not change; served rows are copied to another store meanwhile."""
 
 
+class Reread(NamedTuple):
+    """What a backfill reads of a source: bytes of files, or records."""
+
+    bytes: int = 0
+    records: int = 0
+
+
 class Price(NamedTuple):
     """What a change costs.
 
     `cost`: one of the classes above. `complete_from_us`: the earliest start of a window that is answered, and whole;
     None: whatever is open. `rereads`: the read is restarted on its checkpoint, between two epochs. `freed`: bytes of
     state that go with it. `moved`: what other instances get. `effective_n`: the first epoch that is answered so, if no
-    record comes before the change's. `recalled`: bytes of retained events that its first epoch reads again.
+    record comes before the change's. `recalled`: bytes of retained events that its first epoch reads again. `source`:
+    what a backfill reads again of the source, before the change is recorded.
     """
 
     cost: str
@@ -48,6 +56,7 @@ class Price(NamedTuple):
     moved: Moved = Moved()
     effective_n: int = 0
     recalled: int = 0
+    source: Reread = Reread()
 
 
 def price_of(pond: Pond, change: Change, setting: Setting) -> Price:
@@ -62,12 +71,14 @@ def price_of(pond: Pond, change: Change, setting: Setting) -> Price:
     since = change.whole_us if isinstance(change, Add) else None
     since = change.since_us if isinstance(change, Alter | Shadow) else since
     if not isinstance(since, int):
-        return Price(AT_ONCE, None, rereads, freed, effective_n=effective_n)
+        backfilled = isinstance(change, Add) and isinstance(change.backfill_us, int)
+        return Price(COMPLETE_AT_ONCE if backfilled else AT_ONCE, None, rereads, freed, effective_n=effective_n)
     assert isinstance(change, Add | Alter | Shadow)
     marks = watermarks(pond.manifest)
     seen = [marks.get(stream, Watermark()).max_time_us for stream in change.asked.query.streams]
     newest = max((time for time in seen if time is not None), default=None)
     covered = newest is not None and since <= newest
     cost = COMPLETE_AT_ONCE if covered else COMPLETE_LATER
-    recalled = recalled_bytes(after.plan, after.recalled, pond.manifest)
+    again = isinstance(change, Add) and isinstance(change.backfill_us, int)
+    recalled = 0 if again else recalled_bytes(after.plan, after.recalled, pond.manifest)
     return Price(cost, since, rereads, freed, effective_n=effective_n, recalled=recalled)

@@ -36,7 +36,7 @@ from millpond.runtime.lateness import ANY_PARTITION, advanced
 from millpond.runtime.layout import ReadLayout
 from millpond.runtime.moved import dealt_logs, moving
 from millpond.runtime.packet import SourceFates
-from millpond.runtime.recalled import recalled_events
+from millpond.runtime.recalled import backfilled_groups, recalled_events
 from millpond.runtime.retained import kept_from
 from millpond.runtime.taken_over import stays
 from millpond.runtime.tallies import tallies_needed_from
@@ -259,6 +259,7 @@ def fold_task(
         now.instances,
         lies.instances,
         setting.fed,
+        backfilled_groups(setting.plan, setting.recalled, run.manifest),
     )
 
 
@@ -450,9 +451,9 @@ def retired(
     plan: Plan, manifest: Manifest, after: Mapping[str, Watermark], followed: int,
     remade: Mapping[int, Collection[str]] | None = None, again: bool = False,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Sections that nobody needs any more: segments whose slices no open window holds, rows everybody has, and state
-    of instances that was `remade`, these groups of it, as other buckets became theirs, or was dealt `again` to another
-    number of them.
+    """Sections that nobody needs any more: segments whose slices no open window holds, rows everybody has, what a
+    backfill brought, which this epoch has recalled, and state of instances that was `remade`, these groups of it, as
+    other buckets became theirs, or was dealt `again` to another number of them.
 
     Rows of served queries stay, so that a lost view can be made again; their late rows go.
     """
@@ -468,7 +469,7 @@ def retired(
     gone = []
     for section in manifest.sections.values():
         by_bucket = section.group in remade.get(section.instance, ())
-        if (by_bucket or section.group in anew) and section.kind in STATE:
+        if section.kind == "backfill" or ((by_bucket or section.group in anew) and section.kind in STATE):
             gone.append(section.id)
         elif section.kind in ("segment", "events", "tallies"):
             horizon, last = horizons.get((section.kind, section.group)), section.info.get("last")

@@ -96,7 +96,8 @@ def fold(
     for group in task.plan.groups:
         group_began = lap_us()
         folding = _GroupFold(task, instance, group, files, delta, counts, reasons)
-        folding.run(came.parts.get(group.id, []), *marks.get(group.stream, (Watermark(), Watermark())))
+        before, after = marks.get(group.stream, (Watermark(), Watermark()))
+        folding.run(came.parts.get(group.id, []), Watermark() if group.id in task.backfilled else before, after)
         counts[f"{GROUP_US}:{group.id}"] = counts.get(f"{GROUP_US}:{group.id}", 0) + lap_us() - group_began
     if task.plan.joins.plans:
         fold_joins(task, instance, came.parts, marks, files, delta, counts, reasons, FAN_IN)
@@ -345,10 +346,8 @@ class _GroupFold:
         self._delta.add("keys", self._group.id, data, len(named), info, tuple(replaced))
         here = self._keys.here(named)
         if here is not None and not here.all():  # cells still name them
-            left = np.flatnonzero(~here)
-            self._delta.add(
-                "left", self._group.id, slots_section(left), len(left), {"generation": state.generation + 1}
-            )
+            left, info = np.flatnonzero(~here), {"generation": state.generation + 1}
+            self._delta.add("left", self._group.id, slots_section(left), len(left), info)
         return True
 
     def _close(self, held: Held, fresh: Cells, before: Watermark, after: Watermark) -> None:

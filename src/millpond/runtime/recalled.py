@@ -1,4 +1,5 @@
-"""Retained events read again: the first epoch of a query that came later makes its state of them, as of any events.
+"""Events of before, retained or read again: the first epoch of a query that came later makes its state of them, as of
+any events.
 
 The query has a group of its own for it. The epoch after the change's record reads what was retained before, and its own
 events as every epoch does; so each event is taken by one of the two. Nothing but the group is told of what is recalled:
@@ -12,9 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from millpond.log.manifest import Manifest
+from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.port import numbered_name
-from millpond.plan.plan import GroupPlan, KeptEvents, Plan
+from millpond.plan.plan import GroupPlan, Plan
+from millpond.runtime.backfill import columns_of_section
 from millpond.runtime.chained import gather_chained
 from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.gather import CHUNK_ROWS, group_parts
@@ -32,14 +34,19 @@ def recalled_events(
     plan: Plan, recalled: Iterable[tuple[str, int, int]], manifest: Manifest
 ) -> tuple[RecalledEvents, ...]:
     """What the epoch after `manifest` recalls; `recalled`: versions, each with the record of its change, and the time
-    from which on it takes retained events.
+    from which on it takes events.
     """
     wanted: dict[tuple[str, int], list[str]] = {}
+    parts = []
     for name, n, since in recalled:
         if n > manifest.epoch_n:
             group, _ = plan.of_query(name)
-            wanted.setdefault((group.stream, since), []).append(group.id)
-    parts = []
+            brought = _brought(manifest, name)
+            for one in brought:
+                columns = columns_of_section(one.info["columns"])
+                parts.append(RecalledEvents(group.stream, (group.id,), since, (_place(one),), columns))
+            if not brought:
+                wanted.setdefault((group.stream, since), []).append(group.id)
     for (stream, from_us), groups in sorted(wanted.items()):
         kept = plan.retained_of(stream)
         if kept is None:
@@ -48,12 +55,28 @@ def recalled_events(
         for one in retained_sections(manifest, kept):
             last = one.info["last"]
             if isinstance(last, int) and last > from_us:
-                file = one.file if one.file is not None else f"log/{numbered_name(one.n)}"
-                place = SectionPlace(one.id, file, one.file is None, one.offset, one.size, one.rows)
-                by_writer.setdefault(one.instance, []).append(place)
-        names = tuple(sorted(groups))
-        parts += [RecalledEvents(stream, names, from_us, tuple(by_writer[i])) for i in sorted(by_writer)]
+                by_writer.setdefault(one.instance, []).append(_place(one))
+        names, columns = tuple(sorted(groups)), tuple(ReadColumn(one.name, 0, one.type) for one in kept.columns)
+        parts += [RecalledEvents(stream, names, from_us, tuple(by_writer[i]), columns) for i in sorted(by_writer)]
     return tuple(parts)
+
+
+def _brought(manifest: Manifest, version: str) -> list[LiveSection]:
+    """What was read again for a version."""
+    return [one for one in manifest.sections.values() if one.kind == "backfill" and one.group == version]
+
+
+def _place(section: LiveSection) -> SectionPlace:
+    file = section.file if section.file is not None else f"log/{numbered_name(section.n)}"
+    return SectionPlace(section.id, file, section.file is None, section.offset, section.size, section.rows)
+
+
+def backfilled_groups(
+    plan: Plan, recalled: Iterable[tuple[str, int, int]], manifest: Manifest
+) -> frozenset[str]:  # fmt: skip
+    """The groups that the epoch after `manifest` begins with events read again, if they begin with any."""
+    begun = (name for name, n, _ in recalled if n > manifest.epoch_n and _brought(manifest, name))
+    return frozenset(plan.of_query(name)[0].id for name in begun)
 
 
 def recalled_bytes(plan: Plan, recalled: Iterable[tuple[str, int, int]], manifest: Manifest) -> int:
@@ -81,15 +104,12 @@ def gather_stored(task: GatherTask, part: int, files: Files) -> Iterator[tuple[i
 def _gather_recalled(
     task: GatherTask, part: int, recalled: RecalledEvents, files: Files
 ) -> Iterator[tuple[int, bytes]]:
-    kept = task.plan.retained_of(recalled.stream)
     groups = [group for group in task.plan.groups if group.id in recalled.groups]
-    if kept is None:
-        return
     files.fetch(place.file for place in recalled.places)
     for sequence, batch in enumerate(_chunks(recalled, files)):
         parts: list[list[GroupPart]] = [[] for _ in range(task.instances)]
         for group in groups:
-            _add_group(task, kept, group, batch, parts)
+            _add_group(task, recalled, group, batch, parts)
         counts = {group.queries[0].query.name: {"recalled": batch.num_rows} for group in groups}
         for instance in range(task.instances):
             told = counts if instance == 0 else {}
@@ -114,15 +134,15 @@ def _joined(held: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _add_group(
-    task: GatherTask, kept: KeptEvents, group: GroupPlan, batch: pa.RecordBatch, parts: list[list[GroupPart]]
+    task: GatherTask, recalled: RecalledEvents, group: GroupPlan, batch: pa.RecordBatch, parts: list[list[GroupPart]]
 ) -> None:
     here = {name: place for place, name in enumerate(batch.schema.names)}
     columns = tuple(
-        ReadColumn(one.name, here[column_name(one.name)], one.type)
-        for one in kept.columns
+        one._replace(position=here[column_name(one.name)])
+        for one in recalled.columns
         if column_name(one.name) in here
     )
-    evaluator = Evaluator(StreamColumns(StreamLayout(kept.stream, columns), batch), batch.num_rows, task.parameters)
+    evaluator = Evaluator(StreamColumns(StreamLayout(recalled.stream, columns), batch), batch.num_rows, task.parameters)
     times = np.asarray(batch.column(TIME))
     timed = np.ones(batch.num_rows, bool)
     late = late_classes(times, Judged(timed, np.asarray(batch.column(BASE)), {}), None, group.delays_us)

@@ -34,7 +34,8 @@ BASE = "base"
 MOST_ROWS = 1 << 20
 """Sections are merged into none with more events: a merge takes so long at most."""
 
-_ALWAYS_LATE = np.iinfo(np.int64).max
+ALWAYS_LATE = np.iinfo(np.int64).max
+"""The base of an event that came after a drain."""
 
 
 def column_name(name: str) -> str:
@@ -51,7 +52,7 @@ def kept_rows(
     places, count = pa.array(rows), table.num_rows
     base = np.broadcast_to(judged.base_us, (count,))[rows]
     if floor_us is not None:
-        base = np.where(times_us[rows] <= floor_us, _ALWAYS_LATE, base)
+        base = np.where(times_us[rows] <= floor_us, ALWAYS_LATE, base)
     where = {column.name: column.position for column in layout.columns}
     columns = {BASE: pa.array(base)}
     for column in kept.columns:

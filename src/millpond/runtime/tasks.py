@@ -10,7 +10,7 @@ from millpond.plan.feeds import Fed
 from millpond.plan.join import SideLog
 from millpond.plan.late import LateAsk
 from millpond.plan.plan import GroupPlan, KeptEvents, Plan
-from millpond.runtime.layout import ReadLayout
+from millpond.runtime.layout import ReadColumn, ReadLayout
 
 WHOLE_POND = "*"
 """Where counts stand that are of no one query: `events` and `bytes_read` (Arrow), `bytes_moved` (packets),
@@ -111,12 +111,15 @@ class ChainedRows(msgspec.Struct, frozen=True):
 
 
 class RecalledEvents(msgspec.Struct, frozen=True):
-    """Events from `from_us` on that one instance retained of `stream`, to be taken by some `groups` that are new."""
+    """Events from `from_us` on that one instance retained of `stream`, or that a backfill has read again, to be taken
+    by some `groups` that are new; `columns`: those that may be in the sections, by name, wherever they stand.
+    """
 
     stream: str
     groups: tuple[str, ...]
     from_us: int
     places: tuple[SectionPlace, ...]
+    columns: tuple[ReadColumn, ...]
 
 
 class GroupState(msgspec.Struct, frozen=True):
@@ -156,7 +159,8 @@ class FoldTask(msgspec.Struct, frozen=True):
     `owners[bucket]` is the bucket's instance; `map` numbers them, see `placement.moves`. `sources`: for an instance
     that owns other buckets than in the epoch before, the instances whose state holds them. `replaced`: for versions
     that were replaced, the query whose rows theirs are. `instances`: how many there are now, and `before` in the epoch
-    before. `fed`: parameters that rows of this epoch give values to.
+    before. `fed`: parameters that rows of this epoch give values to. `backfilled`: groups that begin with events from
+    before, so that they tell windows that have closed since.
     """
 
     pond: str
@@ -178,6 +182,7 @@ class FoldTask(msgspec.Struct, frozen=True):
     instances: int = 1
     before: int = 1
     fed: tuple[Fed, ...] = ()
+    backfilled: frozenset[str] = frozenset()
 
     @property
     def buckets(self) -> int:

@@ -14,6 +14,7 @@ from millpond.control.wiring import IDENTITY, Truth
 from millpond.errors import ForeignPondError
 from millpond.log.manifest import Manifest, fold_all, load
 from millpond.log.records import Entry, decode
+from millpond.model.changed import ALWAYS
 from millpond.model.changes import Move, Scale
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import plain_of
@@ -161,7 +162,9 @@ def _query(spec: PondSpec, manifest: Manifest, query: AnyQuery, counts: dict[str
 def _whole_from(spec: PondSpec, name: str) -> int | None:
     """The earliest start of a window that is answered, and whole; None: all are."""
     recalled = spec.left.recalled.get(version_name(name, 0))
-    return spec.since.get(name) if recalled is None or recalled.n < 0 else recalled.from_us
+    if recalled is None or recalled.n < 0:
+        return spec.since.get(name)
+    return None if recalled.from_us == ALWAYS else recalled.from_us
 
 
 def _sink(sink: Sink) -> str:

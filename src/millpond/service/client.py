@@ -138,7 +138,7 @@ class Client:
         self, name: str, text: str, *, sink: str | None = None, serve: bool = False,
         late: str | None = None, emit: str = "final", correct_for: str | None = None,
         deduplicate: Sequence[str] = (), deduplicate_within: str | None = None, connection: str | None = None,
-        budget: str | None = None, incomplete: bool = False,
+        budget: str | None = None, incomplete: bool = False, backfill: bool | str = False,
         dry_run: bool = False,
     ) -> Changed | Priced:  # fmt: skip
         """Add a query; returns when it is in the log. `dry_run`: only say what it would cost."""
@@ -148,12 +148,13 @@ class Client:
             "connection": connection,
             "budget": budget,
             "incomplete": incomplete,
+            "backfill": backfill,
         }  # fmt: skip
         try:
             asked = msgspec.convert(told, Asked)
         except msgspec.ValidationError as error:
             raise RequestError(f"A query cannot be asked so: {error}.", "See `Pond.add`.") from error
-        return self._change("POST", "queries", dry_run, asked)
+        return self._change("POST", "queries", dry_run, asked, patient=bool(backfill))
 
     def alter(
         self, name: str, text: str, *, deduplicate: Sequence[str] = (), deduplicate_within: str | None = None,

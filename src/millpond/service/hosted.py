@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from millpond.control.pond import Pond
 from millpond.control.reader import key_columns, served_query
@@ -148,7 +148,7 @@ class Hosted:
                 asked.name, asked.text, sink=sink, serve=asked.serve, late=late, emit=asked.emit,
                 correct_for=asked.correct_for, deduplicate=asked.deduplicate,
                 deduplicate_within=asked.deduplicate_within, budget=asked.budget, incomplete=asked.incomplete,
-                who=who,
+                backfill=asked.backfill, who=who,
             )  # fmt: skip
             if self._catalog.now() is None:
                 self._begin(pond, asked.name)
@@ -233,11 +233,14 @@ class Hosted:
         if asked is None:
             found = pond.price_of(kind, name)
         else:
-            emit, correct_for = (asked.emit, asked.correct_for) if isinstance(asked, Asked) else ("final", None)
+            added: dict[str, Any] = {}
+            if isinstance(asked, Asked):
+                fields = ("emit", "correct_for", "incomplete", "backfill")
+                added = {field: getattr(asked, field) for field in fields}
             found = pond.price_of(
-                kind, name, asked.text, emit=emit, correct_for=correct_for, deduplicate=asked.deduplicate,
-                deduplicate_within=asked.deduplicate_within, incomplete=isinstance(asked, Asked) and asked.incomplete,
-            )  # fmt: skip
+                kind, name, asked.text, deduplicate=asked.deduplicate, deduplicate_within=asked.deduplicate_within,
+                **added,
+            )
         return _priced(found)
 
     def _recorded(self, kind: str, name: str) -> Changed:
@@ -252,7 +255,7 @@ def _priced(found: Price) -> Priced:
     moved, effective = found.moved, found.effective_n or None
     return Priced(
         found.cost, found.complete_from_us, found.rereads, found.freed, moved.buckets, moved.bytes, effective,
-        found.recalled,
+        found.recalled, found.source.bytes, found.source.records,
     )  # fmt: skip
 
 

@@ -175,6 +175,10 @@ def _changes(app: typer.Typer) -> None:
             typer.Option("--budget", metavar="LIMITS", help="'state 100 MB, keys 1000000, time 50 ms': at most."),
         ] = None,
         incomplete: Annotated[bool, typer.Option("--incomplete", help="Tell open windows too; see _complete.")] = False,
+        backfill: Annotated[
+            Optional[str],  # noqa: UP045
+            typer.Option("--backfill", metavar="all|TIME", help="Read the source again: all, or from a time on."),
+        ] = None,
         dry_run: DryRun = False,
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False,
     ) -> None:  # fmt: skip
@@ -184,7 +188,8 @@ def _changes(app: typer.Typer) -> None:
                 asked.add(
                     name, _select(text), sink=sink, serve=serve, late=late, emit=emit,
                     correct_for=correct_for, deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
-                    connection=connection, budget=budget, incomplete=incomplete, dry_run=dry_run,
+                    connection=connection, budget=budget, incomplete=incomplete,
+                    backfill=backfill or False, dry_run=dry_run,
                 ),
                 as_json,
             )  # fmt: skip
@@ -448,6 +453,8 @@ def _tell(done: Changed | Priced, as_json: bool) -> None:
         moved = f", {done.moved_buckets:,} buckets with about {done.moved_bytes:,} bytes" if done.moved_buckets else ""
         since = f", in force from record {done.effective} on" if done.moved_buckets else ""
         read = f", {done.recalled_bytes:,} bytes of retained events are read again" if done.recalled_bytes else ""
+        read += f", {done.reread_bytes:,} bytes of the source are read again" if done.reread_bytes else ""
+        read += f", {done.reread_records:,} records of the source are read again" if done.reread_records else ""
         typer.echo(f"{done.cost}{whole}{again}{freed}{moved}{since}{read}")
     else:
         where = "" if done.record is None else f" at record {done.record}"

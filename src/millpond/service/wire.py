@@ -31,6 +31,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     connection: str | None = None
     budget: str | None = None
     incomplete: bool = False
+    backfill: bool | str = False
 
 
 class Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -81,7 +82,9 @@ class Changed(msgspec.Struct, frozen=True, tag_field="answer", tag="changed"):
 
 
 class Priced(msgspec.Struct, frozen=True, tag_field="answer", tag="priced"):
-    """What a change would cost: see `reconfigure.price.Price`. `effective`: the first record that is answered so."""
+    """What a change would cost: see `reconfigure.price.Price`. `effective`: the first record that is answered so;
+    `reread_bytes`, `reread_records`: what a backfill reads of files, or of Kafka.
+    """
 
     cost: str
     complete_from_us: int | None = None
@@ -91,6 +94,8 @@ class Priced(msgspec.Struct, frozen=True, tag_field="answer", tag="priced"):
     moved_bytes: int = 0
     effective: int | None = None
     recalled_bytes: int = 0
+    reread_bytes: int = 0
+    reread_records: int = 0
 
 
 class ColumnShown(msgspec.Struct, frozen=True):

@@ -42,7 +42,7 @@ from millpond.reconfigure import accept
 from millpond.reconfigure.apply import arranged, clear_tables, is_read
 from millpond.reconfigure.budgets import Budgets
 from millpond.reconfigure.changes import Change
-from millpond.reconfigure.desk import Desk, Make
+from millpond.reconfigure.desk import Desk, Make, Prepare
 from millpond.runtime.carried import Carrier
 from millpond.runtime.dead_letters import Breaker, records_between
 from millpond.runtime.epoch import (
@@ -229,7 +229,7 @@ class Driver:
         with self._gate:
             return self._stopping and not self._busy
 
-    def ask(self, make: Make) -> Future[int]:
+    def ask(self, make: Make | Prepare) -> Future[int]:
         """Have a change recorded between two epochs, or at once where none run; its result is its record."""
         done, running = self._desk.ask(make)
         if not running:
@@ -270,6 +270,11 @@ class Driver:
     def direct_note(self) -> str | None:
         """How many epochs went without the shuffle, for people; None: no topic is said to be partitioned by a key."""
         return self._direct.note
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where Spark keeps what it has read."""
+        return self._checkpoint
 
     @property
     def in_epoch(self) -> bool:

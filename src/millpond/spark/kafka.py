@@ -6,7 +6,8 @@ parsed into the declared columns by Spark; a record that does not parse is told 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -164,16 +165,38 @@ def kafka_frame(spark: SparkSession, stream: Stream, name: str | None, limit: in
     provide(spark, connector())
     options = dict(stream.source.options)
     reader = spark.readStream.format(KAFKA) if name is None else spark.readStream.name(name).format(KAFKA)
-    for option, value in connection(options.get("connection")).of_java().items():
-        reader = reader.option(f"kafka.{option}", value)
-    # what a transaction has not committed never happened
-    reader = reader.option("kafka.isolation.level", "read_committed")
+    reader = reader.options(**_client(options))
     for option in (*_TOPICS, *READER):
         if option in options:
             reader = reader.option(option, options[option])
     if limit is not None:
         reader = reader.option(_MOST, limit)
     return _parsed(reader.load(), stream, options)
+
+
+def kafka_batch(
+    spark: SparkSession, stream: Stream, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
+) -> DataFrame:  # fmt: skip
+    """The same of the records from `start` to before `end`: topic -> partition -> offset; where one has no start it
+    begins with 0. Whatever is not there any more fails the read.
+
+    Raises:
+        SetupError: as `kafka_frame`.
+    """
+    assert stream.source is not None
+    provide(spark, connector())
+    options = dict(stream.source.options)
+    begins = {topic: {one: start.get(topic, {}).get(one, 0) for one in of} for topic, of in end.items()}
+    reader = spark.read.format(KAFKA).options(**_client(options)).option("failOnDataLoss", "true")
+    reader = reader.option("assign", json.dumps({topic: [int(one) for one in of] for topic, of in end.items()}))
+    reader = reader.option("startingOffsets", json.dumps(begins)).option("endingOffsets", json.dumps(end))
+    return _parsed(reader.load(), stream, options)
+
+
+def _client(options: Mapping[str, str]) -> dict[str, str]:
+    made = {f"kafka.{option}": value for option, value in connection(options.get("connection")).of_java().items()}
+    # what a transaction has not committed never happened
+    return made | {"kafka.isolation.level": "read_committed"}
 
 
 def _parsed(records: DataFrame, stream: Stream, options: dict[str, str]) -> DataFrame:

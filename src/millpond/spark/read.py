@@ -29,6 +29,10 @@ from millpond.spark.provided import provide
 
 _DEAD = "dead"
 _OWN_SCHEMA = ("rate", "rate-micro-batch")
+_OF_STREAMS = frozenset(
+    ("path", "cleansource", "sourcearchivedir", "latestfirst", "maxfileage", "maxfilespertrigger", "maxbytespertrigger")
+)
+"""Options of files that a batch does not have, in lower case; `path` is told apart."""
 
 AVRO = "avro"
 """The format of files that a jar of Spark's reads, which it does not bring along."""
@@ -89,7 +93,7 @@ def load(
     if named:
         reader = reader.name(stream.name)
     if source.format not in _OWN_SCHEMA:
-        reader = reader.schema(", ".join(f"{quoted(field.name)} {field.type}" for field in stream.columns))
+        reader = reader.schema(_schema(stream))
     try:
         return reader.load()
     except PySparkException as error:
@@ -97,6 +101,24 @@ def load(
         raise SourceError(
             f"The stream {stream.name} cannot be read: {reason}", "Check its path and options."
         ) from error
+
+
+def file_batch(spark: SparkSession, stream: Stream, files: Sequence[str]) -> DataFrame:
+    """Some files of a stream as a batch, with its options, as a streaming query reads them.
+
+    Raises:
+        SetupError: what it takes to read them is not there.
+    """
+    source = stream.source
+    assert source is not None
+    if source.format == AVRO:
+        provide(spark, avro())
+    options = {name: value for name, value in source.options if name.lower() not in _OF_STREAMS}
+    base = next((value for name, value in source.options if name.lower() == "path"), "")
+    if base and not {*base} & {*"{}[]*?\\"}:  # columns in names of folders
+        options["basePath"] = base
+    reader = spark.read.format(source.format).options(**options).option("__globPaths__", "false")
+    return reader.schema(_schema(stream)).load([*files])
 
 
 def register(spark: SparkSession, stream: Stream, watermark: Watermark | None = None) -> DataFrame:
@@ -114,9 +136,11 @@ def register(spark: SparkSession, stream: Stream, watermark: Watermark | None = 
 
 
 def read(
-    spark: SparkSession, wanted: Sequence[Wanted], *, tick: bool = True, limits: Mapping[str, int] | None = None
-) -> tuple[DataFrame, ReadLayout]:
-    """One streaming frame over all streams and, with `tick`, one row a second; columns as in `ReadLayout`.
+    spark: SparkSession, wanted: Sequence[Wanted], *, tick: bool = True, limits: Mapping[str, int] | None = None,
+    given: Mapping[str, DataFrame] | None = None,
+) -> tuple[DataFrame, ReadLayout]:  # fmt: skip
+    """One streaming frame over all streams and, with `tick`, one row a second; columns as in `ReadLayout`. Streams that
+    are `given` are not loaded.
 
     `spark` is a session for reading alone: see `session.reading_session`. Each source is read once: a stream that
     is wanted in several forms, itself or as part of derived ones, has its rows copied after the read.
@@ -139,8 +163,9 @@ def read(
         ):  # fmt: skip
             bases[base.name] = base
             copies.setdefault(base.name, []).append(_Copy(index, want, branch))
-    most = limits or {}
-    parts = [_Base(spark, bases[name], of, most.get(name)).frame(layouts) for name, of in copies.items()]
+    most, known = limits or {}, given or {}
+    every = (_Base(spark, bases[name], of, most.get(name), known.get(name)) for name, of in copies.items())
+    parts = [base.frame(layouts) for base in every]
     told = [(base.name, *policy_of(base.on_malformed)) for base in bases.values() if tells_malformed(base)]
     if tick:
         rate = spark.readStream.name(TICK_STREAM).format("rate").option("rowsPerSecond", 1).option("numPartitions", 1)
@@ -183,10 +208,12 @@ class _Copy(NamedTuple):
 class _Base:
     """One source, and all forms in which it is wanted."""
 
-    def __init__(self, spark: SparkSession, base: Stream, copies: list[_Copy], limit: int | None) -> None:
+    def __init__(
+        self, spark: SparkSession, base: Stream, copies: list[_Copy], limit: int | None, given: DataFrame | None
+    ) -> None:
         self._catalyst = Catalyst(spark)
         self._copies = copies
-        self._frame = load(spark, base, limit=limit)
+        self._frame = load(spark, base, limit=limit) if given is None else given
         sides = [side for copy in copies if copy.branch is not None for side in copy.branch.sides]
         if tells_malformed(base) and any(isinstance(side, Function) for side in sides):
             self._frame = _without_dead(self._frame, base)
@@ -347,6 +374,10 @@ def _padded(frame: DataFrame, names: list[str], kinds: dict[str, DataType]) -> D
     own = set(frame.columns)
     columns = [F.col(name) if name in own else F.lit(None).cast(kinds[name]).alias(name) for name in names]
     return frame.select("stream", *columns)
+
+
+def _schema(stream: Stream) -> str:
+    return ", ".join(f"{quoted(field.name)} {field.type}" for field in stream.columns)
 
 
 def quoted(name: str) -> str:

@@ -5,7 +5,7 @@ Streams are handed in as Arrow batches per source partition; one call is one epo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TypeVar
@@ -18,7 +18,7 @@ from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log, Lost, Won
 from millpond.log.protocol import AlreadyTrue, Run, Steps, Writer, perform
-from millpond.log.records import Offsets
+from millpond.log.records import Offsets, Receipt
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, to_json
 from millpond.model.stream import Stream
@@ -141,10 +141,13 @@ class LocalPond:
         """What is in force."""
         return self._desk.spec(self._writer.manifest)
 
-    def change(self, change: Change) -> int:
-        """Put a change in force; returns its record. It was checked before, see `reconfigure.accept`."""
+    def change(self, change: Change, brought: Callable[[int], tuple[Receipt, ...]] = lambda _n: ()) -> int:
+        """Put a change in force; returns its record. It was checked before, see `reconfigure.accept`; `brought`: what
+        was made for it, see `desk.Prepared`.
+        """
         run = self._perform(self._writer.drain())
-        self._perform(self._writer.commit(change_record(self.spec, change, run, self._writer.token, 0)))
+        record = change_record(self.spec, change, run, self._writer.token, 0, brought(run.n))
+        self._perform(self._writer.commit(record))
         self._arrange(self.spec)
         return run.n
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from millpond.model.changed import ALWAYS
 from millpond.model.expressions import Column, Literal, bound, is_list, listed, literal
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
@@ -31,7 +32,8 @@ Plain: TypeAlias = Query | Selection
 class _Version:
     """A version of a query, in force in epochs first … last - 1 for windows that start in [since, until); what it told
     before epoch `handed` stays told, whatever `until` says. `unseen`: of the epochs before its first it takes only
-    events at `recall_us` or later, if any.
+    events at `recall_us` or later, if any. `backfilled`: what it would have told before its first epoch, it tells
+    in that one.
     """
 
     query: Plain
@@ -42,6 +44,7 @@ class _Version:
     handed: int = 0
     unseen: bool = False
     recall_us: int | None = None
+    backfilled: bool = False
     paused: set[int] = field(default_factory=set)
 
 
@@ -81,6 +84,11 @@ class NaiveChanges:
                 assert isinstance(query, Query)
                 early = _Version(early_version(query, recall), self._epoch, change.incomplete_us)
                 early.until_us, early.unseen, early.recall_us = start, True, recall
+                versions.append(early)
+            if isinstance(change.backfill_us, int) and isinstance(change.since_us, int):
+                first, start = None if change.backfill_us == ALWAYS else change.backfill_us, change.since_us
+                early = self._version(change, first)
+                early.until_us, early.backfilled = start, True
                 versions.append(early)
             versions.append(self._version(change, start))
         elif isinstance(change, Drop):
@@ -223,12 +231,15 @@ def _rows_of(
         seen = replace(query, output=(*query.output, Named(_AT, Column("window", WINDOW))))
         marks = oracle.watermarks(query, epochs)
         taken = [_seen_by(version, epoch, batch) for epoch, batch in enumerate(epochs)]
+        if version.backfilled:  # rows from before are told by the values of its first epoch
+            parameters = [parameters[max(i, min(version.first, len(parameters) - 1))] for i in range(len(parameters))]
         if parameters_in(query):
             every = _answered(seen, taken, parameters, marks)
         else:
             every = oracle.answer_by_epoch(seen, taken, drained=drained, marks=marks)
     found: list[list[tuple[Result, int]]] = [[] for _ in every]
-    for epoch, rows in enumerate(every):
+    for told, rows in enumerate(every):
+        epoch = max(told, version.first) if version.backfilled else told
         if epoch < version.first or epoch in version.paused or (version.last is not None and epoch >= version.last):
             continue
         for row in rows:

@@ -1,0 +1,233 @@
+"""How a query is added to a pond that runs: analysed, priced, asked for; what a backfill needs is read before."""
+
+from __future__ import annotations
+
+import getpass
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from millpond.control.backfilling import Backfilling, again
+from millpond.control.carriage import Carriage
+from millpond.control.schemas import check_files
+from millpond.control.wiring import Followers, Truth
+from millpond.errors import MillpondError, QueryTypeError, UnsupportedQuery
+from millpond.model.budget import budget_of
+from millpond.model.changed import ALWAYS
+from millpond.model.endpoints import Sink
+from millpond.model.selection import AnyQuery
+from millpond.model.spec import PondSpec
+from millpond.model.stream import Stream
+from millpond.plan.complete import with_complete
+from millpond.reconfigure import accept
+from millpond.reconfigure.accept import Pond as Between
+from millpond.reconfigure.changes import Add
+from millpond.reconfigure.desk import Make, Prepare
+from millpond.reconfigure.lifecycle import check_move
+from millpond.reconfigure.price import Price, price_of
+from millpond.runtime.backfill import Past
+from millpond.spark.backfill import SourceAgain
+from millpond.spark.driver import Driver
+from millpond.spark.frontend import FrontEnd
+from millpond.spark.properties import Mode, Repeats
+from millpond.spark.session import Frame, Session
+
+Backfill = bool | str | datetime
+"""From when on events of before are read again: no (False), from the beginning (True, "all"), or from a time on."""
+
+
+class Asking(NamedTuple):
+    """How a query is asked, besides what: see `Pond.add`; `backfill_us` as `accept.add` takes it."""
+
+    sink: Sink
+    serve: bool = False
+    late: Sink | None = None
+    mode: Mode = Mode()
+    repeats: Repeats = Repeats()
+    budget: str | None = None
+    incomplete: bool = False
+    backfill_us: int | None = None
+
+
+class Adding:
+    """The part of `Changing` by which queries come."""
+
+    path: Path
+    refused: list[MillpondError]
+
+    _driver: Driver | None
+    _followers: Followers | None
+    _truth: Truth | None
+    _carriage: Carriage | None
+    _spec: PondSpec | None
+    _front: FrontEnd
+    _reading: Session
+    _queries: dict[str, AnyQuery]
+    _analysing: threading.RLock
+    _backfills: dict[str, Backfilling]
+
+    def _add(self, name: str, query: str | Frame, asking: Asking, who: str | None) -> AnyQuery:
+        """Add a query to a pond that is open."""
+        assert self._spec is not None and self._followers is not None
+        check_move(self._spec, name, "add")
+        with self._analysing:
+            made = self._analysed(name, query, asking)
+        try:
+            check_files(self._front.readings([made]))
+            self._followers.joining.check(made, self._followers.store is not None, self._told_apart(made))
+            streams, by, from_us = self._streams_of(made), named(who), asking.backfill_us
+            if from_us is None:
+                self._ask(lambda pond: accept.add(pond, made, streams, by))
+            else:
+                self._backfilled(made, from_us, lambda pond: accept.add(pond, made, streams, by, backfill_us=from_us))
+        except BaseException:
+            with self._analysing:
+                if name not in self._queries:
+                    self._front.forget(name)
+            raise
+        return made
+
+    def _backfilled(self, query: AnyQuery, from_us: int, make: Callable[[Between], Add]) -> None:
+        """Read what the query begins with, then have the change recorded that names it."""
+        self._priced(make)
+        assert self._driver is not None and self._truth is not None and self._carriage is not None
+        driver, truth = self._driver, self._truth
+        made = make(self._between())
+        if not isinstance(made.backfill_us, int):  # nothing was read before that it may answer
+            self._ask(make)
+            return
+        if self._carriage.carrier is not None:
+            raise UnsupportedQuery(
+                "The files of this pond are carried by a store, and nothing is read again.",
+                "Leave the backfill out, or put the pond where all hosts see it.",
+            )
+        reading = Backfilling(truth.folder, query.name, self._source(query), Past(truth.log, query.streams[0]), from_us,
+                              self._carriage.open_files)  # fmt: skip
+        self._backfills[query.name] = reading
+        try:
+            reading.ahead(lambda: driver.manifest.n, patient=not driver.in_epoch)
+        except BaseException:
+            self._read_again(reading)
+            raise
+        self._await(lambda pond: reading.prepared(make(pond), pond.manifest.n), lambda: self._read_again(reading))
+
+    def _read_again(self, reading: Backfilling) -> None:
+        """A backfill has come to its end."""
+        self._backfills.pop(reading.name, None)
+        reading.clear()
+
+    def _source(self, query: AnyQuery) -> SourceAgain:
+        with self._analysing:
+            wanted = self._front.wanted([query])
+        assert self._driver is not None
+        return again(self._reading, wanted, query, self._driver.checkpoint)
+
+    def _price_of_add(self, query: AnyQuery, from_us: int | None) -> Price:
+        streams = self._streams_of(query)
+        price = self._priced(lambda pond: accept.add(pond, query, streams, backfill_us=from_us))
+        change = accept.add(self._between(), query, streams, backfill_us=from_us)
+        if not isinstance(change.backfill_us, int) or self._truth is None:
+            return price
+        past = Past(self._truth.log, query.streams[0])
+        reading = Backfilling(self._truth.folder, query.name, self._source(query), past, change.backfill_us, None)
+        return price._replace(source=reading.price(self._between().manifest.n))
+
+    def _analysed(self, name: str, query: str | Frame, asking: Asking) -> AnyQuery:
+        how: dict[str, Any] = asking._asdict()
+        budget, incomplete = how.pop("budget"), how.pop("incomplete")
+        del how["backfill_us"]
+        made: AnyQuery
+        if isinstance(query, str):
+            made = self._front.query_from_sql(name, query, **how)
+        else:
+            made = self._front.query_from_dataframe(name, query, **how)
+        try:
+            made = with_complete(made) if incomplete else made
+            limits = msgspec.UNSET if budget is None else budget_of(budget)
+        except MillpondError:
+            self._front.forget(name)
+            raise
+        made = msgspec.structs.replace(made, budget=limits)
+        self._front.remember(made)
+        return made
+
+    def _streams_of(self, query: AnyQuery) -> tuple[Stream, ...]:
+        return tuple(self._front.streams[name] for name in query.streams)
+
+    def _told_apart(self, query: AnyQuery) -> tuple[Stream, ...]:
+        """The streams that a query reads, also as parts of others: their sources may tell apart what does not parse."""
+        return (*self._streams_of(query), *self._front.bases(query))
+
+    def _ask(self, make: Make) -> None:
+        """Check a change by what is in force now, and have it recorded."""
+        self._priced(make)
+        self._await(make)
+
+    def _await(self, make: Make | Prepare, ended: Callable[[], None] = lambda: None) -> None:
+        assert self._driver is not None
+        done = self._driver.ask(make)
+        done.add_done_callback(lambda _done: ended())
+        if self._driver.in_epoch:
+            done.add_done_callback(self._heard)
+        else:
+            done.result()
+
+    def _heard(self, done: Future[int]) -> None:
+        error = done.exception()
+        if isinstance(error, MillpondError):
+            self.refused.append(error)
+
+    def _priced(self, make: Make) -> Price:
+        self.open()
+        assert self._driver is not None
+        pond = self._between()
+        return price_of(pond, make(pond), self._driver.setting)
+
+    def _between(self) -> Between:
+        """The pond as this driver knows it: nothing is read, and a change is checked again when it is recorded."""
+        assert self._spec is not None and self._driver is not None
+        return Between(self._spec, self._driver.manifest)
+
+    def open(self) -> None:
+        """See `Pond.open`."""
+        raise NotImplementedError
+
+
+def named(who: str | None) -> str:
+    """Whoever asks: as told, or the user of this process."""
+    if who is not None:
+        return who
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a process without a user's name
+        return ""
+
+
+def backfill_from(backfill: Backfill) -> int | None:
+    """From when on events are read again, in microseconds since 1970 UTC; None: none are. A time without a zone is UTC.
+
+    Raises:
+        QueryTypeError: it is no time.
+
+    >>> backfill_from(False), backfill_from("1970-01-01 00:00:01"), backfill_from("1970-01-01T01:00:01+01:00")
+    (None, 1000000, 1000000)
+    """
+    if isinstance(backfill, bool):
+        return ALWAYS if backfill else None
+    if isinstance(backfill, str):
+        if backfill == "all":
+            return ALWAYS
+        try:
+            backfill = datetime.fromisoformat(backfill)
+        except ValueError as error:
+            raise QueryTypeError(
+                f"A backfill from {backfill!r} on: this is no time.", "Write `all`, or 2026-11-01T12:00:00 (UTC)."
+            ) from error
+    moment = backfill if backfill.tzinfo is not None else backfill.replace(tzinfo=timezone.utc)
+    since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

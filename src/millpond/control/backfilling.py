@@ -1,0 +1,134 @@
+"""A backfill under way: a source is read again, up to what epochs have read, while they go on; the rest is read when
+the change is recorded, between two of them.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from millpond.errors import PlaceError, of_machine
+from millpond.faults import reached
+from millpond.ids import writer_token
+from millpond.log.records import Receipt
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
+from millpond.reconfigure.catalog import version_name
+from millpond.reconfigure.changes import Add
+from millpond.reconfigure.desk import Prepared
+from millpond.reconfigure.price import Reread
+from millpond.runtime.backfill import STAGED, Past, PastEpoch, Staged, brought
+from millpond.spark.backfill import SourceAgain
+from millpond.spark.read import Wanted
+from millpond.spark.session import Session
+from millpond.spark.tasks import OpenFiles
+
+_SOON_S = 2.0
+"""When what came meanwhile is read so fast, the rest can wait for the moment between two epochs."""
+
+
+def again(spark: Session, wanted: Sequence[Wanted], query: AnyQuery, checkpoint: Path) -> SourceAgain:
+    """The source of a query's stream, to be read again.
+
+    Raises:
+        UnsupportedQuery: it is of a kind that is not.
+    """
+    assert isinstance(query, Query)
+    want = next(one for one in wanted if one.stream.name == query.stream)
+    return SourceAgain(spark, want, query.event_time, checkpoint / "sources")
+
+
+class Backfilling:
+    """What is read again for the query `name`: events of windows that start at `from_us` or later.
+
+    `note` says how far it is.
+    """
+
+    def __init__(
+        self, folder: Path, name: str, source: SourceAgain, past: Past, from_us: int, open_files: OpenFiles | None
+    ) -> None:
+        self._folder, self.name, self._source, self._past, self._from_us = folder, name, source, past, from_us
+        self._open_files = open_files
+        self._token = writer_token()
+        self._staged: list[Staged] = []
+        self._rounds = 0
+
+    @property
+    def note(self) -> str:
+        """How far it is, for people."""
+        return f"{self.name}: {sum(one.rows for one in self._staged):,} events are read again, round {self._rounds}"
+
+    def price(self, n: int) -> Reread:
+        """What is to be read, of all up to record `n`.
+
+        Raises:
+            GoneError: the source has not all of it any more.
+        """
+        return Reread(*self._source.price(self._needed(n)))
+
+    def ahead(self, head: Callable[[], int], *, patient: bool) -> None:
+        """Read what epochs have read up to the record that `head` tells, and while `patient` what they read meanwhile,
+        until little is left.
+
+        Raises:
+            GoneError: the source has not all of it any more. MillpondError: it cannot be read.
+        """
+        before, took = math.inf, self._round(head())
+        while patient and _SOON_S < took < before / 2:  # else it is the reading that takes the time, not how much
+            before, took = took, self._round(head())
+        reached("backfill.staged")
+
+    def _round(self, n: int) -> float:
+        began = time.monotonic()
+        self._upto(n)
+        return time.monotonic() - began
+
+    def prepared(self, change: Add, n: int) -> Prepared:
+        """The change, after record `n`, with all that was read before it.
+
+        Raises:
+            GoneError, MillpondError: as `ahead`.
+        """
+        if not isinstance(change.backfill_us, int):  # others have come meanwhile, with which it is whole without
+            return Prepared(change, lambda _n: ())
+        self._upto(n)
+        return Prepared(change, self._brought)
+
+    def _upto(self, n: int) -> None:
+        epochs = self._needed(n)
+        self._rounds += 1
+        if epochs:
+            assert self._open_files is not None
+            prefix = f"{STAGED}/{self._token}/{self._rounds}"
+            self._staged += self._source.stage(epochs, self._open_files, prefix)
+
+    def _needed(self, n: int) -> list[PastEpoch]:
+        """The epochs not read yet, but for those first ones that saw nothing so late."""
+        epochs = self._past.upto(n)
+        wanted = [max(epoch.newest.values(), default=self._from_us - 1) >= self._from_us for epoch in epochs]
+        return epochs[wanted.index(True) :] if True in wanted else []
+
+    def _brought(self, n: int) -> tuple[Receipt, ...]:
+        try:
+            receipts = brought(self._folder, self._staged, version_name(self.name, 0), self._source.columns, n)
+        except OSError as error:
+            raise of_machine(error) or PlaceError(
+                f"What was read again cannot be put in its place: {error}.", "The pond's folder must be writable."
+            ) from error
+        reached("backfill.brought")
+        return receipts
+
+    def clear(self) -> None:
+        """Remove what no record names."""
+        shutil.rmtree(self._folder / STAGED / self._token, ignore_errors=True)
+        with suppress(OSError):  # others are read again
+            (self._folder / STAGED).rmdir()
+
+
+def clear_staged(folder: Path) -> None:
+    """Remove what backfills of earlier drivers have left: what is not named by a record is never needed."""
+    shutil.rmtree(folder / STAGED, ignore_errors=True)

@@ -1,0 +1,284 @@
+"""Events of a source that epochs have read, read again for a query that begins with them: each is judged by the epoch
+that read it first, as the log says.
+
+What comes of it is kept as retained events are (`runtime.retained`), in files of its own, until the change that names
+them is recorded; the epoch after it recalls them (`runtime.recalled`).
+
+    base    what an event was judged against: the largest time before it in its own source partition, or the watermark
+            base of its stream when its epoch began, whichever is later; of a stream without order the latter
+    timed   whether it counted: a time later than the largest that its epoch told was too far ahead then
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from millpond.arrays import Ints, Mask
+from millpond.errors import CorruptError
+from millpond.log.port import Log
+from millpond.log.records import EpochRecord, Receipt, Section, decode
+from millpond.model.types import FARTHEST_US
+from millpond.runtime.columns import arrow_type
+from millpond.runtime.lateness import ANY_PARTITION
+from millpond.runtime.layout import ReadColumn, StreamLayout
+from millpond.runtime.outbox import rows_stream
+from millpond.runtime.retained import ALWAYS_LATE, BASE, column_name
+from millpond.runtime.stream_columns import StreamColumns
+from millpond.state.event_log import OFFSET, PARTITION, TIME
+from millpond.state.files import Files
+
+STAGED = "backfill"
+"""The folder below a pond's in which files wait for the change that names them; a claim clears it."""
+
+FILE_ROWS = 1 << 20
+"""A file has so many events at most, and about as many where there are enough."""
+
+_LONG_AGO = np.iinfo(np.int64).min
+
+
+class PastEpoch(NamedTuple):
+    """What an epoch read of a stream, and where event time stood.
+
+    `start` and `end`: Spark's offsets as JSON, "" before the first. `base_us`, `floor_us`: the watermark when it began.
+    `before`, `newest`: the largest times before and after it, by source partition.
+    """
+
+    n: int
+    start: str
+    end: str
+    base_us: int | None
+    floor_us: int | None
+    before: dict[str, int]
+    newest: dict[str, int]
+
+
+class Past:
+    """The epochs that have read one stream, in the order of the log; `stream` is its name there."""
+
+    def __init__(self, log: Log, stream: str) -> None:
+        self._log, self._stream = log, stream
+        self._next = 0
+        self._times: dict[str, int] = {}
+        self._floor_us: int | None = None
+
+    def upto(self, n: int) -> list[PastEpoch]:
+        """Those up to record `n` that were not told before.
+
+        Raises:
+            CorruptError: a record is missing or damaged.
+        """
+        found: list[PastEpoch] = []
+        for number in range(self._next, n + 1):
+            data = self._log.read(number)
+            if data is None:
+                raise CorruptError(f"Record {number} is missing in {self._log.where}.", "Restore the pond's folder.")
+            record = decode(data).record
+            if isinstance(record, EpochRecord):
+                found += self._epoch(record)
+        self._next = max(self._next, n + 1)
+        return found
+
+    def _epoch(self, record: EpochRecord) -> Iterator[PastEpoch]:
+        start, end = record.start.get(self._stream, ""), record.end.get(self._stream, "")
+        before, floor = dict(self._times), self._floor_us
+        for partition, time in record.max_time.get(self._stream, {}).items():
+            self._times[partition] = max(time, self._times.get(partition, time))
+        moved = record.watermark_floor.get(self._stream)
+        if moved is not None:
+            self._floor_us = moved if floor is None else max(floor, moved)
+        if start != end:
+            base = before.get(ANY_PARTITION)
+            yield PastEpoch(record.n, start, end, base, floor, before, dict(self._times))
+
+
+class Again(NamedTuple):
+    """Events to be taken, and of which epoch each is: told by its file in `files`, a column; or, in a stream with an
+    order, by its offset, which is below `ends` of its source partition's, one per epoch.
+    """
+
+    layout: StreamLayout
+    event_time: str
+    epochs: tuple[PastEpoch, ...]
+    file: int | None = None
+    files: Mapping[str, int] = {}
+    ends: Mapping[str, Sequence[int]] = {}
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """A file of events that are ready: its name in the pond's folder, and what a receipt tells of it."""
+
+    file: str
+    size: int
+    digest: str
+    rows: int
+    first: int
+    last: int
+
+
+class PastJudge:
+    """Judges events as the epochs did that read them first; carries largest times from chunk to chunk."""
+
+    def __init__(self, epochs: Sequence[PastEpoch]) -> None:
+        self._epochs = epochs
+        self._base = _column(epoch.base_us for epoch in epochs)
+        self._floor = _column(epoch.floor_us for epoch in epochs)
+        self._newest: dict[str, int] = {}
+
+    def judge(
+        self, times_us: Ints, null: Mask, epochs: Ints, order: tuple[pa.Array, Ints] | None
+    ) -> tuple[Mask, Ints]:  # fmt: skip
+        """Which events counted, and what each was judged against; `epochs`: the position of each event's."""
+        timed = ~null & (times_us >= -FARTHEST_US) & (times_us <= FARTHEST_US)
+        if order is None:
+            timed &= times_us <= _column(epoch.newest.get(ANY_PARTITION) for epoch in self._epochs)[epochs]
+            base = self._base[epochs]
+        else:
+            base = np.full(len(times_us), _LONG_AGO)
+            encoded = order[0].dictionary_encode()
+            codes = np.asarray(encoded.indices)
+            for code, name in enumerate(encoded.dictionary.to_pylist()):
+                rows = np.flatnonzero(codes == code)
+                rows = rows[np.argsort(order[1][rows], kind="stable")]
+                timed[rows] &= times_us[rows] <= self._of(name, "newest")[epochs[rows]]
+                base[rows] = self._running(name, np.where(timed[rows], times_us[rows], _LONG_AGO), epochs[rows])
+            base = np.maximum(base, self._base[epochs])
+        return timed, np.where(times_us <= self._floor[epochs], ALWAYS_LATE, base)
+
+    def _of(self, partition: str, when: str) -> Ints:
+        return _column(getattr(epoch, when).get(partition) for epoch in self._epochs)
+
+    def _running(self, name: str, times_us: Ints, epochs: Ints) -> Ints:
+        """The largest time before each event of a partition, in its order."""
+        seen = np.maximum.accumulate(np.concatenate([[self._newest.get(name, _LONG_AGO)], times_us]))
+        self._newest[name] = int(seen[-1])
+        before: Ints = np.maximum(seen[:-1], self._of(name, "before")[epochs])
+        return before
+
+
+def _column(values: Iterable[int | None]) -> Ints:
+    return np.array([_LONG_AGO if value is None else value for value in values], np.int64)
+
+
+def take(again: Again, batches: Iterable[pa.RecordBatch], files: Files, prefix: str) -> Iterator[Staged]:
+    """Leave the events of some batches, laid out as `again` says, in files whose names begin with `prefix`.
+
+    Raises:
+        CorruptError: a batch has events that no epoch has read.
+    """
+    judge, held, rows, number = PastJudge(again.epochs), list[pa.RecordBatch](), 0, 0
+    for table in batches:
+        taken = _taken(again, table, judge)
+        if not taken.num_rows:
+            continue
+        held.append(taken)
+        rows += taken.num_rows
+        if rows >= FILE_ROWS:
+            yield _left(held, files, f"{prefix}-{number}.arrow")
+            held, rows, number = [], 0, number + 1
+    if held:
+        yield _left(held, files, f"{prefix}-{number}.arrow")
+
+
+def _taken(again: Again, table: pa.RecordBatch, judge: PastJudge) -> pa.RecordBatch:
+    # what did not parse is of no stream
+    table = table.filter(pa.array(np.asarray(table.column(0)) == 0))
+    layout = again.layout
+    columns = StreamColumns(layout, table)
+    order = None
+    if layout.partition is not None and layout.offset is not None:
+        order = columns.raw(layout.partition).cast(pa.string()), columns[layout.offset].data
+    times = columns[again.event_time]
+    null = np.broadcast_to(times.null, table.num_rows)
+    timed, base = judge.judge(times.data, null, _epochs_of(again, table, order), order)
+    rows = np.flatnonzero(timed)
+    places = pa.array(rows)
+    made = {TIME: pa.array(times.data[rows]), BASE: pa.array(base[rows])}
+    for column in layout.columns:
+        if column.position != again.file:
+            raw = columns.raw(column.name).take(places)
+            made[column_name(column.name)] = raw if column.foreign else raw.cast(arrow_type(column.type))
+    if order is not None:
+        made[PARTITION], made[OFFSET] = order[0].take(places), pa.array(order[1][rows])
+    return pa.RecordBatch.from_arrays(list(made.values()), list(made))
+
+
+def _epochs_of(again: Again, table: pa.RecordBatch, order: tuple[pa.Array, Ints] | None) -> Ints:
+    """For each event the position of the epoch that read it."""
+    if again.file is None and order is not None:
+        found = np.zeros(table.num_rows, np.int64)
+        encoded = order[0].dictionary_encode()
+        codes = np.asarray(encoded.indices)
+        for code, name in enumerate(encoded.dictionary.to_pylist()):
+            rows = codes == code
+            found[rows] = np.searchsorted(np.array(again.ends[name]), order[1][rows], "right")
+        return found
+    assert again.file is not None
+    encoded = table.column(again.file).dictionary_encode()
+    try:
+        known = [again.files[path_of(name)] for name in encoded.dictionary.to_pylist()]
+    except KeyError as error:
+        raise CorruptError(f"No epoch has read {error.args[0]}.", "Restore Spark's checkpoint.") from error
+    epochs: Ints = np.array(known, np.int64)[np.asarray(encoded.indices)]
+    return epochs
+
+
+def path_of(name: str) -> str:
+    """A file's address in one spelling: Hadoop writes `file:/a` and `file:///a` for one file.
+
+    >>> path_of("file:/a/b"), path_of("file:///a/b"), path_of("s3a://bucket/b")
+    ('file:/a/b', 'file:/a/b', 's3a://bucket/b')
+    """
+    scheme, _, rest = name.partition(":")
+    return f"{scheme}:/{rest.lstrip('/')}" if rest.startswith("///") else name
+
+
+def _left(batches: Sequence[pa.RecordBatch], files: Files, name: str) -> Staged:
+    data = rows_stream(batches)
+    files.write(name, [data])
+    times = np.concatenate([np.asarray(batch.column(TIME)) for batch in batches])
+    digest = hashlib.sha256(data).hexdigest()
+    return Staged(name, len(data), digest, len(times), int(times.min()), int(times.max()) + 1)
+
+
+def brought(
+    folder: Path, staged: Sequence[Staged], version: str, columns: Sequence[ReadColumn], n: int
+) -> tuple[Receipt, ...]:  # fmt: skip
+    """Put files where those of record `n` belong, and tell what it is to say of them; `version` begins with them.
+
+    A record that does not come to be leaves them to pruning.
+    """
+    named = msgspec.json.encode(list(columns)).decode()
+    receipts = []
+    for number, one in enumerate(staged):
+        token = one.file.split("/")[1]
+        name = f"delta/{n:020d}/{number}-{STAGED}-{token}.arrow"
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(folder / one.file, folder / name)
+        info: dict[str, int | str | list[int]] = {"first": one.first, "last": one.last, "columns": named}
+        section = Section("backfill", version, 0, one.size, one.rows, info)
+        receipts.append(Receipt(number, token, one.size, one.digest, name, 0, (section,)))
+    for place in {(folder / receipt.file).parent for receipt in receipts if receipt.file is not None}:
+        _sync(place)
+        _sync(place.parent)
+    return tuple(receipts)
+
+
+def _sync(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def columns_of_section(text: object) -> tuple[ReadColumn, ...]:
+    """The columns of the stream that a section of such a file has, by what it tells of them."""
+    return msgspec.json.decode(str(text), type=tuple[ReadColumn, ...])

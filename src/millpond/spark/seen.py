@@ -1,0 +1,141 @@
+"""What Spark's checkpoint says that a source has read: the files of each batch, where Kafka's partitions began.
+
+    sources/<name>/<n>            "v1", then a line of JSON per file that batch n was the first to see
+    sources/<name>/<n>.compact    the same of all batches up to n; those before it go after a while
+    sources/<name>/0              of Kafka: "v1", then the offsets it began with, as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import msgspec
+
+from millpond.errors import CorruptError
+from millpond.runtime.backfill import PastEpoch
+
+_COMPACT = ".compact"
+_VERSION = "v1"
+_TRIES = 3
+"""Spark merges its list and deletes what it merged while it is read."""
+
+
+class _Entry(msgspec.Struct):
+    path: str
+    timestamp: int
+    batch: int = msgspec.field(name="batchId")
+
+
+_decoder = msgspec.json.Decoder(_Entry)
+
+
+class SeenFile(NamedTuple):
+    """A file that a batch of the source read: its address, when it was changed last (ms since 1970 UTC), the batch."""
+
+    path: str
+    changed_ms: int
+    batch: int
+
+
+def seen_files(folder: Path, upto: int) -> list[SeenFile]:
+    """The files of a file source's batches up to one, from its folder in a checkpoint, in the order of batches.
+
+    Raises:
+        CorruptError: the list is lost, in whole or in part.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return _seen(folder, upto)
+        except FileNotFoundError:
+            continue
+    try:
+        return _seen(folder, upto)
+    except OSError as error:
+        raise CorruptError(f"Spark's list of files cannot be read: {error}.", "Restore the folder `spark`.") from error
+
+
+def _seen(folder: Path, upto: int) -> list[SeenFile]:
+    names = os.listdir(folder)
+    merged = max((int(n.removesuffix(_COMPACT)) for n in names if _is_number(n.removesuffix(_COMPACT), n)), default=-1)
+    lists = [] if merged < 0 else [f"{merged}{_COMPACT}"]
+    later = {int(name) for name in names if name.isdecimal() and merged < int(name) <= upto}
+    lacking = sorted({*range(merged + 1, upto + 1)} - later)
+    if lacking:
+        raise CorruptError(
+            f"Spark's list of files in {folder} lacks batch {lacking[0]}.", "Restore the folder `spark` from a copy."
+        )
+    lists += [str(number) for number in sorted(later)]
+    found = [_file(line) for name in lists for line in _lines(folder / name)]
+    return sorted((one for one in found if one.batch <= upto), key=lambda one: one.batch)
+
+
+def _is_number(text: str, name: str) -> bool:
+    return text != name and text.isdecimal()
+
+
+def _lines(path: Path) -> Sequence[str]:
+    version, *lines = path.read_text(encoding="utf-8").splitlines()
+    if version != _VERSION:
+        raise CorruptError(f"{path} is of a form this Spark does not write.", "Use Spark 4.3.")
+    return lines
+
+
+def _file(line: str) -> SeenFile:
+    try:
+        entry = _decoder.decode(line)
+    except msgspec.MsgspecError as error:
+        raise CorruptError(f"A line of Spark's list of files does not decode: {error}.", "Restore it.") from error
+    return SeenFile(unquote(entry.path), entry.timestamp, entry.batch)
+
+
+def batch_of(offset: str) -> int:
+    """The newest batch of a file source in Spark's offset; "" is before the first.
+
+    >>> batch_of('{"logOffset":3}'), batch_of("")
+    (3, -1)
+    """
+    return int(json.loads(offset)["logOffset"]) if offset else -1
+
+
+Ranges = Mapping[str, Mapping[str, int]]
+"""Topic -> partition -> offset."""
+
+
+def first_offsets(folder: Path) -> Ranges:
+    """Where Kafka's partitions began, from the source's folder in a checkpoint.
+
+    Raises:
+        CorruptError: it is lost.
+    """
+    try:
+        # a byte 0 before the version keeps older Sparks from reading it
+        text = (folder / "0").read_bytes().lstrip(b"\0").decode()
+        version, _, offsets = text.partition("\n")
+        if version != _VERSION:
+            raise ValueError(f"version {version}")
+        return msgspec.json.decode(offsets, type=dict[str, dict[str, int]])
+    except (OSError, ValueError) as error:
+        raise CorruptError(
+            f"Where {folder.name} began cannot be read: {error}.", "Restore the folder `spark` from a copy."
+        ) from error
+
+
+def offsets_of(offset: str, first: Ranges) -> Ranges:
+    """Kafka's offsets in Spark's JSON; "" is where the source began."""
+    return msgspec.json.decode(offset, type=dict[str, dict[str, int]]) if offset else first
+
+
+def records_in(epochs: Sequence[PastEpoch], first: Ranges) -> int:
+    """How many offsets of Kafka some epochs that follow each other read."""
+    if not epochs:
+        return 0
+    start, end = offsets_of(epochs[0].start, first), offsets_of(epochs[-1].end, first)
+    return sum(
+        last - start.get(topic, {}).get(partition, 0)
+        for topic, partitions in end.items() for partition, last in partitions.items()
+    )  # fmt: skip

@@ -1,0 +1,189 @@
+"""A query that is added to a running pond and backfilled: every row is that of the same query from the beginning."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.test_changes import FIELDS, SECOND, SPEND, Told, make_input, read_by, stream
+
+from millpond import Pond
+from millpond.errors import ChangeRefused, GoneError, QueryTypeError, UnsupportedQuery
+from millpond.model.endpoints import Source
+from millpond.model.stream import Stream
+from millpond.reconfigure.price import COMPLETE_AT_ONCE
+from millpond.spark import backfill
+from millpond.testing.compare import assert_same_rows, rows_of
+
+ASKED = {
+    "spend": SPEND,
+    "tumbling": "SELECT window(ts, '10 seconds') AS w, sum(v) AS total, avg(w) AS mean FROM STREAM tx\
+        WATERMARK ts DELAY OF INTERVAL 1 SECOND WHERE v > 10 GROUP BY ALL",
+    "holistic": SPEND.replace("sum(v)", "median(v)").replace("count(*)", "count(DISTINCT w)"),
+    "patient": SPEND.replace("5 SECONDS", "40 SECONDS"),
+    "having": SPEND.replace("GROUP BY ALL", "GROUP BY ALL HAVING count(*) > 3"),
+    "foreign": SPEND.replace("k, window", "reverse(concat(k, cast(v % 3 AS string))) AS kk, window"),
+}  # fmt: skip
+
+
+def from_the_beginning(spark: SparkSession, base: Path, declared: Stream) -> dict[str, list[dict[str, Any]]]:
+    """What the queries tell that were always there."""
+    with Pond(spark, base / "always", instances=2) as pond:
+        pond.stream(declared)
+        for name, text in ASKED.items():
+            pond.add(name, text)
+        pond.run()
+        return {name: rows_of(pond.table(name)) for name in ASKED}
+
+
+def added_later(spark: SparkSession, base: Path, declared: Stream, **backfill: Any) -> dict[str, list[dict[str, Any]]]:
+    """What they tell that came after the fourth epoch."""
+    def add() -> None:
+        for name, text in ASKED.items():
+            pond.add(name, text, backfill=True, **backfill)
+
+    with Pond(spark, base / "pond", instances=2, on_epoch=Told({4: [add]})) as pond:
+        pond.stream(declared)
+        pond.add("first", SPEND.replace("20", "10").replace("sum(v)", "min(v)"))
+        pond.run()
+        assert not pond.refused
+        assert not (base / "pond" / "backfill").exists()
+        assert not [one for one in pond.manifest().sections.values() if one.kind == "backfill"]
+        return {name: rows_of(pond.table(name)) for name in ASKED}
+
+
+def as_csv(folder: Path) -> Stream:
+    """The same events as CSV, in folders that tell a column."""
+    for file in sorted(folder.glob("*.parquet")):
+        table = pq.read_table(file)
+        table = table.set_column(0, "ts", table["ts"].cast(pa.timestamp("us")).cast(pa.string()))
+        for k in "abc":
+            mine = folder / "csv" / f"k={k}" / f"{file.stem} a+b%20[1].csv"
+            mine.parent.mkdir(parents=True, exist_ok=True)
+            pa.csv.write_csv(table.filter(pa.array([one == k for one in table["k"].to_pylist()])).drop(["k"]), mine)
+            changed = file.stat().st_mtime_ns
+            os.utime(mine, ns=(changed, changed))
+    ordered = (FIELDS[0], FIELDS[2], FIELDS[3], FIELDS[1])
+    options = (("header", "true"), ("maxFilesPerTrigger", "3"), ("path", str(folder / "csv")))
+    return Stream("tx", ordered, Source("csv", options))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("make", [stream, as_csv])
+def test_a_backfilled_query_tells_every_row_that_it_would_have_told(
+    spark: SparkSession, tmp_path: Path, make: Callable[[Path], Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_input(tmp_path / "in")
+    monkeypatch.setattr(backfill, "PORTION_BYTES", 3000)
+    declared = make(tmp_path / "in")
+    expected = from_the_beginning(spark, tmp_path, declared)
+    for name, rows in added_later(spark, tmp_path, declared).items():
+        assert expected[name]
+        assert_same_rows(expected[name], rows, about=name)
+
+
+@pytest.mark.spark
+def test_a_backfill_is_priced_begins_at_a_time_and_outlives_its_driver(spark: SparkSession, tmp_path: Path) -> None:
+    make_input(tmp_path / "in")
+    for i in range(6, 8):
+        (tmp_path / "in" / f"f{i}.parquet").rename(tmp_path / f"f{i}.parquet")
+    with Pond(spark, tmp_path / "pond", instances=2) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        pond.add("first", SPEND)
+        pond.run()
+        whole = pond.price_of("add", "later", ASKED["holistic"], backfill=True)
+        files = sum(file.stat().st_size for file in (tmp_path / "in").glob("*.parquet"))
+        assert (whole.cost, whole.complete_from_us, whole.source.bytes) == (COMPLETE_AT_ONCE, None, files)
+        part = pond.price_of("add", "later", ASKED["holistic"], backfill="2023-11-14T22:13:51")
+        assert part.complete_from_us == (1_700_000_000 + 40) * SECOND and 0 < part.source.bytes < files
+        pond.add("later", ASKED["holistic"], backfill="2023-11-14T22:13:51")
+        # the change is recorded, and no epoch has followed
+        assert [one for one in pond.manifest().sections.values() if one.kind == "backfill"]
+        with pytest.raises(UnsupportedQuery, match="cannot be backfilled"):
+            pond.add("running", SPEND, emit="update", backfill=True)
+        with pytest.raises(QueryTypeError, match="no time"):
+            pond.add("other", ASKED["holistic"], backfill="yesterday")
+    for i in range(6, 8):
+        (tmp_path / f"f{i}.parquet").rename(tmp_path / "in" / f"f{i}.parquet")
+    expected = from_the_beginning(spark, tmp_path, stream(tmp_path / "in"))["holistic"]
+    with Pond(spark, tmp_path / "pond") as pond:
+        pond.run()
+        late = [row for row in expected if row["w"]["start"].timestamp() * SECOND >= part.complete_from_us]
+        assert 0 < len(late) < len(expected)
+        assert_same_rows(late, rows_of(pond.table("later")), about="later")
+
+
+@pytest.mark.spark
+def test_a_source_is_read_again_while_epochs_go_on(spark: SparkSession, tmp_path: Path) -> None:
+    epochs = make_input(tmp_path / "made")
+    (tmp_path / "in").mkdir()
+
+    def come(first: int, end: int) -> None:
+        for i in range(first, end):
+            lines = [json.dumps(row | {"ts": moment(row["ts"])}) for row in epochs[i]]
+            waiting = tmp_path / f"f{i}.json"
+            waiting.write_text("\n".join(lines))
+            os.utime(waiting, (1_700_000_000 + i, 1_700_000_000 + i))
+            waiting.rename(tmp_path / "in" / waiting.name)
+
+    declared = Stream("tx", FIELDS, Source("json", (("maxFilesPerTrigger", "1"), ("path", str(tmp_path / "in")))))
+    come(0, 5)
+    with Pond(spark, tmp_path / "pond", instances=2) as pond:
+        pond.stream(declared)
+        pond.add("first", SPEND)
+        with ThreadPoolExecutor(1) as running:
+            run = running.submit(pond.run, once=False)
+            wait_for(lambda: read_by(pond, "first") >= 80)
+            pond.add("later", ASKED["holistic"], backfill=True)
+            come(5, 8)
+            wait_for(lambda: read_by(pond, "first") >= 320)
+            pond.stop()
+            run.result(60)
+        assert [name for name in {one.change.name for one in pond.history()} if "@" not in name] == ["later"]
+        pond.settle()
+        found = rows_of(pond.table("later"))
+    assert_same_rows(from_the_beginning(spark, tmp_path, declared)["holistic"], found, about="later")
+
+
+def moment(us: int) -> str:
+    return datetime.fromtimestamp(us / SECOND, timezone.utc).isoformat()
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 240
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.spark
+def test_a_backfill_is_refused_where_files_are_gone_or_others(spark: SparkSession, tmp_path: Path) -> None:
+    make_input(tmp_path / "in")
+    with Pond(spark, tmp_path / "pond", instances=2) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        pond.add("first", SPEND)
+        pond.run()
+        file = tmp_path / "in" / "f0.parquet"
+        os.utime(file, (1_700_001_000, 1_700_001_000))
+        with pytest.raises(GoneError, match=r"f0.parquet was changed since"):
+            pond.add("later", ASKED["holistic"], backfill=True)
+        file.unlink()
+        for call in (pond.add, lambda *args, **more: pond.price_of("add", *args, **more)):
+            with pytest.raises(GoneError, match=r"\[MP-GONE\] The source of tx has not all .*f0.parquet"):
+                call("later", ASKED["holistic"], backfill=True)
+        assert {query.name for query in pond.queries} == {"first"}
+        pond.add("later", ASKED["holistic"], backfill="2023-11-14T22:14:00")  # what that takes is there
+        assert pond.history()[0].change.name == "later"
+        with pytest.raises(ChangeRefused, match="is running"):
+            pond.add("later", ASKED["holistic"], backfill=True)

@@ -1,0 +1,65 @@
+"""What a checkpoint says that a source has read, from folders as Spark leaves them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from millpond.errors import CorruptError
+from millpond.runtime.backfill import PastEpoch
+from millpond.spark.seen import SeenFile, first_offsets, offsets_of, records_in, seen_files
+
+
+def entry(batch: int, name: str = "") -> str:
+    path = f"file:///in/{name or batch}.json"
+    return json.dumps({"path": path, "timestamp": 1_700_000_000_000 + batch, "batchId": batch})
+
+
+def write(folder: Path, name: str, *lines: str) -> None:
+    (folder / name).write_text("\n".join(("v1", *lines)))
+
+
+def test_files_are_listed_by_the_batch_that_read_them_whatever_was_merged(tmp_path: Path) -> None:
+    for batch in range(3):
+        write(tmp_path, str(batch), entry(batch))
+    assert [one.batch for one in seen_files(tmp_path, 1)] == [0, 1]
+    # Spark merges batches, and deletes those before it some time later
+    write(tmp_path, "2.compact", entry(0), entry(1), entry(2))
+    (tmp_path / "0").unlink()
+    write(tmp_path, "3", entry(3, "a%20b"), entry(3, "c"))
+    (tmp_path / ".3.crc").write_bytes(b"")
+    found = seen_files(tmp_path, 3)
+    assert [one.batch for one in found] == [0, 1, 2, 3, 3]
+    assert found[3] == SeenFile("file:///in/a b.json", 1_700_000_000_003, 3)
+    assert [one.batch for one in seen_files(tmp_path, 1)] == [0, 1]
+    assert seen_files(tmp_path, -1) == []
+
+
+def test_a_list_with_a_hole_is_not_taken_for_whole(tmp_path: Path) -> None:
+    write(tmp_path, "0", entry(0))
+    write(tmp_path, "2", entry(2))
+    with pytest.raises(CorruptError, match="lacks batch 1"):
+        seen_files(tmp_path, 2)
+    with pytest.raises(CorruptError, match="cannot be read"):
+        seen_files(tmp_path / "none", 2)
+    write(tmp_path, "1", "{")
+    with pytest.raises(CorruptError, match="does not decode"):
+        seen_files(tmp_path, 2)
+
+
+def test_kafka_begins_where_its_first_batch_did(tmp_path: Path) -> None:
+    (tmp_path / "0").write_bytes(b'\0v1\n{"t":{"0":5,"1":0}}')
+    first = first_offsets(tmp_path)
+    assert offsets_of("", first) == {"t": {"0": 5, "1": 0}}
+    # a partition that came later begins with 0
+    epochs = [
+        PastEpoch(1, "", '{"t":{"0":7,"1":2}}', None, None, {}, {}),
+        PastEpoch(2, '{"t":{"0":7,"1":2}}', '{"t":{"0":9,"1":2,"2":4}}', None, None, {}, {}),
+    ]
+    assert records_in(epochs, first) == 10
+    assert records_in(epochs[1:], first) == 6
+    assert records_in([], first) == 0
+    with pytest.raises(CorruptError, match="Where none began"):
+        first_offsets(tmp_path / "none")
