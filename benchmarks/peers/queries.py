@@ -6,8 +6,9 @@ Every cell is a process of its own (two cores, 4 GB of heap) that answers N wind
 count, sum and maximum per customer over N different windows, rows to nowhere, state durable (`settings.py`). First it
 answers the same queries over the first file, at most a third of its time, to warm up; then the measured pass begins
 when its queries are planned and ends when all rows are out, or when its time is over: then the events that it had
-taken are a prefix of the sample, which the table says. `events/s` is of that pass; CPU and memory (proportional set
-size) are those of all its processes; `whole` is the process from its start to its end, warm-up and all.
+taken are a prefix of the sample, which the table says. A pond is never stopped before its end, nor plain Spark before
+each query has a batch. `events/s` is of that pass; CPU and memory (proportional set size) are those of all its
+processes; `whole` is the process from its start to its end, warm-up and all.
 
 Not alike, each in favour of a peer: plain Spark leaves its last windows open; a prefix closes few windows, or none;
 Bytewax hands nothing from one customer to another, so it needs no watermark over all. Flink and Bytewax read the same

@@ -1,7 +1,8 @@
 """Runs N plain Structured Streaming queries side by side under measurement; see `meter.py`.
 
-Its argument is a file of JSON: `conf` of Spark, `passes` as of `pond_child.py`. When a pass is stopped, what counts is
-the batches that have been committed; its windows that are open at the end stay open, which saves it some rows.
+Its argument is a file of JSON: `conf` of Spark, `passes` as of `pond_child.py`. Only batches that have been committed
+count, so the measured pass is not stopped before each query has one; windows that are open at its end stay open, which
+saves it some rows.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def run(spark: SparkSession, folder: Path, one: dict[str, Any], marked: bool) ->
             writer = writer.option("path", f"{one['out']}/{number}")
         writer = writer.option("checkpointLocation", str(folder / str(number)))
         running.append(writer.trigger(availableNow=True).start())
-    while any(query.isActive for query in running) and time.perf_counter() - began < one["seconds"]:
+    while any(query.isActive for query in running):
+        if time.perf_counter() - began >= one["seconds"] and not (marked and 0 in map(_events, running)):
+            break
         time.sleep(0.1)
     whole = not any(query.isActive for query in running)
     told = {"events": sum(map(_events, running)) / len(running), "rows": sum(map(_given, running)), "whole": whole}
