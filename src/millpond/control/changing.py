@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -41,7 +42,7 @@ from millpond.runtime.followers.foreach import Foreach
 from millpond.spark.driver import Driver, Reading
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.properties import Mode, Repeats
-from millpond.spark.read import read
+from millpond.spark.read import read, read_between
 from millpond.spark.session import Frame, Session
 
 
@@ -368,7 +369,10 @@ class Changing(Adding):
                 spec.asked, [stream.name for stream in spec.streams if is_read(stream)], spec.left.times
             )
             # with the tick, which cannot say where it will end, Spark takes a bounded input as one batch
-            return Reading(*read(self._reading, wanted, tick=tick, limits=limits), self._front.lookups(wanted))
+            frame, layout = read(self._reading, wanted, tick=tick, limits=limits)
+            by_key = [one for one in wanted if one.stream.partitioned_by is not None]
+            between = partial(read_between, self._reading, by_key[0]) if len(by_key) == len(wanted) == 1 else None
+            return Reading(frame, layout, self._front.lookups(wanted), between)
 
     def open(self) -> None:
         """See `Pond.open`."""

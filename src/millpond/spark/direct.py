@@ -7,6 +7,9 @@ key; then the epoch goes through the shuffle, and for some epochs nobody tries a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -17,9 +20,11 @@ from millpond.model.stream import Stream
 from millpond.placement.moves import BucketMap
 from millpond.placement.partitions import homes, owners_by_partition, why_not
 from millpond.placement.slots import even_owners
+from millpond.runtime.dead_letters import records_between
 from millpond.runtime.direct import Route, TooMuch, most_told
 from millpond.runtime.epoch import Batch, Setting
 from millpond.runtime.followers.slots import Wanted
+from millpond.runtime.layout import ReadLayout
 from millpond.runtime.offsets import moved_partitions, partitions_of
 from millpond.runtime.recalled import stored_parts
 from millpond.runtime.tasks import WHOLE_POND, FoldTask, GatherTask
@@ -27,6 +32,12 @@ from millpond.spark.failures import explained
 from millpond.spark.tasks import NOTHING_READ, OpenFiles, direct_deltas_of
 
 _FIRST_WAIT, _LONGEST_WAIT = 16, 4096
+
+WORTH_READING = 50_000
+"""Records from which on an epoch with a tick in its batch reads them by a batch of its own: to plan one takes time."""
+
+Between: TypeAlias = Callable[[Offsets, Offsets], tuple[DataFrame, ReadLayout]]
+"""What a stream has between two offsets, as a batch, without the tick."""
 
 
 class Direct:
@@ -41,6 +52,7 @@ class Direct:
         self._fitted: tuple[int, int] | None = None
         self._elsewhere = False
         self._declared = False
+        self.between: Between | None = None
 
     @property
     def note(self) -> str | None:
@@ -85,15 +97,15 @@ class Direct:
         Raises:
             MillpondError: whatever would not end otherwise there.
         """
-        found = self._route(setting, batch, frame, gathering)
-        if isinstance(found, str):
-            self._why = found
-            return None
         if self._waits:
             self._waits -= 1
             return None
         try:
-            made = direct_deltas_of(frame, gathering, task, open_files, found)
+            found = self._route(setting, batch, frame, gathering)
+            if isinstance(found, str):
+                self._why = found
+                return None
+            made = direct_deltas_of(found[0], gathering, task, open_files, found[1])
         except (PySparkException, Py4JError) as error:
             known = explained(error)
             if not isinstance(known, SparkError):
@@ -116,8 +128,10 @@ class Direct:
         self._direct += counts.get("direct", 0)
         self._misplaced += counts.get("misplaced", 0)
 
-    def _route(self, setting: Setting, batch: Batch, frame: DataFrame, gathering: GatherTask) -> Route | str:
-        """How the epoch can be direct, or why it cannot."""
+    def _route(
+        self, setting: Setting, batch: Batch, frame: DataFrame, gathering: GatherTask
+    ) -> tuple[DataFrame, Route] | str:
+        """What a direct epoch reads, and how, or why there cannot be one."""
         stream = _stream_of(setting)
         if stream is None:
             return "no topic is said to be partitioned by a key"
@@ -137,9 +151,28 @@ class Direct:
         tasks = moved_partitions(batch.start.get(stream.name, ""), batch.end[stream.name])
         if not tasks:
             return NOTHING_READ.why
-        if frame._jdf.queryExecution().toRdd().getNumPartitions() > tasks:
-            return "a tick came in the same batch, and Spark refuses a union where tasks wait for each other"
-        return _slots(frame.sparkSession, tasks) or Route(of, most_told(tasks))
+        crowded = _slots(frame.sparkSession, tasks)
+        if crowded:
+            return crowded
+        if _parts(frame) > tasks:  # Spark refuses a union where tasks wait for each other
+            alone = self._without_tick(setting.layout, batch, stream.name)
+            if alone is None or _parts(alone) != tasks:
+                return "a tick came in the same batch"
+            frame = alone
+        return frame, Route(of, most_told(tasks))
+
+    def _without_tick(self, layout: ReadLayout, batch: Batch, name: str) -> DataFrame | None:
+        """The records of a batch that has a tick, too; None: they are few, or of partitions that are new."""
+        start, end = (partitions_of(offsets.get(name, "")) for offsets in (batch.start, batch.end))
+        many = records_between(batch.start, batch.end, name) >= WORTH_READING
+        if self.between is None or start != end or not many:
+            return None
+        frame, found = self.between(batch.start, batch.end)
+        return frame if found == layout else None
+
+
+def _parts(frame: DataFrame) -> int:
+    return int(frame._jdf.queryExecution().toRdd().getNumPartitions())
 
 
 def _stream_of(setting: Setting) -> Stream | None:

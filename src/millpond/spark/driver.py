@@ -66,7 +66,7 @@ from millpond.runtime.offsets import with_partitions
 from millpond.runtime.pace import Pace
 from millpond.runtime.tasks import FoldTask, GatherTask
 from millpond.spark.checkpoint import check_continues, check_names, own_checkpoint, query_id, read_offsets, repair
-from millpond.spark.direct import Direct
+from millpond.spark.direct import Between, Direct
 from millpond.spark.failures import explained
 from millpond.spark.kafka import paced
 from millpond.spark.lookups import Lookups
@@ -102,11 +102,14 @@ class _Stopped(Exception):
 
 
 class Reading(NamedTuple):
-    """What is read: the frame, where its columns stand, and the tables in it that are listed anew."""
+    """What is read: the frame, where its columns stand, and the tables in it that are listed anew; `between` reads
+    again, as a batch, what is between two offsets, if that is asked for.
+    """
 
     frame: DataFrame
     layout: ReadLayout
     lookups: Lookups
+    between: Between | None = None
 
 
 class Driver:
@@ -180,7 +183,8 @@ class Driver:
         self._failure = None
         try:
             while True:
-                frame, layout, self._lookups = reading(self._pace.begun(paced(self._setting.streams)))
+                limits = self._pace.begun(paced(self._setting.streams))
+                frame, layout, self._lookups, self._direct.between = reading(limits)
                 self._setting, self._rereading = self._setting._replace(layout=layout), False
                 finished = self._run_query(frame, once)
                 if not self._rereading or not finished:

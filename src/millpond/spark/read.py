@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from pyspark.sql.types import DataType, StructType
 
 from millpond.errors import QueryTypeError, SourceError, UnsupportedQuery
 from millpond.log.protocol import TICK as TICK_STREAM
+from millpond.log.records import Offsets
 from millpond.model.endpoints import Source
 from millpond.model.stream import DROP, Stream
 from millpond.runtime.dead_letters import policy_of
@@ -22,7 +24,7 @@ from millpond.spark.foreign import Projected
 from millpond.spark.functions import guarded
 from millpond.spark.jars import avro
 from millpond.spark.kafka import DEAD as KAFKA_DEAD
-from millpond.spark.kafka import kafka_frame, stand_in_path, tells_malformed
+from millpond.spark.kafka import kafka_batch, kafka_frame, stand_in_path, tells_malformed
 from millpond.spark.keyed import ALIVE, met
 from millpond.spark.mapped import mapped
 from millpond.spark.provided import provide
@@ -179,6 +181,18 @@ def read(
     for other in parts[1:]:
         frame = frame.union(_padded(other, names, kinds))
     return frame, ReadLayout(tuple(layouts), tuple(told))
+
+
+def read_between(spark: SparkSession, wanted: Wanted, start: Offsets, end: Offsets) -> tuple[DataFrame, ReadLayout]:
+    """The records of a stream of Kafka between two offsets, as a batch of the same columns, without a tick.
+
+    Raises:
+        SetupError: as `load`.
+    """
+    name = wanted.stream.name
+    return read(spark, [wanted], tick=False, given={
+        name: kafka_batch(spark, wanted.stream, json.loads(start[name]), json.loads(end[name]))
+    })  # fmt: skip
 
 
 def _order(stream: Stream) -> tuple[str | None, str | None]:
