@@ -207,7 +207,7 @@ def test_a_pond_has_more_instances_and_fewer_while_it_runs(spark: SparkSession, 
 
 PROGRAM = Path(__file__).with_name("change_program.py")
 FAULTS = ("change.before:2", "commit.before_append:3", "change.recorded:4", "change.in_force:3", "read.again:1",
-          "backfill.portion:1", "backfill.staged:1", "backfill.brought:1", "change.recorded:6")  # fmt: skip
+          "backfill.portion:1", "backfill.staged:1", "backfill.brought:1", "change.recorded:5")  # fmt: skip
 
 
 def start(*arguments: str, log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
