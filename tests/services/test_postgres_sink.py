@@ -157,7 +157,7 @@ class Rows:
     def __init__(self, *records: list[Row]) -> None:
         self._records = records
 
-    def table(self, entry: int, query: str) -> pa.Table:
+    def needed(self, entry: int, query: str, place: str, cure: str) -> pa.Table:
         return pa.Table.from_pylist([dict(zip(WHOLE.names, row, strict=True)) for row in self._records[entry]], WHOLE)
 
 
@@ -191,7 +191,7 @@ def test_columns_have_types_of_their_own(postgres_server: PostgresServer, table:
     made = pa.table({kind: pa.array([value, None], arrow_type(kind)) for kind, value in values.items()})
 
     class One:
-        def table(self, entry: int, query: str) -> pa.Table:
+        def needed(self, entry: int, query: str, place: str, cure: str) -> pa.Table:
             return made
 
     sink = PostgresSink(asked, "p", One())  # type: ignore[arg-type]

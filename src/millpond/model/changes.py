@@ -84,7 +84,7 @@ def map_change_in(text: str) -> MapChange | Scale | None:
         CorruptError: the text is no such JSON.
 
     >>> map_change_in('{"kind":"map","owned":[[0,3],[1,1]],"why":"slots moved"}')
-    MapChange(owned=((0, 3), (1, 1)), why='slots moved', instances=UNSET)
+    MapChange(owned=((0, 3), (1, 1)), why='slots moved', instances=UNSET, towards=UNSET)
     """
     try:
         return _owners.decode(text) if kind_of(text) in ("map", "scale") else None

@@ -85,11 +85,11 @@ def fold(
         CorruptError: a packet or a section does not read.
         FilesLostError: a store that carries files has lost some.
     """
+    reached("fold.start")
     began = lap_us()
     came = arrived(packets)
     counts = came.counts | {f"bytes_moved:{WHOLE_POND}": sum(packet.size for packet in packets)}
-    reasons: dict[str, str] = {}
-    delta = DeltaWriter()
+    reasons, delta = dict[str, str](), DeltaWriter()
     files.fetch(task.files(instance))
     task = moved_in(task, instance, files, delta, FAN_IN)
     marks = marks_of(task.lines, came.newest, task.drain_floor_us)
@@ -114,6 +114,7 @@ def fold(
     receipt, body = delta.finish(files, task.number, instance, attempt, counts)
     reached("fold.after_delta")
     files.sweep(task.number, task.files)
+    reached("fold.return")
     return msgspec.structs.replace(receipt, fates=bounded(came.fates), reasons=reasons), body
 
 

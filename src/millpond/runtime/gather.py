@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, ordered
 from millpond.clock import lap_us
+from millpond.faults import reached
 from millpond.model.expressions import Expression
 from millpond.plan.edges import slices_of
 from millpond.plan.join import SideLog
@@ -52,6 +53,7 @@ def gather(
     """Packets of a source partition as (instance, bytes); every instance gets at least one, so that all of
     them see the same largest event time.
     """
+    reached("gather.start")
     sequence = 0
     judges: dict[str, Judge] = {}
     dead = DeadLetters(task)

@@ -44,7 +44,6 @@ class _Gather:
         self._sent = sent(task)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reached("gather.start")
         with with_code():
             for instance, packet in gather(received(self._sent), batches, _context().partitionId()):
                 columns = [pa.array([instance], pa.int32()), pa.array([packet], pa.binary())]
@@ -74,14 +73,12 @@ class _Fold:
         self._sent, self._open_files = sent(task), open_files
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reached("fold.start")
         with with_code():
             packets = [packet.as_buffer() for batch in batches for packet in batch.column(1)]
             context, task = _context(), received(self._sent)
             # the application-wide id: a batch that is run again by the same driver counts its attempts anew
             attempt = f"{task.writer}-{context.taskAttemptId()}"
             receipt, body = fold(task, context.partitionId(), packets, attempt, self._open_files())
-        reached("fold.return")
         yield _deltas([(msgspec.json.encode(receipt), body)])
 
 
@@ -93,7 +90,6 @@ class _Direct:
         self._route, self._open_files = route, open_files
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reached("gather.start")
         with with_code():
             context = BarrierTaskContext.get()
             number = context.partitionId()
@@ -105,7 +101,6 @@ class _Direct:
                 if number == 0:
                     yield _deltas([(b"", found.why.encode())])
                 return
-            reached("fold.start")
             task, attempt = received(self._folding), context.taskAttemptId()
             deltas = []
             for instance, packets in found.packets.items():
@@ -115,7 +110,6 @@ class _Direct:
                 if instance == 0:
                     receipt.counts.update({DIRECT: 1, MISPLACED: found.misplaced})
                 deltas.append((msgspec.json.encode(receipt), body))
-        reached("fold.return")
         if deltas:
             yield _deltas(deltas)
 
