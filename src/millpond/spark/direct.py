@@ -154,7 +154,7 @@ class Direct:
         crowded = _slots(frame.sparkSession, tasks)
         if crowded:
             return crowded
-        if _parts(frame) > tasks:  # Spark refuses a union where tasks wait for each other
+        if _is_union(frame):  # Spark refuses one where tasks wait for each other, even of something and nothing
             alone = self._without_tick(setting.layout, batch, stream.name)
             if alone is None or _parts(alone) != tasks:
                 return "a tick came in the same batch"
@@ -169,6 +169,10 @@ class Direct:
             return None
         frame, found = self.between(batch.start, batch.end)
         return frame if found == layout else None
+
+
+def _is_union(frame: DataFrame) -> bool:
+    return "UnionRDD" in str(frame._jdf.queryExecution().toRdd().toDebugString())
 
 
 def _parts(frame: DataFrame) -> int:
