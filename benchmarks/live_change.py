@@ -9,12 +9,16 @@ any kind; `p99_ratio_all`: of all kinds together. `others_p99_ratio_max`, `other
 from a file's arrival until it is in the answers of the queries that are not changed. `vs_restart_min`: how much longer
 plain Spark's query with state is interrupted by stopping it and starting it from its checkpoint (for `scale`: with its
 state repartitioned in between) than the pond by a change, the least of any kind; of each the median time between two
-commits around it, less a quiet one, but at least 5 ms. Plain Spark has `plain_state_mb` of state, the pond `state_mb`.
+commits around it, less a quiet one, but at least 5 ms. To change a query of plain Spark its application is stopped and
+the changed one is started (`restart_s`, `live_plain.py`); `restart_in_session_s`, `vs_in_session_min`: within the same
+application, whose code is then the old one, and which still has the state in memory. Plain Spark has `plain_state_mb`
+of state in memory, the pond `state_mb` on disk.
 """
 
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from live_load import PATIENCE, SCHEMA, SPARE, Arrivals, Arrived, Load, Plain, by_country, hourly
+from live_plain import CORES, OTHERS
 from picture import timeline
 from pyspark.sql import SparkSession
 from results import FOLDER, keep
@@ -35,10 +40,8 @@ from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Stream
 from millpond.spark.driver import Epoch
 
-CORES = 2
 LEAST_S = 0.005
 PATIENCE_S = 60.0
-OTHERS = (5, 10, 20, 30)
 HALF = "0-511"
 """Buckets whose served rows move to another store and back."""
 
@@ -249,7 +252,8 @@ def told(seen: Seen, restarts: dict[str, float]) -> dict[str, float]:
     usual_gap = median(gaps[one.n] for one in quiet if one.n in gaps)
     usual_s, usual_wait = _p99(one.seconds for one in quiet), _p99(_waits(seen, seen.quiet))
     usual_moved, usual_written = median(one.moved for one in quiet), median(one.written for one in quiet)
-    figures: dict[str, list[float]] = {"effective_s": [], "p99_ratio": [], "others_p99_ratio": [], "vs_restart": []}
+    names = "effective_s", "p99_ratio", "others_p99_ratio", "vs_restart", "vs_in_session"
+    figures: dict[str, list[float]] = {name: [] for name in names}
     print(f"quiet: {len(quiet)} epochs, p50 {median(one.seconds for one in quiet):.3f} s, p99 {usual_s:.3f} s, "
           f"a file waits {usual_wait:.3f} s (p99), between commits {usual_gap:.3f} s")  # fmt: skip
     print(f"{'kind':16} effective s  call s  epoch p99 s  ratio  others' ratio  interrupted s  moved kB  written kB")
@@ -261,8 +265,8 @@ def told(seen: Seen, restarts: dict[str, float]) -> dict[str, float]:
         after = [epoch for epoch in seen.epochs if any(one.accepted <= epoch.ended <= one.until for one in mine)]
         seconds, waits = _p99(one.seconds for one in after), _p99(_waits(seen, [(m.asked, m.until) for m in mine]))
         broken = max(LEAST_S, median(gaps[epoch.n] for epoch in first) - usual_gap)
-        baseline = restarts["repartition_s" if kind == "scale" else "restart_s"]
-        found = (effective, seconds / usual_s, waits / usual_wait, baseline / broken)
+        ways = ("repartition_s",) * 2 if kind == "scale" else ("restart_s", "restart_in_session_s")
+        found = effective, seconds / usual_s, waits / usual_wait, *(restarts[way] / broken for way in ways)
         for values, value in zip(figures.values(), found, strict=True):
             values.append(value)
         moved, written = (median(getattr(one, name) for one in first) for name in ("moved", "written"))
@@ -275,7 +279,8 @@ def told(seen: Seen, restarts: dict[str, float]) -> dict[str, float]:
         "effective_s_max": max(figures["effective_s"]), "p99_ratio_max": max(figures["p99_ratio"]),
         "p99_ratio_all": _p99(one.seconds for one in every) / usual_s,
         "others_p99_ratio_max": max(figures["others_p99_ratio"]),
-        "others_p99_ratio_all": _p99(_waits(seen, spans)) / usual_wait, "vs_restart_min": min(figures["vs_restart"]),
+        "others_p99_ratio_all": _p99(_waits(seen, spans)) / usual_wait,
+        "vs_restart_min": min(figures["vs_restart"]), "vs_in_session_min": min(figures["vs_in_session"]),
     }  # fmt: skip
 
 
@@ -310,7 +315,7 @@ def _restarts(spark: SparkSession, work: Path, size: Size) -> tuple[dict[str, fl
         plain.wait("hourly", 1)
         load.begin()
         for turn in range(size.restarts):
-            for name, partitions in (("restart_s", 0), ("repartition_s", 4 - turn % 2)):
+            for name, partitions in (("restart_in_session_s", 0), ("repartition_s", 4 - turn % 2)):
                 plain.wait("hourly", 4)
                 ended = plain.ended["hourly"]
                 usual, count = median(np.diff(ended[-4:])), len(ended)
@@ -327,12 +332,40 @@ def _restarts(spark: SparkSession, work: Path, size: Size) -> tuple[dict[str, fl
                 plain.start("hourly", hourly(least=0.1 * (turn + 1)))
                 plain.wait("hourly", 1)
                 longer.setdefault(name, []).append(ended[count] - ended[count - 1] - usual)
-                print(f"{name:14} {longer[name][-1]:.2f} s", flush=True)
+                print(f"{name:20} {longer[name][-1]:.2f} s", flush=True)
+        for name in list(plain.running):
+            plain.stop(name)
+        longer["restart_s"] = _applications(load.folder, work / "plain", size.restarts)
     finally:
         load.end()
         for name in list(plain.running):
             plain.stop(name)
     return {name: median(values) for name, values in longer.items()}, state
+
+
+def _applications(source: Path, folder: Path, restarts: int) -> list[float]:
+    """Seconds by which the query is interrupted longer than between two batches when its application is replaced."""
+    longer, before = list[float](), list[float]()
+    for turn in range(restarts + 1):
+        command = [sys.executable, str(Path(__file__).with_name("live_plain.py")), str(source), str(folder)]
+        with subprocess.Popen(
+            [*command, str(0.5 + 0.1 * turn)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as application:
+            assert application.stdin is not None and application.stdout is not None
+            ended = list[float]()
+            while len(ended) < 5:
+                line = application.stdout.readline()
+                if not line:
+                    raise RuntimeError("plain Spark's application has ended")
+                if line.startswith("@hourly "):
+                    ended.append(float(line.split()[1]))
+            if before:
+                longer.append(ended[0] - before[-1] - median(np.diff(before)))
+                print(f"{'restart_s':20} {longer[-1]:.2f} s", flush=True)
+            application.stdin.close()
+            later = [float(line.split()[1]) for line in application.stdout if line.startswith("@hourly ")]
+            before = [*ended[1:], *later]
+    return longer
 
 
 def _draw(seen: Seen, path: Path) -> None:

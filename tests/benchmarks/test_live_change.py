@@ -21,11 +21,12 @@ def test_what_is_told_of_a_run() -> None:
                                       for one in every[7:])]  # fmt: skip
     arrived = [Arrived(one.began, one.events) for one in epochs]
     seen = Seen(epochs, arrived, [Made("add", 5.9, 6.0, 6, 9.0)], [(0.0, 5.6), (9.0, 12.0)], 1.0)
-    found = told(seen, {"restart_s": 5.0, "repartition_s": 9.0})
+    found = told(seen, {"restart_s": 5.0, "restart_in_session_s": 2.0, "repartition_s": 9.0})
     assert found["effective_s_max"] == pytest.approx(0.5)
     assert found["p99_ratio_max"] == pytest.approx(2.0, rel=0.02) and found["p99_ratio_all"] == found["p99_ratio_max"]
     assert found["others_p99_ratio_max"] == pytest.approx(2.0, rel=0.02)
     assert found["vs_restart_min"] == pytest.approx(5.0)  # a second longer between two commits
+    assert found["vs_in_session_min"] == pytest.approx(2.0)
 
 
 @pytest.mark.slow

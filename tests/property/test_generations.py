@@ -17,7 +17,7 @@ from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.plan import plan
-from millpond.runtime import fold, gather
+from millpond.runtime import fold, gather, merging
 from millpond.runtime.sharing import sharing
 from millpond.testing import oracle
 from millpond.testing.answers import Partition, Run, dealt, whole
@@ -119,12 +119,15 @@ def test_a_dictionary_holds_a_constant_times_the_keys_of_the_horizon(
     assert max(held) < every / 2
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(8))
 def test_random_cases_are_answered_as_the_naive_twin_does_while_generations_roll(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed % 2:
         monkeypatch.setattr(plan, "SIGNED_FROM", 2)
+    if seed > 3:  # merges take as many epochs as they can
+        monkeypatch.setattr(merging, "PORTION_BYTES", 1)
+        monkeypatch.setattr(merging, "_REWRITTEN", 0)
     monkeypatch.setattr(fold, "FAN_IN", 2)  # sections merge, and generations begin, as often as they can
     case = random_case(seed + 70, 150, 4, epochs=40)
     for at, batch in enumerate(case.epochs):
@@ -145,11 +148,14 @@ def test_random_cases_are_answered_as_the_naive_twin_does_while_generations_roll
     assert spans > 0
 
 
+@pytest.mark.parametrize("portion_bytes", [8 << 20, 1])
 def test_a_segment_of_two_generations_ago_is_read_through_one_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    portion_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     #   keys of a second   20 | 8 | 3 | 1 …    windows of 60 s: the first 20 s die, a generation opens; the next
     #   die soon after, another opens, and segments of the first are still live: they are rewritten
+    monkeypatch.setattr(merging, "PORTION_BYTES", portion_bytes)
+    monkeypatch.setattr(merging, "_REWRITTEN", 0)
     monkeypatch.setattr(fold, "FAN_IN", 2)
     queries = [query("sliding", 60, 10)]
     dice, epochs = random.Random(3), []

@@ -47,6 +47,10 @@ LANES = 3
 SECONDS = 120.0
 """How long one process may take; far more than it needs."""
 
+INHERITED = {name: value for name, value in os.environ.items() if not name.startswith("MILLPOND_FAULT")}
+INHERITED["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+"""What drivers inherit; read once, as pytest writes to the environment while threads start them."""
+
 _spec = importlib.util.spec_from_file_location("crash_program", PROGRAM)
 assert _spec is not None and _spec.loader is not None
 program = importlib.util.module_from_spec(_spec)
@@ -123,11 +127,9 @@ class Driver:
 
     def __init__(self, log: Path, *arguments: str, **environment: str) -> None:
         self._turn = threading.Lock()
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("MILLPOND_FAULT")}
-        inherited["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, str(PROGRAM), *arguments], env=inherited | environment, stdin=subprocess.PIPE,
+                [sys.executable, str(PROGRAM), *arguments], env=INHERITED | environment, stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=errors, text=True,
             )  # fmt: skip
 

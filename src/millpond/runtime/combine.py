@@ -25,6 +25,9 @@ Extremes: TypeAlias = npt.NDArray[Any]
 _BLOCK_SLOTS = 1 << 13
 _BLOCK_CELLS = 1 << 23
 
+_SPARSE = 8
+"""Of so many slots of a block less than one is wanted: each is looked up by itself."""
+
 _ADDED_AT_ONCE = 1024  # normalised words are below 2**51: with prefix sums over panes there is room for 2**11
 
 
@@ -44,6 +47,8 @@ class Block(NamedTuple):
     def window(self, name: str, window: Closing, rows: Ints | slice = slice(None)) -> Extremes:
         """A column's merged value over the window, for all slots of the block or some."""
         low, high = self.edges_us.index(window.start_us), self.edges_us.index(window.end_us)
+        if isinstance(rows, np.ndarray) and len(rows) * _SPARSE > self.size:  # one pass in order, then one out of order
+            return self.window(name, window)[rows]
         if name in self.columns:
             prefix = self.columns[name]
             added: Ints = prefix[high][rows] - prefix[low][rows]

@@ -71,7 +71,7 @@ class Setting(NamedTuple):
     recalled: tuple[tuple[str, int, int], ...] = ()
     scaled: tuple[Scaled, ...] = ()
     fed: tuple[Fed, ...] = ()
-    step_bytes: int = 32 << 20
+    step_bytes: int = 8 << 20
 
 
 class Batch(NamedTuple):
@@ -154,8 +154,8 @@ def _map_record(
 def next_step(setting: Setting, manifest: Manifest) -> Step | None:
     """The step to record before the next epoch; None: there is none.
 
-    It moves `step_bytes`, or a 32nd of all state if that is more: each one passes over the state that stays. Where more
-    would be made anew by each step (see `taken_over.stays`), all goes at once.
+    It moves `step_bytes`, or a 128th of all state if that is more: each one passes over the state that stays. Where
+    more would be made anew by each step (see `taken_over.stays`), all goes at once.
     """
     (lies, now), asked = maps(setting, manifest), map_asked(setting, manifest)
     if lies[1:] == asked[1:]:
@@ -168,7 +168,7 @@ def next_step(setting: Setting, manifest: Manifest) -> Step | None:
                 held[section.instance] += section.size
             else:
                 anew += section.size
-    most = max(setting.step_bytes, sum(held) / 32)
+    most = max(setting.step_bytes, sum(held) / 128)
     if anew > most:
         return None
     owned = Counter(lies.owners)
@@ -266,7 +266,9 @@ def fold_task(
 def group_state(manifest: Manifest, instance: int, group: GroupPlan | SideLog | KeptEvents) -> GroupState:
     """What an instance remembers of a group or a log, as places to read; keys in the order of their numbers."""
     keys = sorted(manifest.live(instance, group.id, "keys"), key=_base)
-    segments = manifest.live(instance, group.id, "segment")
+    every = manifest.live(instance, group.id, "segment")
+    portions = {section.id for section in every if any(name in manifest.sections for name in _instead(section))}
+    segments = [section for section in every if section.id not in portions]
     return GroupState(
         tuple(_place(section) for section in keys),
         tuple(_place(s) for s in segments if not _number(s, "tiles") and not _number(s, "revisions")),
@@ -275,6 +277,7 @@ def group_state(manifest: Manifest, instance: int, group: GroupPlan | SideLog | 
         tuple(_place(section) for section in segments if _number(section, "revisions")),
         tuple(_place(section) for section in manifest.live(instance, group.id, "tallies")),
         tuple(_place(section) for section in manifest.live(instance, group.id, "left")),
+        tuple(_place(section) for section in every if section.id in portions),
     )
 
 
@@ -285,8 +288,13 @@ def _place(section: LiveSection) -> SectionPlace:
     return SectionPlace(
         section.id, file, section.file is None, section.offset, section.size, section.rows, *numbers,
         tuple(delays) if isinstance(delays, list) else (), _number(section, "last") if "last" in section.info else None,
-        str(section.info.get("columns", "")),
+        str(section.info.get("columns", "")), _instead(section), _number(section, "until"),
     )
+
+
+def _instead(section: LiveSection) -> tuple[str, ...]:
+    """Of a portion of a merge the sections that it replaces."""
+    return tuple(str(section.info.get("instead", "")).split())
 
 
 def _base(section: LiveSection) -> int:

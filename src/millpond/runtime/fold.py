@@ -6,7 +6,7 @@ that is run again, anywhere, on packets in any order of arrival, gives the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -41,13 +41,13 @@ from millpond.runtime.generations import (
     named_slots,
     read_section,
     slots_section,
-    still_here,
 )
 from millpond.runtime.holistic import needs_events
 from millpond.runtime.horizon import events_needed_from, slices_needed_from
 from millpond.runtime.joins import fold_joins
 from millpond.runtime.late_rows import write_late_rows
 from millpond.runtime.lateness import marks_of
+from millpond.runtime.merging import merged, merges_due
 from millpond.runtime.moved import moved_in
 from millpond.runtime.packet import GroupPart
 from millpond.runtime.ranges import rows_due
@@ -132,7 +132,7 @@ class _GroupFold:
         reasons: dict[str, str],
     ) -> None:
         self._task, self._group, self._delta, self._counts = task, group, delta, counts
-        self._collected = Collected(task, delta, counts, reasons)
+        self._collected, self._added = Collected(task, delta, counts, reasons), 0
         self._state = task.of(instance, group)
         types = [arrow_type(key.type) for key in group.keys]
         cache = Path(task.cache) / task.pond / f"{group.id}-{instance}" if task.cache else None
@@ -278,8 +278,9 @@ class _GroupFold:
         return pieces
 
     def _write_segment(
-        self, cells: Cells, level: int, supersedes: tuple[str, ...], apart: str = ""
-    ) -> None:
+        self, cells: Cells, level: int, supersedes: tuple[str, ...], apart: str = "",
+        more: Mapping[str, int | str] | None = None,
+    ) -> None:  # fmt: skip
         first, last = (cells.slices.start_us.min(), cells.slices.end_us.max()) if cells.rows else (0, 0)
         info: dict[str, int | str | list[int]] = {
             "first": int(first),
@@ -287,12 +288,13 @@ class _GroupFold:
             "level": level,
             "generation": self._state.generation,
             "delays": list(self._group.delays_us),
+            **(more or {}),
         }
         if apart:
             info[apart] = 1
-        self._delta.add(
-            "segment", self._group.id, to_bytes(encode_cells(cells)), cells.rows, info, supersedes
-        )
+        data = to_bytes(encode_cells(cells))
+        self._added += 0 if level else data.size
+        self._delta.add("segment", self._group.id, data, cells.rows, info, supersedes)
 
     def _write_keys(self, first: int, end: int, level: int, supersedes: tuple[str, ...]) -> None:
         data = to_bytes(self._keys.batch(first, end))
@@ -332,7 +334,7 @@ class _GroupFold:
         named = named_slots(naming, len(self._keys))
         if 2 * len(named) > len(self._keys):
             return False
-        replaced = [place.id for place in (*state.keys, *state.left)]
+        replaced = [place.id for place in (*state.keys, *state.left, *state.portions)]  # a merge begins anew
         for place, cells, gone in zip([*state.segments, *state.tiles, *state.revisions], old, expired, strict=True):
             if gone:
                 replaced.append(place.id)  # it names keys that end here, so it ends with them
@@ -483,18 +485,15 @@ class _GroupFold:
 
         When nothing of them is needed there is no next: they are retired in this epoch.
         """
-        state = self._state
+        state, keys = self._state, len(self._keys)
         parts = (state.segments, self._old), (state.tiles, self._old_tiles), (state.revisions, self._old_revisions)
         for places, old in parts:
-            level = full_level(places, FAN_IN)
-            if level is None:
-                continue
-            chosen = [i for i, place in enumerate(places) if place.level == level]
-            needed = [old[i].slices.end_us > (-1 << 63 if horizon is None else horizon) for i in chosen]
-            here = [still_here(old[i], self._left, self._keys.committed) for i in chosen]
-            pieces = [piece_of(cells, None if horizon is None else cells.slices.end_us > horizon) for cells in here]
-            merged = merge(pieces, max(len(self._keys), 1))
-            supersedes = tuple(places[i].id for i in chosen)
-            # where all that is needed has left, a segment without cells replaces them
-            if merged.rows or any(mask.any() for mask in needed):
-                self._write_segment(merged, level + 1, supersedes, state.apart(places[chosen[0]]))
+            for due in merges_due(places, state.portions, FAN_IN, keys, self._added):
+                ends = tuple(places[i].id for i in due.chosen)
+                done = merged(due, old, self._left, self._keys.committed, keys, horizon)
+                at: dict[str, int | str] = {} if due.step is None else {"instead": " ".join(ends), "until": done.until}
+                needed = horizon is None or any((old[i].slices.end_us > horizon).any() for i in due.chosen)
+                # where all that is needed has left, a segment without cells replaces them
+                if done.cells.rows or needed:
+                    apart = state.apart(places[due.chosen[0]])
+                    self._write_segment(done.cells, due.level, ends if done.whole else (), apart, at)

@@ -77,12 +77,15 @@ def slots_section(slots: Ints) -> pa.Buffer:
     return to_bytes(pa.RecordBatch.from_arrays([pa.array(slots.astype(np.int32))], names=[SLOT]))
 
 
-def still_here(cells: Cells, left: Ints | None, keys: int) -> Cells:
-    """The cells whose slots, below `keys`, have not left."""
-    if left is None:
+def still_here(cells: Cells, left: Ints | None, keys: int, span: slice | None = None) -> Cells:
+    """The cells whose slots, below `keys`, have not left, and lie in `span`."""
+    if left is None and span is None:
         return cells
-    here = np.ones(keys, bool)
-    here[left] = False
+    here = np.full(keys, span is None)
+    if span is not None:
+        here[span] = True
+    if left is not None:
+        here[left] = False
     return some_atoms(cells, here[cells.slots])
 
 
@@ -115,9 +118,14 @@ def read_cells(files: Files, place: SectionPlace, delays_us: tuple[int, ...]) ->
 
 def full_level(places: Sequence[SectionPlace], fan_in: int) -> int | None:
     """The lowest level of which there are `fan_in` sections."""
-    levels = [place.level for place in places]
+    levels = levels_of(places)
     full = [level for level in sorted(set(levels)) if levels.count(level) >= fan_in]
     return full[0] if full else None
+
+
+def levels_of(places: Iterable[SectionPlace]) -> list[int]:
+    """The level of each section; all portions of a merge count as one."""
+    return [level for level, _ in {(place.level, place.instead or place.id) for place in places}]
 
 
 def named_slots(parts: Iterable[Cells | Events], keys: int) -> Ints:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -282,9 +283,8 @@ def _results(
 
 def _measured(block: Block, measures: Collection[str], windows: Sequence[Closing], found: _Found) -> dict[str, Ints]:
     """Columns of some measures."""
-    rows_of: list[Any] = [slice(None)]
-    if len(windows) > 1:
-        rows_of = [np.flatnonzero(found.windows == i) for i in range(len(windows))]
+    borders = np.searchsorted(found.windows, np.arange(len(windows) + 1)).tolist()  # they are in order
+    rows_of = [slice(*pair) for pair in pairwise(borders)]
     measured: dict[str, Ints] = {}
     for column in (*block.columns, *block.extremes):
         if column.partition(":")[0] in measures:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -23,7 +24,7 @@ from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.buckets import buckets_of_keys
 from millpond.runtime.event_log import GroupLog
-from millpond.runtime.generations import attached, left_slots, read_section, slots_section
+from millpond.runtime.generations import attached, left_slots, levels_of, read_section, slots_section
 from millpond.runtime.tallies import TallyLog
 from millpond.runtime.tasks import FoldTask, GroupState, SectionPlace
 from millpond.state.cells import Piece, merge, piece_of
@@ -88,7 +89,7 @@ class _TakingOver:
                 sources.append(found)
                 first += int(np.count_nonzero(found.now >= 0))
         if first == base:
-            return GroupState(own.keys, own.segments, own.tiles, own.events, own.revisions, own.tallies, left)
+            return msgspec.structs.replace(own, left=left)
         keys = self._keys(sources, base)
         segments, tiles, revisions = (
             (*mine, *self._cells(sources, apart, mine, first))
@@ -96,7 +97,7 @@ class _TakingOver:
         )
         events = (*own.events, *self._events(sources, "events", own.events))
         tallies = (*own.tallies, *self._events(sources, "tallies", own.tallies))
-        return GroupState((*own.keys, keys), segments, tiles, events, revisions, tallies, left)
+        return GroupState((*own.keys, keys), segments, tiles, events, revisions, tallies, left, own.portions)
 
     def _mine(self, sections: list[pa.RecordBatch], state: GroupState) -> Mask:
         """Of the keys in some sections those that the instance owns now, and that had not left before."""
@@ -195,7 +196,7 @@ class _TakingOver:
 
     def _level(self, mine: tuple[SectionPlace, ...], levels: list[int]) -> int:
         """The lowest level, not below any of the parts, that is one short of being merged, or further."""
-        level, held = max(levels), [place.level for place in mine]
+        level, held = max(levels), levels_of(mine)
         while held.count(level) >= self._fan_in - 1:
             level += 1
         return level

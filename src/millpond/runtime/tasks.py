@@ -85,7 +85,8 @@ class SectionPlace(msgspec.Struct, frozen=True):
     """Where a section is: `size` bytes at `offset` of a file in the pond's folder, or of the body of a record.
 
     `delays_us`: those of the group when a segment was written, which its lateness classes count; `last_us`: all
-    of it is earlier; `columns`: those of retained events, as JSON.
+    of it is earlier; `columns`: those of retained events, as JSON. `instead`, `until`: of a portion of a merge the
+    sections that it replaces, and the slot below which all is merged (`runtime.merging`).
     """
 
     id: str
@@ -99,6 +100,8 @@ class SectionPlace(msgspec.Struct, frozen=True):
     delays_us: tuple[int, ...] = ()
     last_us: int | None = None
     columns: str = ""
+    instead: tuple[str, ...] = ()
+    until: int = 0
 
 
 class ChainedRows(msgspec.Struct, frozen=True):
@@ -127,7 +130,7 @@ class GroupState(msgspec.Struct, frozen=True):
 
     `tiles` are segments too, but only repeat what those of slices hold; so are `revisions`, which count how often a row
     was corrected, by (window, key); `events` is the event log, `tallies` are what is counted by bins; `left` are slots
-    of keys whose buckets have gone to other instances.
+    of keys whose buckets have gone to other instances; `portions` of merges that are not at their end are not read.
     """
 
     keys: tuple[SectionPlace, ...] = ()
@@ -137,6 +140,7 @@ class GroupState(msgspec.Struct, frozen=True):
     revisions: tuple[SectionPlace, ...] = ()
     tallies: tuple[SectionPlace, ...] = ()
     left: tuple[SectionPlace, ...] = ()
+    portions: tuple[SectionPlace, ...] = ()
 
     def apart(self, place: SectionPlace) -> str:
         """What the segments say of themselves that are kept apart from those of slices: `tiles`, `revisions`."""
@@ -145,7 +149,8 @@ class GroupState(msgspec.Struct, frozen=True):
     @property
     def places(self) -> tuple[SectionPlace, ...]:
         """Everything that is remembered."""
-        return (*self.keys, *self.segments, *self.tiles, *self.events, *self.revisions, *self.tallies, *self.left)
+        read = *self.keys, *self.segments, *self.tiles, *self.events, *self.revisions, *self.tallies, *self.left
+        return (*read, *self.portions)
 
     @property
     def generation(self) -> int:
