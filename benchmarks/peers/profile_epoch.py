@@ -31,6 +31,7 @@ from results import FOLDER
 from workload import LARGE, PRUNED, SMALL, transactions, windows
 
 from millpond import Pond, spark_session
+from millpond.model.endpoints import Sink
 from millpond.testing.local_pond import LocalPond
 
 SHOWN = 25
@@ -96,7 +97,7 @@ def _profiled(spark: SparkSession, source: Path, count: int, work: Path) -> tupl
     """Functions by their own seconds, the dearest first, and events taken."""
     with Pond(spark, work / "asked") as asked:
         for number, (size, slide) in enumerate(windows(count)):
-            asked.add(f"q{number}", aggregation(stream_of(spark, source), size, slide))
+            asked.add(f"q{number}", aggregation(stream_of(spark, source), size, slide), sink=Sink("noop"))
         streams, queries = asked.streams, asked.queries
     (work / "local").mkdir()
     local = LocalPond(work / "local", streams, queries, instances=INSTANCES)

@@ -12,7 +12,8 @@ from millpond.model.windows import Sliding
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.tasks import Watermark
 
-WINDOWS_AT_ONCE = 64
+WINDOWS_AT_ONCE = 512
+"""So many windows are answered from the same arrays, which are filled once for all of them."""
 
 EVENTS_AT_ONCE = 1 << 24
 """So many times at most events of the log are handed to windows at once: bounds memory."""

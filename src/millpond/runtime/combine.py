@@ -72,7 +72,8 @@ def blocks(
     """
     parts = {id(part.cells): part.cells for part in ranges}.values()
     names = sorted({name for cells in parts for name in cells.columns if name.partition(":")[0] in measures})
-    step = max(512, min(_BLOCK_SLOTS, _BLOCK_CELLS // max(1, len(names) * len(edges))))
+    tables = sum(1 if merge_rule(name) == "add" else len(edges).bit_length() for name in names)
+    step = max(512, min(_BLOCK_SLOTS, _BLOCK_CELLS // max(1, tables * len(edges))))
     for first in range(0, keys, step):
         size = min(step, keys - first)
         inside = [part.cut(first, first + size) for part in ranges]

@@ -102,6 +102,8 @@ class Shares(NamedTuple):
 
     def counts(self) -> Ints:
         """How many results each query has, by its position."""
+        if len(self.order) == 1:
+            return np.array([np.count_nonzero(self.first < self.until)])
         counts = np.empty(len(self.order), np.int64)
         counts[self.order] = self._by_place()
         return counts

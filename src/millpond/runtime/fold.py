@@ -451,20 +451,14 @@ class _GroupFold:
         events, tallies = self._events(asked, edges[0], edges[-1], delay), None
         if self._tallies is not None and any(map(needs_tallies, asked)):
             tallies = self._tallies.between(edges[0], edges[-1], delay)
-        windows = {family.window: group.windows.index(family.window) for family in going}
+        windows = {family: _windows_of(family.first, group, run) for family in going}
         for block in made:
             keys = BlockKeys.of(group, self._keys, block, events, tallies)
-            for family in list(going):
-                mine = [
-                    window
-                    for window in run
-                    if window.window == windows[family.window]
-                    and family.first.from_us <= window.start_us < family.first.before_us
-                ]
+            for family, mine in list(windows.items()):
                 if mine and not self._answer_family(family, block, mine, keys):
-                    going.remove(family)
+                    del windows[family]
                     alone = [Family(group, [plan]) for plan in family.plans if len(family.plans) > 1]
-                    going += [one for one in alone if self._answer_family(one, block, mine, keys)]
+                    windows |= {one: mine for one in alone if self._answer_family(one, block, mine, keys)}
 
     def _answer_family(
         self, family: Family, block: Block | SignedBlock, windows: Sequence[Closing], keys: BlockKeys
@@ -497,3 +491,9 @@ class _GroupFold:
                 if done.cells.rows or needed:
                     apart = state.apart(places[due.chosen[0]])
                     self._write_segment(done.cells, due.level, ends if done.whole else (), apart, at)
+
+
+def _windows_of(plan: QueryPlan, group: GroupPlan, run: Sequence[Closing]) -> list[Closing]:
+    """Those of a run that are of a query, and begin in its time."""
+    position, first, end = group.windows.index(plan.query.window), plan.from_us, plan.before_us
+    return [window for window in run if window.window == position and first <= window.start_us < end]
