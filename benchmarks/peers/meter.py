@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 EVERY = 0.5
+LAST_SECONDS = 60.0
+"""How long a program may take to end after its last mark: Spark's Java machine has been seen to hang there."""
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -65,6 +68,7 @@ def measured(
             process.wait()
         finally:
             alarm.cancel()
+            watch.last.cancel()
             watch.ended.set()
             sampling.join()
             watch.kill()
@@ -92,6 +96,8 @@ def _marks(lines: IO[str], watch: _Watch, begun: Callable[[], None]) -> list[str
         else:
             watch.end = (time.perf_counter(), watch.cpu())
             watch.told.append(told)
+            if not watch.last.is_alive():
+                watch.last.start()
     return printed
 
 
@@ -103,6 +109,7 @@ class _Watch:
         self.begin: tuple[float, float] | None = None
         self.end: tuple[float, float] | None = None
         self.peak, self.told, self.ended = 0, list[Mapping[str, Any]](), threading.Event()
+        self.last = threading.Timer(LAST_SECONDS, self.kill)
 
     def run(self) -> None:
         while not self.ended.wait(EVERY):
@@ -121,10 +128,14 @@ class _Watch:
         return sum(self._seen.values()) / _TICKS
 
     def kill(self) -> None:
-        """End what is left of it: its own descendants only."""
-        for one in reversed(tree(self._pid)):
-            with suppress(ProcessLookupError):
-                os.kill(one.pid, 9)
+        """End what is left of it: its own descendants only, also those whose parent has gone before them."""
+        self.sample()
+        with self._lock:
+            seen = sorted(self._seen, reverse=True)
+        for pid, started in seen:
+            if (one := _process(Path(f"/proc/{pid}"))) is not None and one[1].started == started:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, 9)
 
 
 class Process(NamedTuple):
@@ -140,18 +151,23 @@ def tree(root: int) -> list[Process]:
     children: dict[int, list[Process]] = {}
     top: list[Process] = []
     for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        with suppress(OSError):
-            # the name in parentheses may have blanks
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            one = Process(int(folder.name), int(fields[19]), int(fields[11]) + int(fields[12]))
-            children.setdefault(int(fields[1]), []).append(one)
+        if folder.name.isdigit() and (found := _process(folder)) is not None:
+            parent, one = found
+            children.setdefault(parent, []).append(one)
             if one.pid == root:
                 top.append(one)
     for one in top:  # grows while it is read
         top.extend(children.get(one.pid, ()))
     return top
+
+
+def _process(folder: Path) -> tuple[int, Process] | None:
+    """The parent of a process, and the process; None: it has gone."""
+    with suppress(OSError):
+        # the name in parentheses may have blanks
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        return int(fields[1]), Process(int(folder.name), int(fields[19]), int(fields[11]) + int(fields[12]))
+    return None
 
 
 def _memory(pid: int) -> int:

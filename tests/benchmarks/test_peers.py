@@ -80,6 +80,21 @@ def test_a_program_is_measured_with_what_it_starts() -> None:
     assert 0 < found.seconds < found.whole
 
 
+LINGERS = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print('@{"mark": "begin"}', flush=True)
+import time; time.sleep(1)
+print('@{"mark": "end"}', flush=True)
+"""
+
+
+def test_what_a_program_leaves_behind_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "LAST_SECONDS", 1.0)
+    found = meter.measured([sys.executable, "-c", LINGERS], {}, patience=60)
+    assert 1 < found.seconds < found.whole < 30
+
+
 def test_a_program_that_fails_says_what_it_printed() -> None:
     with pytest.raises(meter.Failed, match=r"(?s)hello.*broken"):
         meter.measured([sys.executable, "-c", "print('hello'); raise SystemExit('broken')"], {}, patience=60)
