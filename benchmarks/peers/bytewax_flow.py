@@ -30,13 +30,18 @@ COLUMNS = ["ts", "customer", "amount"]
 Event = tuple[datetime, float]
 
 
+def _say(mark: dict[str, Any]) -> None:
+    """A line in one write, since two processes share the output."""
+    os.write(1, f"@{json.dumps(mark)}\n".encode())
+
+
 class _Part(StatefulSourcePartition[tuple[str, Event], int]):
     """One file; where it stands is the number of events read."""
 
     def __init__(self, path: Path, skipped: int | None) -> None:
         self._batches, self._read = self._events(path, skipped or 0), skipped or 0
         self._began = time.perf_counter()
-        print('@{"mark": "begin"}', flush=True)
+        _say({"mark": "begin"})
 
     def next_batch(self) -> list[tuple[str, Event]]:
         if time.perf_counter() - self._began > SPEC["seconds"]:
@@ -54,7 +59,7 @@ class _Part(StatefulSourcePartition[tuple[str, Event], int]):
 
     def _tell(self, whole: bool) -> None:
         mark = {"mark": "end", "events": self._read, "whole": whole, "state_bytes": None}
-        print("@" + json.dumps(mark), flush=True)
+        _say(mark)
 
     @staticmethod
     def _events(path: Path, skipped: int) -> Iterator[list[tuple[str, Event]]]:

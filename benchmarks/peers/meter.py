@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 EVERY = 0.5
-LAST_SECONDS = 60.0
-"""How long a program may take to end after its last mark: Spark's Java machine has been seen to hang there."""
+LAST_SECONDS = 15.0
+"""How long a program may take to end after its last mark: Java machines have been seen to hang there."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
