@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -16,6 +17,8 @@ from millpond.runtime import fold, merging
 from millpond.runtime.epoch import group_state
 from millpond.runtime.merging import merges_due
 from millpond.runtime.tasks import GroupState, SectionPlace
+from millpond.state import atoms
+from millpond.state.cells import Cells, Slices
 from millpond.testing import oracle
 from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import SECOND, STREAM, aggregate_of, random_case
@@ -42,6 +45,7 @@ def long_merges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 3)
     monkeypatch.setattr(merging, "PORTION_BYTES", 1000)
     monkeypatch.setattr(merging, "_REWRITTEN", 0)
+    monkeypatch.setattr(atoms, "_LARGE", 0)
 
 
 def states(run: Run) -> list[GroupState]:
@@ -123,3 +127,20 @@ def test_what_is_due() -> None:
     assert merges_due(large, begun, 8, 0, 0) == [(tuple(range(8)), 2, 250, 1)]
     portions = [place(f"p{i}", 2, 8 << 20, ("b0", "b1"), i) for i in range(12)]
     assert merges_due(portions, (), 8, 1000, 0) == [], "portions of one merge are one segment"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_slots_are_found_slice_by_slice_as_among_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = np.random.default_rng(seed)
+    some = [np.sort(dice.choice(50, dice.integers(1, 30), replace=False)) for _ in range(dice.integers(1, 6))]
+    offsets, slots = np.cumsum([0, *map(len, some)]), np.concatenate(some).astype(np.int32)
+    starts = np.arange(len(some)) * 10
+    cells = Cells(Slices(starts, starts + 10, starts * 0), offsets, slots, {"n": np.arange(len(slots))})
+    first, until = sorted(dice.integers(0, 2**32, 2).tolist() if seed == 3 else dice.integers(0, 60, 2).tolist())
+    found = []
+    for large in (0, 1 << 40):
+        monkeypatch.setattr(atoms, "_LARGE", large)
+        one = atoms.between(cells, first, until)
+        found.append([part.tolist() for part in (*one.slices[:3], one.offsets, one.slots, one.columns["n"])])
+    assert found[0] == found[1]
+    assert found[0][4] == [slot for slot in slots.tolist() if first <= slot < until]

@@ -77,15 +77,12 @@ def slots_section(slots: Ints) -> pa.Buffer:
     return to_bytes(pa.RecordBatch.from_arrays([pa.array(slots.astype(np.int32))], names=[SLOT]))
 
 
-def still_here(cells: Cells, left: Ints | None, keys: int, span: slice | None = None) -> Cells:
-    """The cells whose slots, below `keys`, have not left, and lie in `span`."""
-    if left is None and span is None:
+def still_here(cells: Cells, left: Ints | None, keys: int) -> Cells:
+    """The cells whose slots, below `keys`, have not left."""
+    if left is None:
         return cells
-    here = np.full(keys, span is None)
-    if span is not None:
-        here[span] = True
-    if left is not None:
-        here[left] = False
+    here = np.ones(keys, bool)
+    here[left] = False
     return some_atoms(cells, here[cells.slots])
 
 

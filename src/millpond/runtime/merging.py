@@ -14,6 +14,7 @@ from typing import NamedTuple
 from millpond.arrays import Ints
 from millpond.runtime.generations import full_level, still_here
 from millpond.runtime.tasks import SectionPlace
+from millpond.state.atoms import between
 from millpond.state.cells import Cells, merge, piece_of
 
 PORTION_BYTES = 8 << 20
@@ -79,11 +80,11 @@ def merged(
     """
     first, until, whole = due.first, keys, True
     while True:
-        span = None
+        some = [old[i] for i in due.chosen]
         if due.step is not None:
             until = first + due.step
-            span, whole = slice(first, until), until >= keys
-        here = [still_here(old[i], left, committed, span) for i in due.chosen]
+            some, whole = [between(cells, first, until) for cells in some], until >= keys
+        here = [still_here(cells, left, committed) for cells in some]
         pieces = [piece_of(cells, None if horizon is None else cells.slices.end_us > horizon) for cells in here]
         cells = merge(pieces, max(keys, 1))
         if cells.rows or whole:
