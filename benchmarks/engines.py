@@ -44,9 +44,9 @@ Asked = Callable[[DataFrame], DataFrame]
 """A query, given the stream."""
 
 
-def stream_of(spark: SparkSession, folder: Path) -> DataFrame:
-    """The transactions as a stream, one file per epoch."""
-    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+def stream_of(spark: SparkSession, folder: Path, files: int = 1) -> DataFrame:
+    """The transactions as a stream, so many files per epoch."""
+    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files)
     return reader.parquet(str(folder)).withWatermark("ts", "0 seconds")
 
 

@@ -28,7 +28,7 @@ from meter import Failed, Measured, measured
 from nexmark_events import SCHEMAS, write
 from nexmark_queries import QUERIES, flink_pass, flink_tables, streams
 from results import FOLDER
-from settings import FLINK, FLINK_STATE
+from settings import EPOCH_FILES, FLINK, FLINK_STATE
 
 ALL = "all"
 START_SECONDS = 20
@@ -112,7 +112,7 @@ def pond_pass(names: Sequence[str], source: Path, seconds: float) -> dict[str, A
     for query in (QUERIES[name] for name in names):
         for name, text in query.pond.items():
             asked[name] = (text, "update" if query.total else "final")
-    return {"text": streams(str(source), SCHEMAS), "queries": asked, "seconds": seconds}
+    return {"text": streams(str(source), SCHEMAS, EPOCH_FILES), "queries": asked, "seconds": seconds}
 
 
 def one_file(source: Path, kind: str) -> Path:

@@ -239,10 +239,11 @@ def _tables(schemas: Mapping[str, str]) -> list[tuple[str, str, str]]:
     return [*((kind, kind, "ts") for kind in schemas), ("bid_arrived", "bid", "arrived")]
 
 
-def streams(folder: str, schemas: Mapping[str, str]) -> str:
-    """The statements that declare the streams of a pond."""
+def streams(folder: str, schemas: Mapping[str, str], files: int = 1) -> str:
+    """The statements that declare the streams of a pond, which reads so many files of each in an epoch."""
     return "\n".join(
-        f"CREATE TABLE {name} ({schemas[kind]}) USING parquet OPTIONS (path '{folder}/{kind}', maxFilesPerTrigger '1');"
+        f"CREATE TABLE {name} ({schemas[kind]}) USING parquet"
+        f" OPTIONS (path '{folder}/{kind}', maxFilesPerTrigger '{files}');"
         for name, kind, _ in _tables(schemas)
     )
 

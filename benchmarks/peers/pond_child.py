@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from engines import aggregation, stream_of
 from pyspark.sql import SparkSession
-from settings import CORES, HEAP
+from settings import CORES, EPOCH_FILES, HEAP
 
 from millpond import Pond, spark_session
 from millpond.model.endpoints import Sink
@@ -76,7 +76,7 @@ def _ask(pond: Pond, one: dict[str, Any]) -> None:
             pond.add(name, statement, sink=Sink("noop"), emit=emit)
         return
     for number, (size, slide) in enumerate(one["windows"]):
-        frame = aggregation(stream_of(pond.spark, Path(one["source"])), size, slide)
+        frame = aggregation(stream_of(pond.spark, Path(one["source"]), EPOCH_FILES), size, slide)
         pond.add(f"q{number}", frame, sink=Sink("memory" if one["out"] else "noop"))
 
 

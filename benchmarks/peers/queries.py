@@ -4,7 +4,7 @@
 
 Every cell is a process of its own (two cores, 4 GB of heap) that answers N windowed queries over bank transactions:
 count, sum and maximum per customer over N different windows, rows to nowhere, state durable (`settings.py`). First it
-answers the same queries over the first file, at most a third of its time, to warm up; then the measured pass begins
+answers the same queries over the same events, at most a third of its time, to warm up; then the measured pass begins
 when its queries are planned and ends when all rows are out, or when its time is over: then the events that it had
 taken are a prefix of the sample, which the table says. A pond is never stopped before its end, nor plain Spark before
 each query has a batch. `events/s` is of that pass; CPU and memory (proportional set size) are those of all its
@@ -36,7 +36,7 @@ from meter import Failed, Measured, measured
 from picture import Panel, draw
 from results import FOLDER
 from settings import CHECKPOINT_SECONDS, CORES, FLINK, FLINK_STATE, SPARK, SPARK_STATE
-from workload import LARGE, SMALL, Size, prefix, transactions
+from workload import LARGE, SMALL, Size, transactions
 
 COUNTS = (1, 2, 4, 8, 16, 32, 100)
 ENGINES = ("millpond", "flink-heap", "flink-rocksdb", "spark-memory", "spark-rocksdb", "bytewax")
@@ -118,11 +118,10 @@ def check(engines: Sequence[str], size: Size, work: Path) -> str:
 def run(engine: str, size: Size, windows: Sequence[tuple[int, int]], seconds: float, work: Path) -> Cell:
     """One cell; a pond is never stopped before its end."""
     source = transactions(size)
-    first = prefix(source, 1, work / "first") if not (work / "first").exists() else work / "first"
     limit = 1e6 if engine == "millpond" else seconds
     common = {"windows": windows, "out": None}
-    warm = {"source": str(_input(engine, first)), "seconds": seconds / 3, **common}
-    timed = {"source": str(_input(engine, source)), "seconds": limit, **common}
+    warm = {"source": str(_input(engine, source)), "seconds": seconds / 3, **common}
+    timed = {**warm, "seconds": limit}
     found = _started(engine, [warm, timed], work)
     told = {name: sum(one.get(name) or 0 for one in found.told) for name in ("events", "state_bytes")}
     whole = all(one.get("whole", True) for one in found.told)

@@ -11,6 +11,12 @@ CORES = 2
 HEAP = "4g"
 CHECKPOINT_SECONDS = 10
 
+EPOCH_FILES, BATCH_FILES = 4, 1
+"""Files of half a million events in an epoch of a pond and in a batch of plain Spark, both of which are durable: the
+more events, the more throughput, and these are what each takes in `CHECKPOINT_SECONDS` (a pond with a hundred queries
+in eight of them; plain Spark with one query in five).
+"""
+
 PACKAGES = {
     "flink": ("apache-flink==2.3.0",),
     "bytewax": ("bytewax==0.21.1", "pyarrow==21.0.0"),

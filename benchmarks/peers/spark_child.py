@@ -19,7 +19,7 @@ from engines import aggregation, stream_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
-from settings import CORES, HEAP
+from settings import BATCH_FILES, CORES, HEAP
 
 
 def main(path: Path) -> None:
@@ -44,7 +44,7 @@ def run(spark: SparkSession, folder: Path, one: dict[str, Any], marked: bool) ->
     began = time.perf_counter()
     running = []
     for number, (size, slide) in enumerate(one["windows"]):
-        rows = aggregation(stream_of(spark, Path(one["source"])), size, slide)
+        rows = aggregation(stream_of(spark, Path(one["source"]), BATCH_FILES), size, slide)
         writer = _rows(rows).writeStream.format("parquet" if one["out"] else "noop").outputMode("append")
         if one["out"]:
             writer = writer.option("path", f"{one['out']}/{number}")
