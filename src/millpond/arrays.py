@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -36,6 +37,28 @@ def ordered(codes: npt.NDArray[np.integer]) -> Ints:
     packed.sort()
     packed &= (1 << bits) - 1
     return packed
+
+
+def distinct_rows(columns: Sequence[Ints]) -> tuple[list[Ints], Ints]:
+    """The distinct rows of some columns, ascending, column by column; and where among them each row is.
+
+    A tenth of the time of `np.unique` along an axis, which compares rows as bytes.
+
+    >>> distinct, inverse = distinct_rows([np.array([2, 1, 2]), np.array([5, 6, 5])])
+    >>> [column.tolist() for column in distinct], inverse.tolist()
+    ([[1, 2], [6, 5]], [1, 0, 1])
+    """
+    rows = len(columns[0])
+    varying = [column for column in columns if rows and (column != column[0]).any()]
+    order = np.lexsort(varying[::-1]) if varying else np.arange(rows)
+    new = np.zeros(rows, bool)
+    new[:1] = True
+    for column in varying:
+        there = column[order]
+        new[1:] |= there[1:] != there[:-1]
+    inverse = np.empty(rows, np.int64)
+    inverse[order] = np.cumsum(new) - 1
+    return [column[order[new]] for column in columns], inverse
 
 
 class TextBytes(NamedTuple):

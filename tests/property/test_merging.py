@@ -15,10 +15,9 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.runtime import fold, merging
 from millpond.runtime.epoch import group_state
-from millpond.runtime.merging import merges_due
-from millpond.runtime.tasks import GroupState, SectionPlace
-from millpond.state import atoms
-from millpond.state.cells import Cells, Slices
+from millpond.runtime.merging import Merge, merged, merges_due
+from millpond.runtime.tasks import GroupState, Position, SectionPlace
+from millpond.state.cells import Cells, Slices, merge, part_of, piece_of
 from millpond.testing import oracle
 from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import SECOND, STREAM, aggregate_of, random_case
@@ -45,7 +44,6 @@ def long_merges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 3)
     monkeypatch.setattr(merging, "PORTION_BYTES", 1000)
     monkeypatch.setattr(merging, "_REWRITTEN", 0)
-    monkeypatch.setattr(atoms, "_LARGE", 0)
 
 
 def states(run: Run) -> list[GroupState]:
@@ -107,40 +105,110 @@ def test_portions_end_with_what_they_are_made_of(tmp_path: Path) -> None:
     assert len(left) <= 2 and sum(one.rows for one in left) <= 2
 
 
-def place(name: str, level: int, size: int = 100, instead: tuple[str, ...] = (), until: int = 0) -> SectionPlace:
-    return SectionPlace(name, "file", False, 0, size, 1, level, 0, (), None, "", instead, until)
+def place(
+    name: str, level: int, size: int = 100, instead: tuple[str, ...] = (), until: tuple[int, int] = (0, 0)
+) -> SectionPlace:
+    return SectionPlace(name, "file", False, 0, size, 1, level, 0, (), None, "", instead, Position(*until))
 
 
 def test_what_is_due() -> None:
     eight = [place(f"a{i}", 0) for i in range(8)]
-    assert merges_due(eight[:7], (), 8, 1000, 0) == []
-    assert merges_due(eight, (), 8, 1000, 0) == [(tuple(range(8)), 1, 0, None)]
+    assert merges_due(eight[:7], (), 8, 0) == []
+    assert merges_due(eight, (), 8, 0) == [Merge(tuple(range(8)), 1)]
     large = [place(f"b{i}", 1, 4 << 20) for i in range(8)]
-    assert merges_due(large, (), 8, 1000, 0) == [(tuple(range(8)), 2, 0, 250)]
-    assert merges_due(large, (), 8, 1000, 4 << 20) == [(tuple(range(8)), 2, 0, 500)], "as fast as events come"
-    begun = [place("p0", 2, 8 << 20, tuple(f"b{i}" for i in range(8)), 250)]
-    assert merges_due([*large, *eight], begun, 8, 1000, 0) == [
-        (tuple(range(8)), 2, 250, 250), (tuple(range(8, 16)), 1, 0, None),
-    ]  # fmt: skip
+    assert merges_due(large, (), 8, 0) == [Merge(tuple(range(8)), 2, 4)]
+    assert merges_due(large, (), 8, 4 << 20) == [Merge(tuple(range(8)), 2, 2)], "as fast as events come"
+    ends = (10, 3), (7, 900)
+    begun = [place(f"p{i}", 2, 8 << 20, tuple(f"b{i}" for i in range(8)), end) for i, end in enumerate(ends)]
+    goes_on = Merge(tuple(range(8)), 2, 4, Position(10, 3))
+    assert merges_due([*large, *eight], begun, 8, 0) == [goes_on, Merge(tuple(range(8, 16)), 1)]
     more = [place(f"c{i}", 0, 4 << 20) for i in range(8)]
-    assert merges_due([*large, *more], begun, 8, 1000, 0) == [(tuple(range(8)), 2, 250, 250)], "one at a time"
-    assert merges_due(large, begun, 8, 0, 0) == [(tuple(range(8)), 2, 250, 1)]
-    portions = [place(f"p{i}", 2, 8 << 20, ("b0", "b1"), i) for i in range(12)]
-    assert merges_due(portions, (), 8, 1000, 0) == [], "portions of one merge are one segment"
+    assert merges_due([*large, *more], begun, 8, 0) == [goes_on], "one at a time"
+    assert merges_due(large, begun, 8, 1 << 30) == [goes_on._replace(portions=1)]
+    portions = [place(f"p{i}", 2, 8 << 20, ("b0", "b1"), (i, 0)) for i in range(12)]
+    assert merges_due(portions, (), 8, 0) == [], "portions of one merge are one segment"
+
+
+def random_cells(dice: np.random.Generator, slices: int, slots: int) -> Cells:
+    starts = np.sort(dice.choice(slices * 2, dice.integers(1, slices + 1), replace=False)) * 10 - 50
+    classes = np.zeros(len(starts), np.int64)
+    some = [np.sort(dice.choice(slots, dice.integers(1, slots + 1), replace=False)) for _ in starts]
+    offsets, rows = np.cumsum([0, *map(len, some)]), np.concatenate(some).astype(np.int32)
+    return Cells(Slices(starts, starts + 10, classes), offsets, rows, {"n": dice.integers(1, 100, len(rows))})
+
+
+def as_dict(cells: Cells) -> dict[tuple[int, int], int]:
+    slices = np.repeat(cells.slices.start_us, np.diff(cells.offsets))
+    keys = list(zip(slices.tolist(), cells.slots.tolist(), strict=True))
+    if not keys:
+        return {}
+    assert len(set(keys)) == len(keys), "a slot once per slice"
+    assert keys == sorted(keys)
+    return dict(zip(keys, cells.columns["n"].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_portions_are_together_what_a_whole_merge_is(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    slots = int(dice.choice([1, 5, 60]))
+    old = [random_cells(dice, int(dice.choice([1, 4, 30])), slots) for _ in range(dice.integers(1, 5))]
+    horizon = None if seed % 3 else int(dice.integers(-50, dice.choice([-20, 400])))
+    left = None if seed % 2 else np.unique(dice.integers(0, slots, 3))
+    keys, chosen = slots + int(dice.integers(0, 5)), tuple(range(len(old)))
+    whole = as_dict(merged(Merge(chosen, 1), old, left, slots, keys, horizon).cells)
+    naive: dict[tuple[int, int], int] = {}
+    for cells in old:
+        for (start, slot), number in as_dict(cells).items():
+            if (horizon is None or start + 10 > horizon) and (left is None or slot not in left):
+                naive[start, slot] = naive.get((start, slot), 0) + number
+    assert whole == naive
+    found: dict[tuple[int, int], int] = {}
+    due, now, total = Merge(chosen, 1, 1), horizon, sum(cells.rows for cells in old)
+    while True:
+        many = int(dice.integers(1, 30))
+        one = merged(due._replace(portions=many), old, left, slots, keys, now)
+        part = as_dict(one.cells)
+        assert not found or not part or max(found) < min(part)
+        begins = {start for start, _ in part}
+        read = sum(start in begins for cells in old for start, _ in as_dict(cells))
+        assert len(begins) < 2 or read <= -(-total // many)
+        found |= part
+        if one.until is None:
+            break
+        assert one.until > due.begin and part
+        due, now = due._replace(begin=one.until), now if now is None else now + int(dice.choice([0, 15]))
+    assert found.items() <= naive.items(), "what is merged before it is needed no more may be there"
+    assert {at: number for at, number in naive.items() if now is None or at[0] + 10 > now}.items() <= found.items()
+
+
+def test_a_slice_that_ends_while_it_is_merged_takes_no_cells_of_the_next_with_it() -> None:
+    starts, slots = np.array([0, 10]), np.arange(100, dtype=np.int32)
+    slices = Slices(starts, starts + 10, np.zeros(2, np.int64))
+    cells = Cells(slices, np.array([0, 100, 200]), np.concatenate([slots, slots]), {"n": np.ones(200, np.int64)})
+    first = merged(Merge((0,), 1, 10), [cells], None, 100, 100, 0)
+    assert first.until == (0, 20) and first.cells.slots.tolist() == list(range(20))
+    then = merged(Merge((0,), 1, 10, first.until), [cells], None, 100, 100, 10)
+    assert then.until == (10, 20)
+    assert as_dict(then.cells) == {(10, slot): 1 for slot in range(20)}
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_slots_are_found_slice_by_slice_as_among_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_cells_is_the_naive_one(seed: int) -> None:
     dice = np.random.default_rng(seed)
-    some = [np.sort(dice.choice(50, dice.integers(1, 30), replace=False)) for _ in range(dice.integers(1, 6))]
-    offsets, slots = np.cumsum([0, *map(len, some)]), np.concatenate(some).astype(np.int32)
-    starts = np.arange(len(some)) * 10
-    cells = Cells(Slices(starts, starts + 10, starts * 0), offsets, slots, {"n": np.arange(len(slots))})
-    first, until = sorted(dice.integers(0, 2**32, 2).tolist() if seed == 3 else dice.integers(0, 60, 2).tolist())
-    found = []
-    for large in (0, 1 << 40):
-        monkeypatch.setattr(atoms, "_LARGE", large)
-        one = atoms.between(cells, first, until)
-        found.append([part.tolist() for part in (*one.slices[:3], one.offsets, one.slots, one.columns["n"])])
-    assert found[0] == found[1]
-    assert found[0][4] == [slot for slot in slots.tolist() if first <= slot < until]
+    cells = random_cells(dice, 6, 130 if seed % 2 else 50)
+    if seed % 2:
+        cells = cells._replace(slots=cells.slots.astype(np.int16 if seed % 3 else np.int32))
+    elif seed % 3:
+        cells = cells._replace(slots=cells.slots.astype(np.int8))
+    chosen = np.flatnonzero(dice.random(len(cells.slices.start_us)) < 0.7)
+    bounds = dice.integers(0, 2**32, 2).tolist() if seed == 3 else dice.integers(0, 140, 2).tolist()
+    first, until = (0, None) if seed % 4 == 0 else sorted(bounds)
+    found = part_of(cells, chosen, first, until)
+    starts = cells.slices.start_us[chosen]
+    wanted = {
+        (start, slot): number
+        for (start, slot), number in as_dict(cells).items()
+        if start in starts and first <= slot and (until is None or slot < until)
+    }
+    assert as_dict(found) == wanted and len(found.offsets) == len(chosen) + 1
+    assert as_dict(merge([piece_of(found)], 130)) == wanted

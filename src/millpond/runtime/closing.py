@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from millpond.arrays import Ints
+from millpond.arrays import Ints, ordered
 from millpond.model.windows import Sliding
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.tasks import Watermark
@@ -73,11 +73,10 @@ def ends_over(window: Sliding, starts_us: Ints, ends_us: Ints, low_us: int | Non
 
 def _overlapping(ranges: Ints) -> Iterator[tuple[int, int]]:
     """Inclusive ranges in order of their begin, those within the ones before left out."""
-    reach: int | None = None
-    for begin, end in np.unique(ranges, axis=0).tolist():
-        if reach is None or end > reach:
-            reach = end
-            yield begin, end
+    begins, ends = ranges[ordered(ranges[:, 0])].T
+    new = np.ones(len(ends), bool)
+    new[1:] = ends[1:] > np.maximum.accumulate(ends)[:-1]
+    yield from zip(begins[new].tolist(), ends[new].tolist(), strict=True)
 
 
 def at_once(events: int) -> int:

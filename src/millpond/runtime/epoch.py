@@ -40,7 +40,7 @@ from millpond.runtime.recalled import backfilled_groups, recalled_events
 from millpond.runtime.retained import kept_from
 from millpond.runtime.taken_over import stays
 from millpond.runtime.tallies import tallies_needed_from
-from millpond.runtime.tasks import FoldTask, GatherTask, GroupState, SectionPlace, TimeLine, Watermark
+from millpond.runtime.tasks import FoldTask, GatherTask, GroupState, Position, SectionPlace, TimeLine, Watermark
 
 Idle = Mapping[str, frozenset[str]]
 """Stream -> source partitions that its watermark does not wait for."""
@@ -288,7 +288,8 @@ def _place(section: LiveSection) -> SectionPlace:
     return SectionPlace(
         section.id, file, section.file is None, section.offset, section.size, section.rows, *numbers,
         tuple(delays) if isinstance(delays, list) else (), _number(section, "last") if "last" in section.info else None,
-        str(section.info.get("columns", "")), _instead(section), _number(section, "until"),
+        str(section.info.get("columns", "")), _instead(section),
+        Position(_number(section, "until_us"), _number(section, "until_slot")),
     )
 
 

@@ -356,8 +356,8 @@ class _GroupFold:
     def _close(self, held: Held, fresh: Cells, before: Watermark, after: Watermark) -> None:
         if not held.slices:
             return
-        table = np.unique(np.concatenate([np.stack(cells.slices[:2], axis=1) for cells in held.slices]), axis=0)
-        closing = closing_windows(self._group, table[:, 0], table[:, 1], before, after)
+        starts, ends = (np.concatenate([cells.slices[i] for cells in held.slices]) for i in (0, 1))
+        closing = closing_windows(self._group, starts, ends, before, after)
         read = 0 if self._group.deduplicated is not None else sum(log.rows for log in self._logs)
         for run in batches(closing, at_once(read)):
             for some in together(self._group, run):
@@ -482,15 +482,15 @@ class _GroupFold:
         state, keys = self._state, len(self._keys)
         parts = (state.segments, self._old), (state.tiles, self._old_tiles), (state.revisions, self._old_revisions)
         for places, old in parts:
-            for due in merges_due(places, state.portions, FAN_IN, keys, self._added):
+            for due in merges_due(places, state.portions, FAN_IN, self._added):
                 ends = tuple(places[i].id for i in due.chosen)
                 done = merged(due, old, self._left, self._keys.committed, keys, horizon)
-                at: dict[str, int | str] = {} if due.step is None else {"instead": " ".join(ends), "until": done.until}
                 needed = horizon is None or any((old[i].slices.end_us > horizon).any() for i in due.chosen)
                 # where all that is needed has left, a segment without cells replaces them
                 if done.cells.rows or needed:
                     apart = state.apart(places[due.chosen[0]])
-                    self._write_segment(done.cells, due.level, ends if done.whole else (), apart, at)
+                    at = done.info(due, ends)
+                    self._write_segment(done.cells, due.level, () if done.until else ends, apart, at)
 
 
 def _windows_of(plan: QueryPlan, group: GroupPlan, run: Sequence[Closing]) -> list[Closing]:

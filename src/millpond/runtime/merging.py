@@ -2,7 +2,8 @@
 
 Where `fan_in` segments of one level are, they become one of the next, so each cell is rewritten O(log) times (O'Neil et
 al., The Log-Structured Merge-Tree, 1996). A merge of gigabytes would hold up its epoch for as long as it takes; here an
-epoch merges the cells of some slots, the next one those of the next slots. A portion tells instead of which segments it
+epoch merges the cells of some slices, the next one those of the next slices, and of a slice that is large those of some
+slots: a window then reads few portions. A portion tells instead of which segments it
 is, and nobody reads it while one of them is left (`epoch.group_state`): the last portion ends them all.
 """
 
@@ -11,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from millpond.arrays import Ints
 from millpond.runtime.generations import full_level, still_here
-from millpond.runtime.tasks import SectionPlace
-from millpond.state.atoms import between
-from millpond.state.cells import Cells, merge, piece_of
+from millpond.runtime.tasks import Position, SectionPlace
+from millpond.state.cells import Cells, merge, part_of, piece_of
 
 PORTION_BYTES = 8 << 20
 
@@ -24,69 +26,116 @@ _REWRITTEN = 4
 
 
 class Merge(NamedTuple):
-    """Segments to merge, by their positions, into one of `level`: the cells of slots from `first` on, `step` slots at
-    most; None: all of them.
+    """Segments to merge, by their positions, into one of `level`, of which an epoch makes one of so many `portions`,
+    the cells from `begin` on; None: all of it.
     """
 
     chosen: tuple[int, ...]
     level: int
-    first: int = 0
-    step: int | None = None
+    portions: int | None = None
+    begin: Position = Position(np.iinfo(np.int64).min, 0)
 
 
 class Merged(NamedTuple):
-    """The cells of slots below `until`, from where the merge stood; `whole`: nothing is left to merge."""
+    """The cells of a merge before `until`, from where it stood; None: nothing is left to merge."""
 
     cells: Cells
-    until: int
-    whole: bool
+    until: Position | None
+
+    def info(self, due: Merge, names: Sequence[str]) -> dict[str, int | str]:
+        """What a section of them tells, where it is a portion of a merge of the sections of these names."""
+        if due.portions is None:
+            return {}
+        until = {} if self.until is None else {"until_us": self.until.start_us, "until_slot": self.until.slot}
+        return {"instead": " ".join(names), **until}
 
 
 def merges_due(
-    places: Sequence[SectionPlace], waiting: Sequence[SectionPlace], fan_in: int, keys: int, added: int
+    places: Sequence[SectionPlace], waiting: Sequence[SectionPlace], fan_in: int, added: int
 ) -> list[Merge]:
-    """The merges of an epoch that adds so many bytes: the next portion of what has begun, and what becomes due; slots
-    are below `keys`.
+    """The merges of an epoch that adds so many bytes: the next portion of what has begun, and what becomes due.
 
     `waiting`: the portions that nobody reads yet. One merge in portions goes on at a time; small ones do not wait.
     """
 
-    def step(chosen: Sequence[int]) -> int | None:
-        portions = -(-sum(places[i].size for i in chosen) // max(PORTION_BYTES, _REWRITTEN * added))
-        return None if portions < 2 else max(1, -(-keys // portions))
+    def portions(chosen: Sequence[int]) -> int:
+        return -(-sum(places[i].size for i in chosen) // max(PORTION_BYTES, _REWRITTEN * added))
 
     found = []
     instead = {name for place in waiting for name in place.instead}
     begun = tuple(i for i, place in enumerate(places) if place.id in instead)
     mine = [portion for portion in waiting if any(places[i].id in portion.instead for i in begun)]
     if mine:
-        found.append(Merge(begun, mine[0].level, max(portion.until for portion in mine), step(begun) or keys))
+        found.append(Merge(begun, mine[0].level, portions(begun), max(portion.until for portion in mine)))
     free = [i for i in range(len(places)) if i not in begun]
     level = full_level([places[i] for i in free], fan_in)
     if level is not None:
         chosen = tuple(i for i in free if places[i].level == level)
-        slots = step(chosen)
-        if slots is None or not mine:
-            found.append(Merge(chosen, level + 1, 0, slots))
+        many = portions(chosen)
+        if many < 2:
+            found.append(Merge(chosen, level + 1))
+        elif not mine:
+            found.append(Merge(chosen, level + 1, many))
     return found
 
 
 def merged(
     due: Merge, old: Sequence[Cells], left: Ints | None, committed: int, keys: int, horizon: int | None
 ) -> Merged:
-    """What the epoch writes of a merge: the next slots that have cells, and where it then stands.
+    """What the epoch writes of a merge: all of it, or the next portion that has cells.
 
-    Without slices that end by the `horizon`, and keys that have `left`; `committed`: old cells have slots below it.
+    Without slices that end by the `horizon`, and keys that have `left`; `committed`: old cells have slots below it, all
+    below `keys`.
     """
-    first, until, whole = due.first, keys, True
+    chosen = [old[i] for i in due.chosen]
+    kept = [_needed(cells, horizon) for cells in chosen]
+    if due.portions is None:
+        parts = [still_here(part_of(cells, rows), left, committed) for cells, rows in zip(chosen, kept, strict=True)]
+        return Merged(merge([piece_of(cells) for cells in parts], max(keys, 1)), None)
+    share, begin = -(-sum(cells.rows for cells in chosen) // due.portions), due.begin
     while True:
-        some = [old[i] for i in due.chosen]
-        if due.step is not None:
-            until = first + due.step
-            some, whole = [between(cells, first, until) for cells in some], until >= keys
-        here = [still_here(cells, left, committed) for cells in some]
-        pieces = [piece_of(cells, None if horizon is None else cells.slices.end_us > horizon) for cells in here]
-        cells = merge(pieces, max(keys, 1))
-        if cells.rows or whole:
-            return Merged(cells, until, whole)
-        first = until
+        first, last, slots, until = _portion(chosen, kept, share, begin, keys)
+        parts = []
+        for cells, rows in zip(chosen, kept, strict=True):
+            starts = cells.slices.start_us[rows]
+            inside = part_of(cells, rows[(starts >= first) & (starts <= last)], *slots)
+            parts.append(still_here(inside, left, committed))
+        low, high = slots
+        # slots from 0 on, so that arrays over all of them are small
+        moved = [cells._replace(slots=cells.slots.astype(np.int32) - np.int32(low)) for cells in parts]
+        pieces = [piece_of(cells) for cells in moved]
+        found = merge(pieces, max(1, (keys if high is None else min(keys, high)) - low))
+        if found.rows or until is None:
+            return Merged(found._replace(slots=found.slots + np.int32(low)), until)
+        begin = until
+
+
+def _needed(cells: Cells, horizon: int | None) -> Ints:
+    """Positions of the slices that a window needs."""
+    ends = cells.slices.end_us
+    return np.arange(len(ends)) if horizon is None else np.flatnonzero(ends > horizon)
+
+
+def _portion(
+    chosen: Sequence[Cells], kept: Sequence[Ints], share: int, begin: Position, keys: int
+) -> tuple[int, int, tuple[int, int | None], Position | None]:
+    """About `share` cells from a position on: the first and the last start of their slices, the range of their slots,
+    and where they end.
+    """
+    pairs = list(zip(chosen, kept, strict=True))
+    starts = np.concatenate([cells.slices.start_us[rows] for cells, rows in pairs])
+    cells_of = np.concatenate([np.diff(cells.offsets)[rows] for cells, rows in pairs])
+    later = starts >= begin.start_us
+    distinct, where = np.unique(starts[later], return_inverse=True)
+    if not len(distinct):
+        return 0, -1, (0, None), None
+    counts = np.bincount(where, cells_of[later]).astype(np.int64)
+    here, slot = int(distinct[0]), begin.slot if distinct[0] == begin.start_us else 0
+    if slot or counts[0] > share:
+        end = slot + max(1, -(-keys * share // max(1, int(counts[0]))))
+        if end < keys:
+            return here, here, (slot, end), Position(here, end)
+        return here, here, (slot, None), None if len(distinct) == 1 else Position(here + 1, 0)
+    taken = max(1, int(np.searchsorted(np.cumsum(counts), share, side="right")))
+    last = int(distinct[taken - 1])
+    return here, last, (0, None), None if taken == len(distinct) else Position(last + 1, 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from millpond.model.expressions import Literal
@@ -81,12 +83,19 @@ class GatherTask(msgspec.Struct, frozen=True):
     recalled: tuple[RecalledEvents, ...] = ()
 
 
+class Position(NamedTuple):
+    """A place among cells: before it are slices that start before, and of those that start then smaller slots."""
+
+    start_us: int
+    slot: int
+
+
 class SectionPlace(msgspec.Struct, frozen=True):
     """Where a section is: `size` bytes at `offset` of a file in the pond's folder, or of the body of a record.
 
     `delays_us`: those of the group when a segment was written, which its lateness classes count; `last_us`: all
     of it is earlier; `columns`: those of retained events, as JSON. `instead`, `until`: of a portion of a merge the
-    sections that it replaces, and the slot below which all is merged (`runtime.merging`).
+    sections that it replaces, and before what all is merged (`runtime.merging`).
     """
 
     id: str
@@ -101,7 +110,7 @@ class SectionPlace(msgspec.Struct, frozen=True):
     last_us: int | None = None
     columns: str = ""
     instead: tuple[str, ...] = ()
-    until: int = 0
+    until: Position = Position(0, 0)
 
 
 class ChainedRows(msgspec.Struct, frozen=True):

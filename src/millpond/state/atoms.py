@@ -8,7 +8,6 @@ start and end are those of its atoms. Unlike other cells, a slot has any number 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,9 +34,6 @@ of the windows that they open, and the gap between atoms is 0."""
 _LARGEST = np.iinfo(np.int64).max
 _AT_ONCE = 1024
 """So many rows are added at once: normalised words are below 2**51."""
-
-_LARGE = 2000
-"""Slices of so many cells on average are searched one by one, which costs as much as a look at each of 2,000 cells."""
 
 
 class Atoms(NamedTuple):
@@ -211,28 +207,3 @@ def some_atoms(cells: Cells, keep: Mask) -> Cells:
     present, starts = np.unique(piece.slice_rows[rows], return_index=True)
     offsets = np.append(starts, len(rows)).astype(np.int64)
     return Cells(cells.slices.take(present), offsets, cells.slots[rows], taken(cells.columns, rows))
-
-
-def between(cells: Cells, first: int, until: int) -> Cells:
-    """The cells of slots `first` … `until` - 1; where slices are large, no other cells are looked at.
-
-    >>> slices = Slices(np.array([0, 10]), np.array([10, 20]), np.zeros(2, np.int64))
-    >>> cells = Cells(slices, np.array([0, 3, 4]), np.array([1, 4, 6, 2]), {"n": np.arange(4)})
-    >>> between(cells, 4, 9).columns["n"].tolist(), between(cells, 4, 9).slices.start_us.tolist()
-    ([1, 2], [0])
-    """
-    if len(cells.slots) < _LARGE * len(cells.slices.start_us):
-        return some_atoms(cells, (cells.slots >= first) & (cells.slots < until))
-    largest = np.iinfo(cells.slots.dtype).max
-    bounds = np.array([min(first, largest), min(until, largest)], cells.slots.dtype)  # of another type, all are copied
-    pairs = pairwise(cells.offsets.tolist())
-    found = [begin + np.searchsorted(cells.slots[begin:end], bounds) for begin, end in pairs]
-    low, high = np.array(found, np.int64).reshape(-1, 2).T
-    present = np.flatnonzero(low < high)
-    parts = [slice(*pair) for pair in zip(low[present].tolist(), high[present].tolist(), strict=True)]
-    columns = {
-        name: np.concatenate([column[part] for part in parts] or [column[:0]]) for name, column in cells.columns.items()
-    }
-    offsets = np.concatenate([[0], np.cumsum((high - low)[present])]).astype(np.int64)
-    slots = np.concatenate([cells.slots[part] for part in parts] or [cells.slots[:0]])
-    return Cells(cells.slices.take(present), offsets, slots, columns)

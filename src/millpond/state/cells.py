@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from millpond.arrays import WIDE, Ints
+from millpond.arrays import WIDE, Ints, distinct_rows
 from millpond.state.exact import Words, normalise
 from millpond.state.signatures import UNSIGNED, Signatures, union
 from millpond.state.wide import less, wide, wide_integer
@@ -98,6 +98,40 @@ def piece_of(cells: Cells, keep: npt.NDArray[np.bool_] | None = None) -> Piece:
     return Piece(cells.slices, slice_rows[rows], cells.slots[rows], columns)
 
 
+def part_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = None) -> Cells:
+    """The cells of some slices, their positions ascending, of slots `first` … `until` - 1 (None: all from `first` on);
+    no others are looked at.
+
+    >>> slices = Slices(np.array([0, 10, 20]), np.array([10, 20, 30]), np.zeros(3, np.int64))
+    >>> cells = Cells(slices, np.array([0, 3, 4, 5]), np.array([1, 4, 6, 5, 2]), {"n": np.arange(5)})
+    >>> part_of(cells, np.array([0, 2])).columns["n"].tolist(), part_of(cells, np.array([0, 1]), 4, 6).slots.tolist()
+    ([0, 1, 2, 4], [4, 5])
+    """
+    low, high = cells.offsets[chosen], cells.offsets[chosen + 1]
+    if first or until is not None:
+        ends = high if until is None else _places(cells.slots, low, high, until)
+        low, high = _places(cells.slots, low, high, first), ends
+    offsets = np.append(0, np.cumsum(high - low)).astype(np.int64)
+    begins = np.flatnonzero(np.append(True, low[1:] != high[:-1])[: len(low)])  # slices beside each other are one run
+    ends = np.append(begins[1:], len(low)) - 1 if len(low) else begins
+    runs = [slice(*run) for run in zip(low[begins].tolist(), high[ends].tolist(), strict=True)] or [slice(0, 0)]
+
+    def of(column: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+        return column[runs[0]] if len(runs) == 1 else np.concatenate([column[run] for run in runs])
+
+    columns = {name: of(column) for name, column in cells.columns.items()}
+    return Cells(cells.slices.take(chosen), offsets, of(cells.slots), columns)
+
+
+def _places(slots: npt.NDArray[np.integer], low: Ints, high: Ints, bound: int) -> Ints:
+    """For each range [low, high) the position of its first slot that is not below the bound."""
+    if bound > np.iinfo(slots.dtype).max:
+        return high
+    least = slots.dtype.type(bound)  # of another type: all slots would be copied
+    pairs = zip(low.tolist(), high.tolist(), strict=True)
+    return np.array([begin + np.searchsorted(slots[begin:end], least) for begin, end in pairs], np.int64)
+
+
 def merge(pieces: Sequence[Piece], keys: int) -> Cells:
     """All pieces as one: equal (slice, slot) become one cell. `keys`: slots are below it."""
     pieces = [piece for piece in pieces if len(piece.slots)]
@@ -122,14 +156,12 @@ def merge(pieces: Sequence[Piece], keys: int) -> Cells:
 def _union(parts: Sequence[Slices]) -> tuple[Slices, list[Ints]]:
     """Distinct slices in order of time, and for each part the positions of its own among them."""
     columns = [(part.start_us, part.end_us, part.late_class, part.signatures) for part in parts]
-    table = np.concatenate([np.stack(part, axis=1) for part in columns])
-    distinct, inverse = np.unique(table, axis=0, return_inverse=True)
-    inverse = inverse.reshape(-1)
+    first, inverse = distinct_rows([np.concatenate(some) for some in zip(*columns, strict=True)])
     ends = np.cumsum([len(part.start_us) for part in parts])
     split = np.split(inverse, ends[:-1])
+    start_us, end_us, late_class, ids = first
     tables = [part.signed.table for part in parts if part.signed is not None]
-    signed = Signed(distinct[:, 3], union(tables)) if tables else None
-    return Slices(distinct[:, 0], distinct[:, 1], distinct[:, 2], signed), list(split)
+    return Slices(start_us, end_us, late_class, Signed(ids, union(tables)) if tables else None), list(split)
 
 
 def _distinct(ids: list[Ints], size: int) -> tuple[Ints, list[Ints]]:
