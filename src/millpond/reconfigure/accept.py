@@ -211,6 +211,11 @@ def shadow(
     query = _in_place_of(old, query)
     if _new(pond.spec, streams):
         raise ChangeRefused(f"{query.name} would read what the pond does not read.", "Add it under another name.")
+    if isinstance(query, Query) and query.changing:
+        raise ChangeRefused(
+            f"The rows of {query.name} may change, so those of two versions are compared by nobody.",
+            "Add it under another name, or alter it.",
+        )
     if isinstance(old, Selection) or isinstance(query, Selection) or keeps_state(old, query):
         return Shadow(Asked.of(query), who=who)
     assert isinstance(old, Query) and isinstance(query, Query)
@@ -257,7 +262,8 @@ def discard(pond: Pond, name: str, who: str = "") -> Discard:
 
 def keeps_state(old: AnyQuery, new: AnyQuery) -> bool:
     """Whether two versions differ only in what is made of the state: HAVING, outputs, texts; of joins that tell pairs
-    only also their condition, which each pair is asked once.
+    only also their condition, which each pair is asked once. Where rows may change HAVING is not among it: what the old
+    one let pass would never be taken back.
     """
     if isinstance(old, Join) and isinstance(new, Join):
         told = msgspec.structs.replace(old, having=new.having, output=new.output, text=new.text)
@@ -265,7 +271,8 @@ def keeps_state(old: AnyQuery, new: AnyQuery) -> bool:
         return msgspec.structs.replace(told, condition=condition, most_pairs=new.most_pairs) == new
     if not isinstance(old, Query) or not isinstance(new, Query):
         return False
-    return msgspec.structs.replace(old, having=new.having, output=new.output, text=new.text) == new
+    having = old.having if old.changing else new.having
+    return msgspec.structs.replace(old, having=having, output=new.output, text=new.text) == new
 
 
 def ends(spec: PondSpec, manifest: Manifest) -> list[End]:
@@ -315,10 +322,10 @@ def _in_place_of(old: AnyQuery, new: AnyQuery) -> AnyQuery:
         )
     if not isinstance(old, Query) or not isinstance(new, Query):
         return msgspec.structs.replace(new, sink=old.sink, budget=old.budget)
-    if old.changing or new.changing or RUNNING in (old.window, new.window):
+    if RUNNING in (old.window, new.window) or ((old.changing or new.changing) and not _told_alike(old, new)):
         raise ChangeRefused(
             f"The rows of {new.name} may change, and those that were told could not be taken back.",
-            "Drop it, and add it again.",
+            "Drop it, and add it again, or keep `emit`, `correct` and windows of fixed size as they are.",
         )
     if old.serve and (old.keys, old.window) != (new.keys, new.window):
         raise ChangeRefused(
@@ -326,6 +333,12 @@ def _in_place_of(old: AnyQuery, new: AnyQuery) -> AnyQuery:
             "Add it under another name, then drop this one.",
         )
     return msgspec.structs.replace(new, sink=old.sink, serve=old.serve, late=old.late, budget=old.budget)
+
+
+def _told_alike(old: Query, new: Query) -> bool:
+    """Whether rows of both may change in the same way, each those of windows that are its own."""
+    same = (old.updating, old.corrected_for_us) == (new.updating, new.corrected_for_us)
+    return same and isinstance(old.window, Sliding) and isinstance(new.window, Sliding)
 
 
 def _hands_over(old: Query, new: Query) -> bool:

@@ -114,7 +114,7 @@ class Changes:
         found = (
             Closing(end, end - window.size_us, place, plan.delay) for end in ends_over(window, starts, ends, low, high)
         )
-        return [closing for closing in found if closing.start_us >= plan.from_us]
+        return [closing for closing in found if plan.from_us <= closing.start_us < plan.before_us]
 
     def _changed(self, plan: QueryPlan, run: Sequence[Closing]) -> tuple[list[pa.RecordBatch], int]:
         """Rows of the windows of a run that fresh events changed, and how many HAVING withheld."""
@@ -214,8 +214,8 @@ class Changes:
 
 
 def revisions_of(plan: QueryPlan) -> str:
-    """The column that counts corrections of a query's rows."""
-    return f"{fingerprint(('revisions', plan.query.name))}:n"
+    """The column that counts corrections of a query's rows, whichever version answers their window."""
+    return f"{fingerprint(('revisions', plan.query.name.partition('@')[0]))}:n"
 
 
 def _bare(plan: QueryPlan) -> QueryPlan:

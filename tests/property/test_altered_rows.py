@@ -1,0 +1,167 @@
+"""Queries whose rows may change, altered while events flow: in the end each window's rows are those of its version."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from millpond.errors import ChangeRefused
+from millpond.model.endpoints import Sink
+from millpond.model.expressions import Column, Expression, call, literal
+from millpond.model.query import Named, Query
+from millpond.model.windows import Session, Sliding
+from millpond.reconfigure import accept
+from millpond.reconfigure.accept import Pond, alter, pause, shadow
+from millpond.reconfigure.changes import Alter
+from millpond.testing import oracle
+from millpond.testing.answers import Run, dealt
+from millpond.testing.cases import SECOND, STREAM, aggregate_of, random_case
+from millpond.testing.compare import assert_same_rows
+
+START, END = (Column(f"window.{edge}", "timestamp") for edge in ("start", "end"))
+BASE = Query(
+    "spent", STREAM.name, "ts", 3 * SECOND, Sliding(20 * SECOND, 10 * SECOND), (Column("k", "string"),),
+    (aggregate_of("count", None), aggregate_of("max", Column("v", "int"))),
+    (Named("k", Column("key:0", "string")), Named("start", START), Named("end", END),
+     Named("n", Column("agg:0", "bigint")), Named("most", Column("agg:1", "int"))),
+    sink=Sink("memory"),
+)  # fmt: skip
+WINDOWS = (
+    Sliding(20 * SECOND, 10 * SECOND), Sliding(30 * SECOND, 30 * SECOND), Sliding(5 * SECOND, 5 * SECOND),
+    Sliding(7 * SECOND, 3 * SECOND, SECOND),
+)  # fmt: skip
+
+
+def at_least(number: int) -> Expression:
+    return call("ge", (Column("v", "int"), literal(number, "int")), "boolean")
+
+
+def more_than(number: int) -> Expression:
+    return call("gt", (Column("agg:0", "bigint"), literal(number, "bigint")), "boolean")
+
+
+def version(dice: random.Random, base: Query) -> Query:
+    """Another threshold, HAVING, window, aggregate, delay: one of them or all."""
+    made = base
+    if dice.random() < 0.6:
+        made = replace(made, where=dice.choice([None, at_least(dice.randint(0, 80))]))
+    if dice.random() < 0.6:
+        made = replace(made, having=dice.choice([None, more_than(dice.randint(0, 2))]))
+    if dice.random() < 0.4:
+        made = replace(made, window=dice.choice(WINDOWS))
+    if dice.random() < 0.3:
+        how = dice.choice(["max", "min"])
+        made = replace(made, aggregates=(made.aggregates[0], aggregate_of(how, Column("v", "int"))))
+    if dice.random() < 0.3:
+        made = replace(made, delay_us=dice.choice([0, 3, 12]) * SECOND)
+    return made
+
+
+def final(query: Query) -> Query:
+    """The query whose rows leave once, when those of this one can change no more."""
+    return replace(query, emit=msgspec.UNSET, correct_us=msgspec.UNSET, delay_us=query.late_after_us)
+
+
+def left_in_the_end(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a table has that takes each row as it is told; revisions of a row are counted without a gap."""
+    held: dict[tuple[Any, ...], dict[str, Any]] = {}
+    told: dict[tuple[Any, ...], int] = {}
+    for row in rows:
+        key = (row["k"], row["start"], row["end"])
+        if "_revision" in row:
+            assert row["_revision"] == told.get(key, -1) + 1
+            told[key] = row["_revision"]
+        held.pop(key, None)
+        if row["_op"] == "upsert":
+            held[key] = {name: row[name] for name in ("k", "start", "end", "n", "most")}
+    return list(held.values())
+
+
+@pytest.mark.parametrize("mode", ["update", "corrected"])
+@pytest.mark.parametrize("seed", range(8))
+def test_each_window_is_told_by_one_version(mode: str, seed: int, tmp_path: Path) -> None:
+    dice = random.Random(seed)
+    case, deal = random_case(seed + 300, 300, 1, epochs=24), dealt(seed)
+    how = {"emit": "update"} if mode == "update" else {"correct_us": dice.choice([5, 40]) * SECOND}
+    first = version(dice, replace(BASE, **how))
+    run = Run(tmp_path, [first], 2, 16)
+    versions, begins = [first], [-(1 << 62)]
+    alters = sorted(dice.sample(range(3, 20), 3))
+    for number, rows in enumerate(case.epochs):
+        run.epoch(deal(rows))
+        if number in alters:
+            asked = version(dice, versions[-1])
+            change = alter(Pond(run.pond.spec, run.pond.manifest), asked)
+            run.pond.change(change)
+            assert isinstance(change, Alter)
+            if isinstance(change.since_us, int):
+                assert change.until_us == change.since_us or begins[-1] >= change.since_us
+                versions.append(asked)
+                begins.append(change.since_us)
+            else:
+                versions[-1] = asked
+    run.pond.drain()
+    found = run.answers()
+    assert not found.quarantined
+    wanted = []
+    for asked, begin, end in zip(versions, begins, [*begins[1:], 1 << 62], strict=True):
+        for row in oracle.answer(final(asked), case.epochs, drained=True):
+            if begin <= row["start"] < end:
+                wanted.append(row)
+    assert_same_rows(wanted, left_in_the_end(found.rows["spent"]), about=f"{mode} {begins}")
+    assert len(versions) > 1 or seed
+    run.epoch([[]])
+    for ended in accept.ends(run.pond.spec, run.pond.manifest):
+        run.pond.change(ended)
+    assert len([one for one in run.pond.spec.asked if one.name.startswith("spent")]) == 1, "early versions are gone"
+
+
+def test_having_alone_hands_windows_over_where_rows_may_change(tmp_path: Path) -> None:
+    base = replace(BASE, emit="update", window=Sliding(10 * SECOND, 10 * SECOND))
+    run = Run(tmp_path, [base], 1, 16)
+    event = {"v": 1, "amount": 1.0, "g": 1, "f": 1.0, "flag": True, "k": "a"}
+    run.epoch([[event | {"ts": 2 * SECOND}]])
+    change = alter(Pond(run.pond.spec, run.pond.manifest), replace(base, having=more_than(5)))
+    assert (change.since_us, change.until_us) == (10 * SECOND, 10 * SECOND)
+    run.pond.change(change)
+    run.epoch([[event | {"ts": 3 * SECOND}, event | {"ts": 12 * SECOND}]])
+    told = [(row["start"], row["n"], row["_op"]) for row in run.answers().rows["spent"]]
+    assert told == [(0, 1, "upsert"), (0, 2, "upsert")], "the early window has no HAVING, the late one does not pass it"
+    output = (*base.output[:-1], Named("most", Column("agg:0", "bigint")))
+    only_output = replace(base, output=(*output[:-1], Named("most", literal(0, "int"))))
+    same = alter(Pond(run.pond.spec, run.pond.manifest), replace(only_output, having=more_than(5)))
+    assert same.since_us is msgspec.UNSET, "outputs alone are of the next row"
+
+
+def test_corrections_are_counted_on_by_the_version_that_was_replaced(tmp_path: Path) -> None:
+    base = replace(BASE, delay_us=0, correct_us=1000 * SECOND, window=Sliding(10 * SECOND, 10 * SECOND))
+    run = Run(tmp_path, [base], 1, 16)
+    event = {"v": 9, "amount": 1.0, "g": 1, "f": 1.0, "flag": True, "k": "a"}
+    for second in (2, 50, 3):
+        run.epoch([[event | {"ts": second * SECOND}]])
+    run.pond.change(alter(Pond(run.pond.spec, run.pond.manifest), replace(base, where=at_least(100))))
+    run.epoch([[event | {"ts": 4 * SECOND}]])
+    told = [(row["n"], row["_revision"]) for row in run.answers().rows["spent"] if row["start"] == 0]
+    assert told == [(1, 0), (2, 1), (3, 2)]
+
+
+def test_what_cannot_be_told_alike_is_refused(tmp_path: Path) -> None:
+    base = replace(BASE, emit="update")
+    run = Run(tmp_path, [base], 1, 16)
+    pond = Pond(run.pond.spec, run.pond.manifest)
+    others = [
+        replace(base, emit=msgspec.UNSET), replace(base, emit=msgspec.UNSET, correct_us=5 * SECOND),
+        replace(base, window=Session(5 * SECOND)),
+    ]  # fmt: skip
+    for other in others:
+        with pytest.raises(ChangeRefused, match="taken back"):
+            alter(pond, other)
+    with pytest.raises(ChangeRefused, match="compared by nobody"):
+        shadow(pond, replace(base, where=at_least(3)))
+    with pytest.raises(ChangeRefused, match="before a pause"):
+        pause(pond, base.name)
