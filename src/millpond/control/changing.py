@@ -118,7 +118,7 @@ class Changing(Adding):
         self, name: str, query: str | Frame, *, deduplicate: Sequence[str] = (), deduplicate_within: str | None = None,
         who: str | None = None,
     ) -> AnyQuery:  # fmt: skip
-        """Put another version in the place of a query; its rows go where they went, and have the same columns.
+        """Put another version in the place of a query; its rows go where and when they went, and have the same columns.
 
         A version that differs in HAVING or outputs only has the next row. Otherwise the old version answers the windows
         that start before a time, and the new one those from there on, each whole; see `accept.alter`.

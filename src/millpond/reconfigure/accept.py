@@ -22,6 +22,7 @@ from millpond.model.windows import RUNNING, Session, Sliding
 from millpond.plan.build import check_event_times
 from millpond.plan.complete import tells_complete, with_complete
 from millpond.plan.feeds import fed_type, member_type, newest_by
+from millpond.plan.modes import FINAL, UPDATE, with_mode
 from millpond.plan.parameters import Constant, constant_of, parameters_in
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.beginnings import beginning
@@ -301,10 +302,11 @@ def _new(spec: PondSpec, streams: Sequence[Stream]) -> tuple[Stream, ...]:
 
 
 def _in_place_of(old: AnyQuery, new: AnyQuery) -> AnyQuery:
-    """The new version with the sinks of the old one; it says whether rows are complete if that did.
+    """The new version with the sinks of the old one and its mode; it says whether rows are complete if that did.
 
     Raises:
         ChangeRefused: its rows do not fit where they go.
+        UnsupportedQuery: rows of such a query leave once.
     """
     if tells_complete(old) and not tells_complete(new):
         new = with_complete(new)
@@ -322,10 +324,13 @@ def _in_place_of(old: AnyQuery, new: AnyQuery) -> AnyQuery:
         )
     if not isinstance(old, Query) or not isinstance(new, Query):
         return msgspec.structs.replace(new, sink=old.sink, budget=old.budget)
+    if old.changing and not new.changing and new.window != RUNNING:
+        new = with_mode(new, UPDATE if old.updating else FINAL, old.corrected_for_us or None)
+        assert isinstance(new, Query)
     if RUNNING in (old.window, new.window) or ((old.changing or new.changing) and not _told_alike(old, new)):
         raise ChangeRefused(
             f"The rows of {new.name} may change, and those that were told could not be taken back.",
-            "Drop it, and add it again, or keep `emit`, `correct` and windows of fixed size as they are.",
+            "Keep tumbling or sliding windows, and when rows leave; or drop it, and add it again.",
         )
     if old.serve and (old.keys, old.window) != (new.keys, new.window):
         raise ChangeRefused(
