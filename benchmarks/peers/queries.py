@@ -119,8 +119,7 @@ def run(engine: str, size: Size, windows: Sequence[tuple[int, int]], seconds: fl
     """One cell; a pond is never stopped before its end."""
     source = transactions(size)
     limit = 1e6 if engine == "millpond" else seconds
-    common = {"windows": windows, "out": None}
-    warm = {"source": str(_input(engine, source)), "seconds": seconds / 3, **common}
+    warm = {"source": str(_input(engine, source)), "windows": windows, "out": None, "seconds": seconds / 3}
     timed = {**warm, "seconds": limit}
     found = _started(engine, [warm, timed], work)
     told = {name: sum(one.get(name) or 0 for one in found.told) for name in ("events", "state_bytes")}

@@ -126,9 +126,10 @@ def alter(
 ) -> Alter:  # fmt: skip
     """Another version of the query of the same name; where its rows go stays as it was.
 
-    Where only HAVING or outputs differ, the next row is of the new version. Otherwise windows are handed over: the old
-    version answers those that start before a time, the new one those from there on, where both have windows of fixed
-    size, or sessions, over the same stream; else the old one ends with the change.
+    Where only HAVING or outputs differ (outputs alone, if rows may change), the next row is of the new version.
+    Otherwise windows are handed over: the old version answers those that start before a time, the new one those from
+    there on, where both have windows of fixed size, or sessions, over the same stream; else the old one ends with the
+    change.
 
     Raises:
         ChangeRefused: there is none, or its rows would have other columns, or could not be told apart.

@@ -92,9 +92,7 @@ class Changes:
         """The windows that close now."""
         if high_us is None or not self._now.slices:
             return []
-        starts = np.concatenate([cells.slices.start_us for cells in self._now.slices])
-        ends = np.concatenate([cells.slices.end_us for cells in self._now.slices])
-        return self._windows(plan, starts, ends, low_us, high_us)
+        return self._windows(plan, *self._now.bounds_us(), low_us, high_us)
 
     def _touched(self, plan: QueryPlan, most_us: int | None) -> list[Closing]:
         """The windows, those that end at or before `most_us` if given, that hold a fresh event of the query."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from millpond.arrays import WIDE, Ints, Mask
 from millpond.runtime.closing import Closing
 from millpond.runtime.tiles import Held, cover_of
-from millpond.state.cells import Cells, better, extreme_of, merge_rule, no_extreme, word_names, words_of
+from millpond.state.cells import Cells, better, extreme_of, merge_rule, no_extreme, place_of, word_names, words_of
 from millpond.state.exact import normalise
 
 Extremes: TypeAlias = npt.NDArray[Any]
@@ -124,8 +124,8 @@ class Range(NamedTuple):
         return self.cells.slots[self.begin : self.end]
 
     def cut(self, first: int, end: int) -> Range:
-        low, high = np.searchsorted(self.slots, [first, end])
-        return self._replace(begin=self.begin + int(low), end=self.begin + int(high))
+        low, high = place_of(self.slots, first), place_of(self.slots, end)
+        return self._replace(begin=self.begin + low, end=self.begin + high)
 
 
 def slices_between(held: Held, edges: list[int], late_class: int) -> list[Mask]:

@@ -356,8 +356,7 @@ class _GroupFold:
     def _close(self, held: Held, fresh: Cells, before: Watermark, after: Watermark) -> None:
         if not held.slices:
             return
-        starts, ends = (np.concatenate([cells.slices[i] for cells in held.slices]) for i in (0, 1))
-        closing = closing_windows(self._group, starts, ends, before, after)
+        closing = closing_windows(self._group, *held.bounds_us(), before, after)
         read = 0 if self._group.deduplicated is not None else sum(log.rows for log in self._logs)
         for run in batches(closing, at_once(read)):
             for some in together(self._group, run):

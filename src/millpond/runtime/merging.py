@@ -3,8 +3,8 @@
 Where `fan_in` segments of one level are, they become one of the next, so each cell is rewritten O(log) times (O'Neil et
 al., The Log-Structured Merge-Tree, 1996). A merge of gigabytes would hold up its epoch for as long as it takes; here an
 epoch merges the cells of some slices, the next one those of the next slices, and of a slice that is large those of some
-slots: a window then reads few portions. A portion tells instead of which segments it
-is, and nobody reads it while one of them is left (`epoch.group_state`): the last portion ends them all.
+slots: a window then reads few portions. A portion tells instead of which segments it is, and nobody reads it while one
+of them is left (`epoch.group_state`): the last portion ends them all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from millpond.arrays import Ints
 from millpond.runtime.generations import full_level, still_here
 from millpond.runtime.tasks import Position, SectionPlace
-from millpond.state.cells import Cells, merge, part_of, piece_of
+from millpond.state.cells import Cells, merge, needed_slices, part_of, piece_of
 
 PORTION_BYTES = 8 << 20
 
@@ -88,11 +88,8 @@ def merged(
     below `keys`.
     """
     chosen = [old[i] for i in due.chosen]
-    kept = [_needed(cells, horizon) for cells in chosen]
-    if due.portions is None:
-        parts = [still_here(part_of(cells, rows), left, committed) for cells, rows in zip(chosen, kept, strict=True)]
-        return Merged(merge([piece_of(cells) for cells in parts], max(keys, 1)), None)
-    share, begin = -(-sum(cells.rows for cells in chosen) // due.portions), due.begin
+    kept = [needed_slices(cells, horizon) for cells in chosen]
+    share, begin = -(-sum(cells.rows for cells in chosen) // (due.portions or 1)), due.begin
     while True:
         first, last, slots, until = _portion(chosen, kept, share, begin, keys)
         parts = []
@@ -108,12 +105,6 @@ def merged(
         if found.rows or until is None:
             return Merged(found._replace(slots=found.slots + np.int32(low)), until)
         begin = until
-
-
-def _needed(cells: Cells, horizon: int | None) -> Ints:
-    """Positions of the slices that a window needs."""
-    ends = cells.slices.end_us
-    return np.arange(len(ends)) if horizon is None else np.flatnonzero(ends > horizon)
 
 
 def _portion(

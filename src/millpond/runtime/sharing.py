@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from millpond.arrays import Ints, Mask
+from millpond.arrays import Ints, Mask, distinct_rows
 from millpond.log.manifest import Manifest
 from millpond.model.windows import Framed, Session, Sliding
 from millpond.plan.edges import slices_of
@@ -31,7 +31,7 @@ from millpond.runtime.sessions import needed_atoms, open_ones, sessions_of
 from millpond.runtime.tallied_size import TalliedSize
 from millpond.runtime.tasks import GroupState, Watermark
 from millpond.state.atoms import merge_atoms, some_atoms
-from millpond.state.cells import Cells, merge, piece_of
+from millpond.state.cells import Cells, merge, needed_slices, part_of, piece_of
 from millpond.state.files import Files
 
 WORD_BYTES = 8
@@ -148,8 +148,8 @@ def _needed_cells(group: GroupPlan, state: GroupState, files: Files, mark: Water
         return some_atoms(atoms, needed_atoms(group, atoms, mark))
     horizon = slices_needed_from(group, mark)
     left, size = left_slots(files, state), sum(place.rows for place in state.keys)
-    here = [still_here(cells, left, size) for cells in parts]
-    pieces = [piece_of(cells, None if horizon is None else cells.slices.end_us > horizon) for cells in here]
+    here = [still_here(part_of(cells, needed_slices(cells, horizon)), left, size) for cells in parts]
+    pieces = [piece_of(cells) for cells in here]
     slots = max((int(piece.slots.max()) for piece in pieces if len(piece.slots)), default=0)
     return merge(pieces, slots + 1)
 
@@ -177,8 +177,8 @@ def _alone(
     if horizon is not None:
         kept &= ends_us[slices] > horizon
     slots = cells.slots[kept]
-    distinct = np.unique(np.stack([slots.astype(np.int64), slices[kept]]), axis=1)
-    return _size(distinct.shape[1], slots, _columns(cells, wanted), key_bytes)
+    (distinct, _), _ = distinct_rows([slots.astype(np.int64), slices[kept]])
+    return _size(len(distinct), slots, _columns(cells, wanted), key_bytes)
 
 
 def _has_rows(group: GroupPlan, query: QueryPlan, cells: Cells) -> Mask:

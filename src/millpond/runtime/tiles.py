@@ -51,6 +51,11 @@ class Held(NamedTuple):
         """All of it."""
         return [*self.slices, *self.tiles]
 
+    def bounds_us(self) -> tuple[Ints, Ints]:
+        """Starts and ends of all slices, each as often as it is held; there is one at least."""
+        starts = np.concatenate([cells.slices.start_us for cells in self.slices])
+        return starts, np.concatenate([cells.slices.end_us for cells in self.slices])
+
 
 def grids(group: GroupPlan) -> tuple[Grid, ...]:
     """The grids of tiles that the group's windows are worth, narrowest first."""

@@ -88,14 +88,16 @@ class Piece(NamedTuple):
     columns: Mapping[str, npt.NDArray[np.integer]]
 
 
-def piece_of(cells: Cells, keep: npt.NDArray[np.bool_] | None = None) -> Piece:
-    """Cells as a piece to merge, `keep` saying which slices still matter."""
+def piece_of(cells: Cells) -> Piece:
+    """Cells as a piece to merge."""
     slice_rows = np.repeat(np.arange(len(cells.slices.start_us)), np.diff(cells.offsets))
-    if keep is None or keep.all():
-        return Piece(cells.slices, slice_rows, cells.slots, cells.columns)
-    rows = np.flatnonzero(keep[slice_rows])
-    columns = {name: column[rows] for name, column in cells.columns.items()}
-    return Piece(cells.slices, slice_rows[rows], cells.slots[rows], columns)
+    return Piece(cells.slices, slice_rows, cells.slots, cells.columns)
+
+
+def needed_slices(cells: Cells, horizon: int | None) -> Ints:
+    """Positions of the slices that end after a time; None: all."""
+    ends = cells.slices.end_us
+    return np.arange(len(ends)) if horizon is None else np.flatnonzero(ends > horizon)
 
 
 def part_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = None) -> Cells:
@@ -109,8 +111,9 @@ def part_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = None
     """
     low, high = cells.offsets[chosen], cells.offsets[chosen + 1]
     if first or until is not None:
-        ends = high if until is None else _places(cells.slots, low, high, until)
-        low, high = _places(cells.slots, low, high, first), ends
+        whole = [cells.slots[begin:end] for begin, end in zip(low.tolist(), high.tolist(), strict=True)]
+        bounds = [(place_of(slots, first), len(slots) if until is None else place_of(slots, until)) for slots in whole]
+        low, high = low + np.array(bounds, np.int64).reshape(-1, 2).T
     offsets = np.append(0, np.cumsum(high - low)).astype(np.int64)
     begins = np.flatnonzero(np.append(True, low[1:] != high[:-1])[: len(low)])  # slices beside each other are one run
     ends = np.append(begins[1:], len(low)) - 1 if len(low) else begins
@@ -123,13 +126,11 @@ def part_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = None
     return Cells(cells.slices.take(chosen), offsets, of(cells.slots), columns)
 
 
-def _places(slots: npt.NDArray[np.integer], low: Ints, high: Ints, bound: int) -> Ints:
-    """For each range [low, high) the position of its first slot that is not below the bound."""
+def place_of(slots: npt.NDArray[np.integer], bound: int) -> int:
+    """The position of the first of some ascending slots that is not below a bound."""
     if bound > np.iinfo(slots.dtype).max:
-        return high
-    least = slots.dtype.type(bound)  # of another type: all slots would be copied
-    pairs = zip(low.tolist(), high.tolist(), strict=True)
-    return np.array([begin + np.searchsorted(slots[begin:end], least) for begin, end in pairs], np.int64)
+        return len(slots)
+    return int(np.searchsorted(slots, slots.dtype.type(bound)))  # of another type: all slots would be copied
 
 
 def merge(pieces: Sequence[Piece], keys: int) -> Cells:

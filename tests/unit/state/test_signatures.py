@@ -7,7 +7,7 @@ import pytest
 
 from millpond.errors import CorruptError
 from millpond.state import signatures
-from millpond.state.cells import Cells, Piece, Signed, Slices, merge, piece_of
+from millpond.state.cells import Cells, Piece, Signed, Slices, merge, part_of, piece_of
 from millpond.state.signatures import UNSIGNED, Signatures, from_stored, numbered, to_stored, union
 
 FILTERS = ["f0", "f1", "f2", "f3"]
@@ -119,7 +119,7 @@ def test_cells_of_different_signatures_stay_apart_and_of_the_same_merge() -> Non
     assert found == {int(ids[0]): 1, int(ids[1]): 12, int(ids[2]): 20}
     assert merged.slices.signed is not None
     assert merged.slices.signed.table.passing(FILTERS, ids).tolist() == SETS.tolist()
-    kept = merge([piece_of(merged, merged.slices.signatures == ids[1])], 1)
+    kept = merge([piece_of(part_of(merged, np.flatnonzero(merged.slices.signatures == ids[1])))], 1)
     assert kept.slices.signed is not None
     assert kept.slices.signed.table.ids.tolist() == [int(ids[1])], "a table keeps what its slices use"
     assert isinstance(kept, Cells)
