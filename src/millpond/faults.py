@@ -48,6 +48,10 @@ FOLLOWER_STEPS = (
     "view.after_apply",
     "prune.before_delete",
 )
+DIRECT_STEPS = (
+    "direct.gathered",
+    "direct.told",
+)
 CHANGE_STEPS = (
     "change.before",
     "change.recorded",
@@ -80,7 +84,7 @@ DELIVERY_STEPS = (
 COMMON_STEPS = (*DRIVER_STEPS, *WORKER_STEPS, *FOLLOWER_STEPS)
 """Steps that every pond meets, in the order in which an epoch meets them."""
 
-STEPS = (*COMMON_STEPS, *CHANGE_STEPS, *BACKFILL_STEPS, *TOPIC_STEPS, *DELIVERY_STEPS)
+STEPS = (*COMMON_STEPS, *DIRECT_STEPS, *CHANGE_STEPS, *BACKFILL_STEPS, *TOPIC_STEPS, *DELIVERY_STEPS)
 """Every step there is; a test enumerates it."""
 
 ACTIONS = ("kill", "stop", "raise")

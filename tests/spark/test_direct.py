@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Sequence
@@ -193,6 +197,40 @@ def test_epochs_with_a_tick_read_their_records_alone_where_they_are_many(
     plain.run(drain=True)
     assert keyed == rows_of(plain, "sums")
     ponds.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault", ["direct.gathered:2:kill", pytest.param("direct.told:3:kill", marks=pytest.mark.exhaustive)]
+)
+def test_a_killed_worker_ends_the_others_and_costs_no_row(
+    spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path, fault: str
+) -> None:
+    """Spark ends the stage and does not try again, whatever it is told: the epoch goes through the shuffle."""
+    given = events(6, 0, 500)
+    produce(kafka_server, topic, given)
+    select = f"CREATE STREAMING TABLE q USING json TBLPROPERTIES ('path' = '{tmp_path}/out') AS {QUERIES['sums']};"
+    file, faults = tmp_path / "pond.sql", tmp_path / "faults"
+    file.write_text(TABLE.format(topic=topic, by="PARTITIONED BY (k)") + select)
+    faults.mkdir()
+    environ = os.environ | {"MILLPOND_FAULT": fault, "MILLPOND_FAULT_DIR": str(faults)}
+    command = [sys.executable, "-m", "millpond", "run", str(file), "--once", "--drain", "--instances", "2"]
+    command += ["--master", "local[2,4]"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in faults.glob("*.kill")] == [fault.replace(":", ".")]
+    # one epoch was direct before, and after it the shuffle is kept to for a while
+    assert (faults / "direct.gathered").stat().st_size == 2 * (1 + int(fault.startswith("direct.told")))
+    assert not list((tmp_path / "pond").glob("**/*-told-*"))
+    lines = [json.loads(line) for path in (tmp_path / "out").glob("*.json") for line in path.read_text().splitlines()]
+    with Pond(spark, tmp_path / "plain", instances=2) as plain:
+        plain.load(TABLE.format(topic=topic, by=""))
+        plain.add("q", QUERIES["sums"])
+        plain.run(drain=True)
+        expected = plain.table("q").to_pylist()
+    assert sorted((row["k"], row["n"], row["total"]) for row in lines) == sorted(
+        (row["k"], row["n"], row["total"]) for row in expected
+    )
 
 
 def test_what_is_not_keyed_at_all_goes_through_the_shuffle(

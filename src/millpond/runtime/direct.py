@@ -1,6 +1,7 @@
 """A direct epoch: a task gathers a source partition and folds the instances whose keys it has, without the shuffle.
 
-What a task gathers for instances of others, mostly heads of packets, it tells to all tasks at once. Keys in another
+What a task gathers for instances of others, mostly heads of packets, it tells to all tasks at once, by a small file of
+its own that the others wait for (Spark's way, `BarrierTaskContext.allGather`, sleeps for a second). Keys in another
 partition than their hash says travel so too, as all that is not keyed by the topic's key does. Where that would be too
 much, no task folds, and the epoch is run again, through the shuffle: nothing depends on what a topic is said to be.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from time import monotonic, sleep
 from typing import NamedTuple
 
 import msgspec
@@ -19,20 +21,31 @@ from millpond.runtime.gather import gather
 from millpond.runtime.layout import ReadLayout
 from millpond.runtime.packet import header_of
 from millpond.runtime.tasks import GatherTask
+from millpond.state.files import Files
 
 MOST_BYTES = 1 << 22
-"""What all tasks together may tell each other: all of it passes through the driver, and comes to each of them."""
+"""What all tasks together may tell each other: all of it comes to each of them."""
 
 LEAST_BYTES = 1 << 16
+
+PATIENCE = 10.0
+"""Seconds that a task waits at least for what the others tell."""
+
+PATIENCE_PER_SECOND = 4.0
+"""Further seconds for each that it has gathered itself: others may have more to read."""
+
+_FIRST_LOOK, _LONGEST_LOOK = 0.001, 0.02
+"""Seconds until a task looks again whether the others have told; a half longer each time."""
 
 
 class Route(NamedTuple):
     """`homes`: for each instance the partition of the topic that has its keys, -1: none has; `most`: bytes that a task
-    may tell the others.
+    may tell the others; `job`: a name that no other job has.
     """
 
     homes: tuple[int, ...]
     most: int
+    job: str
 
 
 def most_told(tasks: int) -> int:
@@ -116,6 +129,38 @@ def shared(everything: Sequence[Told], number: int, own: Mapping[int, list[bytes
                 if instance in packets:
                     packets[instance].append(pa.py_buffer(packet))
     return Shared(packets, misplaced)
+
+
+def told_files(number: int, job: str, tasks: int) -> list[str]:
+    """Where the tasks of a job tell the others, beside the deltas of record `number`: what is left there is pruned."""
+    return [f"delta/{number:020d}/{task}-told-{job}" for task in range(tasks)]
+
+
+def tell(files: Files, file: str, told: Told) -> None:
+    """Tell the other tasks of the job."""
+    files.tell(file, msgspec.msgpack.encode(told))
+
+
+def all_told(files: Files, names: Sequence[str], gathered_seconds: float = 0.0) -> list[Told] | TooMuch:
+    """What all tasks have told, in their order, once they have; the caller has gathered for so long itself.
+
+    Spark ends all tasks of a barrier stage when one fails, so who waits is told nothing only where files do not get
+    from one host to another in time.
+    """
+    patience = PATIENCE + PATIENCE_PER_SECOND * gathered_seconds
+    found: dict[str, Told] = {}
+    until, look = monotonic() + patience, _FIRST_LOOK
+    while True:
+        absent = [name for name in names if name not in found]
+        for name, data in zip(absent, files.told(absent), strict=True):
+            if data is not None:
+                found[name] = msgspec.msgpack.decode(data, type=Told)
+        if len(found) == len(names):
+            return [found[name] for name in names]
+        if monotonic() > until:
+            return TooMuch(f"{len(names) - len(found)} of {len(names)} tasks told nothing for {patience:.0f} seconds")
+        sleep(look)
+        look = min(1.5 * look, _LONGEST_LOOK)
 
 
 def _keys_of(groups: set[str], packet: bytes) -> int:

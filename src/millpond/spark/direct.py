@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeAlias
+from uuid import uuid4
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -105,7 +106,8 @@ class Direct:
             if isinstance(found, str):
                 self._why = found
                 return None
-            made = direct_deltas_of(found[0], gathering, task, open_files, found[1])
+            read, route, tasks = found
+            made = direct_deltas_of(read, gathering, task, open_files, route, tasks)
         except (PySparkException, Py4JError) as error:
             known = explained(error)
             if not isinstance(known, SparkError):
@@ -130,8 +132,8 @@ class Direct:
 
     def _route(
         self, setting: Setting, batch: Batch, frame: DataFrame, gathering: GatherTask
-    ) -> tuple[DataFrame, Route] | str:
-        """What a direct epoch reads, and how, or why there cannot be one."""
+    ) -> tuple[DataFrame, Route, int] | str:
+        """What a direct epoch reads, how, and by how many tasks, or why there cannot be one."""
         stream = _stream_of(setting)
         if stream is None:
             return "no topic is said to be partitioned by a key"
@@ -159,7 +161,7 @@ class Direct:
             if alone is None or _parts(alone) != tasks:
                 return "a tick came in the same batch"
             frame = alone
-        return frame, Route(of, most_told(tasks))
+        return frame, Route(of, most_told(tasks), uuid4().hex), tasks
 
     def _without_tick(self, layout: ReadLayout, batch: Batch, name: str) -> DataFrame | None:
         """The records of a batch that has a tick, too; None: they are few, or of partitions that are new."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import TypeAlias
 
 import msgspec
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from millpond.errors import CorruptError, MillpondError, of_machine
 from millpond.faults import reached
 from millpond.log.records import Receipt
-from millpond.runtime.direct import Route, Told, TooMuch, gathered, shared
+from millpond.runtime.direct import Route, TooMuch, all_told, gathered, shared, tell, told_files
 from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
 from millpond.runtime.recalled import gather_stored, stored_parts
@@ -93,18 +94,21 @@ class _Direct:
         with with_code():
             context = BarrierTaskContext.get()
             number = context.partitionId()
+            task, files, began = received(self._folding), self._open_files(), monotonic()
             made = gathered(received(self._gathering), batches, number, self._route)
-            every = context.allGather(msgspec.json.encode(made.told).decode())
-            told = [msgspec.json.decode(text, type=Told) for text in every]
-            found = shared(told, number, made.own, self._route)
+            names, spent = told_files(task.number, self._route.job, len(context.getTaskInfos())), monotonic() - began
+            reached("direct.gathered")
+            tell(files, names[number], made.told)
+            reached("direct.told")
+            told = all_told(files, names, spent)
+            found = told if isinstance(told, TooMuch) else shared(told, number, made.own, self._route)
             if isinstance(found, TooMuch):
-                if number == 0:
-                    yield _deltas([(b"", found.why.encode())])
+                yield _deltas([(b"", found.why.encode())])
                 return
-            task, attempt = received(self._folding), context.taskAttemptId()
+            attempt = context.taskAttemptId()
             deltas = []
             for instance, packets in found.packets.items():
-                receipt, body = fold(task, instance, packets, f"{task.writer}-{attempt}", self._open_files())
+                receipt, body = fold(task, instance, packets, f"{task.writer}-{attempt}", files)
                 # what stays with its task is not moved
                 receipt.counts[MOVED] -= sum(map(len, made.own.get(instance, ())))
                 if instance == 0:
@@ -170,14 +174,17 @@ def deltas_of(packets: DataFrame, task: FoldTask, open_files: OpenFiles) -> list
 
 
 def direct_deltas_of(
-    frame: DataFrame, gathering: GatherTask, task: FoldTask, open_files: OpenFiles, route: Route
+    frame: DataFrame, gathering: GatherTask, task: FoldTask, open_files: OpenFiles, route: Route, tasks: int
 ) -> list[tuple[Receipt, bytes]] | TooMuch:
     """The same of a direct epoch, without the shuffle; or why there was none.
 
     Raises:
         CorruptError: as `deltas_of`.
     """
-    found = _collected(frame.mapInArrow(_Direct(gathering, task, route, open_files), DELTAS, barrier=True))
+    try:
+        found = _collected(frame.mapInArrow(_Direct(gathering, task, route, open_files), DELTAS, barrier=True))
+    finally:
+        open_files().forget(told_files(task.number, route.job, tasks))
     if not found:
         return NOTHING_READ
     refused = next((why for receipt, why in found if not receipt), None)

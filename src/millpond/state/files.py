@@ -6,7 +6,7 @@ import mmap
 import os
 import struct
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -80,6 +80,21 @@ class Files:
     def sweep(self, number: int, needed: Callable[[], Collection[str]]) -> None:
         """Called once per instance and epoch: time to let go of copies on this host that are not `needed`."""
 
+    def tell(self, file: str, data: bytes) -> None:
+        """Leave a small file for tasks that wait for it: it is there whole or not at all, and may be lost."""
+        _leave(self._folder / file, [data])
+
+    def told(self, files: Sequence[str]) -> list[bytes | None]:
+        """What the small files say, None where one is not there."""
+        return [_content(self._folder / file) for file in files]
+
+    def forget(self, files: Iterable[str]) -> None:
+        """Remove small files; one that is not there is no error."""
+        for path in (self._folder / file for file in files):
+            path.unlink(missing_ok=True)
+            with suppress(OSError):  # it has more than what was told
+                path.parent.rmdir()
+
     def _map(self, file: str) -> pa.Buffer:
         path = self._folder / file
         try:
@@ -137,6 +152,18 @@ class CarriedFiles(Files):
                 with suppress(OSError):  # another instance of this host has just left something there
                     folder.rmdir()
 
+    def tell(self, file: str, data: bytes) -> None:
+        """See `Files.tell`."""
+        self._store.put(file, [data])
+
+    def told(self, files: Sequence[str]) -> list[bytes | None]:
+        """See `Files.told`; one round trip."""
+        return self._store.get_many(files)
+
+    def forget(self, files: Iterable[str]) -> None:
+        """See `Files.forget`."""
+        self._store.remove_many(files)
+
     def _map(self, file: str) -> pa.Buffer:
         self.fetch([file])
         return super()._map(file)
@@ -154,6 +181,13 @@ def _leave(path: Path, parts: Parts) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def _records_in(folder: Path) -> Iterator[tuple[Path, int]]:

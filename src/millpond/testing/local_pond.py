@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TypeVar
+from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
@@ -36,7 +37,7 @@ from millpond.reconfigure.changes import Change
 from millpond.reconfigure.desk import Desk
 from millpond.runtime.carried import Carrier, Deltas
 from millpond.runtime.columns import arrow_type
-from millpond.runtime.direct import Route, Shared, Told, TooMuch, gathered, most_told, shared
+from millpond.runtime.direct import Route, Shared, TooMuch, all_told, gathered, most_told, shared, tell, told_files
 from millpond.runtime.epoch import (
     Batch,
     assemble,
@@ -259,9 +260,15 @@ class LocalPond:
         of = None if self.partitions is None else homes(task.owners, task.instances, self.partitions)
         if of is None or not frames:
             return None
-        route = Route(of, most_told(len(frames)))
+        route = Route(of, most_told(len(frames)), uuid4().hex)
         made = [gathered(task, [frame], number, route) for number, frame in enumerate(frames)]
-        told = [msgspec.json.decode(msgspec.json.encode(one.told), type=Told) for one in made]
+        names, files = told_files(folding.number, route.job, len(frames)), self._files()
+        for name, one in zip(names, made, strict=True):
+            tell(self._files(), name, one.told)
+        told = all_told(files, names)
+        files.forget(names)
+        if isinstance(told, TooMuch):
+            return None
         self.direct.append([shared(told, number, one.own, route) for number, one in enumerate(made)])
         attempt, deltas = f"{self._writer.token}-0.0", []
         for found in self.direct[-1]:

@@ -1,0 +1,71 @@
+"""Tasks that tell each other: by files of the pond's folder, or of a store, whole, and not for ever."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import sleep
+
+import pytest
+
+from millpond.runtime import direct
+from millpond.runtime.direct import Told, TooMuch, all_told, tell, told_files
+from millpond.state.backends.memory import MemoryFiles
+from millpond.state.files import CarriedFiles, Files
+
+DELTA = "delta/00000000000000000007/0-writer-1.arrow"
+
+
+@pytest.fixture(params=["a folder that every host sees", "a store"])
+def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Files]:
+    """Files as a task opens them on its host."""
+    if request.param != "a store":
+        return lambda: Files(tmp_path)
+    store, made = MemoryFiles(), iter(range(100))
+    return lambda: CarriedFiles(tmp_path / f"host{next(made)}", store)
+
+
+def of(task: int, size: int = 10) -> Told:
+    return Told(task if task % 2 else None, [([task, 7], os.urandom(size)), ([0], b"")], task, size)
+
+
+def test_each_task_hears_all_in_their_order(hosts: Callable[[], Files]) -> None:
+    names, given = told_files(7, "job", 4), [of(task, 100_000) for task in range(4)]
+
+    def run(task: int) -> list[Told] | TooMuch:
+        sleep(0.02 * (3 - task))
+        files = hosts()
+        tell(files, names[task], given[task])
+        return all_told(files, names)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(run, range(4))) == [given] * 4
+
+
+def test_who_hears_nothing_gives_up(hosts: Callable[[], Files], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "PATIENCE", 0.05)
+    monkeypatch.setattr(direct, "PATIENCE_PER_SECOND", 0.5)
+    names = told_files(7, "job", 3)
+    tell(hosts(), told_files(7, "another", 3)[1], of(1))
+    tell(hosts(), names[1], of(1))
+    assert all_told(hosts(), names, 0.1) == TooMuch("2 of 3 tasks told nothing for 0 seconds")
+
+
+def test_what_was_told_is_forgotten_and_nothing_else(hosts: Callable[[], Files], tmp_path: Path) -> None:
+    names, other = told_files(7, "job", 3), told_files(7, "another", 1)
+    for name in (*names[:2], *other):
+        tell(hosts(), name, of(0))
+    hosts().write(DELTA, [b"delta"])
+    hosts().forget(names)
+    assert hosts().told([*names, *other])[:3] == [None] * 3
+    assert hosts().told(other) != [None]
+    assert bytes(hosts().read(DELTA, 0, 5)) == b"delta"
+
+
+def test_no_folder_is_left_behind(tmp_path: Path) -> None:
+    names = told_files(7, "job", 1)
+    tell(Files(tmp_path), names[0], of(0))
+    Files(tmp_path).forget(names)
+    assert os.listdir(tmp_path / "delta") == []
