@@ -12,6 +12,9 @@ import pyarrow as pa
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
+_DENSE, _DENSE_FACTOR = 1 << 16, 8
+"""A table of so many values, or so many times as many as there are, is filled faster than they are sorted."""
+
 WIDE = np.dtype([("low", "<u8"), ("high", "<i8")])
 """A 128-bit integer in two's complement, in the layout of Arrow's decimal128."""
 
@@ -37,6 +40,64 @@ def ordered(codes: npt.NDArray[np.integer]) -> Ints:
     packed.sort()
     packed &= (1 << bits) - 1
     return packed
+
+
+def distinct_of(values: npt.NDArray[np.integer]) -> Ints:
+    """The distinct values, ascending.
+
+    Since NumPy 2.3 its `unique` hashes them, which takes three to a hundred times as long as to sort them.
+
+    >>> distinct_of(np.array([3, 1, 3])).tolist()
+    [1, 3]
+    """
+    return firsts_of(np.sort(values))[0]
+
+
+def firsts_of(ascending: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:
+    """The distinct values among ascending ones, and where each of them begins.
+
+    >>> [found.tolist() for found in firsts_of(np.array([1, 1, 3]))]
+    [[1, 3], [0, 2]]
+    """
+    starts = np.flatnonzero(_begins(ascending))
+    return ascending[starts].astype(np.int64, copy=False), starts
+
+
+def places_among(parts: Sequence[npt.NDArray[np.integer]]) -> tuple[Ints, list[Ints]]:
+    """The distinct values of all parts, ascending, and for each part the places of its own among them.
+
+    >>> found, places = places_among([np.array([5, 9]), np.array([5, 1])])
+    >>> found.tolist(), [place.tolist() for place in places]
+    ([1, 5, 9], [[1, 2], [1, 0]])
+    """
+    values = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    found, places = _numbered(values)
+    return found, np.split(places, np.cumsum([len(part) for part in parts])[:-1])
+
+
+def _numbered(values: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:
+    if bool((values[1:] > values[:-1]).all()):
+        return values.astype(np.int64, copy=False), np.arange(len(values))
+    low, high = int(values.min()), int(values.max())
+    if high - low < max(_DENSE_FACTOR * len(values), _DENSE):
+        seen = np.zeros(high - low + 1, bool)
+        seen[values - low] = True
+        held = np.flatnonzero(seen)
+        place = np.empty(len(seen), np.int64)
+        place[held] = np.arange(len(held))
+        return held + low, place[values - low]
+    order = ordered(values)
+    ascending = values[order]
+    new = _begins(ascending)
+    places = np.empty(len(values), np.int64)
+    places[order] = np.cumsum(new) - 1
+    return ascending[new].astype(np.int64, copy=False), places
+
+
+def _begins(ascending: npt.NDArray[np.integer]) -> Mask:
+    new = np.ones(len(ascending), bool)
+    np.not_equal(ascending[1:], ascending[:-1], out=new[1:])
+    return new
 
 
 def distinct_rows(columns: Sequence[Ints]) -> tuple[list[Ints], Ints]:
@@ -67,6 +128,11 @@ class TextBytes(NamedTuple):
     data: npt.NDArray[np.uint8]
     starts: Ints
     lengths: Ints
+
+    @property
+    def words(self) -> npt.NDArray[np.uint64]:
+        """The eight bytes from each place of `data` on but the last seven, the first of them lowest; not copied."""
+        return np.lib.stride_tricks.as_strided(self.data[:8].view(np.uint64), (len(self.data) - 7,), (1,))
 
 
 def text_bytes(texts: pa.Array) -> TextBytes:

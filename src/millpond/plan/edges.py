@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from millpond.arrays import distinct_of
 from millpond.model.windows import Sliding
 
 Times: TypeAlias = npt.NDArray[np.int64]
@@ -55,7 +56,7 @@ def edges_between(windows: Sequence[Sliding], first_us: int, last_us: int) -> Ti
         low = first_us - (first_us - phase) % step
         high = last_us - (last_us - phase) % step + step
         parts.append(low + step * np.arange((high - low) // step + 1, dtype=np.int64))  # exact, however long a step
-    edges = np.unique(np.concatenate(parts))
+    edges = distinct_of(np.concatenate(parts))
     begin = int(np.searchsorted(edges, first_us, "right")) - 1
     end = int(np.searchsorted(edges, last_us, "right"))
     return edges[begin : end + 1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from millpond.arrays import Ints
+from millpond.arrays import Ints, places_among
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.partials import Partials, Rows, roll_up
 from millpond.state.atoms import FIRST, LAST, begins, sorted_by, taken
@@ -37,6 +37,6 @@ def cut_atoms(atoms: Piece, first_key: int, end_key: int) -> Piece | None:
     low, high = np.searchsorted(atoms.slots, [first_key, end_key]).tolist()
     if low == high:
         return None
-    used, slice_rows = np.unique(atoms.slice_rows[low:high], return_inverse=True)
+    used, (slice_rows,) = places_among([atoms.slice_rows[low:high]])
     columns = taken(atoms.columns, slice(low, high))
     return Piece(atoms.slices.take(used), slice_rows, atoms.slots[low:high] - first_key, columns)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millpond.arrays import Ints, Mask
+from millpond.arrays import Ints, Mask, distinct_of
 from millpond.model.windows import Sliding
 from millpond.plan.modes import OP, REVISION
 from millpond.plan.plan import GroupPlan, Measure, QueryPlan, fingerprint
@@ -97,7 +97,7 @@ class Changes:
     def _touched(self, plan: QueryPlan, most_us: int | None) -> list[Closing]:
         """The windows, those that end at or before `most_us` if given, that hold a fresh event of the query."""
         taken = _present(self._group.measures[plan.presence], plan.delay, self._fresh)
-        touched = np.unique(taken.slices)
+        touched = distinct_of(taken.slices)
         if not len(touched):
             return []
         starts, ends = self._fresh.slices.start_us[touched], self._fresh.slices.end_us[touched]
@@ -120,9 +120,9 @@ class Changes:
         taken = _present(self._group.measures[plan.presence], plan.delay, fresh)
         starts, ends = fresh.slices.start_us[taken.slices], fresh.slices.end_us[taken.slices]
         inside = [np.flatnonzero((starts >= one.start_us) & (ends <= one.end_us)) for one in run]
-        slots = np.unique(taken.slots[np.unique(np.concatenate(inside))])
+        slots = distinct_of(taken.slots[distinct_of(np.concatenate(inside))])
         places = np.searchsorted(slots, taken.slots)
-        pairs = np.unique(np.concatenate([i * len(slots) + places[rows] for i, rows in enumerate(inside)]))
+        pairs = distinct_of(np.concatenate([i * len(slots) + places[rows] for i, rows in enumerate(inside)]))
         now = self._answered(plan, self._now, run, slots, pairs)
         was = _Pairs([], np.zeros(0, np.int64), 0)
         if query.having is not None:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
-from millpond.arrays import Mask
+from millpond.arrays import Mask, distinct_of
 from millpond.plan.build import presence_filter
 from millpond.plan.explain_events import event_bytes
 from millpond.plan.plan import GroupPlan, QueryPlan
@@ -55,5 +55,5 @@ def _needed(group: GroupPlan, plan: QueryPlan, log: GroupLog, every: Events, mar
 
 
 def _size(every: Events, needed: Mask, event: int, key_bytes: float) -> tuple[int, int, int]:
-    events, keys = int(np.count_nonzero(needed)), len(np.unique(every.slots[needed]))
+    events, keys = int(np.count_nonzero(needed)), len(distinct_of(every.slots[needed]))
     return events, keys, events * event + round(keys * key_bytes)

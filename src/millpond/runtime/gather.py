@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints, Mask, ordered
+from millpond.arrays import Ints, Mask, ordered, places_among
 from millpond.clock import lap_us
 from millpond.faults import reached
 from millpond.model.expressions import Expression
@@ -369,7 +369,7 @@ def _add_raw(
     parts: list[list[GroupPart]], ranks: Sequence[Array] = (),
 ) -> None:  # fmt: skip
     """The rows themselves; `ranks`: in a group whose cells are kept by signature, theirs in each ladder."""
-    used, slice_rows = np.unique(slices, return_inverse=True)
+    used, (slice_rows,) = places_among([slices])
     for own in owned:
         chosen = np.flatnonzero((codes >= own.first) & (codes < own.end))
         if len(chosen):

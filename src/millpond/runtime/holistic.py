@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.arrays import Ints, ordered
+from millpond.arrays import Ints, distinct_of, ordered
 from millpond.model.aggregates import DIRECTIONS, Aggregate
 from millpond.model.expressions import Column, Expression
 from millpond.model.types import centre_of, element_of, is_decimal, is_float
@@ -82,7 +82,7 @@ def _mask(column: pa.Array) -> Any:
 
 def rows_of(events: Events, found: Found) -> tuple[Ints, Ints]:
     """Positions of events and of the rows they belong to, in pairs: an event in k windows is in k of them."""
-    edges = np.unique(np.concatenate([found.starts_us, found.ends_us]))
+    edges = distinct_of(np.concatenate([found.starts_us, found.ends_us]))
     order = np.lexsort((found.starts_us, found.slots))
     width = len(edges) + 2
     first = found.slots[order] * width + np.searchsorted(edges, found.starts_us[order]) + 1

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from millpond.arrays import Ints, Mask
+from millpond.arrays import Ints, Mask, distinct_of
 from millpond.errors import OverflowedError, TooManyPairsError
 from millpond.model.expressions import Expression
 from millpond.model.join import LEFT, RIGHT, Join, Within
@@ -108,7 +108,7 @@ class _JoinFold:
     def __init__(self, plan: JoinPlan, logs: Mapping[str, tuple[SideLog, GroupLog]], span: Span) -> None:
         self._join, self._span = plan.join, span
         self._sides = {side: self._side(plan, side, *logs[side]) for side in (LEFT, RIGHT)}
-        distinct = np.unique(np.concatenate([side.hashes for side in self._sides.values()]))
+        distinct = distinct_of(np.concatenate([side.hashes for side in self._sides.values()]))
         self._placed = {name: self._place(side, distinct) for name, side in self._sides.items()}
         self._tried = 0
 

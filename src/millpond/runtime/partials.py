@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import WIDE, Ints, Mask
+from millpond.arrays import WIDE, Ints, Mask, places_among
 from millpond.model.expressions import Expression
 from millpond.model.types import is_decimal, is_integer
 from millpond.plan.ladders import parts_of
@@ -184,7 +184,7 @@ def piece_of_cells(rolled: Rolled, every: Slices, low: int, high: int, first_key
     slice_count = max(len(every.start_us), 1)
     cells = rolled.ids[low:high]
     key_rows = cells // slice_count
-    used, slice_rows = np.unique(cells - key_rows * slice_count, return_inverse=True)
+    used, (slice_rows,) = places_among([cells - key_rows * slice_count])
     cut: dict[int, Ints] = {}
     columns = {name: cut.setdefault(id(column), column[low:high]) for name, column in rolled.columns.items()}
     return Piece(every.take(used), slice_rows, key_rows - first_key, columns)

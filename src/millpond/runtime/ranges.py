@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from millpond.arrays import Ints
+from millpond.arrays import Ints, distinct_of
 from millpond.model.windows import Range
 from millpond.plan.build import presence_filter
 from millpond.plan.plan import QueryPlan
@@ -47,7 +47,7 @@ def rows_due(log: GroupLog, plan: QueryPlan, before: Watermark, after: Watermark
     events = events.take(_order(events, plan))
     at = np.flatnonzero(events.times_us >= first)
     times = events.times_us[at]
-    known = np.unique(events.times_us)
+    known = distinct_of(events.times_us)
     width = len(known) + 1
     places = events.slots.astype(np.int64) * width + np.searchsorted(known, events.times_us)
     own = events.slots[at].astype(np.int64) * width

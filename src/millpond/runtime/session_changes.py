@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints, Mask
+from millpond.arrays import Ints, Mask, distinct_of, places_among
 from millpond.model.windows import Session
 from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
 from millpond.runtime.changes import DELETE, UPSERT, joined_rows, marked, revisions_of
@@ -136,7 +136,7 @@ class SessionChanges:
         ids, first = {self._group.measures[i].id for i in measures_read([plan])}, 0
         rows, places, withheld = list[pa.RecordBatch](), [np.zeros(0, np.int64)], 0
         for some in sessions.runs(AT_ONCE):
-            slots, own = np.unique(some.slots, return_inverse=True)
+            slots, (own,) = places_among([some.slots])
             events = None
             if self._log is not None and needs_events(plan):
                 span = int(some.starts_us.min()), int(some.ends_us.max())
@@ -202,7 +202,7 @@ def _holding(now: Sessions, some: Sessions) -> Ints:
     """For each of some sessions the place of the last of now, of its slot, that begins no later: if one holds it, this
     is it. `now` are not empty.
     """
-    times = np.unique(np.concatenate([now.starts_us, some.starts_us]))
+    times = distinct_of(np.concatenate([now.starts_us, some.starts_us]))
     known, asked = (each.slots * len(times) + np.searchsorted(times, each.starts_us) for each in (now, some))
     return np.maximum(np.searchsorted(known, asked, "right") - 1, 0)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from millpond.arrays import Ints, Mask, distinct_rows
+from millpond.arrays import Ints, Mask, distinct_of, distinct_rows
 from millpond.log.manifest import Manifest
 from millpond.model.windows import Framed, Session, Sliding
 from millpond.plan.edges import slices_of
@@ -95,7 +95,7 @@ def group_cells(group: GroupPlan, manifest: Manifest, folder: Path, instances: i
     for instance in range(instances):
         state = group_state(manifest, instance, group)
         cells = _needed_cells(group, state, files, mark)
-        rows, keys = rows + cells.rows, keys + len(np.unique(cells.slots))
+        rows, keys = rows + cells.rows, keys + len(distinct_of(cells.slots))
         key_bytes += sum(place.size for place in state.keys)
         stored_keys += sum(place.rows for place in state.keys)
         columns = max(columns, _columns(cells, None))
@@ -192,7 +192,7 @@ def _has_rows(group: GroupPlan, query: QueryPlan, cells: Cells) -> Mask:
 
 
 def _size(cells: int, slots: npt.NDArray[np.integer] | Ints, columns: int, key_bytes: float) -> StateSize:
-    keys = len(np.unique(slots))
+    keys = len(distinct_of(slots))
     return StateSize(cells, keys, cells * (columns + 1) * WORD_BYTES + round(keys * key_bytes))
 
 

@@ -27,7 +27,8 @@ from millpond.runtime.event_log import GroupLog
 from millpond.runtime.generations import attached, left_slots, levels_of, read_section, slots_section
 from millpond.runtime.tallies import TallyLog
 from millpond.runtime.tasks import FoldTask, GroupState, SectionPlace
-from millpond.state.cells import Piece, merge, piece_of
+from millpond.state.atoms import taken
+from millpond.state.cells import Piece, merge
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events, encode_events
 from millpond.state.files import Files
@@ -151,13 +152,14 @@ class _TakingOver:
         for state, sections, now in sources:
             places: tuple[SectionPlace, ...] = getattr(state, apart)
             every = attached(self._files, state, places, sections, self._group.delays_us)
+            comes = now >= 0  # a byte each: most cells stay, and that is all that is read of them
             for place, cells in zip(places, every, strict=True):
-                slots = now[cells.slots]
-                rows = np.flatnonzero(slots >= 0)
+                rows = np.flatnonzero(comes[cells.slots])
                 if len(rows):
-                    whole, levels = piece_of(cells), [*levels, place.level]
-                    columns = {name: column[rows] for name, column in cells.columns.items()}
-                    pieces.append(Piece(whole.slices, whole.slice_rows[rows], slots[rows], columns))
+                    levels = [*levels, place.level]
+                    counts = np.diff(np.searchsorted(rows, cells.offsets))
+                    slice_rows, columns = np.repeat(np.arange(len(counts)), counts), taken(cells.columns, rows)
+                    pieces.append(Piece(cells.slices, slice_rows, now[cells.slots[rows]], columns))
         if not pieces:
             return ()
         merged = merge(pieces, keys)

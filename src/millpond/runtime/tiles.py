@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from millpond.arrays import Ints, Mask
+from millpond.arrays import Ints, Mask, distinct_of
 from millpond.model.windows import Sliding
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.tasks import Watermark
@@ -96,7 +96,7 @@ def new_tiles(group: GroupPlan, held: Held, before: Watermark, after: Watermark,
 def _sealed(grid: Grid, held: Held, low_us: int | None, high_us: int) -> Ints:
     """Starts of the grid's spans that hold cells, have no tile, and whose end lies in (low, high]."""
     starts = [_span_start(grid, cells.slices.start_us) for cells in held.slices]
-    found = np.unique(np.concatenate(starts)) if starts else np.zeros(0, np.int64)
+    found = distinct_of(np.concatenate(starts)) if starts else np.zeros(0, np.int64)
     ends = found + grid.width_us
     sealed = (found >= grid.since_us) & (ends <= high_us)
     if low_us is not None:
@@ -114,7 +114,7 @@ def _span_start(grid: Grid, times_us: Ints) -> Ints:
 
 def _rolled_up(grid: Grid, spans: Ints, held: Held, keys: int) -> Cells:
     pieces = []
-    edges = np.unique(np.concatenate([spans, spans + grid.width_us]))
+    edges = distinct_of(np.concatenate([spans, spans + grid.width_us]))
     for cells, chosen in zip(held.parts, cover_of(held, edges), strict=True):
         starts = _span_start(grid, cells.slices.start_us)
         inside = chosen & np.isin(starts, spans) & (cells.slices.end_us <= starts + grid.width_us)
@@ -171,13 +171,13 @@ def _widest(parts: Sequence[Slices], edges_us: Ints, taken: _Taken) -> list[Mask
     fits &= (start >= edges_us[0]) & (end <= edges_us[-1])
     chosen = np.zeros(len(start), bool)
     widths = end - start
-    for width in np.unique(widths[fits])[::-1]:
+    for width in distinct_of(widths[fits])[::-1]:
         same = np.flatnonzero(fits & (widths == width))
-        for phase in np.unique(start[same] % width):
+        for phase in distinct_of(start[same] % width):
             rows = same[start[same] % width == phase]
             free = rows[~taken.overlap(start[rows], end[rows])]
             chosen[free] = True
-            taken.add(np.unique(start[free]), int(width))
+            taken.add(distinct_of(start[free]), int(width))
     return np.split(chosen, np.cumsum([len(part.start_us) for part in parts])[:-1])
 
 

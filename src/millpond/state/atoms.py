@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from millpond.arrays import WIDE, Ints, Mask, ordered
+from millpond.arrays import WIDE, Ints, Mask, firsts_of, ordered
 from millpond.state.cells import (
     Cells,
     Piece,
@@ -142,8 +142,8 @@ def merge_atoms(pieces: Sequence[Piece], gap_us: int) -> Atoms:
     place = np.empty(len(order), np.int64)
     place[order] = np.cumsum(new) - 1
     chosen = order[new]
-    present, starts = np.unique(classes[chosen], return_index=True)
-    offsets = np.append(starts, len(chosen)).astype(np.int64)
+    present, starts = firsts_of(classes[chosen])
+    offsets = np.append(starts, len(chosen))
     slices = Slices(
         np.minimum.reduceat(merged[FIRST], starts), np.maximum.reduceat(merged[LAST], starts) + 1, present
     )
@@ -204,6 +204,6 @@ def some_atoms(cells: Cells, keep: Mask) -> Cells:
         return cells
     piece = piece_of(cells)
     rows = np.flatnonzero(keep)
-    present, starts = np.unique(piece.slice_rows[rows], return_index=True)
-    offsets = np.append(starts, len(rows)).astype(np.int64)
+    present, starts = firsts_of(piece.slice_rows[rows])
+    offsets = np.append(starts, len(rows))
     return Cells(cells.slices.take(present), offsets, cells.slots[rows], taken(cells.columns, rows))

@@ -20,15 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from millpond.arrays import WIDE, Ints, distinct_rows
+from millpond.arrays import WIDE, Ints, distinct_rows, firsts_of, places_among
 from millpond.state.exact import Words, normalise
 from millpond.state.signatures import UNSIGNED, Signatures, union
 from millpond.state.wide import less, wide, wide_integer
 
 LARGEST = np.iinfo(np.int64).max
 SMALLEST = np.iinfo(np.int64).min
-
-_DENSE_FACTOR = 8
 
 _AT_ONCE = 1024  # words are below 2**51: there is room to add 2**11 of them
 
@@ -146,11 +144,11 @@ def merge(pieces: Sequence[Piece], keys: int) -> Cells:
     ids = [
         where[piece.slice_rows] * keys + piece.slots for piece, where in zip(pieces, renumbered, strict=True)
     ]
-    distinct, targets = _distinct(ids, len(slices.start_us) * keys)
+    distinct, targets = places_among(ids)
     columns = normalised(_merged_columns(pieces, targets, len(distinct)))
     owners = distinct // keys
-    present, offsets = np.unique(owners, return_index=True)
-    offsets = np.append(offsets, len(distinct)).astype(np.int64)
+    present, starts = firsts_of(owners)
+    offsets = np.append(starts, len(distinct))
     return Cells(slices.take(present), offsets, (distinct - owners * keys).astype(np.int32), columns)
 
 
@@ -163,23 +161,6 @@ def _union(parts: Sequence[Slices]) -> tuple[Slices, list[Ints]]:
     start_us, end_us, late_class, ids = first
     tables = [part.signed.table for part in parts if part.signed is not None]
     return Slices(start_us, end_us, late_class, Signed(ids, union(tables)) if tables else None), list(split)
-
-
-def _distinct(ids: list[Ints], size: int) -> tuple[Ints, list[Ints]]:
-    """Distinct cell ids ascending, and for each part where its rows go among them."""
-    if len(ids) == 1 and bool((np.diff(ids[0]) > 0).all()):
-        return ids[0], [np.arange(len(ids[0]))]
-    total = sum(len(part) for part in ids)
-    if size <= max(_DENSE_FACTOR * total, 1 << 16):
-        seen = np.zeros(size, bool)
-        for part in ids:
-            seen[part] = True
-        distinct = np.flatnonzero(seen)
-        place = np.empty(size, np.int64)
-        place[distinct] = np.arange(len(distinct))
-        return distinct, [place[part] for part in ids]
-    distinct = np.unique(np.concatenate(ids))
-    return distinct, [np.searchsorted(distinct, part) for part in ids]
 
 
 def _merged_columns(pieces: Sequence[Piece], targets: list[Ints], size: int) -> dict[str, Ints]:

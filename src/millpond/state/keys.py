@@ -76,8 +76,8 @@ def _words(column: pa.Array) -> Hashes:
 
 def _text_hash(column: pa.Array) -> Hashes:
     """Eight bytes at a time over all rows that still have some."""
-    data, starts, lengths = text_bytes(column)
-    words = np.lib.stride_tricks.as_strided(data[:8].view(np.uint64), (max(len(data) - 7, 1),), (1,))
+    texts = text_bytes(column)
+    words, starts, lengths = texts.words, texts.starts, texts.lengths
     total = _mix(lengths.astype(np.uint64) + _ODD)
     rows: Any = slice(None)
     for position in range(0, int(lengths.max()) if len(lengths) else 0, 8):
