@@ -71,13 +71,13 @@ def places_among(parts: Sequence[npt.NDArray[np.integer]]) -> tuple[Ints, list[I
     ([1, 5, 9], [[1, 2], [1, 0]])
     """
     values = np.concatenate(parts) if len(parts) > 1 else parts[0]
-    found, places = _numbered(values)
+    found, places = _numbered(values.astype(np.int64, copy=False))
     return found, np.split(places, np.cumsum([len(part) for part in parts])[:-1])
 
 
-def _numbered(values: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:
+def _numbered(values: Ints) -> tuple[Ints, Ints]:
     if bool((values[1:] > values[:-1]).all()):
-        return values.astype(np.int64, copy=False), np.arange(len(values))
+        return values, np.arange(len(values))
     low, high = int(values.min()), int(values.max())
     if high - low < max(_DENSE_FACTOR * len(values), _DENSE):
         seen = np.zeros(high - low + 1, bool)
@@ -91,7 +91,7 @@ def _numbered(values: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:
     new = _begins(ascending)
     places = np.empty(len(values), np.int64)
     places[order] = np.cumsum(new) - 1
-    return ascending[new].astype(np.int64, copy=False), places
+    return ascending[new], places
 
 
 def _begins(ascending: npt.NDArray[np.integer]) -> Mask:

@@ -8,7 +8,7 @@ which live in segments of their own and merge by adding, like any count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -20,13 +20,13 @@ from millpond.arrays import Ints, Mask, distinct_of
 from millpond.model.windows import Sliding
 from millpond.plan.modes import OP, REVISION
 from millpond.plan.plan import GroupPlan, Measure, QueryPlan, fingerprint
+from millpond.runtime.blocks import blocks_of
 from millpond.runtime.closing import Closing, at_once, batches, ends_over
-from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
+from millpond.runtime.combine import edges_of, slices_between
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.families import Family, Made
 from millpond.runtime.holistic import needs_events
 from millpond.runtime.rows import BlockKeys, told_of_block
-from millpond.runtime.signed import SignedBlock, signed_blocks
 from millpond.runtime.tallies import TallyLog, needs_tallies
 from millpond.runtime.tasks import Watermark
 from millpond.runtime.tiles import Held
@@ -159,11 +159,7 @@ class Changes:
             chosen = [np.ones(len(cells.slices.start_us), bool) for cells in parts]
         if not parts:
             return _Pairs([], np.zeros(0, np.int64), 0)
-        made: Iterator[Block | SignedBlock]
-        if group.signed:
-            made = signed_blocks(edges, parts, chosen, measures, count)
-        else:
-            made = blocks(edges, ranges_of(parts, edges, chosen), {measure.id for measure in measures}, count)
+        made = blocks_of(group, run, parts, chosen, measures, count)
         events, tallies = None, None
         if self._log is not None and needs_events(plan):
             events = self._log.within(edges[0], edges[-1], plan.delay, fresh=held is self._now)
@@ -171,11 +167,11 @@ class Changes:
             tallies = self._tallies.within(edges[0], edges[-1], plan.delay, fresh=held is self._now)
         family, of = Family(group, [plan]), list[Ints]()
         for block in made:
-            here = np.arange(block.first, block.first + block.size)
+            here = block.slots
             keys = BlockKeys(self._group, self._keys, here if slots is None else slots[here], events, tallies)
-            told = told_of_block(group, family, block, run, keys, self._buckets, _among(pairs, count, block.first))
+            told = told_of_block(group, family, block, run, keys, self._buckets, _among(pairs, count, here))
             if told is not None:
-                of.append(told.windows * count + told.slots + block.first)
+                of.append(told.windows * count + here[told.slots])
                 found.append(told.rows)
                 withheld += told.withheld
         return _Pairs(found, np.concatenate(of) if of else np.zeros(0, np.int64), withheld)
@@ -277,13 +273,13 @@ def narrowed(cells: Cells, chosen: Mask, slots: Ints, measures: Collection[str])
     return Cells(cells.slices.take(picked), offsets, np.concatenate(places).astype(np.int32), columns)
 
 
-def _among(pairs: Ints | None, count: int, first: int) -> Callable[[Ints, Ints], Mask]:
-    """Whether the row of a window and a slot of a block that begins at `first` is one of the pairs; None: all are."""
+def _among(pairs: Ints | None, count: int, here: Ints) -> Callable[[Ints, Ints], Mask]:
+    """Whether the row of a window and a slot, counted among `here`, is one of the pairs; None: all are."""
 
     def wanted(windows: Ints, slots: Ints) -> Mask:
         if pairs is None:
             return np.ones(len(slots), bool)
-        return np.isin(windows * count + slots + first, pairs)
+        return np.isin(windows * count + here[slots], pairs)
 
     return wanted
 

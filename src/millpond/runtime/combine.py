@@ -32,13 +32,20 @@ _ADDED_AT_ONCE = 1024  # normalised words are below 2**51: with prefix sums over
 
 
 class Block(NamedTuple):
-    """Slots `first` … `first + size - 1` over all panes of a run, ready to answer for any of its windows."""
+    """Slots `first` … `first + size - 1` over all panes of a run, ready to answer for any of its windows; `edges_us`:
+    the pane that begins there.
+    """
 
     first: int
     size: int
     columns: Mapping[str, Ints]
     extremes: Mapping[str, list[Extremes]]
-    edges_us: list[int]
+    edges_us: Mapping[int, int]
+
+    @property
+    def slots(self) -> Ints:
+        """Its slots, in order."""
+        return np.arange(self.first, self.first + self.size)
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """Of a column."""
@@ -46,7 +53,7 @@ class Block(NamedTuple):
 
     def window(self, name: str, window: Closing, rows: Ints | slice = slice(None)) -> Extremes:
         """A column's merged value over the window, for all slots of the block or some."""
-        low, high = self.edges_us.index(window.start_us), self.edges_us.index(window.end_us)
+        low, high = self.edges_us[window.start_us], self.edges_us[window.end_us]
         if isinstance(rows, np.ndarray) and len(rows) * _SPARSE > self.size:  # one pass in order, then one out of order
             return self.window(name, window)[rows]
         if name in self.columns:
@@ -74,15 +81,16 @@ def blocks(
     names = sorted({name for cells in parts for name in cells.columns if name.partition(":")[0] in measures})
     tables = sum(1 if merge_rule(name) == "add" else len(edges).bit_length() for name in names)
     step = max(512, min(_BLOCK_SLOTS, _BLOCK_CELLS // max(1, tables * len(edges))))
+    places = {edge: place for place, edge in enumerate(edges)}
     for first in range(0, keys, step):
         size = min(step, keys - first)
         inside = [part.cut(first, first + size) for part in ranges]
         inside = [part for part in inside if part.begin < part.end]
         if inside:
-            yield _block(_Dense(inside, len(edges) - 1, first, size), names, edges)
+            yield _block(_Dense(inside, len(edges) - 1, first, size), names, places)
 
 
-def _block(dense: _Dense, names: Sequence[str], edges: list[int]) -> Block:
+def _block(dense: _Dense, names: Sequence[str], edges: Mapping[int, int]) -> Block:
     rules = {name: merge_rule(name) for name in names if ":w" not in name}
     columns: dict[str, Extremes] = {
         name: dense.filled(name) if how == "add" else dense.best(name)

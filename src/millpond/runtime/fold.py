@@ -6,7 +6,7 @@ that is run again, anywhere, on packets in any order of arrival, gives the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,11 +21,12 @@ from millpond.log.records import Receipt
 from millpond.model.windows import Range
 from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
 from millpond.runtime.arrived import arrived
+from millpond.runtime.blocks import AnyBlock, blocks_of
 from millpond.runtime.changes import Changes
 from millpond.runtime.closing import Closing, at_once, batches, closing_windows, together
 from millpond.runtime.collected import Collected
 from millpond.runtime.columns import arrow_type
-from millpond.runtime.combine import Block, blocks, edges_of, ranges_of, slices_between
+from millpond.runtime.combine import edges_of, slices_between
 from millpond.runtime.counted import counter_of, needed_events, passed_now, worth_merging
 from millpond.runtime.counting import bounded
 from millpond.runtime.dead_letters import write_dead_letters
@@ -57,7 +58,6 @@ from millpond.runtime.rows import BlockKeys, rows_of_block, rows_of_sessions
 from millpond.runtime.selected_rows import write_selected_rows
 from millpond.runtime.session_changes import SessionChanges, added_up, corrected_until
 from millpond.runtime.sessions import AT_ONCE, Asked, Sessions, asked_of, closing, first_needed, needed_atoms
-from millpond.runtime.signed import SignedBlock, signed_blocks
 from millpond.runtime.tallies import TallyLog, needs_tallies, tallies_needed_from
 from millpond.runtime.tasks import GROUP_US, WHOLE_POND, FoldTask, TimeLine, Watermark
 from millpond.runtime.tiles import Held, new_tiles
@@ -440,12 +440,7 @@ class _GroupFold:
         chosen = slices_between(held, edges, delay)
         read = sum(int(np.count_nonzero(mask)) for mask in chosen)
         self._counts[_SLICES_READ] = self._counts.get(_SLICES_READ, 0) + read
-        made: Iterator[Block | SignedBlock]
-        if group.signed:
-            made = signed_blocks(edges, parts, chosen, measures, len(self._keys))
-        else:
-            ids = {measure.id for measure in measures}
-            made = blocks(edges, ranges_of(parts, edges, chosen), ids, len(self._keys))
+        made = blocks_of(group, run, parts, chosen, measures, len(self._keys))
         going = families(group, asked)
         events, tallies = self._events(asked, edges[0], edges[-1], delay), None
         if self._tallies is not None and any(map(needs_tallies, asked)):
@@ -460,7 +455,7 @@ class _GroupFold:
                     windows |= {one: mine for one in alone if self._answer_family(one, block, mine, keys)}
 
     def _answer_family(
-        self, family: Family, block: Block | SignedBlock, windows: Sequence[Closing], keys: BlockKeys
+        self, family: Family, block: AnyBlock, windows: Sequence[Closing], keys: BlockKeys
     ) -> bool:
         """Add the rows of a family; False if one of its queries raised."""
         read = self._collected.read(family)

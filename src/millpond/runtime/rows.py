@@ -23,6 +23,7 @@ from millpond.plan.build import presence_filter
 from millpond.plan.modes import OP, REVISION
 from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
 from millpond.plan.tallies import tallied
+from millpond.runtime.blocks import AnyBlock
 from millpond.runtime.buckets import buckets_by
 from millpond.runtime.closing import Closing
 from millpond.runtime.columns import ARROW_TYPES, Values, arrow_type, from_arrow, to_arrow
@@ -35,6 +36,7 @@ from millpond.runtime.functions.answers import answered
 from millpond.runtime.holistic import Found, Taken, taken_by, value_of
 from millpond.runtime.sessions import Sessions
 from millpond.runtime.signed import SignedBlock
+from millpond.runtime.sparse import SparseBlock
 from millpond.runtime.tallies import needs_tallies, percentiles
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.event_log import Events
@@ -86,11 +88,13 @@ class BlockKeys:
 
     @classmethod
     def of(
-        cls, group: GroupPlan, keys: KeyDictionary, block: Block | SignedBlock, events: Events | None = None,
+        cls, group: GroupPlan, keys: KeyDictionary, block: AnyBlock, events: Events | None = None,
         tallies: Events | None = None,
     ) -> BlockKeys:  # fmt: skip
         """Those of a block; `events` and `tallies` are in the order of their slots."""
-        found = cls(group, keys, np.arange(block.first, block.first + block.size))
+        if isinstance(block, SparseBlock):
+            return cls(group, keys, block.slots, events, tallies)
+        found = cls(group, keys, block.slots)
         found.events = None if events is None else of_slots(events, block.first, block.size)
         found.tallies = None if tallies is None else of_slots(tallies, block.first, block.size)
         return found
@@ -110,7 +114,7 @@ class BlockKeys:
 
 
 def rows_of_block(
-    group: GroupPlan, family: Family, block: Block | SignedBlock, windows: Sequence[Closing], keys: BlockKeys,
+    group: GroupPlan, family: Family, block: AnyBlock, windows: Sequence[Closing], keys: BlockKeys,
     buckets: int, read: Mask,
 ) -> Made:  # fmt: skip
     """The rows, by query, of a family for some windows and the slots of one block; none: left out. Those that are not
@@ -150,7 +154,7 @@ class Told(NamedTuple):
 
 
 def told_of_block(
-    group: GroupPlan, family: Family, block: Block | SignedBlock, windows: Sequence[Closing], keys: BlockKeys,
+    group: GroupPlan, family: Family, block: AnyBlock, windows: Sequence[Closing], keys: BlockKeys,
     buckets: int, wanted: Wanted,
 ) -> Told | None:  # fmt: skip
     """The rows of one query for the wanted pairs of window and slot; None: no events.
@@ -258,7 +262,7 @@ class _Found(NamedTuple):
 
 
 def _results(
-    group: GroupPlan, family: Family, block: Block | SignedBlock, windows: Sequence[Closing],
+    group: GroupPlan, family: Family, block: AnyBlock, windows: Sequence[Closing],
     wanted: Wanted | None = None,
 ) -> tuple[_Found, dict[str, Ints]]:  # fmt: skip
     """Where some query has events, and the columns of the first query's measures there."""
@@ -272,12 +276,19 @@ def _results(
         return found.take(kept), {name: column[kept] for name, column in runs.columns.items()}
     measures = group.measures
     presence = measures[family.first.presence].id
+    asked = {measures[i].id for i in measures_read([family.first])}
+    if isinstance(block, SparseBlock):
+        rows, of = block.found(f"{presence}:n", windows)
+        found = _Found.at(Shares.of_one(len(of)), of, block.cells.slots[rows].astype(np.int64), windows)
+        if wanted is not None:
+            kept = np.flatnonzero(wanted(found.windows, found.slots))
+            found, rows = found.take(kept), rows[kept]
+        return found, block.columns(asked, rows)
     slots = [np.flatnonzero(block.window(f"{presence}:n", window) > 0) for window in windows]
     of = np.repeat(np.arange(len(windows)), [len(own) for own in slots])
     found = _Found.at(Shares.of_one(len(of)), of, np.concatenate(slots), windows)
     if wanted is not None:
         found = found.take(np.flatnonzero(wanted(found.windows, found.slots)))
-    asked = {measures[i].id for i in measures_read([family.first])}
     return found, _measured(block, asked, windows, found)
 
 

@@ -29,19 +29,25 @@ _ADDED_AT_ONCE = 1024  # normalised words are below 2**51: int64 has room for 2*
 
 
 class SignedBlock(NamedTuple):
-    """Cells of slots `first` … `first + size - 1`, in the order of panes: pane i begins at `bounds[i]`.
+    """Cells of slots `first` … `first + size - 1`, in the order of panes: pane i begins at `bounds[i]`, and `of` are
+    their slots, counted from `first`; `edges_us`: the pane that begins there.
 
     `signatures` are positions in `table`; its last row is of none of them.
     """
 
     first: int
     size: int
-    edges_us: list[int]
+    edges_us: Mapping[int, int]
     table: Signatures
-    slots: Ints
+    of: Ints
     signatures: Ints
     bounds: list[int]
     columns: Mapping[str, Extremes]
+
+    @property
+    def slots(self) -> Ints:
+        """Its slots, in order."""
+        return np.arange(self.first, self.first + self.size)
 
 
 class Runs(NamedTuple):
@@ -92,7 +98,7 @@ class Chains:
     def runs(self, block: SignedBlock, windows: Sequence[Closing]) -> Runs:
         """The results of some windows."""
         rows, of = _rows_of(block, windows)
-        cells, count = of * block.size + block.slots[rows], len(self.order)
+        cells, count = of * block.size + block.of[rows], len(self.order)
         spread = [_spread(entries, block.signatures[rows], cells * count) for entries in self._entries]
         keys = np.concatenate([keys for keys, _ in spread])
         order = ordered(keys)
@@ -158,7 +164,7 @@ def _rows_of(block: SignedBlock, windows: Sequence[Closing]) -> tuple[Ints, Ints
     """The cells in some windows, and the window (its position) of each."""
     rows, of = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for i, window in enumerate(windows):
-        first, end = (block.bounds[block.edges_us.index(edge)] for edge in (window.start_us, window.end_us))
+        first, end = (block.bounds[block.edges_us[edge]] for edge in (window.start_us, window.end_us))
         rows.append(np.arange(first, end))
         of.append(np.full(end - first, i))
     return np.concatenate(rows), np.concatenate(of)
@@ -235,11 +241,12 @@ def signed_blocks(
     owners, panes = flat.slots // step, len(edges) - 1
     order = ordered(owners * panes + flat.panes)
     bounds = np.searchsorted(owners[order] * panes + flat.panes[order], np.arange(-(-keys // step) * panes + 1))
+    places = {edge: place for place, edge in enumerate(edges)}
     for block, (low, high) in enumerate(pairwise(bounds[::panes].tolist())):
         if low < high:
             rows, first = order[low:high], block * step
             yield SignedBlock(
-                first, min(step, keys - first), edges, table, flat.slots[rows] - first, flat.signatures[rows],
+                first, min(step, keys - first), places, table, flat.slots[rows] - first, flat.signatures[rows],
                 (bounds[block * panes : (block + 1) * panes + 1] - low).tolist(),
                 {name: column[rows] for name, column in flat.columns.items()},
             )  # fmt: skip

@@ -1,0 +1,29 @@
+"""How windows are answered from slices: block by block of slots, in the way that fits the cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from millpond.arrays import Mask
+from millpond.plan.plan import GroupPlan, Measure
+from millpond.runtime.closing import Closing
+from millpond.runtime.combine import Block, blocks, edges_of, ranges_of
+from millpond.runtime.signed import SignedBlock, signed_blocks
+from millpond.runtime.sparse import SparseBlock, sparse_blocks
+from millpond.state.cells import Cells
+
+AnyBlock: TypeAlias = Block | SparseBlock | SignedBlock
+
+
+def blocks_of(
+    group: GroupPlan, run: Sequence[Closing], parts: Sequence[Cells], chosen: Sequence[Mask],
+    measures: Sequence[Measure], keys: int,
+) -> Iterator[AnyBlock]:  # fmt: skip
+    """The cells of the chosen slices for the windows of a run and some measures; `keys`: slots are below it."""
+    edges = edges_of(run)
+    if group.signed:
+        return signed_blocks(edges, parts, chosen, measures, keys)
+    ids = {measure.id for measure in measures}
+    few = sparse_blocks(run, parts, chosen, ids, keys)
+    return blocks(edges, ranges_of(parts, edges, chosen), ids, keys) if few is None else few

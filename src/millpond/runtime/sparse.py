@@ -1,0 +1,155 @@
+"""Windows from slices where few keys have events in each: cells are merged window by window, none is spread out.
+
+What `combine` spreads over (pane, slot) grows with the keys that were ever seen; this with the cells that there are,
+each as often as windows hold it. So it is for many keys, short panes, and windows that overlap little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from millpond.arrays import Ints, Mask, places_among
+from millpond.runtime.closing import Closing
+from millpond.runtime.combine import Extremes
+from millpond.state.atoms import taken
+from millpond.state.cells import Cells, Piece, Slices, extreme_of, merge, merge_rule, place_of
+
+LEAST_PLACES = 1 << 17
+"""So few places, slots times panes, are spread out in any case."""
+
+_PLACES_PER_ROW, _PLACES_PER_PIECE = 8, 5000
+"""So many places are spread out in the time that merging a cell takes, and a piece of them, whatever is in it."""
+
+_ROWS_AT_ONCE = 1 << 19
+
+_BLOCK_BITS = 13
+
+
+class SparseBlock(NamedTuple):
+    """Cells of some slots, merged: the slices of `cells` are windows, whose positions `places` tells by their start and
+    end; its slots count among `slots`.
+    """
+
+    slots: Ints
+    places: dict[tuple[int, int], int]
+    cells: Cells
+
+    def found(self, presence: str, windows: Sequence[Closing]) -> tuple[Ints, Ints]:
+        """Cells of some windows in which a column counts something, and the window (its position) of each."""
+        rows, of = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        counted = self.cells.columns.get(presence)
+        for i, window in enumerate(windows):
+            place = self.places.get((window.start_us, window.end_us))
+            if place is not None and counted is not None:
+                low, high = self.cells.offsets[place : place + 2].tolist()
+                rows.append(low + np.flatnonzero(counted[low:high] > 0))
+                of.append(np.full(len(rows[-1]), i))
+        return np.concatenate(rows), np.concatenate(of)
+
+    def columns(self, measures: Collection[str], rows: Ints) -> dict[str, Extremes]:
+        """Columns of some measures at some cells."""
+        every = self.cells.columns
+        names = [name for name in every if name.partition(":")[0] in measures and merge_rule(name) != "low"]
+        return {name: extreme[rows] for name in names if (extreme := extreme_of(name, every)) is not None}
+
+
+class _Covered(NamedTuple):
+    """Slices of one part that windows hold, a pair each; `nth`: the how-manieth of the window's slices it is."""
+
+    cells: Cells
+    slices: Ints
+    windows: Ints
+    nth: Ints
+
+    @property
+    def rows(self) -> int:
+        """Cells, each as often as windows hold it."""
+        return int((self.cells.offsets[self.slices + 1] - self.cells.offsets[self.slices]).sum())
+
+    @property
+    def pieces(self) -> int:
+        return int(self.nth.max(initial=-1)) + 1
+
+
+def sparse_blocks(
+    run: Sequence[Closing], parts: Sequence[Cells], chosen: Sequence[Mask], measures: Collection[str], keys: int
+) -> Iterator[SparseBlock] | None:
+    """The chosen slices by the windows of a run that hold them; None: spread out they take less time.
+
+    A chosen slice is within a window or beside it. `measures` are ids of those that are wanted.
+    """
+    bounds = sorted({(window.start_us, window.end_us) for window in run})
+    edges = len({edge for bound in bounds for edge in bound})
+    if keys * (edges - 1) < LEAST_PLACES:
+        return None
+    starts, ends = np.array(bounds, np.int64).T
+    covered = [_covered(cells, mask, starts, ends) for cells, mask in zip(parts, chosen, strict=True)]
+    rows, pieces = sum(one.rows for one in covered), sum(one.pieces for one in covered)
+    if rows * _PLACES_PER_ROW + pieces * _PLACES_PER_PIECE > _touched(parts, chosen, keys) * (edges - 1):
+        return None
+    windows = Slices(starts, ends, np.zeros(len(starts), np.int64))
+    return _merged(covered, windows, measures, keys, max(1, rows // _ROWS_AT_ONCE))
+
+
+def _covered(cells: Cells, chosen: Mask, starts: Ints, ends: Ints) -> _Covered:
+    """Slices are in the order of their starts."""
+    held = np.flatnonzero(chosen)
+    begins = cells.slices.start_us[held]
+    low, high = np.searchsorted(begins, starts), np.searchsorted(begins, ends)
+    counts = np.maximum(high - low, 0)
+    windows = np.repeat(np.arange(len(starts)), counts)
+    nth = np.arange(len(windows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return _Covered(cells, held[np.repeat(low, counts) + nth], windows, nth)
+
+
+def _touched(parts: Sequence[Cells], chosen: Sequence[Mask], keys: int) -> int:
+    """Slots in blocks of them that have a cell: others are not spread out."""
+    blocks = np.zeros((keys >> _BLOCK_BITS) + 1, bool)
+    for cells, mask in zip(parts, chosen, strict=True):
+        for i in np.flatnonzero(mask).tolist():
+            blocks[cells.slots[cells.offsets[i] : cells.offsets[i + 1]] >> _BLOCK_BITS] = True
+    return min(keys, int(np.count_nonzero(blocks)) << _BLOCK_BITS)
+
+
+def _merged(
+    covered: Sequence[_Covered], windows: Slices, measures: Collection[str], keys: int, blocks: int
+) -> Iterator[SparseBlock]:
+    step = -(-keys // blocks)
+    for first in range(0, keys, step):
+        pieces = [piece for one in covered for piece in _pieces(one, windows, measures, first, first + step)]
+        if pieces:
+            slots, places = places_among([piece.slots for piece in pieces])
+            numbered = [piece._replace(slots=own) for piece, own in zip(pieces, places, strict=True)]
+            cells = merge(numbered, len(slots))
+            bounds = zip(cells.slices.start_us.tolist(), cells.slices.end_us.tolist(), strict=True)
+            yield SparseBlock(slots, {bound: i for i, bound in enumerate(bounds)}, cells)
+
+
+def _pieces(one: _Covered, windows: Slices, measures: Collection[str], first: int, until: int) -> Iterator[Piece]:
+    """The cells of slots `first` … `until` - 1: in a piece a window has one slice, so a slot once."""
+    cells = one.cells
+    columns = {name: column for name, column in cells.columns.items() if name.partition(":")[0] in measures}
+    low, high = _rows_of(cells, one.slices, first, until)
+    counts = high - low
+    for nth in range(one.pieces):
+        at = np.flatnonzero((one.nth == nth) & (counts > 0))
+        if len(at):
+            many = counts[at]
+            rows = np.arange(many.sum()) + np.repeat(low[at] - np.cumsum(many) + many, many)
+            yield Piece(windows, np.repeat(one.windows[at], many), cells.slots[rows], taken(columns, rows))
+
+
+def _rows_of(cells: Cells, slices: Ints, first: int, until: int) -> tuple[Ints, Ints]:
+    """Where the cells of slots `first` … `until` - 1 begin and end in each slice."""
+    distinct, (places,) = places_among([slices])
+    bounds: list[tuple[int, int]] = []
+    for i in distinct.tolist():
+        begin, end = cells.offsets[i : i + 2].tolist()
+        slots: npt.NDArray[np.integer] = cells.slots[begin:end]
+        bounds.append((begin + place_of(slots, first), begin + place_of(slots, until)))
+    low, high = np.array(bounds, np.int64).reshape(-1, 2).T
+    return low[places], high[places]
