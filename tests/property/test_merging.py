@@ -126,6 +126,8 @@ def test_what_is_due() -> None:
     assert merges_due([*large, *more], begun, 8, 0) == [goes_on], "one at a time"
     assert merges_due(large, begun, 8, 1 << 30) == [goes_on._replace(portions=1)]
     portions = [place(f"p{i}", 2, 8 << 20, ("b0", "b1"), (i, 0)) for i in range(12)]
+    assert merges_due([*large, *eight], begun, 8, 0, moving=True) == [Merge(tuple(range(8, 16)), 1)]
+    assert merges_due(large, (), 8, 0, moving=True) == [], "portions wait where buckets move"
     assert merges_due(portions, (), 8, 0) == [], "portions of one merge are one segment"
 
 

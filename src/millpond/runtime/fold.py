@@ -133,7 +133,7 @@ class _GroupFold:
     ) -> None:
         self._task, self._group, self._delta, self._counts = task, group, delta, counts
         self._collected, self._added = Collected(task, delta, counts, reasons), 0
-        self._state = task.of(instance, group)
+        self._state, self._moving = task.of(instance, group), instance in task.sources
         types = [arrow_type(key.type) for key in group.keys]
         cache = Path(task.cache) / task.pond / f"{group.id}-{instance}" if task.cache else None
         sections = [read_section(files, place) for place in self._state.keys]
@@ -476,7 +476,7 @@ class _GroupFold:
         state, keys = self._state, len(self._keys)
         parts = (state.segments, self._old), (state.tiles, self._old_tiles), (state.revisions, self._old_revisions)
         for places, old in parts:
-            for due in merges_due(places, state.portions, FAN_IN, self._added):
+            for due in merges_due(places, state.portions, FAN_IN, self._added, self._moving):
                 ends = tuple(places[i].id for i in due.chosen)
                 done = merged(due, old, self._left, self._keys.committed, keys, horizon)
                 needed = horizon is None or any((old[i].slices.end_us > horizon).any() for i in due.chosen)

@@ -51,11 +51,12 @@ class Merged(NamedTuple):
 
 
 def merges_due(
-    places: Sequence[SectionPlace], waiting: Sequence[SectionPlace], fan_in: int, added: int
+    places: Sequence[SectionPlace], waiting: Sequence[SectionPlace], fan_in: int, added: int, moving: bool = False
 ) -> list[Merge]:
     """The merges of an epoch that adds so many bytes: the next portion of what has begun, and what becomes due.
 
-    `waiting`: the portions that nobody reads yet. One merge in portions goes on at a time; small ones do not wait.
+    `waiting`: the portions that nobody reads yet. One merge in portions goes on at a time; small ones do not wait. There
+    are no portions in an epoch in which buckets are `moving`: that takes its time.
     """
 
     def portions(chosen: Sequence[int]) -> int:
@@ -65,7 +66,7 @@ def merges_due(
     instead = {name for place in waiting for name in place.instead}
     begun = tuple(i for i, place in enumerate(places) if place.id in instead)
     mine = [portion for portion in waiting if any(places[i].id in portion.instead for i in begun)]
-    if mine:
+    if mine and not moving:
         found.append(Merge(begun, mine[0].level, portions(begun), max(portion.until for portion in mine)))
     free = [i for i in range(len(places)) if i not in begun]
     level = full_level([places[i] for i in free], fan_in)
@@ -74,7 +75,7 @@ def merges_due(
         many = portions(chosen)
         if many < 2:
             found.append(Merge(chosen, level + 1))
-        elif not mine:
+        elif not mine and not moving:
             found.append(Merge(chosen, level + 1, many))
     return found
 
