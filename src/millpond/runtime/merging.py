@@ -55,8 +55,8 @@ def merges_due(
 ) -> list[Merge]:
     """The merges of an epoch that adds so many bytes: the next portion of what has begun, and what becomes due.
 
-    `waiting`: the portions that nobody reads yet. One merge in portions goes on at a time; small ones do not wait. There
-    are no portions in an epoch in which buckets are `moving`: that takes its time.
+    `waiting`: the portions that nobody reads yet. One merge in portions goes on at a time; small ones do not wait.
+    There are no portions in an epoch in which buckets are `moving`: that takes its time.
     """
 
     def portions(chosen: Sequence[int]) -> int:
