@@ -12,14 +12,14 @@ import pyarrow as pa
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-_DENSE, _DENSE_FACTOR = 1 << 16, 8
-"""A table of so many values, or so many times as many as there are, is filled faster than they are sorted."""
-
 WIDE = np.dtype([("low", "<u8"), ("high", "<i8")])
 """A 128-bit integer in two's complement, in the layout of Arrow's decimal128."""
 
 Wide: TypeAlias = npt.NDArray[np.void]
 """An array of dtype `WIDE`."""
+
+_DENSE, _DENSE_FACTOR = 1 << 16, 8
+"""A table of so many values, or so many times as many as there are, is filled faster than they are sorted."""
 
 
 def ordered(codes: npt.NDArray[np.integer]) -> Ints:
@@ -42,6 +42,27 @@ def ordered(codes: npt.NDArray[np.integer]) -> Ints:
     return packed
 
 
+def repeated(counts: Ints) -> tuple[Ints, Ints]:
+    """Positions, each as often as it counts, and the how-manieth of them each is.
+
+    >>> [found.tolist() for found in repeated(np.array([2, 0, 3]))]
+    [[0, 0, 2, 2, 2], [0, 1, 0, 1, 2]]
+    """
+    rows = np.repeat(np.arange(len(counts)), counts)
+    return rows, np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def new_values(values: npt.NDArray[Any]) -> Mask:
+    """Where a value differs from the one before it, as the first does.
+
+    >>> new_values(np.array([1, 1, 3])).tolist()
+    [True, False, True]
+    """
+    new = np.ones(len(values), bool)
+    np.not_equal(values[1:], values[:-1], out=new[1:])
+    return new
+
+
 def distinct_of(values: npt.NDArray[np.integer]) -> Ints:
     """The distinct values, ascending.
 
@@ -59,45 +80,47 @@ def firsts_of(ascending: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:
     >>> [found.tolist() for found in firsts_of(np.array([1, 1, 3]))]
     [[1, 3], [0, 2]]
     """
-    starts = np.flatnonzero(_begins(ascending))
+    starts = np.flatnonzero(new_values(ascending))
     return ascending[starts].astype(np.int64, copy=False), starts
 
 
-def places_among(parts: Sequence[npt.NDArray[np.integer]]) -> tuple[Ints, list[Ints]]:
-    """The distinct values of all parts, ascending, and for each part the places of its own among them.
+def places_among(parts: Sequence[npt.NDArray[np.integer]], bound: int | None = None) -> tuple[Ints, list[Ints]]:
+    """The distinct values of all parts, ascending, and for each part the places of its own among them; see `places_of`.
 
     >>> found, places = places_among([np.array([5, 9]), np.array([5, 1])])
     >>> found.tolist(), [place.tolist() for place in places]
     ([1, 5, 9], [[1, 2], [1, 0]])
     """
-    values = np.concatenate(parts) if len(parts) > 1 else parts[0]
-    found, places = _numbered(values.astype(np.int64, copy=False))
+    found, places = places_of(np.concatenate(parts), bound)
     return found, np.split(places, np.cumsum([len(part) for part in parts])[:-1])
 
 
-def _numbered(values: Ints) -> tuple[Ints, Ints]:
-    if bool((values[1:] > values[:-1]).all()):
-        return values, np.arange(len(values))
-    low, high = int(values.min()), int(values.max())
-    if high - low < max(_DENSE_FACTOR * len(values), _DENSE):
-        seen = np.zeros(high - low + 1, bool)
-        seen[values - low] = True
+def places_of(values: npt.NDArray[np.integer], bound: int | None = None) -> tuple[Ints, Ints]:
+    """The distinct values, ascending, and the place of each value among them.
+
+    `bound`: it is known that none is negative, and all are below it; None: it is looked for.
+
+    >>> [found.tolist() for found in places_of(np.array([9, 5, 9]))]
+    [[5, 9], [1, 0, 1]]
+    """
+    whole: Ints = values.astype(np.int64, copy=False)
+    if bool((whole[1:] > whole[:-1]).all()):
+        return whole, np.arange(len(whole))
+    low, end = (int(whole.min()), int(whole.max()) + 1) if bound is None else (0, bound)
+    if end - low <= max(_DENSE_FACTOR * len(whole), _DENSE):
+        codes = whole - low if low else whole
+        seen = np.zeros(end - low, bool)
+        seen[codes] = True
         held = np.flatnonzero(seen)
+        if len(held) == len(seen):
+            return held + low, codes
         place = np.empty(len(seen), np.int64)
         place[held] = np.arange(len(held))
-        return held + low, place[values - low]
-    order = ordered(values)
-    ascending = values[order]
-    new = _begins(ascending)
-    places = np.empty(len(values), np.int64)
-    places[order] = np.cumsum(new) - 1
-    return ascending[new], places
-
-
-def _begins(ascending: npt.NDArray[np.integer]) -> Mask:
-    new = np.ones(len(ascending), bool)
-    np.not_equal(ascending[1:], ascending[:-1], out=new[1:])
-    return new
+        return held + low, place[codes]
+    order = ordered(whole)
+    ascending = whole[order]
+    new = new_values(ascending)
+    return ascending[new], _numbered(order, new)
 
 
 def distinct_rows(columns: Sequence[Ints]) -> tuple[list[Ints], Ints]:
@@ -115,11 +138,15 @@ def distinct_rows(columns: Sequence[Ints]) -> tuple[list[Ints], Ints]:
     new = np.zeros(rows, bool)
     new[:1] = True
     for column in varying:
-        there = column[order]
-        new[1:] |= there[1:] != there[:-1]
-    inverse = np.empty(rows, np.int64)
-    inverse[order] = np.cumsum(new) - 1
-    return [column[order[new]] for column in columns], inverse
+        new |= new_values(column[order])
+    return [column[order[new]] for column in columns], _numbered(order, new)
+
+
+def _numbered(order: Ints, new: Mask) -> Ints:
+    """For each row its place among the distinct ones; in some order, they begin where they are `new`."""
+    places = np.empty(len(order), np.int64)
+    places[order] = np.cumsum(new) - 1
+    return places
 
 
 class TextBytes(NamedTuple):

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.selection import AnyQuery
@@ -29,12 +28,15 @@ NAMES = ("a:n", "a:w-1", "a:w0", "b:min", "b:minlow", "c:max", "d:r0", "other:n"
 ASKED = {"a", "b", "c", "d"}
 
 
+def merge_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is spread out, however little it is."""
+    for name in ("LEAST_PLACES", "_PLACES_PER_ROW", "_PLACES_PER_PIECE"):
+        monkeypatch.setattr(sparse, name, 0)
+
+
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is spread out, however little it is."""
-    monkeypatch.setattr(sparse, "LEAST_PLACES", 0)
-    monkeypatch.setattr(sparse, "_PLACES_PER_ROW", 0)
-    monkeypatch.setattr(sparse, "_PLACES_PER_PIECE", 0)
+    merge_always(monkeypatch)
 
 
 def some_cells(dice: random.Random, slots: int) -> Cells:
@@ -96,8 +98,7 @@ def test_what_is_dense_is_spread_out() -> None:
     assert sparse_blocks(many, [every(40)], chosen, ASKED, slots) is None
     # slots whose blocks have no cell would not be spread out either
     assert sparse_blocks(run, [every(100)], chosen, ASKED, 100 * slots) is not None
-    held = every(2)
-    assert sparse_blocks(run, [held], chosen, ASKED, 100 * slots) is None
+    assert sparse_blocks(run, [every(2)], chosen, ASKED, 100 * slots) is None
 
 
 def asked(seed: int) -> tuple[list[list[dict[str, Any]]], list[AnyQuery]]:
@@ -136,8 +137,7 @@ def test_random_cases_are_told_the_same(seed: int, tmp_path: Path, monkeypatch: 
         return used[-1]
 
     monkeypatch.setattr(choice, "sparse_blocks", noted)
-    for name in ("LEAST_PLACES", "_PLACES_PER_ROW", "_PLACES_PER_PIECE"):
-        monkeypatch.setattr(sparse, name, 0)
+    merge_always(monkeypatch)
     merged = played(tmp_path / "merged", seed)
     assert told(merged) == told(spread)
     assert any(one is not None for one in used)
@@ -146,13 +146,12 @@ def test_random_cases_are_told_the_same(seed: int, tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_cases_are_answered_as_the_naive_twin_does(seed: int, tmp_path: Path, always: None) -> None:
     case = random_case(seed + 900, 150, 5, epochs=5)
-    queries = [replace(query, sink=query.sink) for query in case.queries]
-    run, deal = Run(tmp_path, queries, 2), dealt(seed)
+    run, deal = Run(tmp_path, case.queries, 2), dealt(seed)
     for rows in case.epochs:
         run.epoch(deal(rows))
     run.pond.drain()
     found, compared = run.answers(), 0
-    for query in queries:
+    for query in case.queries:
         if query.name not in found.quarantined:
             expected = oracle.answer(query, case.epochs, drained=True)
             assert_same_rows(expected, found.rows[query.name], about=query.name)

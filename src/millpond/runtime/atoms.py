@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from millpond.arrays import Ints, places_among
+from millpond.arrays import Ints, places_of
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.partials import Partials, Rows, roll_up
-from millpond.state.atoms import FIRST, LAST, begins, sorted_by, taken
-from millpond.state.cells import Piece, Slices
+from millpond.state.atoms import FIRST, LAST, begins, sorted_by
+from millpond.state.cells import Piece, Slices, taken
 
 
 def atoms_of_rows(group: GroupPlan, rows: Rows, keys: Ints, times_us: Ints, late_classes: Ints) -> Piece:
@@ -37,6 +37,6 @@ def cut_atoms(atoms: Piece, first_key: int, end_key: int) -> Piece | None:
     low, high = np.searchsorted(atoms.slots, [first_key, end_key]).tolist()
     if low == high:
         return None
-    used, (slice_rows,) = places_among([atoms.slice_rows[low:high]])
+    used, slice_rows = places_of(atoms.slice_rows[low:high])
     columns = taken(atoms.columns, slice(low, high))
     return Piece(atoms.slices.take(used), slice_rows, atoms.slots[low:high] - first_key, columns)

@@ -30,7 +30,7 @@ from millpond.runtime.rows import BlockKeys, told_of_block
 from millpond.runtime.tallies import TallyLog, needs_tallies
 from millpond.runtime.tasks import Watermark
 from millpond.runtime.tiles import Held
-from millpond.state.cells import Cells, Piece, Slices, merge
+from millpond.state.cells import Cells, Piece, Slices, merge, taken
 from millpond.state.dictionary import KeyDictionary
 
 AT_ONCE = 64
@@ -267,10 +267,9 @@ def narrowed(cells: Cells, chosen: Mask, slots: Ints, measures: Collection[str])
         places.append(same if many is own else at[same])
     offsets = np.cumsum([0, *(len(part) for part in places[1:])])
     every = np.concatenate(rows)
-    taken = {id(column): column for name, column in cells.columns.items() if name.partition(":")[0] in measures}
-    taken = {place: column[every] for place, column in taken.items()}  # columns that are one array stay one
-    columns = {name: taken[id(column)] for name, column in cells.columns.items() if id(column) in taken}
-    return Cells(cells.slices.take(picked), offsets, np.concatenate(places).astype(np.int32), columns)
+    columns = {name: column for name, column in cells.columns.items() if name.partition(":")[0] in measures}
+    numbers = np.concatenate(places).astype(np.int32)
+    return Cells(cells.slices.take(picked), offsets, numbers, taken(columns, every))
 
 
 def _among(pairs: Ints | None, count: int, here: Ints) -> Callable[[Ints, Ints], Mask]:

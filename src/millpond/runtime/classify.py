@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.arrays import Ints
+from millpond.arrays import Ints, places_of
 from millpond.model.expressions import Expression, Literal
 from millpond.plan.ladders import Comparison, Ladder, comparison_of
 from millpond.runtime.columns import Array, Values
-from millpond.runtime.partials import Rows, compact
+from millpond.runtime.partials import Rows
 from millpond.state.cells import Signed, Slices, order_codes
 from millpond.state.signatures import Ranks, narrowest, numbered
 
@@ -97,7 +97,7 @@ def split_slices(every: Slices, slices: Ints, bundle: Bundle, filters: Sequence[
     """
     table, ids = numbered(filters, bundle.ranks, bundle.lengths)
     count = len(ids)
-    pairs, rows = compact(slices * count + bundle.codes, len(every.start_us) * count)
+    pairs, rows = places_of(slices * count + bundle.codes, len(every.start_us) * count)
     return Split(every.take(pairs // count)._replace(signed=Signed(ids[pairs % count], table)), rows)
 
 
@@ -204,7 +204,7 @@ class _Combined(NamedTuple):
         codes, bins = self.codes, self.bins
         for i in more:
             test = tests[i]
-            found, codes = compact(codes * test.bins + test.codes, max(len(bins) * test.bins, 1))
+            found, codes = places_of(codes * test.bins + test.codes, max(len(bins) * test.bins, 1))
             bins = np.column_stack([bins[found // test.bins], found % test.bins])
         return _Combined((*self.tests, *more), codes, max(len(bins), 1), bins, list(self.members))
 

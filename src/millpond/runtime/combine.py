@@ -22,7 +22,8 @@ from millpond.state.exact import normalise
 Extremes: TypeAlias = npt.NDArray[Any]
 """Order codes, or 128-bit integers."""
 
-_BLOCK_SLOTS = 1 << 13
+BLOCK_BITS = 13
+_BLOCK_SLOTS = 1 << BLOCK_BITS
 _BLOCK_CELLS = 1 << 23
 
 _SPARSE = 8

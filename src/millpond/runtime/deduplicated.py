@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints, Mask, places_among
+from millpond.arrays import Ints, Mask, places_of
 from millpond.model.expressions import Expression
 from millpond.model.query import Deduplication
 from millpond.plan.edges import slices_of
@@ -99,7 +99,7 @@ def _mask(events: Events, condition: Expression | None) -> Mask:
 def _piece(group: GroupPlan, events: Events) -> Piece:
     """The cells of events, as a gather would have made them."""
     starts, ends, slices = slices_of(group.cuts, events.times_us)
-    slots, (keys,) = places_among([events.slots])
+    slots, keys = places_of(events.slots)
     masks: list[Array] = []
     places: dict[Expression | None, int] = {None: -1}
     filters = []

@@ -40,12 +40,13 @@ _FIRST_LOOK, _LONGEST_LOOK = 0.001, 0.02
 
 class Route(NamedTuple):
     """`homes`: for each instance the partition of the topic that has its keys, -1: none has; `most`: bytes that a task
-    may tell the others; `job`: a name that no other job has.
+    may tell the others; `job`: a name that no other job has; `tasks`: how many there will be.
     """
 
     homes: tuple[int, ...]
     most: int
     job: str
+    tasks: int
 
 
 def most_told(tasks: int) -> int:

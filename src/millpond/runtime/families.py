@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints, Mask, ordered
+from millpond.arrays import Ints, Mask, ordered, repeated
 from millpond.model.windows import Window
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.holistic import needs_events
-from millpond.runtime.signed import Chains, repeated
+from millpond.runtime.signed import Chains
 from millpond.runtime.tallies import needs_tallies
 from millpond.state.signatures import Signatures
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints, places_among
+from millpond.arrays import Ints, places_of
 from millpond.clock import lap_us
 from millpond.faults import reached
 from millpond.log.records import Receipt
@@ -409,7 +409,7 @@ class _GroupFold:
         if not plans:
             return
         columns = found.columns(atoms, {self._group.measures[i].id for i in measures_read(plans)})
-        slots, (places,) = places_among([found.slots])
+        slots, places = places_of(found.slots)
         events = self._events(plans, int(found.starts_us.min()), int(found.ends_us.max()), asked.delay)
         keys, mine = BlockKeys(self._group, self._keys, slots, events), found._replace(slots=places)
         for family in (Family(self._group, [plan]) for plan in plans):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.arrays import Ints, Mask, places_among
+from millpond.arrays import Ints, Mask, places_of
 from millpond.model.expressions import Expression
 from millpond.plan.build import presence_filter
 from millpond.plan.measures import measures_of
@@ -77,7 +77,7 @@ def rows_of_events(
         UserFunctionError: a function of a user failed.
     """
     plan = family.first
-    slots, (places,) = places_among([due.events.slots])
+    slots, places = places_of(due.events.slots)
     due = due._replace(events=due.events._replace(slots=places))
     keys = BlockKeys(group, dictionary, slots)
     inputs = _inputs(plan, due, keys)

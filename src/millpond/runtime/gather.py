@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints, Mask, ordered, places_among
+from millpond.arrays import Ints, Mask, ordered, places_of
 from millpond.clock import lap_us
 from millpond.faults import reached
 from millpond.model.expressions import Expression
@@ -33,7 +33,7 @@ from millpond.runtime.lateness import Judge, Judged, late_classes
 from millpond.runtime.layout import TICK, StreamLayout
 from millpond.runtime.logged import LoggedRows
 from millpond.runtime.packet import GroupPart, Header, encode_packet
-from millpond.runtime.partials import Partials, Rolled, Rows, compact, piece_of_cells, roll_up
+from millpond.runtime.partials import Partials, Rolled, Rows, piece_of_cells, roll_up
 from millpond.runtime.raw import is_smaller_raw, raw_rows
 from millpond.runtime.retained import dealt_out, kept_rows
 from millpond.runtime.selected_rows import select_rows
@@ -252,7 +252,7 @@ def _gather_group(
     if not group.signed:
         _add(group, rows, owned, codes, slices, every, parts)
         return None
-    cells, _ = compact(codes * slice_count + slices, key_count * slice_count)
+    cells, _ = places_of(codes * slice_count + slices, key_count * slice_count)
     passed = np.zeros((class_count, len(group.filters)), np.int64)
     bundles = classify(rows, group.ladders, len(cells))
     for bundle in bundles:
@@ -369,7 +369,7 @@ def _add_raw(
     parts: list[list[GroupPart]], ranks: Sequence[Array] = (),
 ) -> None:  # fmt: skip
     """The rows themselves; `ranks`: in a group whose cells are kept by signature, theirs in each ladder."""
-    used, (slice_rows,) = places_among([slices])
+    used, slice_rows = places_of(slices)
     for own in owned:
         chosen = np.flatnonzero((codes >= own.first) & (codes < own.end))
         if len(chosen):

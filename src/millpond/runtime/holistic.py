@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.arrays import Ints, distinct_of, ordered
+from millpond.arrays import Ints, distinct_of, ordered, repeated
 from millpond.model.aggregates import DIRECTIONS, Aggregate
 from millpond.model.expressions import Column, Expression
 from millpond.model.types import centre_of, element_of, is_decimal, is_float
@@ -65,9 +65,8 @@ def passing(events: Events, condition: Expression | None) -> Events:
 
 def taken_in(aggregate: Aggregate, presence: Expression | None, events: Events, low: Ints, high: Ints) -> Taken:
     """The events that an aggregate takes of those at `low` … `high` - 1 for each result row."""
-    sizes = high - low
-    rows = np.repeat(np.arange(len(low)), sizes)
-    index = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes - low, sizes)
+    rows, nth = repeated(high - low)
+    index = low[rows] + nth
     condition = logged_rows(aggregate, presence)
     if condition is not None:
         taken = _mask(events.columns[filter_name(condition)])[index]
@@ -91,9 +90,8 @@ def rows_of(events: Events, found: Found) -> tuple[Ints, Ints]:
     at = events.slots.astype(np.int64) * width + np.searchsorted(edges, events.times_us, "right")
     low = np.searchsorted(last, at, "left")
     counts = np.maximum(np.searchsorted(first, at, "right") - low, 0)
-    index = np.repeat(np.arange(len(at)), counts)
-    nth = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return index, order[np.repeat(low, counts) + nth]
+    index, nth = repeated(counts)
+    return index, order[low[index] + nth]
 
 
 class Taken:

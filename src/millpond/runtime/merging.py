@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from millpond.arrays import Ints, places_among
+from millpond.arrays import Ints, places_of
 from millpond.runtime.generations import full_level, still_here
 from millpond.runtime.tasks import Position, SectionPlace
 from millpond.state.cells import Cells, merge, needed_slices, part_of, piece_of
@@ -118,7 +118,7 @@ def _portion(
     starts = np.concatenate([cells.slices.start_us[rows] for cells, rows in pairs])
     cells_of = np.concatenate([np.diff(cells.offsets)[rows] for cells, rows in pairs])
     later = starts >= begin.start_us
-    distinct, (where,) = places_among([starts[later]])
+    distinct, where = places_of(starts[later])
     if not len(distinct):
         return 0, -1, (0, None), None
     counts = np.bincount(where, cells_of[later]).astype(np.int64)

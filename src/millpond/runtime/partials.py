@@ -6,9 +6,8 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import pyarrow as pa
 
-from millpond.arrays import WIDE, Ints, Mask, places_among
+from millpond.arrays import WIDE, Ints, Mask, places_of
 from millpond.model.expressions import Expression
 from millpond.model.types import is_decimal, is_integer
 from millpond.plan.ladders import parts_of
@@ -16,11 +15,9 @@ from millpond.plan.plan import GroupPlan, Measure
 from millpond.runtime.columns import Array
 from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.hyperloglog import registers
-from millpond.state.cells import Piece, Slices, best_at, extreme_names, no_extreme, order_codes, word_names
+from millpond.state.cells import Piece, Slices, best_at, extreme_names, no_extreme, order_codes, taken, word_names
 from millpond.state.exact import sums_of_doubles, sums_of_integers, sums_of_products, sums_of_squares, sums_of_wide
 from millpond.state.powers import sums_of_powers
-
-_DENSE_FACTOR = 4
 
 
 class Facts(Protocol):
@@ -97,7 +94,7 @@ class Partials:
     def __init__(self, facts: Facts, cells: Ints, size: int) -> None:
         """`cells`: the cell (below `size`) of each row."""
         self._facts = facts
-        self.ids, self._cells = compact(cells, size)
+        self.ids, self._cells = places_of(cells, size)
         self._columns: dict[str, Ints] = {}
         self._chosen: dict[Hashable, tuple[Ints, Ints | None]] = {}
         self._counts: dict[Hashable, Ints] = {}
@@ -184,29 +181,8 @@ def piece_of_cells(rolled: Rolled, every: Slices, low: int, high: int, first_key
     slice_count = max(len(every.start_us), 1)
     cells = rolled.ids[low:high]
     key_rows = cells // slice_count
-    used, (slice_rows,) = places_among([cells - key_rows * slice_count])
-    cut: dict[int, Ints] = {}
-    columns = {name: cut.setdefault(id(column), column[low:high]) for name, column in rolled.columns.items()}
-    return Piece(every.take(used), slice_rows, key_rows - first_key, columns)
-
-
-def compact(cells: Ints, size: int) -> tuple[Ints, Ints]:
-    """Distinct cells ascending, and for each row the position of its cell among them."""
-    if size <= max(_DENSE_FACTOR * len(cells), 1 << 16):
-        seen = np.zeros(size, bool)
-        seen[cells] = True
-        ids = np.flatnonzero(seen)
-        if len(ids) == size:
-            return ids, cells
-        place = np.empty(size, np.int64)
-        place[ids] = np.arange(len(ids))
-        return ids, place[cells]
-    encoded = pa.array(cells).dictionary_encode()
-    found = np.asarray(encoded.dictionary)
-    order = np.argsort(found)
-    place = np.empty(len(found), np.int64)
-    place[order] = np.arange(len(found))
-    return found[order], place[np.asarray(encoded.indices)]
+    used, slice_rows = places_of(cells - key_rows * slice_count)
+    return Piece(every.take(used), slice_rows, key_rows - first_key, taken(rolled.columns, slice(low, high)))
 
 
 def _extreme(kind: str, cells: Ints, values: Array, size: int) -> Array:

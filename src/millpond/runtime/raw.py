@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import WIDE, Ints, Mask
+from millpond.arrays import WIDE, Ints, Mask, places_of
 from millpond.model.expressions import Expression
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.classify import classify_ranks, split_slices
 from millpond.runtime.columns import Array
-from millpond.runtime.partials import Partials, Rows, compact, piece_of_cells, roll_up
+from millpond.runtime.partials import Partials, Rows, piece_of_cells, roll_up
 from millpond.state.cells import Piece, Slices, merge, piece_of
 from millpond.state.segments import narrow
 from millpond.state.signatures import narrowest
@@ -160,7 +160,7 @@ def piece_of_raw(group: GroupPlan, raw: RawRows, keys: int) -> Piece:
     if not group.signed:
         return _piece(group, raw, slice(None), raw.slices, raw.slice_rows, keys)
     slice_count = max(len(raw.slices.start_us), 1)
-    cells, _ = compact(raw.key_rows.astype(np.int64) * slice_count + raw.slice_rows, keys * slice_count)
+    cells, _ = places_of(raw.key_rows.astype(np.int64) * slice_count + raw.slice_rows, keys * slice_count)
     pieces, filters = [], [name for ladder in group.ladders for name in ladder.filters]
     lengths = [len(ladder.filters) for ladder in group.ladders]
     ranks = [

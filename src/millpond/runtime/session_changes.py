@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints, Mask, distinct_of, places_among
+from millpond.arrays import Ints, Mask, distinct_of, places_of
 from millpond.model.windows import Session
 from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
 from millpond.runtime.changes import DELETE, UPSERT, joined_rows, marked, revisions_of
@@ -25,8 +25,8 @@ from millpond.runtime.holistic import needs_events
 from millpond.runtime.rows import BlockKeys, told_of_sessions
 from millpond.runtime.sessions import AT_ONCE, Sessions, open_ones, sessions_of
 from millpond.runtime.tasks import Watermark
-from millpond.state.atoms import FIRST, LAST, joined, merge_atoms, reduced, some_atoms, taken
-from millpond.state.cells import LARGEST, SMALLEST, Cells, Piece, Slices, piece_of
+from millpond.state.atoms import FIRST, LAST, joined, merge_atoms, reduced, some_atoms
+from millpond.state.cells import LARGEST, SMALLEST, Cells, Piece, Slices, piece_of, taken
 from millpond.state.dictionary import KeyDictionary
 
 
@@ -136,7 +136,7 @@ class SessionChanges:
         ids, first = {self._group.measures[i].id for i in measures_read([plan])}, 0
         rows, places, withheld = list[pa.RecordBatch](), [np.zeros(0, np.int64)], 0
         for some in sessions.runs(AT_ONCE):
-            slots, (own,) = places_among([some.slots])
+            slots, own = places_of(some.slots)
             events = None
             if self._log is not None and needs_events(plan):
                 span = int(some.starts_us.min()), int(some.ends_us.max())

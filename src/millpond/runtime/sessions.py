@@ -17,8 +17,8 @@ from millpond.arrays import Ints, Mask
 from millpond.model.windows import Session
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.tasks import Watermark
-from millpond.state.atoms import FIRST, LAST, begins, reduced, sorted_by, taken
-from millpond.state.cells import Cells, extreme_of, merge_rule
+from millpond.state.atoms import FIRST, LAST, begins, reduced, sorted_by
+from millpond.state.cells import Cells, extreme_of, merge_rule, taken
 
 AT_ONCE = 1 << 18
 """So many sessions are answered at once."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from millpond.arrays import WIDE, Ints, Mask, ordered
+from millpond.arrays import WIDE, Ints, Mask, new_values, ordered, repeated
 from millpond.plan.plan import GroupPlan, Measure, QueryPlan
 from millpond.runtime.closing import Closing
 from millpond.runtime.combine import Extremes
@@ -107,8 +107,8 @@ class Chains:
         cells = keys // count
         places = keys - cells * count
         chain = self._chain[places]
-        begins = _changes(cells) | _changes(chain)
-        lasts = np.flatnonzero(np.append(_changes(keys)[1:], True)[: len(keys)])
+        begins = new_values(cells) | new_values(chain)
+        lasts = np.flatnonzero(np.append(new_values(keys)[1:], True)[: len(keys)])
         running = _Running(begins)
         columns: dict[str, Extremes] = {}
         for measure, own in self._of:
@@ -148,12 +148,6 @@ def _entries(ranks: Ranks, ladders: Ints, steps: Ints, starts: Ints, ends: Ints)
     return _Entries(np.searchsorted(rows[some], np.arange(len(ranks) + 1)), ends[chains[some]] - held[some])
 
 
-def repeated(counts: Ints) -> tuple[Ints, Ints]:
-    """Positions, each as often as it counts, and the how-manieth of them each is."""
-    rows = np.repeat(np.arange(len(counts)), counts)
-    return rows, np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
 def _spread(entries: _Entries, signatures: Ints, bases: Ints) -> tuple[Ints, Ints]:
     """Each cell as often as it comes into a chain: its base and the place there, and which cell it is."""
     rows, nth = repeated((entries.bounds[1:] - entries.bounds[:-1])[signatures])
@@ -168,11 +162,6 @@ def _rows_of(block: SignedBlock, windows: Sequence[Closing]) -> tuple[Ints, Ints
         rows.append(np.arange(first, end))
         of.append(np.full(end - first, i))
     return np.concatenate(rows), np.concatenate(of)
-
-
-def _changes(codes: Ints) -> Mask:
-    """Where a code differs from the one before it, as the first does."""
-    return np.append(True, codes[1:] != codes[:-1])[: len(codes)]
 
 
 def _taken_by(columns: Mapping[str, Extremes], measure: str, rows: Ints, mine: Mask | None) -> dict[str, Extremes]:

@@ -10,13 +10,11 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from millpond.arrays import Ints, Mask, places_among
+from millpond.arrays import Ints, Mask, places_among, places_of, repeated
 from millpond.runtime.closing import Closing
-from millpond.runtime.combine import Extremes
-from millpond.state.atoms import taken
-from millpond.state.cells import Cells, Piece, Slices, extreme_of, merge, merge_rule, place_of
+from millpond.runtime.combine import BLOCK_BITS, Extremes, edges_of
+from millpond.state.cells import Cells, Piece, Slices, bounds_of, extreme_of, merge, merge_rule, taken
 
 LEAST_PLACES = 1 << 17
 """So few places, slots times panes, are spread out in any case."""
@@ -25,8 +23,6 @@ _PLACES_PER_ROW, _PLACES_PER_PIECE = 8, 5000
 """So many places are spread out in the time that merging a cell takes, and a piece of them, whatever is in it."""
 
 _ROWS_AT_ONCE = 1 << 19
-
-_BLOCK_BITS = 13
 
 
 class SparseBlock(NamedTuple):
@@ -82,14 +78,13 @@ def sparse_blocks(
 
     A chosen slice is within a window or beside it. `measures` are ids of those that are wanted.
     """
-    bounds = sorted({(window.start_us, window.end_us) for window in run})
-    edges = len({edge for bound in bounds for edge in bound})
-    if keys * (edges - 1) < LEAST_PLACES:
+    panes = len(edges_of(run)) - 1
+    if keys * panes < LEAST_PLACES:
         return None
-    starts, ends = np.array(bounds, np.int64).T
+    starts, ends = np.array(sorted({(window.start_us, window.end_us) for window in run}), np.int64).T
     covered = [_covered(cells, mask, starts, ends) for cells, mask in zip(parts, chosen, strict=True)]
     rows, pieces = sum(one.rows for one in covered), sum(one.pieces for one in covered)
-    if rows * _PLACES_PER_ROW + pieces * _PLACES_PER_PIECE > _touched(parts, chosen, keys) * (edges - 1):
+    if rows * _PLACES_PER_ROW + pieces * _PLACES_PER_PIECE > _touched(parts, chosen, keys) * panes:
         return None
     windows = Slices(starts, ends, np.zeros(len(starts), np.int64))
     return _merged(covered, windows, measures, keys, max(1, rows // _ROWS_AT_ONCE))
@@ -100,19 +95,17 @@ def _covered(cells: Cells, chosen: Mask, starts: Ints, ends: Ints) -> _Covered:
     held = np.flatnonzero(chosen)
     begins = cells.slices.start_us[held]
     low, high = np.searchsorted(begins, starts), np.searchsorted(begins, ends)
-    counts = np.maximum(high - low, 0)
-    windows = np.repeat(np.arange(len(starts)), counts)
-    nth = np.arange(len(windows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return _Covered(cells, held[np.repeat(low, counts) + nth], windows, nth)
+    windows, nth = repeated(high - low)
+    return _Covered(cells, held[low[windows] + nth], windows, nth)
 
 
 def _touched(parts: Sequence[Cells], chosen: Sequence[Mask], keys: int) -> int:
     """Slots in blocks of them that have a cell: others are not spread out."""
-    blocks = np.zeros((keys >> _BLOCK_BITS) + 1, bool)
+    blocks = np.zeros((keys >> BLOCK_BITS) + 1, bool)
     for cells, mask in zip(parts, chosen, strict=True):
         for i in np.flatnonzero(mask).tolist():
-            blocks[cells.slots[cells.offsets[i] : cells.offsets[i + 1]] >> _BLOCK_BITS] = True
-    return min(keys, int(np.count_nonzero(blocks)) << _BLOCK_BITS)
+            blocks[cells.slots[cells.offsets[i] : cells.offsets[i + 1]] >> BLOCK_BITS] = True
+    return min(keys, int(np.count_nonzero(blocks)) << BLOCK_BITS)
 
 
 def _merged(
@@ -120,7 +113,8 @@ def _merged(
 ) -> Iterator[SparseBlock]:
     step = -(-keys // blocks)
     for first in range(0, keys, step):
-        pieces = [piece for one in covered for piece in _pieces(one, windows, measures, first, first + step)]
+        until = first + step if first + step < keys else None
+        pieces = [piece for one in covered for piece in _pieces(one, windows, measures, first, until)]
         if pieces:
             slots, places = places_among([piece.slots for piece in pieces])
             numbered = [piece._replace(slots=own) for piece, own in zip(pieces, places, strict=True)]
@@ -129,27 +123,18 @@ def _merged(
             yield SparseBlock(slots, {bound: i for i, bound in enumerate(bounds)}, cells)
 
 
-def _pieces(one: _Covered, windows: Slices, measures: Collection[str], first: int, until: int) -> Iterator[Piece]:
+def _pieces(
+    one: _Covered, windows: Slices, measures: Collection[str], first: int, until: int | None
+) -> Iterator[Piece]:
     """The cells of slots `first` … `until` - 1: in a piece a window has one slice, so a slot once."""
     cells = one.cells
     columns = {name: column for name, column in cells.columns.items() if name.partition(":")[0] in measures}
-    low, high = _rows_of(cells, one.slices, first, until)
+    distinct, places = places_of(one.slices)
+    low, high = (bound[places] for bound in bounds_of(cells, distinct, first, until))
     counts = high - low
     for nth in range(one.pieces):
         at = np.flatnonzero((one.nth == nth) & (counts > 0))
         if len(at):
-            many = counts[at]
-            rows = np.arange(many.sum()) + np.repeat(low[at] - np.cumsum(many) + many, many)
-            yield Piece(windows, np.repeat(one.windows[at], many), cells.slots[rows], taken(columns, rows))
-
-
-def _rows_of(cells: Cells, slices: Ints, first: int, until: int) -> tuple[Ints, Ints]:
-    """Where the cells of slots `first` … `until` - 1 begin and end in each slice."""
-    distinct, (places,) = places_among([slices])
-    bounds: list[tuple[int, int]] = []
-    for i in distinct.tolist():
-        begin, end = cells.offsets[i : i + 2].tolist()
-        slots: npt.NDArray[np.integer] = cells.slots[begin:end]
-        bounds.append((begin + place_of(slots, first), begin + place_of(slots, until)))
-    low, high = np.array(bounds, np.int64).reshape(-1, 2).T
-    return low[places], high[places]
+            of, place = repeated(counts[at])
+            rows = low[at][of] + place
+            yield Piece(windows, one.windows[at][of], cells.slots[rows], taken(columns, rows))

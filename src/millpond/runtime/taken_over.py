@@ -27,8 +27,7 @@ from millpond.runtime.event_log import GroupLog
 from millpond.runtime.generations import attached, left_slots, levels_of, read_section, slots_section
 from millpond.runtime.tallies import TallyLog
 from millpond.runtime.tasks import FoldTask, GroupState, SectionPlace
-from millpond.state.atoms import taken
-from millpond.state.cells import Piece, merge
+from millpond.state.cells import Piece, cells_at, merge, piece_of
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events, encode_events
 from millpond.state.files import Files
@@ -156,10 +155,8 @@ class _TakingOver:
             for place, cells in zip(places, every, strict=True):
                 rows = np.flatnonzero(comes[cells.slots])
                 if len(rows):
-                    levels = [*levels, place.level]
-                    counts = np.diff(np.searchsorted(rows, cells.offsets))
-                    slice_rows, columns = np.repeat(np.arange(len(counts)), counts), taken(cells.columns, rows)
-                    pieces.append(Piece(cells.slices, slice_rows, now[cells.slots[rows]], columns))
+                    levels, piece = [*levels, place.level], piece_of(cells_at(cells, rows))
+                    pieces.append(piece._replace(slots=now[piece.slots]))
         if not pieces:
             return ()
         merged = merge(pieces, keys)

@@ -106,8 +106,7 @@ class Direct:
             if isinstance(found, str):
                 self._why = found
                 return None
-            read, route, tasks = found
-            made = direct_deltas_of(read, gathering, task, open_files, route, tasks)
+            made = direct_deltas_of(found[0], gathering, task, open_files, found[1])
         except (PySparkException, Py4JError) as error:
             known = explained(error)
             if not isinstance(known, SparkError):
@@ -132,8 +131,8 @@ class Direct:
 
     def _route(
         self, setting: Setting, batch: Batch, frame: DataFrame, gathering: GatherTask
-    ) -> tuple[DataFrame, Route, int] | str:
-        """What a direct epoch reads, how, and by how many tasks, or why there cannot be one."""
+    ) -> tuple[DataFrame, Route] | str:
+        """What a direct epoch reads, and how, or why there cannot be one."""
         stream = _stream_of(setting)
         if stream is None:
             return "no topic is said to be partitioned by a key"
@@ -161,7 +160,7 @@ class Direct:
             if alone is None or _parts(alone) != tasks:
                 return "a tick came in the same batch"
             frame = alone
-        return frame, Route(of, most_told(tasks), uuid4().hex), tasks
+        return frame, Route(of, most_told(tasks), uuid4().hex, tasks)
 
     def _without_tick(self, layout: ReadLayout, batch: Batch, name: str) -> DataFrame | None:
         """The records of a batch that has a tick, too; None: they are few, or of partitions that are new."""

@@ -174,7 +174,7 @@ def deltas_of(packets: DataFrame, task: FoldTask, open_files: OpenFiles) -> list
 
 
 def direct_deltas_of(
-    frame: DataFrame, gathering: GatherTask, task: FoldTask, open_files: OpenFiles, route: Route, tasks: int
+    frame: DataFrame, gathering: GatherTask, task: FoldTask, open_files: OpenFiles, route: Route
 ) -> list[tuple[Receipt, bytes]] | TooMuch:
     """The same of a direct epoch, without the shuffle; or why there was none.
 
@@ -184,7 +184,7 @@ def direct_deltas_of(
     try:
         found = _collected(frame.mapInArrow(_Direct(gathering, task, route, open_files), DELTAS, barrier=True))
     finally:
-        open_files().forget(told_files(task.number, route.job, tasks))
+        open_files().forget(told_files(task.number, route.job, route.tasks))
     if not found:
         return NOTHING_READ
     refused = next((why for receipt, why in found if not receipt), None)

@@ -19,12 +19,13 @@ from millpond.state.cells import (
     Piece,
     Slices,
     best_at,
+    cells_at,
     extreme_names,
     extreme_of,
     merge_rule,
     no_extreme,
     normalised,
-    piece_of,
+    taken,
 )
 
 FIRST, LAST = "first:min", "last:max"
@@ -192,18 +193,6 @@ def sorted_by(owners: Ints, times_us: Ints) -> Ints:
     return np.lexsort((times_us, owners))
 
 
-def taken(columns: Mapping[str, npt.NDArray[np.integer]], rows: Ints | slice) -> dict[str, npt.NDArray[np.integer]]:
-    """Some rows; columns that are one array stay one."""
-    cut: dict[int, npt.NDArray[np.integer]] = {}
-    return {name: cut.setdefault(id(column), column[rows]) for name, column in columns.items()}
-
-
 def some_atoms(cells: Cells, keep: Mask) -> Cells:
     """The atoms that are kept."""
-    if keep.all():
-        return cells
-    piece = piece_of(cells)
-    rows = np.flatnonzero(keep)
-    present, starts = firsts_of(piece.slice_rows[rows])
-    offsets = np.append(starts, len(rows))
-    return Cells(cells.slices.take(present), offsets, cells.slots[rows], taken(cells.columns, rows))
+    return cells if keep.all() else cells_at(cells, np.flatnonzero(keep))

@@ -107,11 +107,7 @@ def part_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = None
     >>> part_of(cells, np.array([0, 2])).columns["n"].tolist(), part_of(cells, np.array([0, 1]), 4, 6).slots.tolist()
     ([0, 1, 2, 4], [4, 5])
     """
-    low, high = cells.offsets[chosen], cells.offsets[chosen + 1]
-    if first or until is not None:
-        whole = [cells.slots[begin:end] for begin, end in zip(low.tolist(), high.tolist(), strict=True)]
-        bounds = [(place_of(slots, first), len(slots) if until is None else place_of(slots, until)) for slots in whole]
-        low, high = low + np.array(bounds, np.int64).reshape(-1, 2).T
+    low, high = bounds_of(cells, chosen, first, until)
     offsets = np.append(0, np.cumsum(high - low)).astype(np.int64)
     begins = np.flatnonzero(np.append(True, low[1:] != high[:-1])[: len(low)])  # slices beside each other are one run
     ends = np.append(begins[1:], len(low)) - 1 if len(low) else begins
@@ -122,6 +118,36 @@ def part_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = None
 
     columns = {name: of(column) for name, column in cells.columns.items()}
     return Cells(cells.slices.take(chosen), offsets, of(cells.slots), columns)
+
+
+def bounds_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = None) -> tuple[Ints, Ints]:
+    """Where the cells of slots `first` … `until` - 1 begin and end in each of some slices; see `part_of`."""
+    low, high = cells.offsets[chosen], cells.offsets[chosen + 1]
+    if first or until is not None:
+        whole = [cells.slots[begin:end] for begin, end in zip(low.tolist(), high.tolist(), strict=True)]
+        bounds = [(place_of(slots, first), len(slots) if until is None else place_of(slots, until)) for slots in whole]
+        low, high = low + np.array(bounds, np.int64).reshape(-1, 2).T
+    return low, high
+
+
+def cells_at(cells: Cells, rows: Ints) -> Cells:
+    """The cells at some rows, ascending; slices that have none are left out.
+
+    >>> slices = Slices(*np.zeros((3, 2), np.int64))
+    >>> cells = Cells(slices, np.array([0, 2, 3]), np.array([1, 4, 6]), {"n": np.arange(3)})
+    >>> cells_at(cells, np.array([0, 1])).offsets.tolist(), cells_at(cells, np.array([1, 2])).offsets.tolist()
+    ([0, 2], [0, 1, 2])
+    """
+    counts = np.diff(np.searchsorted(rows, cells.offsets))
+    present = np.flatnonzero(counts)
+    offsets = np.append(0, np.cumsum(counts[present]))
+    return Cells(cells.slices.take(present), offsets, cells.slots[rows], taken(cells.columns, rows))
+
+
+def taken(columns: Mapping[str, npt.NDArray[np.integer]], rows: Ints | slice) -> dict[str, npt.NDArray[np.integer]]:
+    """Some rows; columns that are one array stay one."""
+    cut = {place: column[rows] for place, column in {id(column): column for column in columns.values()}.items()}
+    return {name: cut[id(column)] for name, column in columns.items()}
 
 
 def place_of(slots: npt.NDArray[np.integer], bound: int) -> int:
@@ -144,7 +170,7 @@ def merge(pieces: Sequence[Piece], keys: int) -> Cells:
     ids = [
         where[piece.slice_rows] * keys + piece.slots for piece, where in zip(pieces, renumbered, strict=True)
     ]
-    distinct, targets = places_among(ids)
+    distinct, targets = places_among(ids, len(slices.start_us) * keys)
     columns = normalised(_merged_columns(pieces, targets, len(distinct)))
     owners = distinct // keys
     present, starts = firsts_of(owners)

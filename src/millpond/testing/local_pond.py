@@ -260,9 +260,9 @@ class LocalPond:
         of = None if self.partitions is None else homes(task.owners, task.instances, self.partitions)
         if of is None or not frames:
             return None
-        route = Route(of, most_told(len(frames)), uuid4().hex)
+        route = Route(of, most_told(len(frames)), uuid4().hex, len(frames))
         made = [gathered(task, [frame], number, route) for number, frame in enumerate(frames)]
-        names, files = told_files(folding.number, route.job, len(frames)), self._files()
+        names, files = told_files(folding.number, route.job, route.tasks), self._files()
         for name, one in zip(names, made, strict=True):
             tell(self._files(), name, one.told)
         told = all_told(files, names)

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from millpond.arrays import Ints, distinct_of, places_among
+from millpond.arrays import Ints, distinct_of, places_of
 from millpond.errors import UserFunctionError
 from millpond.model.functions import UserFunction
 from millpond.runtime.columns import Values, from_arrow
@@ -64,7 +64,7 @@ def _cuts(bounds: Ints) -> list[int]:
 
 def _as_cells(taken: Taken) -> tuple[Taken, pa.ListArray]:
     """The events of each row that has any as one piece; and the pieces of each row."""
-    present, (cell,) = places_among([taken.rows])
+    present, cell = places_of(taken.rows)
     offsets = np.searchsorted(present, np.arange(taken.size + 1)).astype(np.int32)
     held = Taken(taken.aggregate, taken.events, taken.index, cell, len(present))
     return held, pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.arange(len(present))))
@@ -76,7 +76,7 @@ def _in_cells(taken: Taken, found: Found) -> tuple[Taken, pa.ListArray]:
     edges = distinct_of(np.concatenate([found.starts_us, found.ends_us]))
     width = len(edges) + 1
     at = events.slots[used].astype(np.int64) * width + np.searchsorted(edges, events.times_us[used], "right")
-    present, (cell,) = places_among([at])
+    present, cell = places_of(at)
     low = np.searchsorted(present, found.slots * width + np.searchsorted(edges, found.starts_us) + 1)
     end = np.searchsorted(present, found.slots * width + np.searchsorted(edges, found.ends_us), "right")
     counts: Ints = np.maximum(end - low, 0)
