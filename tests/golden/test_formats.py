@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from millpond.arrays import Ints
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column, Foreign, call, literal
@@ -28,9 +30,9 @@ from millpond.runtime.packet import GroupPart, Header, decode_packet, encode_pac
 from millpond.runtime.raw import RawRows
 from millpond.state.atoms import FIRST, LAST, merge_atoms
 from millpond.state.cells import Cells, Piece, Signed, Slices, piece_of
-from millpond.state.dictionary import KeyDictionary
+from millpond.state.dictionary import BUCKET, KeyDictionary, with_buckets
 from millpond.state.event_log import Events, decode_events, encode_events
-from millpond.state.keys import canonical, hashes_of
+from millpond.state.keys import KeyColumns, canonical, hashes_of
 from millpond.state.segments import decode_cells, encode_cells, from_bytes, to_bytes
 from millpond.state.signatures import numbered
 from millpond.state.tallies import as_stored
@@ -155,27 +157,37 @@ def test_keys_of_cells_and_events_travel_once() -> None:
     assert [part.keys[0].to_pylist() for part in read] == [NAMES] * 3
 
 
-def test_keys() -> None:
-    keys = KeyDictionary([pa.string(), pa.float64()], [], None)
+def buckets(keys: KeyColumns, count: int) -> Ints:
+    return np.arange(count)
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_keys(told: bool) -> None:
+    """`told`: with their buckets, which sections did not tell at first."""
+    keys = KeyDictionary([pa.string(), pa.float64()], [], None, buckets)
     keys.number(KEYS)
-    stored = golden("keys", to_bytes(keys.batch(0)).to_pybytes())
+    made = keys.batch(0) if told else keys.batch(0).drop_columns([BUCKET])
+    stored = golden("keys-buckets" if told else "keys", to_bytes(made).to_pybytes())
     batch = from_bytes(pa.py_buffer(stored))
-    assert batch.schema == keys.batch(0).schema
+    assert batch.schema == made.schema
     assert batch.column("k0").to_pylist() == NAMES
     assert batch.column("hash").to_pylist() == hashes_of(KEYS, 4).tolist()
-    again = KeyDictionary([pa.string(), pa.float64()], [batch], None)
+    assert with_buckets(batch, 2, buckets).column("bucket").to_pylist() == [0, 1, 2, 3]
+    again = KeyDictionary([pa.string(), pa.float64()], [batch], None, buckets)
     assert again.number(KEYS).tolist() == [0, 1, 2, 3]
 
 
-def test_keys_that_open_a_generation() -> None:
-    keys = KeyDictionary([pa.string(), pa.float64()], [], None)
+@pytest.mark.parametrize("told", [False, True])
+def test_keys_that_open_a_generation(told: bool) -> None:
+    keys = KeyDictionary([pa.string(), pa.float64()], [], None, buckets)
     keys.number(KEYS)
     kept = np.array([1, 3])
-    stored = golden("keys-opening", to_bytes(keys.opening(kept)).to_pybytes())
+    made = keys.opening(kept) if told else keys.opening(kept).drop_columns([BUCKET])
+    stored = golden("keys-opening-buckets" if told else "keys-opening", to_bytes(made).to_pybytes())
     batch = from_bytes(pa.py_buffer(stored))
-    assert batch.schema == keys.opening(kept).schema
+    assert batch.schema == made.schema
     assert batch.column("was").to_pylist() == [1, 3]
-    again = KeyDictionary([pa.string(), pa.float64()], [batch], None)
+    again = KeyDictionary([pa.string(), pa.float64()], [batch], None, buckets)
     assert again.number([column.take(pa.array(kept)) for column in KEYS]).tolist() == [0, 1]
 
 

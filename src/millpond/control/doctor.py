@@ -35,7 +35,7 @@ from millpond.state.store import Apply, TableWrite, Verdict, Wanted
 
 REQUIRED = {
     "pyspark": "==4.3.*",
-    "pyarrow": ">=18",
+    "pyarrow": ">=19",
     "numpy": ">=1.26",
     "pandas": ">=2.2,<3",
     "lmdb": ">=1.5",

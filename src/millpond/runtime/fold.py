@@ -22,6 +22,7 @@ from millpond.model.windows import Range
 from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
 from millpond.runtime.arrived import arrived
 from millpond.runtime.blocks import AnyBlock, blocks_of
+from millpond.runtime.buckets import buckets_of_keys
 from millpond.runtime.changes import Changes
 from millpond.runtime.closing import Closing, at_once, batches, closing_windows, together
 from millpond.runtime.collected import Collected
@@ -138,7 +139,8 @@ class _GroupFold:
         cache = Path(task.cache) / task.pond / f"{group.id}-{instance}" if task.cache else None
         sections = [read_section(files, place) for place in self._state.keys]
         self._left = left_slots(files, self._state)
-        self._keys = KeyDictionary(types, sections, cache, self._left)
+        buckets = partial(buckets_of_keys, group, buckets=len(task.owners))
+        self._keys = KeyDictionary(types, sections, cache, buckets, self._left)
         self._log = None if group.events is None else GroupLog(files, group, group.events, self._state, sections)
         self._tallies = TallyLog(files, group, self._state, sections) if group.tallies else None
         self._logs = [log for log in (self._log, self._tallies) if log is not None]

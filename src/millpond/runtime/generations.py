@@ -8,16 +8,21 @@ are those of this generation, in the same order. There are never more than these
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.arrays import Ints
+from millpond.plan.join import SideLog
+from millpond.plan.plan import GroupPlan
+from millpond.runtime.buckets import buckets_of_keys
 from millpond.runtime.tasks import GroupState, SectionPlace
 from millpond.state.atoms import some_atoms
 from millpond.state.cells import Cells
-from millpond.state.dictionary import WAS
+from millpond.state.dictionary import BUCKET, WAS, key_columns, with_buckets
 from millpond.state.event_log import Events
 from millpond.state.files import Files
 from millpond.state.segments import decode_cells, from_bytes, to_bytes
@@ -39,6 +44,21 @@ def read_section(files: Files, place: SectionPlace) -> pa.RecordBatch:
     return from_bytes(read(place.file, place.offset, place.size))
 
 
+def read_keys(files: Files, state: GroupState, group: GroupPlan | SideLog, buckets: int) -> list[pa.RecordBatch]:
+    """The sections of keys of a group, with the bucket of each key, of so many.
+
+    Raises:
+        CorruptError: a section does not read.
+    """
+    bucket_of = partial(buckets_of_keys, group, buckets=buckets)
+    return [with_buckets(read_section(files, place), len(group.keys), bucket_of) for place in state.keys]
+
+
+def slot_buckets(sections: Sequence[pa.RecordBatch]) -> npt.NDArray[np.uint16]:
+    """The bucket of each slot in sections as `read_keys` reads them."""
+    return np.concatenate([np.zeros(0, np.uint16), *(np.asarray(section.column(BUCKET)) for section in sections)])
+
+
 def attached(
     files: Files, state: GroupState, places: Sequence[SectionPlace], keys: Sequence[pa.RecordBatch],
     delays_us: tuple[int, ...],
@@ -58,6 +78,26 @@ def attached(
     return [
         cells._replace(slots=now[cells.slots]) if moved else cells for cells, moved in zip(found, before, strict=True)
     ]
+
+
+class Numbered(NamedTuple):
+    """Sections of keys, and for each of their slots another one, -1 where there is none."""
+
+    sections: Sequence[pa.RecordBatch]
+    now: npt.NDArray[np.int32]
+
+
+def numbered_keys(parts: Iterable[Numbered], width: int) -> pa.RecordBatch | None:
+    """The keys, of `width` columns, that have another slot, as one section in the order they come in; None: no key."""
+    names, chosen = key_columns(width), list[pa.RecordBatch]()
+    for sections, now in parts:
+        first = 0
+        for section in sections:
+            wanted = now[first : first + section.num_rows] >= 0
+            first += section.num_rows
+            if wanted.any():
+                chosen.append(section.select(names).filter(pa.array(wanted)))
+    return pa.concat_batches(chosen) if chosen else None
 
 
 def left_slots(files: Files, state: GroupState) -> Ints | None:

@@ -10,11 +10,9 @@ from millpond.arrays import Ints
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.plan.event_log import LogPlan
 from millpond.plan.plan import GroupPlan, Plan
-from millpond.runtime.buckets import buckets_of_keys
 from millpond.runtime.epoch import group_state
 from millpond.runtime.event_log import GroupLog
-from millpond.runtime.generations import attached, read_section
-from millpond.runtime.moved import together
+from millpond.runtime.generations import attached, read_keys, slot_buckets
 from millpond.runtime.tasks import GroupState, SectionPlace
 from millpond.state.files import Files
 
@@ -35,9 +33,8 @@ def bucket_loads(plan: Plan, manifest: Manifest, folder: Path, instances: int, b
 
 
 def _loads(group: GroupPlan, state: GroupState, manifest: Manifest, files: Files, buckets: int) -> Ints:
-    sections = [read_section(files, place) for place in state.keys]
-    columns, count = together(sections, len(group.keys)), sum(section.num_rows for section in sections)
-    of = buckets_of_keys(group, columns, count, buckets)
+    sections = read_keys(files, state, group, buckets)
+    of = slot_buckets(sections)
     loads = np.zeros(buckets, np.int64)
     fresh = {section.id: section for section in manifest.sections.values() if section.n == manifest.epoch_n}
     added = [place for place in state.segments if _is_added(fresh, place)]

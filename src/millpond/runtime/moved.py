@@ -12,7 +12,6 @@ them again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,7 +25,7 @@ from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan, Plan
 from millpond.runtime.buckets import buckets_of_keys
 from millpond.runtime.event_log import GroupLog
-from millpond.runtime.generations import OPENING, attached, read_section
+from millpond.runtime.generations import OPENING, Numbered, attached, numbered_keys, read_keys, slot_buckets
 from millpond.runtime.grid import dealt_again, holders
 from millpond.runtime.logged import value_name
 from millpond.runtime.taken_over import section_written, stays, taken_over
@@ -36,15 +35,8 @@ from millpond.state.cells import Cells
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events, encode_events
 from millpond.state.files import Files
-from millpond.state.keys import KeyColumns, canonical
+from millpond.state.keys import canonical
 from millpond.state.segments import encode_cells, to_bytes
-
-
-class _Numbered(NamedTuple):
-    """For each slot of a source the one in the new generation, -1 where the key is not ours, and the keys' sections."""
-
-    now: npt.NDArray[np.int32]
-    sections: list[pa.RecordBatch]
 
 
 def moving(plan: Plan) -> list[GroupPlan | SideLog]:
@@ -90,7 +82,6 @@ class _Making:
         delta: DeltaWriter,
     ) -> None:  # fmt: skip
         self._task, self._instance, self._group, self._files, self._delta = task, instance, group, files, delta
-        self._owners = np.array(task.owners)
         self._sources = [task.of(source, group) for source in sources]
         newest = max((state.generation for state in self._sources), default=0)
         self._generation = newest + 1 if isinstance(group, GroupPlan) else 0
@@ -102,7 +93,7 @@ class _Making:
         if keys is None:
             return GroupState()
         found: dict[str, list[SectionPlace]] = {}
-        for state, (now, sections) in zip(self._sources, parts, strict=True):
+        for state, (sections, now) in zip(self._sources, parts, strict=True):
             for apart in ("segments", "tiles", "revisions"):
                 places: tuple[SectionPlace, ...] = getattr(state, apart)
                 every = attached(self._files, state, places, sections, self._group.delays_us)
@@ -132,40 +123,30 @@ class _Making:
         assert isinstance(log, SideLog)
         if isinstance(log.dealt, str):
             return dealt_again(log.kept, log.dealt, events, self._instance, task.instances)
-        return self._mine([canonical(events.columns[value_name(key)]) for key in log.keys], events.rows)
+        keys = [canonical(events.columns[value_name(key)]) for key in log.keys]
+        return self._mine(buckets_of_keys(log, keys, events.rows, len(task.owners)))
 
-    def _mine(self, keys: KeyColumns, count: int) -> Ints:
-        """Positions of the keys that are the instance's own now."""
-        buckets = buckets_of_keys(self._group, keys, count, len(self._owners))
-        return np.flatnonzero(self._owners[buckets] == self._instance)
+    def _mine(self, buckets: npt.NDArray[np.integer]) -> Ints:
+        """Positions of what is in buckets that are the instance's own now."""
+        return np.flatnonzero((np.array(self._task.owners) == self._instance)[buckets])
 
-    def _numbered(self) -> list[_Numbered]:
+    def _numbered(self) -> list[Numbered]:
+        """For each source: the new slot of each of its old ones, -1 where the key is not ours, and its keys."""
         parts, first = [], 0
         for state in self._sources:
-            sections = [read_section(self._files, place) for place in state.keys]
-            count, width = sum(section.num_rows for section in sections), len(self._group.keys)
-            kept = self._mine(together(sections, width), count)
-            now = np.full(count, -1, np.int32)
+            sections = read_keys(self._files, state, self._group, len(self._task.owners))
+            kept = self._mine(slot_buckets(sections))
+            now = np.full(sum(section.num_rows for section in sections), -1, np.int32)
             now[kept] = np.arange(first, first + len(kept), dtype=np.int32)
-            parts.append(_Numbered(now, sections))
+            parts.append(Numbered(sections, now))
             first += len(kept)
         return parts
 
-    def _write_keys(self, parts: list[_Numbered]) -> SectionPlace | None:
+    def _write_keys(self, parts: list[Numbered]) -> SectionPlace | None:
         """The keys that are ours, those of a source in the order that they had: so cells stay sorted."""
-        width = len(self._group.keys)
-        names = [*(f"k{i}" for i in range(width)), "hash"]
-        columns: list[list[pa.Array]] = [[] for _ in names]
-        for now, sections in parts:
-            if not sections:
-                continue
-            kept = pa.array(now >= 0)
-            for chunks, column in zip(columns, together(sections, width, "hash"), strict=True):
-                chunks.append(column.filter(kept))
-        chosen = [[chunk for chunk in chunks if len(chunk)] for chunks in columns]
-        if not chosen[-1]:
+        batch = numbered_keys(parts, len(self._group.keys))
+        if batch is None:
             return None
-        batch = pa.RecordBatch.from_arrays([pa.concat_arrays(chunks) for chunks in chosen], names=names)
         info: dict[str, int | str | list[int]] = {"base": 0, "level": OPENING}
         return self._write("keys", to_bytes(batch), batch.num_rows, info)
 
@@ -193,7 +174,7 @@ class _Making:
     def _info(self, place: SectionPlace, first: int, last: int) -> dict[str, int | str | list[int]]:
         return {"first": first, "last": last, "level": place.level, "delays": list(self._group.delays_us)}
 
-    def _log(self, state: GroupState, sections: list[pa.RecordBatch]) -> GroupLog:
+    def _log(self, state: GroupState, sections: Sequence[pa.RecordBatch]) -> GroupLog:
         """A log that reads sections as they are: tallies are events too."""
         return GroupLog(self._files, self._group, LogPlan((), (), False), state, sections)
 
@@ -204,11 +185,3 @@ class _Making:
         info["generation"] = self._generation
         files, delta = self._files, self._delta
         return section_written(self._task, self._instance, self._group, files, delta, kind, data, rows, info)
-
-
-def together(sections: list[pa.RecordBatch], width: int, *more: str) -> list[pa.Array]:
-    """The key columns of some sections, and others by name, each as one."""
-    if not sections:
-        return []
-    columns = [*range(width), *more]
-    return [pa.concat_arrays([section.column(column) for section in sections]) for column in columns]

@@ -10,11 +10,11 @@ what was left behind is never mixed with what is true. All of it is in one recor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.arrays import Mask
@@ -22,9 +22,17 @@ from millpond.log.records import SectionKind, section_id
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.buckets import buckets_of_keys
 from millpond.runtime.event_log import GroupLog
-from millpond.runtime.generations import attached, left_slots, levels_of, read_section, slots_section
+from millpond.runtime.generations import (
+    Numbered,
+    attached,
+    left_slots,
+    levels_of,
+    numbered_keys,
+    read_keys,
+    slot_buckets,
+    slots_section,
+)  # fmt: skip
 from millpond.runtime.tallies import TallyLog
 from millpond.runtime.tasks import FoldTask, GroupState, SectionPlace
 from millpond.state.cells import Piece, cells_at, merge, piece_of
@@ -48,11 +56,10 @@ def stays(group: GroupPlan | SideLog) -> bool:
 
 
 class _Source(NamedTuple):
-    """What an instance has of the group: its sections of keys, and for each slot the one at the new owner, or -1."""
+    """What an instance has of the group, and its keys, numbered as the new owner does."""
 
     state: GroupState
-    sections: list[pa.RecordBatch]
-    now: npt.NDArray[np.int32]
+    keys: Numbered
 
 
 def taken_over(
@@ -79,7 +86,7 @@ class _TakingOver:
 
     def state(self) -> GroupState:
         own = self._own
-        sections = [read_section(self._files, place) for place in own.keys]
+        sections = read_keys(self._files, own, self._group, len(self._task.owners))
         base = sum(section.num_rows for section in sections)
         left = self._left(sections, base)
         sources, first = [], base
@@ -87,7 +94,7 @@ class _TakingOver:
             if source != self._instance:
                 found = self._source(source, first)
                 sources.append(found)
-                first += int(np.count_nonzero(found.now >= 0))
+                first += int(np.count_nonzero(found.keys.now >= 0))
         if first == base:
             return msgspec.structs.replace(own, left=left)
         keys = self._keys(sources, base)
@@ -101,13 +108,7 @@ class _TakingOver:
 
     def _mine(self, sections: list[pa.RecordBatch], state: GroupState) -> Mask:
         """Of the keys in some sections those that the instance owns now, and that had not left before."""
-        owners, width = np.array(self._task.owners), len(self._group.keys)
-        parts = [np.zeros(0, bool)]
-        for section in sections:
-            keys, count = section.columns[:width], section.num_rows
-            buckets = buckets_of_keys(self._group, keys, count, len(owners))
-            parts.append(owners[buckets] == self._instance)
-        mine = np.concatenate(parts)
+        mine: Mask = (np.array(self._task.owners) == self._instance)[slot_buckets(sections)]
         gone = left_slots(self._files, state)
         if gone is not None:
             mine[gone] = False
@@ -124,23 +125,15 @@ class _TakingOver:
     def _source(self, source: int, first: int) -> _Source:
         """What another instance has of ours; the keys get slots from `first` on, in their order: cells stay sorted."""
         state = self._task.of(source, self._group)
-        sections = [read_section(self._files, place) for place in state.keys]
+        sections = read_keys(self._files, state, self._group, len(self._task.owners))
         mine = np.flatnonzero(self._mine(sections, state))
         now = np.full(sum(section.num_rows for section in sections), -1, np.int32)
         now[mine] = np.arange(first, first + len(mine), dtype=np.int32)
-        return _Source(state, sections, now)
+        return _Source(state, Numbered(sections, now))
 
     def _keys(self, sources: list[_Source], base: int) -> SectionPlace:
-        names = [*(f"k{i}" for i in range(len(self._group.keys))), "hash"]
-        columns: list[list[pa.Array]] = [[] for _ in names]
-        for _, sections, now in sources:
-            first = 0
-            for section in sections:
-                wanted = pa.array(now[first : first + section.num_rows] >= 0)
-                for name, chunks in zip(names, columns, strict=True):
-                    chunks.append(section.column(name).filter(wanted))
-                first += section.num_rows
-        batch = pa.RecordBatch.from_arrays([pa.concat_arrays(chunks) for chunks in columns], names=names)
+        batch = numbered_keys((source.keys for source in sources), len(self._group.keys))
+        assert batch is not None
         return self._write("keys", to_bytes(batch), batch.num_rows, {"base": base, "level": 0})
 
     def _cells(
@@ -148,7 +141,7 @@ class _TakingOver:
     ) -> tuple[SectionPlace, ...]:
         """The cells of all sources as one segment; slots are below `keys`."""
         pieces, levels = list[Piece](), list[int]()
-        for state, sections, now in sources:
+        for state, (sections, now) in sources:
             places: tuple[SectionPlace, ...] = getattr(state, apart)
             every = attached(self._files, state, places, sections, self._group.delays_us)
             comes = now >= 0  # a byte each: most cells stay, and that is all that is read of them
@@ -169,7 +162,7 @@ class _TakingOver:
     ) -> tuple[SectionPlace, ...]:
         """The events, or tallies, of all sources as one section."""
         parts, levels, log = list[Events](), list[int](), None
-        for state, sections, now in sources:
+        for state, (sections, now) in sources:
             places = state.events if kind == "events" else state.tallies
             if places:
                 log = self._log(kind, state, sections)
@@ -188,7 +181,7 @@ class _TakingOver:
         info = span | {"level": self._level(mine, levels)}
         return (self._write(kind, to_bytes(encode_events(stored)), stored.rows, info),)
 
-    def _log(self, kind: SectionKind, state: GroupState, sections: list[pa.RecordBatch]) -> GroupLog:
+    def _log(self, kind: SectionKind, state: GroupState, sections: Sequence[pa.RecordBatch]) -> GroupLog:
         if kind == "tallies":
             return TallyLog(self._files, self._group, state, sections)
         return GroupLog(self._files, self._group, self._group.events or LogPlan((), (), False), state, sections)

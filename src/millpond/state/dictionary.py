@@ -1,6 +1,6 @@
 """The key dictionary of an instance and group: numbers keys 0, 1, 2, … (slots) in order of arrival.
 
-The keys themselves are `keys` sections of committed deltas: typed columns and their hashes, mmap-ed. What
+The keys themselves are `keys` sections of committed deltas: typed columns, their hashes and buckets, mmap-ed. What
 finds a key is an open-addressing table, a cache that any worker rebuilds from the hashes: a base table kept in
 the host-local folder and a small one for keys newer than it. Losing the folder loses nothing.
 """
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,12 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, ordered
 from millpond.state.keys import Hashes, KeyColumns, equal_keys, hashes_of
+
+HASH = "hash"
+"""The column of a section of keys that holds their hashes."""
+
+BUCKET = "bucket"
+"""The column of a section of keys that tells the bucket of each: who takes over buckets need not look at the keys."""
 
 WAS = "was"
 """The column of a section of keys that opens a generation: the slot each key had in the generation before."""
@@ -28,6 +35,23 @@ _SMALLEST_BASE = 4096
 _LARGEST_RECENT = 8  # a table for up to an eighth of the keys is made in memory, in every epoch
 
 _MARKED_AT_ONCE = 1 << 20
+
+
+BucketOf: TypeAlias = Callable[[KeyColumns, int], Ints]
+"""The buckets of so many keys."""
+
+
+def key_columns(width: int) -> list[str]:
+    """The names of the columns of a section of keys that have `width` columns."""
+    return [*(f"k{i}" for i in range(width)), HASH, BUCKET]
+
+
+def with_buckets(section: pa.RecordBatch, width: int, bucket_of: BucketOf) -> pa.RecordBatch:
+    """A section of keys of `width` columns with their buckets, which the first ponds did not tell."""
+    if BUCKET in section.schema.names:
+        return section
+    buckets = bucket_of(section.columns[:width], section.num_rows)
+    return section.append_column(BUCKET, pa.array(buckets.astype(np.uint16)))
 
 
 class _Table:
@@ -69,22 +93,24 @@ class _Table:
 class KeyDictionary:
     """Slots of keys; new keys get the next ones. Not shared between threads.
 
-    >>> keys = KeyDictionary([pa.string()], [], None)
+    >>> keys = KeyDictionary([pa.string()], [], None, lambda keys, count: np.zeros(count, np.int64))
     >>> keys.number([pa.array(["b", "a"])]).tolist(), keys.number([pa.array(["a", "c"])]).tolist()
     ([0, 1], [1, 2])
     """
 
     def __init__(
         self, types: Sequence[pa.DataType], sections: Sequence[pa.RecordBatch], cache: Path | None,
-        left: Ints | None = None,
+        bucket_of: BucketOf, left: Ints | None = None,
     ) -> None:  # fmt: skip
-        """`sections`: the committed `keys` batches in order, columns k0, k1, … and `hash`; `cache`: path prefix.
+        """`sections`: the committed `keys` batches in order, columns k0, k1, …, `hash` and `bucket`; `cache`: path
+        prefix.
 
         `left`: slots whose keys are another instance's now: a key that comes back gets a slot of its own.
         """
         self._types = list(types)
         self._chunks: list[KeyColumns] = [batch.columns[: len(types)] for batch in sections]
-        hashes = [np.asarray(batch.column(len(types))) for batch in sections]
+        hashes = [np.asarray(batch.column(HASH)) for batch in sections]
+        self._sections, self._bucket_of, self._new_buckets = sections, bucket_of, list[Ints]()
         self._hashes = np.concatenate(hashes) if hashes else np.zeros(0, np.uint64)
         self.committed = len(self._hashes)
         self._here = None if left is None else np.ones(self.committed, bool)
@@ -114,11 +140,13 @@ class KeyDictionary:
         """Without key columns there is one key."""
         if not len(self._hashes):
             self._hashes = np.zeros(1, np.uint64)
+            self._new_buckets.append(self._bucket_of([], 1))
         return np.zeros(count, np.int64)
 
     def _add(self, keys: KeyColumns, hashes: Hashes) -> Ints:
         slots = np.arange(len(self._hashes), len(self._hashes) + len(hashes))
         self._chunks.append(keys)
+        self._new_buckets.append(self._bucket_of(keys, len(hashes)))
         self._hashes = np.concatenate([self._hashes, hashes])
         if 2 * (len(self._hashes) - self._recent_base) > len(self._recent.entries):
             self._recent = _Table.sized(2 * (len(self._hashes) - self._recent_base))
@@ -195,7 +223,7 @@ class KeyDictionary:
         return taken
 
     def batch(self, first: int, end: int | None = None) -> pa.RecordBatch:
-        """Keys `first` … `end - 1` (all) as a `keys` section: k0, k1, … and `hash`."""
+        """Keys `first` … `end - 1` (all) as a `keys` section: k0, k1, …, `hash` and `bucket`."""
         return self._section(np.arange(first, len(self._hashes) if end is None else end))
 
     def opening(self, slots: Ints) -> pa.RecordBatch:
@@ -204,8 +232,15 @@ class KeyDictionary:
 
     def _section(self, slots: Ints) -> pa.RecordBatch:
         columns = self.take(slots)
-        names = [f"k{i}" for i in range(len(columns))] + ["hash"]
-        return pa.RecordBatch.from_arrays([*columns, pa.array(self._hashes[slots])], names=names)
+        more = [pa.array(self._hashes[slots]), pa.array(self._buckets(slots))]
+        return pa.RecordBatch.from_arrays([*columns, *more], names=key_columns(len(columns)))
+
+    def _buckets(self, slots: Ints) -> npt.NDArray[np.uint16]:
+        """The buckets of ascending slots; committed sections are looked at only if one of them is there."""
+        first = self.committed if len(slots) and slots[0] >= self.committed else 0
+        known = [] if first else [with_buckets(one, len(self._types), self._bucket_of) for one in self._sections]
+        parts = [*(np.asarray(section.column(BUCKET)) for section in known), *self._new_buckets]
+        return np.concatenate([np.zeros(0, np.uint16), *parts])[slots - first].astype(np.uint16)
 
     def _load_base(self, cache: Path | None) -> tuple[_Table | None, int]:
         """The newest base table that belongs to these keys; a new one, and no other, when too many came after it."""

@@ -11,11 +11,23 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from millpond.arrays import Ints
 from millpond.state import dictionary
-from millpond.state.dictionary import KeyDictionary
-from millpond.state.keys import KeyColumns, canonical
+from millpond.state.dictionary import KeyDictionary, with_buckets
+from millpond.state.keys import KeyColumns, canonical, hashes_of
 
 TEXT = [pa.string()]
+
+
+def buckets(keys: KeyColumns, count: int) -> Ints:
+    """Any will do that tells keys apart."""
+    return (hashes_of(keys, count) % 1000).astype(np.int64)
+
+
+def numbering(
+    types: Sequence[pa.DataType], sections: Sequence[pa.RecordBatch], cache: Path | None, left: Ints | None = None
+) -> KeyDictionary:
+    return KeyDictionary(types, sections, cache, buckets, left)
 
 
 def texts(values: Sequence[str | None]) -> list[pa.Array]:
@@ -29,11 +41,11 @@ def names(first: int, end: int) -> list[pa.Array]:
 def test_a_key_that_has_left_and_comes_back_gets_a_slot_of_its_own(tmp_path: Path) -> None:
     #   known     0 … 4999, of which 1 and 4998 have left
     #   asked     1 2 new 4998
-    first = KeyDictionary(TEXT, [], None)
+    first = numbering(TEXT, [], None)
     first.number(names(0, 5000))
     gone = np.array([1, 4998])
     for cache in (None, tmp_path / "keys", tmp_path / "keys"):  # without a table, made, read
-        keys = KeyDictionary(TEXT, [first.batch(0)], cache, gone)
+        keys = numbering(TEXT, [first.batch(0)], cache, gone)
         asked = texts(["customer-1", "customer-2", "new", "customer-4998"])
         assert keys.number(asked).tolist() == [5000, 2, 5001, 5002]
         assert keys.number(asked).tolist() == [5000, 2, 5001, 5002], "from now on it is that one"
@@ -45,7 +57,7 @@ def test_a_key_that_has_left_and_comes_back_gets_a_slot_of_its_own(tmp_path: Pat
 def test_new_keys_get_the_next_slots_and_known_ones_keep_theirs() -> None:
     #   asked     a b | b c a | d
     #   slots     0 1 | 1 2 0 | 3
-    keys = KeyDictionary(TEXT, [], None)
+    keys = numbering(TEXT, [], None)
     assert keys.number(texts(["a", "b"])).tolist() == [0, 1]
     assert keys.number(texts(["b", "c", "a"])).tolist() == [1, 2, 0]
     assert keys.number(texts(["d"])).tolist() == [3]
@@ -56,7 +68,7 @@ def test_new_keys_get_the_next_slots_and_known_ones_keep_theirs() -> None:
 
 
 def test_null_nan_and_both_zeros_are_one_key_each() -> None:
-    keys = KeyDictionary([pa.float64()], [], None)
+    keys = numbering([pa.float64()], [], None)
     column = canonical(pa.array([None, math.nan, -0.0, 1.5], pa.float64()))
     assert keys.number([column]).tolist() == [0, 1, 2, 3]
     again = canonical(pa.array([0.0, -math.nan, 1.5, None], pa.float64()))
@@ -64,7 +76,7 @@ def test_null_nan_and_both_zeros_are_one_key_each() -> None:
 
 
 def test_an_empty_text_a_null_and_a_null_character_are_different_keys() -> None:
-    keys = KeyDictionary(TEXT, [], None)
+    keys = numbering(TEXT, [], None)
     assert keys.number(texts(["", None, "\0", "\0\0", "a\0", "a"])).tolist() == [0, 1, 2, 3, 4, 5]
     assert keys.number(texts([None, "a", "a\0", "\0\0"])).tolist() == [1, 5, 4, 3]
 
@@ -73,7 +85,7 @@ def test_an_empty_text_a_null_and_a_null_character_are_different_keys() -> None:
 def test_keys_of_several_columns_are_numbered_as_a_dict_would(seed: int) -> None:
     dice = np.random.default_rng(seed)
     kinds = [pa.string(), pa.float64(), pa.int32(), pa.bool_()]
-    keys, known = KeyDictionary(kinds, [], None), dict[tuple[Any, ...], int]()
+    keys, known = numbering(kinds, [], None), dict[tuple[Any, ...], int]()
     for _ in range(6):
         rows = {
             (
@@ -92,25 +104,42 @@ def test_keys_of_several_columns_are_numbered_as_a_dict_would(seed: int) -> None
 
 
 def test_without_key_columns_there_is_one_key() -> None:
-    keys = KeyDictionary([], [], None)
+    keys = numbering([], [], None)
     assert keys.number([], 3).tolist() == [0, 0, 0]
     assert len(keys) == 1
-    again = KeyDictionary([], [keys.batch(0)], None)
+    again = numbering([], [keys.batch(0)], None)
     assert (again.committed, again.number([]).tolist(), len(again)) == (1, [0], 1)
 
 
 def test_committed_sections_bring_back_every_slot() -> None:
-    keys = KeyDictionary(TEXT, [], None)
+    keys = numbering(TEXT, [], None)
     sections = []
     for first in (0, 10, 11, 25):
         before = len(keys)
         keys.number(names(first, first + 15))
         sections.append(keys.batch(before))
-    again = KeyDictionary(TEXT, sections, None)
+    again = numbering(TEXT, sections, None)
     assert again.committed == len(keys) == 40
     assert again.number(names(0, 26)).tolist() == keys.number(names(0, 26)).tolist()
     assert again.number(texts(["new"])).tolist() == [40]
     assert again.batch(40).column("k0").to_pylist() == ["new"]
+
+
+def test_sections_tell_the_bucket_of_each_key_and_old_ones_that_do_not_are_asked_for_it() -> None:
+    keys = numbering(TEXT, [], None)
+    keys.number(names(0, 10))
+    told = keys.batch(0)
+    assert told.column("bucket").to_pylist() == buckets(names(0, 10), 10).tolist()
+    old = told.drop_columns(["bucket"])
+    for section in (told, old):
+        assert with_buckets(section, 1, buckets).equals(told)
+        again = numbering(TEXT, [section], None)
+        again.number(names(5, 15))
+        assert again.batch(0).column("bucket").to_pylist() == buckets(names(0, 15), 15).tolist()
+        assert again.batch(10).column("bucket").to_pylist() == buckets(names(10, 15), 5).tolist()
+        assert again.opening(np.array([1, 12])).column("bucket").to_pylist() == [
+            buckets(names(i, i + 1), 1)[0] for i in (1, 12)
+        ]
 
 
 def test_keys_with_the_same_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -118,11 +147,11 @@ def test_keys_with_the_same_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch,
         return np.full(rows, 7, np.uint64)
 
     monkeypatch.setattr(dictionary, "hashes_of", colliding)
-    keys = KeyDictionary(TEXT, [], None)
+    keys = numbering(TEXT, [], None)
     assert keys.number(names(0, 50)).tolist() == list(range(50))
     assert keys.number(names(20, 70)).tolist() == [*range(20, 50), *range(50, 70)]
     monkeypatch.setattr(dictionary, "_SMALLEST_BASE", 16)
-    again = KeyDictionary(TEXT, [keys.batch(0)], tmp_path / "table")
+    again = numbering(TEXT, [keys.batch(0)], tmp_path / "table")
     assert again.number(names(60, 80)).tolist() == list(range(60, 80))
 
 
@@ -134,7 +163,7 @@ def test_a_table_grows_over_the_border_between_the_cached_part_and_the_recent_on
     sections: list[pa.RecordBatch] = []
     marks = []
     for first in range(0, 300, 7):
-        keys = KeyDictionary(TEXT, sections, tmp_path / "cache" / "table")
+        keys = numbering(TEXT, sections, tmp_path / "cache" / "table")
         assert keys.committed == first
         asked = names(max(0, first - 30), first + 7)
         assert keys.number(asked).tolist() == list(range(max(0, first - 30), first + 7))
@@ -151,11 +180,11 @@ def test_a_table_grows_over_the_border_between_the_cached_part_and_the_recent_on
 
 def test_a_table_left_half_written_goes_with_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dictionary, "_SMALLEST_BASE", 16)
-    keys = KeyDictionary(TEXT, [], None)
+    keys = numbering(TEXT, [], None)
     keys.number(names(0, 100))
     (tmp_path / ".g-1-abc").write_bytes(b"half")
     (tmp_path / "g-10-5-0.npy").write_bytes(b"another instance's")
-    KeyDictionary(TEXT, [keys.batch(0)], tmp_path / "g-1")
+    numbering(TEXT, [keys.batch(0)], tmp_path / "g-1")
     left = sorted(path.name.split("-")[1] for path in tmp_path.iterdir())
     assert left == ["1", "10"]
 
@@ -163,31 +192,31 @@ def test_a_table_left_half_written_goes_with_the_next_one(tmp_path: Path, monkey
 def test_a_generation_opens_with_some_keys_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     #   slots before   0 1 2 3 4 5 …    kept  1 3 4    slots now  0 1 2
     monkeypatch.setattr(dictionary, "_SMALLEST_BASE", 16)
-    keys = KeyDictionary(TEXT, [], None)
+    keys = numbering(TEXT, [], None)
     sections = []
     for first in (0, 30, 60):
         keys.number(names(first, first + 30))
         sections.append(keys.batch(first))
-    before = KeyDictionary(TEXT, sections, tmp_path / "g-0")
+    before = numbering(TEXT, sections, tmp_path / "g-0")
     kept = np.array([1, 3, 4, *range(50, 75)])
     opening = before.opening(kept)
-    assert opening.schema.names == ["k0", "hash", "was"]
+    assert opening.schema.names == ["k0", "hash", "bucket", "was"]
     assert opening.column("was").to_pylist() == kept.tolist()
-    now = KeyDictionary(TEXT, [opening], tmp_path / "g-0")
+    now = numbering(TEXT, [opening], tmp_path / "g-0")
     assert len(now) == len(kept)
     assert now.take(np.arange(len(kept)))[0].to_pylist() == [f"customer-{i}" for i in kept]
     assert now.number(names(49, 76)).tolist() == [28, *range(3, 28), 29]
-    none = KeyDictionary(TEXT, [before.opening(np.zeros(0, np.int64))], tmp_path / "g-0")
+    none = numbering(TEXT, [before.opening(np.zeros(0, np.int64))], tmp_path / "g-0")
     assert none.number(texts(["a", None])).tolist() == [0, 1]
     assert none.batch(0).column("k0").to_pylist() == ["a", None]
 
 
 def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[pa.RecordBatch], Path, Path]:
     monkeypatch.setattr(dictionary, "_SMALLEST_BASE", 16)
-    keys = KeyDictionary(TEXT, [], None)
+    keys = numbering(TEXT, [], None)
     keys.number(names(0, 100))
     sections, cache = [keys.batch(0)], tmp_path / "table"
-    KeyDictionary(TEXT, sections, cache)
+    numbering(TEXT, sections, cache)
     (file,) = tmp_path.iterdir()
     return sections, cache, file
 
@@ -212,7 +241,7 @@ def test_a_damaged_cache_is_made_anew(damage: str, tmp_path: Path, monkeypatch: 
         file.unlink()
     else:
         file.write_bytes(DAMAGES[damage](whole))
-    keys = KeyDictionary(TEXT, sections, cache)
+    keys = numbering(TEXT, sections, cache)
     assert keys.number(names(0, 120)).tolist() == list(range(120))
     assert file.read_bytes() == whole
 
@@ -224,14 +253,14 @@ def test_an_array_of_another_kind_under_the_name_of_the_cache_is_passed_over(
 ) -> None:
     sections, cache, file = filled(tmp_path, monkeypatch)
     np.save(file, foreign)
-    assert KeyDictionary(TEXT, sections, cache).number(names(0, 120)).tolist() == list(range(120))
+    assert numbering(TEXT, sections, cache).number(names(0, 120)).tolist() == list(range(120))
 
 
 def test_the_cache_of_other_keys_is_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, cache, file = filled(tmp_path, monkeypatch)
-    others = KeyDictionary(TEXT, [], None)
+    others = numbering(TEXT, [], None)
     others.number(texts([f"another-{i}" for i in range(100)]))
-    again = KeyDictionary(TEXT, [others.batch(0)], cache)
+    again = numbering(TEXT, [others.batch(0)], cache)
     assert again.number(texts([f"another-{i}" for i in range(120)])).tolist() == list(range(120))
     assert not file.exists()
     assert len(list(tmp_path.iterdir())) == 1
@@ -239,5 +268,5 @@ def test_the_cache_of_other_keys_is_never_read(tmp_path: Path, monkeypatch: pyte
 
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sections, _, file = filled(tmp_path, monkeypatch)
-    keys = KeyDictionary(TEXT, sections, file / "below a file" / "table")
+    keys = numbering(TEXT, sections, file / "below a file" / "table")
     assert keys.number(names(0, 120)).tolist() == list(range(120))
