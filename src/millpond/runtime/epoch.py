@@ -71,7 +71,7 @@ class Setting(NamedTuple):
     recalled: tuple[tuple[str, int, int], ...] = ()
     scaled: tuple[Scaled, ...] = ()
     fed: tuple[Fed, ...] = ()
-    step_bytes: int = 8 << 20
+    step_bytes: int = 4 << 20
 
 
 class Batch(NamedTuple):
