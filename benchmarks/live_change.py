@@ -5,14 +5,16 @@ four others, gets small files at a fixed pace. Each kind of change is made a few
 The last line is one JSON object, kept in `results/` with a timeline. `effective_s_max`: from a change's acceptance
 (analysed, checked, waiting for the epoch at hand) to the begin of the first epoch that is answered by it; the largest
 median of a kind. `p99_ratio_max`: p99 of the seconds of epochs after a change over that of quiet epochs, the largest of
-any kind; `p99_ratio_all`: of all kinds together. `others_p99_ratio_max`, `others_p99_ratio_all`: the same of the time
-from a file's arrival until it is in the answers of the queries that are not changed. `vs_restart_min`: how much longer
-plain Spark's query with state is interrupted by stopping it and starting it from its checkpoint (for `scale`: with its
-state repartitioned in between) than the pond by a change, the least of any kind; of each the median time between two
-commits around it, less a quiet one, but at least 5 ms. To change a query of plain Spark its application is stopped and
-the changed one is started (`restart_s`, `live_plain.py`); `restart_in_session_s`, `vs_in_session_min`: within the same
-application, whose code is then the old one, and which still has the state in memory. Plain Spark has `plain_state_mb`
-of state in memory, the pond `state_mb` on disk.
+any kind; `p99_ratio_all`: of all kinds together; `p99_ratio_max_quiet`: as `p99_ratio_max`, but of the quiet epochs
+before the changes of each kind, so what taking the largest of a dozen small samples makes of nothing.
+`others_p99_ratio_max`, `others_p99_ratio_all`: the same of the time from a file's arrival until it is in the answers of
+the queries that are not changed. `vs_restart_min`: how much longer plain Spark's query with state is interrupted by
+stopping it and starting it from its checkpoint (for `scale`: with its state repartitioned in between) than the pond by
+a change, the least of any kind; of each the median time between two commits around it, less a quiet one, but at least 5
+ms. To change a query of plain Spark its application is stopped and the changed one is started (`restart_s`,
+`live_plain.py`); `restart_in_session_s`, `vs_in_session_min`: within the same application, whose code is then the old
+one, and which still has the state in memory. Plain Spark has `plain_state_mb` of state in memory, the pond `state_mb`
+on disk.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from live_load import PATIENCE, SCHEMA, SPARE, Arrivals, Arrived, Load, Plain, by_country, hourly
-from live_plain import CORES, OTHERS
+from live_plain import CORES
 from picture import timeline
 from pyspark.sql import SparkSession
 from results import FOLDER, keep
@@ -50,7 +52,7 @@ STATE = ("segment", "keys", "events", "tallies")
 
 class Size(NamedTuple):
     """How much: the load, MB of state, seconds before and after each change, how often each is made; for plain Spark
-    the large files of state and how often it is restarted.
+    the large files of state and how often it is restarted; seconds of the windows of queries that are not changed.
     """
 
     load: Load
@@ -59,10 +61,11 @@ class Size(NamedTuple):
     times: int
     plain_files: int
     restarts: int
+    others: tuple[int, ...]
 
 
-LARGE = Size(Load(1_000_000, 5_000, 0.25), 1024.0, 4.0, 4, 6, 3)
-SMALL = Size(Load(2_000, 200, 0.25), 0.02, 0.6, 1, 1, 1)
+LARGE = Size(Load(1_000_000, 5_000, 0.25), 1024.0, 4.0, 8, 6, 3, (5, 10, 20, 30))
+SMALL = Size(Load(2_000, 200, 0.25), 0.02, 0.3, 1, 1, 1, (5,))
 
 
 class Made(NamedTuple):
@@ -129,8 +132,8 @@ class _Changing:
         self._pond.param("least", 1.0)
         self._pond.add("hourly", _sql("customer", "1 hour", "max(amount) AS most", delay=PATIENCE), sink=Sink("noop"))
         self._pond.add("spend", _spend(), sink=Sink("noop"))
-        for seconds in OTHERS:
-            asked, served = _sql("country", f"{seconds} seconds"), seconds == OTHERS[0]
+        for seconds in size.others:
+            asked, served = _sql("country", f"{seconds} seconds"), seconds == size.others[0]
             self._pond.add(f"country{seconds}", asked, sink=Sink("noop"), serve=served)
         self._pond.open()
         self._driver: Any = self._pond._driver
@@ -252,11 +255,12 @@ def told(seen: Seen, restarts: dict[str, float]) -> dict[str, float]:
     usual_gap = median(gaps[one.n] for one in quiet if one.n in gaps)
     usual_s, usual_wait = _p99(one.seconds for one in quiet), _p99(_waits(seen, seen.quiet))
     usual_moved, usual_written = median(one.moved for one in quiet), median(one.written for one in quiet)
-    names = "effective_s", "p99_ratio", "others_p99_ratio", "vs_restart", "vs_in_session"
+    names = "effective_s", "p99_ratio", "others_p99_ratio", "vs_restart", "vs_in_session", "quiet_p99_ratio"
     figures: dict[str, list[float]] = {name: [] for name in names}
     print(f"quiet: {len(quiet)} epochs, p50 {median(one.seconds for one in quiet):.3f} s, p99 {usual_s:.3f} s, "
           f"a file waits {usual_wait:.3f} s (p99), between commits {usual_gap:.3f} s")  # fmt: skip
-    print(f"{'kind':16} effective s  call s  epoch p99 s  ratio  others' ratio  interrupted s  moved kB  written kB")
+    print(f"{'kind':16} effective s  call s  epoch p99 s  ratio  before  others' ratio  interrupted s  moved kB"
+          "  written kB")  # fmt: skip
     for kind in dict.fromkeys(one.kind for one in seen.made):
         mine = [one for one in seen.made if one.kind == kind]
         first = [next(epoch for epoch in seen.epochs if epoch.n > one.n) for one in mine]
@@ -266,18 +270,22 @@ def told(seen: Seen, restarts: dict[str, float]) -> dict[str, float]:
         seconds, waits = _p99(one.seconds for one in after), _p99(_waits(seen, [(m.asked, m.until) for m in mine]))
         broken = max(LEAST_S, median(gaps[epoch.n] for epoch in first) - usual_gap)
         ways = ("repartition_s",) * 2 if kind == "scale" else ("restart_s", "restart_in_session_s")
-        found = effective, seconds / usual_s, waits / usual_wait, *(restarts[way] / broken for way in ways)
+        spans = [span for one, span in zip(seen.made, seen.quiet, strict=False) if one.kind == kind]
+        before = _p99(one.seconds for one in quiet if any(a <= one.began and one.ended <= b for a, b in spans))
+        vs_restart = (restarts[way] / broken for way in ways)
+        found = effective, seconds / usual_s, waits / usual_wait, *vs_restart, before / usual_s
         for values, value in zip(figures.values(), found, strict=True):
             values.append(value)
         moved, written = (median(getattr(one, name) for one in first) for name in ("moved", "written"))
-        print(f"{kind:16} {effective:11.3f} {call:7.3f} {seconds:12.3f} {found[1]:6.2f} {found[2]:14.2f} "
-              f"{broken:14.3f} {max(0, moved - usual_moved) / 1e3:9,.1f} "
+        print(f"{kind:16} {effective:11.3f} {call:7.3f} {seconds:12.3f} {found[1]:6.2f} {found[5]:7.2f} "
+              f"{found[2]:14.2f} {broken:14.3f} {max(0, moved - usual_moved) / 1e3:9,.1f} "
               f"{max(0, written - usual_written) / 1e3:11,.1f}")  # fmt: skip
     spans = [(one.accepted, one.until) for one in seen.made]
     every = [one for one in seen.epochs if any(a <= one.ended <= b for a, b in spans)]
     return {
         "effective_s_max": max(figures["effective_s"]), "p99_ratio_max": max(figures["p99_ratio"]),
         "p99_ratio_all": _p99(one.seconds for one in every) / usual_s,
+        "p99_ratio_max_quiet": max(figures["quiet_p99_ratio"]),
         "others_p99_ratio_max": max(figures["others_p99_ratio"]),
         "others_p99_ratio_all": _p99(_waits(seen, spans)) / usual_wait,
         "vs_restart_min": min(figures["vs_restart"]), "vs_in_session_min": min(figures["vs_in_session"]),
@@ -309,7 +317,7 @@ def _restarts(spark: SparkSession, work: Path, size: Size) -> tuple[dict[str, fl
     plain = Plain(spark, load.folder, work / "plain")
     spark.conf.set("spark.sql.shuffle.partitions", CORES)
     plain.start("hourly", hourly())
-    for seconds in OTHERS:
+    for seconds in size.others:
         plain.start(f"country{seconds}", by_country(seconds))
     try:
         plain.wait("hourly", 1)
@@ -335,7 +343,7 @@ def _restarts(spark: SparkSession, work: Path, size: Size) -> tuple[dict[str, fl
                 print(f"{name:20} {longer[name][-1]:.2f} s", flush=True)
         for name in list(plain.running):
             plain.stop(name)
-        longer["restart_s"] = _applications(load.folder, work / "plain", size.restarts)
+        longer["restart_s"] = _applications(load.folder, work / "plain", size)
     finally:
         load.end()
         for name in list(plain.running):
@@ -343,13 +351,14 @@ def _restarts(spark: SparkSession, work: Path, size: Size) -> tuple[dict[str, fl
     return {name: median(values) for name, values in longer.items()}, state
 
 
-def _applications(source: Path, folder: Path, restarts: int) -> list[float]:
+def _applications(source: Path, folder: Path, size: Size) -> list[float]:
     """Seconds by which the query is interrupted longer than between two batches when its application is replaced."""
     longer, before = list[float](), list[float]()
-    for turn in range(restarts + 1):
+    others = [str(seconds) for seconds in size.others]
+    for turn in range(size.restarts + 1):
         command = [sys.executable, str(Path(__file__).with_name("live_plain.py")), str(source), str(folder)]
         with subprocess.Popen(
-            [*command, str(0.5 + 0.1 * turn)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*command, str(0.5 + 0.1 * turn), *others], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as application:
             assert application.stdin is not None and application.stdout is not None
             ended = list[float]()

@@ -1,13 +1,14 @@
-"""Plain Structured Streaming as an application of its own, for `live_change.py`: `live_plain.py SOURCE FOLDER LEAST`.
+"""Plain Structured Streaming as an application of its own: `live_plain.py SOURCE FOLDER LEAST SECONDS …`.
 
-It runs the queries until its input ends, and prints a line for each batch of the first: when it had ended, in seconds
-of the machine's monotonic clock, which all processes share.
+`live_change.py` starts it. It runs the queries until its input ends, and prints a line for each batch of the first:
+when it had ended, in seconds of the machine's monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
@@ -16,17 +17,15 @@ from live_load import Plain, by_country, hourly
 from millpond import spark_session
 
 CORES = 2
-OTHERS = (5, 10, 20, 30)
-"""Seconds of the windows of the queries that are not changed."""
 
 
-def main(source: Path, folder: Path, least: float) -> None:
-    """Run until the input ends."""
+def main(source: Path, folder: Path, least: float, others: Sequence[int]) -> None:
+    """Run until the input ends; `others`: seconds of the windows of the queries that are not changed."""
     spark = spark_session(f"local[{CORES}]", driver_memory="4g")
     spark.conf.set("spark.sql.shuffle.partitions", CORES)
     plain = Plain(spark, source, folder, lambda name: print(f"@{name} {perf_counter()}", flush=True))
     plain.start("hourly", hourly(least))
-    for seconds in OTHERS:
+    for seconds in others:
         plain.start(f"country{seconds}", by_country(seconds))
     ended = threading.Thread(target=sys.stdin.read)
     ended.start()
@@ -37,4 +36,4 @@ def main(source: Path, folder: Path, least: float) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), [int(seconds) for seconds in sys.argv[4:]])

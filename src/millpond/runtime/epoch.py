@@ -154,7 +154,7 @@ def _map_record(
 def next_step(setting: Setting, manifest: Manifest) -> Step | None:
     """The step to record before the next epoch; None: there is none.
 
-    It moves `step_bytes`, or a 256th of all state if that is more: each one passes over the state that stays. Where
+    It moves `step_bytes`, or a 512th of all state if that is more: each one passes over the state that stays. Where
     more would be made anew by each step (see `taken_over.stays`), all goes at once.
     """
     (lies, now), asked = maps(setting, manifest), map_asked(setting, manifest)
@@ -168,7 +168,7 @@ def next_step(setting: Setting, manifest: Manifest) -> Step | None:
                 held[section.instance] += section.size
             else:
                 anew += section.size
-    most = max(setting.step_bytes, sum(held) / 256)
+    most = max(setting.step_bytes, sum(held) / 512)
     if anew > most:
         return None
     owned = Counter(lies.owners)
