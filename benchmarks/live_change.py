@@ -64,7 +64,7 @@ class Size(NamedTuple):
     others: tuple[int, ...]
 
 
-LARGE = Size(Load(1_000_000, 5_000, 0.25), 1024.0, 4.0, 8, 6, 3, (5, 10, 20, 30))
+LARGE = Size(Load(1_000_000, 5_000, 0.25), 1024.0, 4.0, 6, 6, 3, (5, 10, 20, 30))
 SMALL = Size(Load(2_000, 200, 0.25), 0.02, 0.3, 1, 1, 1, (5,))
 
 
@@ -186,7 +186,7 @@ class _Changing:
             ("discard", lambda: pond.discard("spend")),
             ("pause", lambda: pond.pause("spend")),
             ("resume", lambda: pond.resume("spend")),
-            ("scale", lambda: pond.scale(CORES + 1)),
+            ("scale", lambda: pond.scale(CORES - 1)),  # more instances than cores would take turns in any epoch
             ("scale", lambda: pond.scale(CORES)),
             ("move", lambda: pond.move(HALF, self._second)),
             ("move", lambda: pond.move(HALF, "own")),
