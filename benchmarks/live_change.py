@@ -6,15 +6,16 @@ The last line is one JSON object, kept in `results/` with a timeline. `effective
 (analysed, checked, waiting for the epoch at hand) to the begin of the first epoch that is answered by it; the largest
 median of a kind. `p99_ratio_max`: p99 of the seconds of epochs after a change over that of quiet epochs, the largest of
 any kind; `p99_ratio_all`: of all kinds together; `p99_ratio_max_quiet`: as `p99_ratio_max`, but of the quiet epochs
-before the changes of each kind, so what taking the largest of a dozen small samples makes of nothing.
-`others_p99_ratio_max`, `others_p99_ratio_all`: the same of the time from a file's arrival until it is in the answers of
-the queries that are not changed. `vs_restart_min`: how much longer plain Spark's query with state is interrupted by
-stopping it and starting it from its checkpoint (for `scale`: with its state repartitioned in between) than the pond by
-a change, the least of any kind; of each the median time between two commits around it, less a quiet one, but at least 5
-ms. To change a query of plain Spark its application is stopped and the changed one is started (`restart_s`,
-`live_plain.py`); `restart_in_session_s`, `vs_in_session_min`: within the same application, whose code is then the old
-one, and which still has the state in memory. Plain Spark has `plain_state_mb` of state in memory, the pond `state_mb`
-on disk.
+before the changes of each kind, so what taking the largest of a dozen small samples makes of nothing. An epoch of fewer
+instances takes longer, quiet or not, so `scale` is compared with quiet epochs at the lesser number, all else with those
+at the number a pond has otherwise. `others_p99_ratio_max`, `others_p99_ratio_all`: the same of the time from a file's
+arrival until it is in the answers of the queries that are not changed. `vs_restart_min`: how much longer plain Spark's
+query with state is interrupted by stopping it and starting it from its checkpoint (for `scale`: with its state
+repartitioned in between) than the pond by a change, the least of any kind; of each the median time between two commits
+around it, less a quiet one, but at least 5 ms. To change a query of plain Spark its application is stopped and the
+changed one is started (`restart_s`, `live_plain.py`); `restart_in_session_s`, `vs_in_session_min`: within the same
+application, whose code is then the old one, and which still has the state in memory. Plain Spark has `plain_state_mb`
+of state in memory, the pond `state_mb` on disk.
 """
 
 from __future__ import annotations
@@ -49,6 +50,12 @@ HALF = "0-511"
 
 STATE = ("segment", "keys", "events", "tallies")
 
+FIGURES = "effective_s", "p99_ratio", "quiet_p99_ratio", "others_p99_ratio", "vs_restart", "vs_in_session"
+"""What is told of a kind of change."""
+
+LONGER = 4
+"""How much longer it is quiet while there are fewer instances, which is once a turn."""
+
 
 class Size(NamedTuple):
     """How much: the load, MB of state, seconds before and after each change, how often each is made; for plain Spark
@@ -69,13 +76,16 @@ SMALL = Size(Load(2_000, 200, 0.25), 0.02, 0.3, 1, 1, 1, (5,))
 
 
 class Made(NamedTuple):
-    """A change: its kind, when it was asked, when it was accepted, its record; and its place among quiet times."""
+    """A change: its kind, when it was asked, when it was accepted, its record, until when it counts; how many instances
+    there were before it, in the quiet time at the same place.
+    """
 
     kind: str
     asked: float
     accepted: float
     n: int
     until: float
+    instances: int = CORES
 
 
 class Done(NamedTuple):
@@ -123,6 +133,7 @@ class _Changing:
 
     def __init__(self, spark: SparkSession, work: Path, size: Size) -> None:
         self._size, self._epochs, self._failed = size, list[Done](), list[BaseException]()
+        self._instances = CORES
         self._made, self._quiet = list[Made](), list[tuple[float, float]]()
         self._load = Arrivals(work / "source", size.load)
         self._second = f"lmdb:{work / 'second.lmdb'}"
@@ -186,8 +197,8 @@ class _Changing:
             ("discard", lambda: pond.discard("spend")),
             ("pause", lambda: pond.pause("spend")),
             ("resume", lambda: pond.resume("spend")),
-            ("scale", lambda: pond.scale(CORES - 1)),  # more instances than cores would take turns in any epoch
-            ("scale", lambda: pond.scale(CORES)),
+            ("scale", lambda: self._scale(CORES - 1)),  # more instances than cores would take turns in any epoch
+            ("scale", lambda: self._scale(CORES)),
             ("move", lambda: pond.move(HALF, self._second)),
             ("move", lambda: pond.move(HALF, "own")),
         ]
@@ -195,8 +206,13 @@ class _Changing:
             self._step(kind, call)
         pond.drop("wide")
 
+    def _scale(self, instances: int) -> None:
+        self._pond.scale(instances)
+        self._instances = instances
+
     def _step(self, kind: str, call: Callable[[], object]) -> None:
-        self._quiet.append((perf_counter(), self._rested()))
+        instances = self._instances
+        self._quiet.append((perf_counter(), self._rested(1 if instances == CORES else LONGER)))
         asked, accepted = perf_counter(), list[float]()
         ask = self._driver.ask
 
@@ -210,13 +226,13 @@ class _Changing:
         finally:
             self._driver.ask = ask
         n = self._pond.history()[0].n
-        self._made.append(Made(kind, asked, accepted[0], n, self._rested()))
+        self._made.append(Made(kind, asked, accepted[0], n, self._rested(), instances))
         print(f"{kind}: record {n}, {len(self._epochs)} epochs", flush=True)
 
-    def _rested(self) -> float:
-        """When it has been quiet for long enough, two whole epochs at least."""
+    def _rested(self, times: int = 1) -> float:
+        """When it has been quiet for so many times as long as asked, two whole epochs at least."""
         began = perf_counter()
-        sleep(self._size.quiet_s)
+        sleep(times * self._size.quiet_s)
         while sum(one.began >= began for one in self._epochs[-9:]) < 2 and perf_counter() < began + PATIENCE_S:
             sleep(0.02)
         return perf_counter()
@@ -250,46 +266,57 @@ def _spare(turn: int) -> str:
 
 def told(seen: Seen, restarts: dict[str, float]) -> dict[str, float]:
     """The figures of the pond, printed as a table by kind."""
-    quiet = [one for one in seen.epochs if any(a <= one.began and one.ended <= b for a, b in seen.quiet)]
+    quiet = _within(seen, seen.quiet)
     gaps = {one.n: one.ended - before.ended for before, one in zip(seen.epochs, seen.epochs[1:], strict=False)}
     usual_gap = median(gaps[one.n] for one in quiet if one.n in gaps)
-    usual_s, usual_wait = _p99(one.seconds for one in quiet), _p99(_waits(seen, seen.quiet))
     usual_moved, usual_written = median(one.moved for one in quiet), median(one.written for one in quiet)
-    names = "effective_s", "p99_ratio", "others_p99_ratio", "vs_restart", "vs_in_session", "quiet_p99_ratio"
-    figures: dict[str, list[float]] = {name: [] for name in names}
-    print(f"quiet: {len(quiet)} epochs, p50 {median(one.seconds for one in quiet):.3f} s, p99 {usual_s:.3f} s, "
-          f"a file waits {usual_wait:.3f} s (p99), between commits {usual_gap:.3f} s")  # fmt: skip
-    print(f"{'kind':16} effective s  call s  epoch p99 s  ratio  before  others' ratio  interrupted s  moved kB"
-          "  written kB")  # fmt: skip
+    usual = {count: _usual(seen, count) for count in sorted({one.instances for one in seen.made}, reverse=True)}
+    figures: dict[str, list[float]] = {name: [] for name in FIGURES}
+    every: tuple[list[float], list[float]] = [], []
+    print(f"between commits {usual_gap:.3f} s\n{'kind':16} effective s  call s  epoch p99 s  ratio  before"
+          "  others' ratio  interrupted s  moved kB  written kB")  # fmt: skip
     for kind in dict.fromkeys(one.kind for one in seen.made):
         mine = [one for one in seen.made if one.kind == kind]
+        usual_s, usual_wait = usual[min(one.instances for one in mine)]
         first = [next(epoch for epoch in seen.epochs if epoch.n > one.n) for one in mine]
         effective = median(max(epoch.began - one.accepted, 0.0) for epoch, one in zip(first, mine, strict=True))
         call = median(one.accepted - one.asked for one in mine)
-        after = [epoch for epoch in seen.epochs if any(one.accepted <= epoch.ended <= one.until for one in mine)]
-        seconds, waits = _p99(one.seconds for one in after), _p99(_waits(seen, [(m.asked, m.until) for m in mine]))
+        spans = [(one.accepted, one.until) for one in mine]
+        after = [one.seconds / usual_s for one in seen.epochs if any(a <= one.ended <= b for a, b in spans)]
+        waits = [wait / usual_wait for wait in _waits(seen, [(one.asked, one.until) for one in mine])]
+        every[0].extend(after), every[1].extend(waits)
+        before = _within(seen, [span for one, span in zip(seen.made, seen.quiet, strict=False) if one.kind == kind])
         broken = max(LEAST_S, median(gaps[epoch.n] for epoch in first) - usual_gap)
         ways = ("repartition_s",) * 2 if kind == "scale" else ("restart_s", "restart_in_session_s")
-        spans = [span for one, span in zip(seen.made, seen.quiet, strict=False) if one.kind == kind]
-        before = _p99(one.seconds for one in quiet if any(a <= one.began and one.ended <= b for a, b in spans))
-        vs_restart = (restarts[way] / broken for way in ways)
-        found = effective, seconds / usual_s, waits / usual_wait, *vs_restart, before / usual_s
-        for values, value in zip(figures.values(), found, strict=True):
+        ratios = _p99(after), _p99(one.seconds for one in before) / usual_s, _p99(waits)
+        for values, value in zip(
+            figures.values(), (effective, *ratios, *(restarts[way] / broken for way in ways)), strict=True
+        ):
             values.append(value)
         moved, written = (median(getattr(one, name) for one in first) for name in ("moved", "written"))
-        print(f"{kind:16} {effective:11.3f} {call:7.3f} {seconds:12.3f} {found[1]:6.2f} {found[5]:7.2f} "
-              f"{found[2]:14.2f} {broken:14.3f} {max(0, moved - usual_moved) / 1e3:9,.1f} "
+        print(f"{kind:16} {effective:11.3f} {call:7.3f} {ratios[0] * usual_s:12.3f} {ratios[0]:6.2f} {ratios[1]:7.2f} "
+              f"{ratios[2]:14.2f} {broken:14.3f} {max(0, moved - usual_moved) / 1e3:9,.1f} "
               f"{max(0, written - usual_written) / 1e3:11,.1f}")  # fmt: skip
-    spans = [(one.accepted, one.until) for one in seen.made]
-    every = [one for one in seen.epochs if any(a <= one.ended <= b for a, b in spans)]
     return {
         "effective_s_max": max(figures["effective_s"]), "p99_ratio_max": max(figures["p99_ratio"]),
-        "p99_ratio_all": _p99(one.seconds for one in every) / usual_s,
-        "p99_ratio_max_quiet": max(figures["quiet_p99_ratio"]),
-        "others_p99_ratio_max": max(figures["others_p99_ratio"]),
-        "others_p99_ratio_all": _p99(_waits(seen, spans)) / usual_wait,
+        "p99_ratio_all": _p99(every[0]), "p99_ratio_max_quiet": max(figures["quiet_p99_ratio"]),
+        "others_p99_ratio_max": max(figures["others_p99_ratio"]), "others_p99_ratio_all": _p99(every[1]),
         "vs_restart_min": min(figures["vs_restart"]), "vs_in_session_min": min(figures["vs_in_session"]),
     }  # fmt: skip
+
+
+def _usual(seen: Seen, instances: int) -> tuple[float, float]:
+    """p99 of the seconds of quiet epochs of so many instances, and of those that a file waits."""
+    spans = [span for one, span in zip(seen.made, seen.quiet, strict=False) if one.instances == instances]
+    seconds, waits = [one.seconds for one in _within(seen, spans)], _waits(seen, spans)
+    print(f"quiet, instances {instances}: {len(seconds)} epochs, p50 {median(seconds):.3f} s, p99 "
+          f"{_p99(seconds):.3f} s, a file waits {_p99(waits):.3f} s (p99)")  # fmt: skip
+    return _p99(seconds), _p99(waits)
+
+
+def _within(seen: Seen, spans: Sequence[tuple[float, float]]) -> list[Done]:
+    """The epochs that lie in one of the spans."""
+    return [one for one in seen.epochs if any(a <= one.began and one.ended <= b for a, b in spans)]
 
 
 def _waits(seen: Seen, spans: Sequence[tuple[float, float]]) -> list[float]:
