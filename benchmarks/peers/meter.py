@@ -2,8 +2,9 @@
 
 A program under measurement writes lines that begin with `@` and are JSON: `{"mark": "begin"}` where its measured pass
 begins, `{"mark": "end", …}` where it has ended, with figures of its own; what else it prints is kept for an error. Its
-warm-up comes before the first mark. Memory is the most that was seen between the marks of the sum of proportional set
-sizes (pages shared by k processes count 1/k in each).
+warm-up comes before the first mark. `seconds` among its figures are the pass's, where it knows better than the marks.
+Memory is the most that was seen between the marks of the sum of proportional set sizes (pages shared by k processes
+count 1/k in each).
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def measured(
             errors.seek(0)
             raise Failed("\n".join([*printed, *errors.read().splitlines()[-40:]]))
     (begin, cpu), (end, later) = watch.begin, watch.end
-    return Measured(end - begin, later - cpu, watch.peak / 1e6, time.perf_counter() - began, watch.cpu(), watch.told)
+    seconds = watch.told[-1].get("seconds", end - begin)
+    return Measured(seconds, later - cpu, watch.peak / 1e6, time.perf_counter() - began, watch.cpu(), watch.told)
 
 
 def _marks(lines: IO[str], watch: _Watch, begun: Callable[[], None]) -> list[str]:

@@ -41,7 +41,7 @@ class Sample(NamedTuple):
     files: int
 
 
-LARGE, SMALL = Sample(4_000_000, 8), Sample(50_000, 2)
+LARGE, SMALL = Sample(12_000_000, 24), Sample(50_000, 2)
 
 
 class Cell(NamedTuple):
