@@ -3,8 +3,7 @@
 Its argument is a file of JSON: `options` of Flink, `jars`, and `passes`, each with `tables` (statements that make
 them), `inserts` (one statement set) and `seconds` after which it is stopped. All passes but the last are warm-up.
 A pass begins when the last task of the job runs, by Flink's own clock, and ends when it has finished or is stopped. A
-job that is over before it is seen has the net run time that Flink tells, deployment and all; where the first pass was
-so short, the CPU of the last one is counted from before its planning.
+job that is over before it is seen has the net run time that Flink tells, deployment and all.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ def main(path: str) -> None:
         configuration.set_string(name, value)
     settings = EnvironmentSettings.new_instance().in_streaming_mode().with_configuration(configuration).build()
     tables = TableEnvironment.create(settings)
-    seen = True
     for number, one in enumerate(spec["passes"]):
         last = number == len(spec["passes"]) - 1
         tables.execute_sql(f"CREATE DATABASE pass{number}")
@@ -49,16 +47,9 @@ def main(path: str) -> None:
         for statement in one["inserts"]:
             together.add_insert_sql(statement)
         _wait_until_free(port)
-        if last and not seen:
-            _begin()
-        told = _Job(f"http://127.0.0.1:{port}").run(together.execute(), one["seconds"], last and seen)
-        seen = told.pop("seen")
+        told = _Job(f"http://127.0.0.1:{port}").run(together.execute(), one["seconds"], last)
         if last:
             print("@" + json.dumps({"mark": "end", **told}), flush=True)
-
-
-def _begin() -> None:
-    print('@{"mark": "begin"}', flush=True)
 
 
 def _wait_until_free(port: int) -> None:
@@ -83,30 +74,29 @@ class _Job:
     def run(self, result: Any, seconds: float, marked: bool) -> dict[str, Any]:
         client = result.get_job_client()
         job = f"/jobs/{client.get_job_id()}"
-        begun = 0.0
+        if marked:
+            print('@{"mark": "begin"}', flush=True)
+        began = 0.0
         while True:
             state = self._get(job)
             if state is None or state["state"] not in ("CREATED", "INITIALIZING", "RUNNING"):
                 break
             counts, tasks = state["status-counts"], state["vertices"]
-            if not begun and counts["RUNNING"] + counts["FINISHED"] == len(tasks):
-                begun = max(task["start-time"] for task in tasks) / 1e3
-                if marked:
-                    _begin()
-            if begun and time.time() - begun > seconds:
+            if not began and counts["RUNNING"] + counts["FINISHED"] == len(tasks):
+                began = max(task["start-time"] for task in tasks) / 1e3
+            if began and time.time() - began > seconds:
                 self._note_state(job)
-                told = {"events": self._read(job, state), "whole": False, "state_bytes": self._bytes, "seen": True}
-                told["seconds"] = time.time() - begun
+                told = {"events": self._read(job, state), "whole": False, "seconds": time.time() - began}
                 client.cancel().result()
-                return told
+                return {**told, "began": began, "state_bytes": self._bytes}
             self._note_state(job)
             time.sleep(EVERY)
         ended = time.time()
-        if marked and not begun:
-            _begin()
         result.wait()
-        took = ended - begun if begun else client.get_job_execution_result().result().get_net_runtime() / 1e3
-        return {"events": None, "whole": True, "state_bytes": self._bytes, "seconds": took, "seen": bool(begun)}
+        if not began:
+            began = ended - client.get_job_execution_result().result().get_net_runtime() / 1e3
+        told = {"events": None, "whole": True, "seconds": ended - began}
+        return {**told, "began": began, "state_bytes": self._bytes}
 
     def _note_state(self, job: str) -> None:
         found = self._get(f"{job}/checkpoints")

@@ -2,9 +2,10 @@
 
 A program under measurement writes lines that begin with `@` and are JSON: `{"mark": "begin"}` where its measured pass
 begins, `{"mark": "end", …}` where it has ended, with figures of its own; what else it prints is kept for an error. Its
-warm-up comes before the first mark. `seconds` among its figures are the pass's, where it knows better than the marks.
-Memory is the most that was seen between the marks of the sum of proportional set sizes (pages shared by k processes
-count 1/k in each).
+warm-up comes before the first mark. Where it knows better than its first mark when the pass began, and how long it
+took, the figures tell it: `began` (seconds since 1970) and `seconds`; CPU until then is interpolated. Memory is the
+most that was seen between the marks of the sum of proportional set sizes (pages shared by k processes count 1/k in
+each).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
+
+import numpy as np
 
 EVERY = 0.5
 LAST_SECONDS = 15.0
@@ -76,8 +79,10 @@ def measured(
         if watch.begin is None or watch.end is None:
             errors.seek(0)
             raise Failed("\n".join([*printed, *errors.read().splitlines()[-40:]]))
-    (begin, cpu), (end, later) = watch.begin, watch.end
-    seconds = watch.told[-1].get("seconds", end - begin)
+    (begin, cpu), (end, later), told = watch.begin, watch.end, watch.told[-1]
+    if "began" in told:
+        cpu = float(np.interp(told["began"], *zip(*watch.so_far, strict=True)))
+    seconds = told.get("seconds", end - begin)
     return Measured(seconds, later - cpu, watch.peak / 1e6, time.perf_counter() - began, watch.cpu(), watch.told)
 
 
@@ -108,6 +113,8 @@ class _Watch:
 
     def __init__(self, pid: int) -> None:
         self._pid, self._seen, self._lock = pid, dict[tuple[int, int], int](), threading.Lock()
+        self.so_far = [(time.time(), 0.0)]
+        """CPU of all processes by the clock, each time it was sampled."""
         self.begin: tuple[float, float] | None = None
         self.end: tuple[float, float] | None = None
         self.peak, self.told, self.ended = 0, list[Mapping[str, Any]](), threading.Event()
@@ -122,6 +129,7 @@ class _Watch:
         with self._lock:
             found = tree(self._pid)
             self._seen.update({(one.pid, one.started): one.ticks for one in found})
+            self.so_far.append((time.time(), self.cpu()))
             if self.end is None:
                 self.peak = max(self.peak, sum(_memory(one.pid) for one in found))
 
