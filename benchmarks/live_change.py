@@ -375,7 +375,7 @@ def _restarts(spark: SparkSession, work: Path, size: Size) -> tuple[dict[str, fl
         load.end()
         for name in list(plain.running):
             plain.stop(name)
-    return {name: median(values) for name, values in longer.items()}, state
+    return {name: max(LEAST_S, median(values)) for name, values in longer.items()}, state
 
 
 def _applications(source: Path, folder: Path, size: Size) -> list[float]:

@@ -86,7 +86,9 @@ class _Job:
                 began = max(task["start-time"] for task in tasks) / 1e3
             if began and time.time() - began > seconds:
                 self._note_state(job)
-                told = {"events": self._read(job, state), "whole": False, "seconds": time.time() - began}
+                scans = self._read(job, state)
+                told = {"events": max(scans.values(), default=0), "scans": scans, "whole": False}
+                told["seconds"] = time.time() - began
                 client.cancel().result()
                 return {**told, "began": began, "state_bytes": self._bytes}
             self._note_state(job)
@@ -104,18 +106,21 @@ class _Job:
         if latest:
             self._bytes = latest["state_size"]
 
-    def _read(self, job: str, state: dict[str, Any]) -> int:
-        """Records that the sources have handed on so far."""
-        total = 0
+    def _read(self, job: str, state: dict[str, Any]) -> dict[str, int]:
+        """Records that the scan of each table has handed on so far; the slowest, where it is read by several."""
+        scans: dict[str, int] = {}
         for vertex in state["vertices"]:
-            if not vertex["name"].startswith("Source"):
+            table = re.match(r"Source: (\w+)", vertex["name"])
+            if table is None:
                 continue
+            total = 0
             subtasks = f"{job}/vertices/{vertex['id']}/subtasks/metrics"
             for name in [one["id"] for one in self._get(subtasks) or ()]:
                 if re.fullmatch(r"Source__[^.]*\.numRecordsOut", name):
                     found = self._get(f"{subtasks}?get={urllib.parse.quote(name)}&agg=sum") or []
                     total += int(sum(one["sum"] for one in found))
-        return total
+            scans[table[1]] = min(total, scans.get(table[1], total))
+        return scans
 
     def _get(self, path: str) -> Any:
         try:

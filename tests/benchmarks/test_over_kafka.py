@@ -6,6 +6,7 @@ import feeder
 import nexmark
 import numpy as np
 import over_kafka
+import pytest
 
 
 def test_a_record_has_a_value_for_each_column() -> None:
@@ -44,6 +45,11 @@ def test_nexmarks_cells_become_a_table() -> None:
     assert lines[3] == "| q8 | 100 k |  |  | 5.0 |  | 1,500 |  |"
     assert nexmark.figures(cells)["vs_flink_q5"] == 2.0
     assert nexmark.kinds(["q8"]) == {"person", "auction"} and nexmark.kinds(["q7"]) == {"bid"}
+    size = nexmark.Sample(1000, 1)
+    scans = {"bid": 92, "bid_arrived": 920, "person": 20, "auction": 30}
+    assert nexmark.part_read(["q5"], scans, size) == pytest.approx(0.1)
+    assert nexmark.part_read(["q8"], scans, size) == pytest.approx(0.5), "the slower of the two streams"
+    assert nexmark.part_read(["q5", "q12"], scans, size) == pytest.approx(0.55)
     asked = nexmark.pond_pass(["q5", "q15"], nexmark.Path("/in"), 1.0)
     assert list(asked["queries"]) == ["q5_counts", "q5_most", "q5", "q15"]
     assert asked["queries"]["q15"][1] == "update"
