@@ -15,9 +15,11 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.runtime import fold, merging
 from millpond.runtime.epoch import group_state
+from millpond.runtime.generations import left_within, shares_left
 from millpond.runtime.merging import Merge, merged, merges_due
 from millpond.runtime.tasks import GroupState, Position, SectionPlace
-from millpond.state.cells import Cells, Slices, merge, part_of, piece_of
+from millpond.state.atoms import some_atoms
+from millpond.state.cells import Cells, Slices, merge, part_of, piece_of, span_of
 from millpond.testing import oracle
 from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import SECOND, STREAM, aggregate_of, random_case
@@ -129,6 +131,44 @@ def test_what_is_due() -> None:
     assert merges_due([*large, *eight], begun, 8, 0, moving=True) == [Merge(tuple(range(8, 16)), 1)]
     assert merges_due(large, (), 8, 0, moving=True) == [], "portions wait where buckets move"
     assert merges_due(portions, (), 8, 0) == [], "portions of one merge are one segment"
+
+
+def test_what_has_left_is_merged_at_any_level() -> None:
+    some = [place(f"a{i}", i) for i in range(5)]
+    assert merges_due(some, (), 8, 0, left=[0.0, 0.4, 0.5, 0.9, 1.0]) == [Merge((4,), 0, 0), Merge((2, 3), 3)]
+    assert merges_due(some, (), 8, 0, left=[1.0] * 5) == [Merge((0, 1, 2, 3, 4), 0, 0)]
+    large = [place(f"b{i}", 1, 4 << 20) for i in range(8)]
+    assert merges_due(large, (), 8, 0, left=[0.5] * 8) == [Merge(tuple(range(8)), 1, 4)]
+    assert merges_due(large, (), 8, 0, left=[0.5] * 2 + [0.1] * 6) == [Merge((0, 1), 1)]
+    begun = [place("p", 2, 8 << 20, ("b0", "b1"), (10, 3))]
+    goes_on = Merge((0, 1), 2, 1, Position(10, 3))
+    assert merges_due(large, begun, 8, 0, left=[1.0] * 8) == [goes_on, Merge(tuple(range(2, 8)), 0, 0)]
+    assert merges_due(large, begun, 8, 0, left=[0.5] * 8) == [goes_on], "one in portions at a time"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_share_that_has_left_is_that_of_the_slots(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    cells = random_cells(dice, 20, 40)
+    first, end = int(cells.slots.min()), int(cells.slots.max()) + 1
+    before = np.flatnonzero(dice.random(45) < 0.3)
+    after = np.union1d(before, np.flatnonzero(dice.random(45) < 0.5))
+    inside = [int(((left >= first) & (left < end)).sum()) for left in (before, after)]
+    keys = place("k", 0)
+    clean = some_atoms(cells, ~np.isin(cells.slots, before))
+    assert left_within(cells, after) == (inside[1], end - first)
+    assert shares_left(GroupState((keys,)), [place("a", 0)], [cells], after) == [inside[1] / (end - first)]
+    assert shares_left(GroupState((keys,)), [place("a", 0)], [cells], None) == [0.0]
+    if clean.rows:
+        written = replace(place("a", 0), gone=left_within(clean, before)[0])
+        assert shares_left(GroupState((keys,)), [written], [clean], before) == [0.0], "what has gone is not there"
+        older = GroupState((replace(keys, generation=1),))
+        assert shares_left(older, [written], [clean], before)[0] * (span_of(clean)[1] - span_of(clean)[0]) == (
+            pytest.approx(written.gone)
+        ), "the slots of a generation before were others"
+    every = np.arange(45)
+    assert shares_left(GroupState((keys,)), [place("a", 0)], [cells], every) == [1.0]
+    assert merged(Merge((0,), 0, 0), [cells], every, 40, 40, None).cells.rows == 0
 
 
 def random_cells(dice: np.random.Generator, slices: int, slots: int) -> Cells:

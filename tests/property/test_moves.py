@@ -294,6 +294,25 @@ def test_state_moves_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert all(int(one.info["base"]) > 0 for one in remade), "what has moved does not move again"  # type: ignore[arg-type]
 
 
+def test_copies_that_moves_leave_behind_go(tmp_path: Path) -> None:
+    """State goes to one instance and back, again and again, a little in each epoch."""
+    same = {"v": 1, "amount": 1.0, "g": 1, "f": 1.0, "flag": True}
+    base = next(one for one in others(3)[0] if isinstance(one, Query))
+    run = Run(tmp_path, [replace(base, window=Sliding(3600 * SECOND, 3600 * SECOND))], 2, 16)
+    run.pond.setting = run.pond.setting._replace(step_bytes=1)
+    run.epoch([[same | {"k": f"k{i}", "ts": i * SECOND} for i in range(3000)]])
+    cells = sum(one.rows for one in run.pond.manifest.sections.values() if one.kind == "segment")
+    for instances in (1, 2) * 5:
+        now = maps(run.pond.setting, run.pond.manifest)[1]
+        run.pond.change(owned_by(Pond(run.pond.spec, run.pond.manifest), rescaled(now.owners, instances), instances))
+        while run.pond.step():
+            run.epoch([[same | {"k": "k1", "ts": 3000 * SECOND}]])
+        for _ in range(3):
+            run.epoch([[same | {"k": "k2", "ts": 3000 * SECOND}]])
+    left = sum(one.rows for one in run.pond.manifest.sections.values() if one.kind == "segment")
+    assert cells > 2000 and left < 1.5 * cells
+
+
 def test_a_map_of_another_pond_is_refused(tmp_path: Path) -> None:
     queries = random_case(3, 10, 1).queries
     for driver, owners in enumerate(((0,) * 7, (2,) * 8)):

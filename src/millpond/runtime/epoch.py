@@ -289,7 +289,7 @@ def _place(section: LiveSection) -> SectionPlace:
         section.id, file, section.file is None, section.offset, section.size, section.rows, *numbers,
         tuple(delays) if isinstance(delays, list) else (), _number(section, "last") if "last" in section.info else None,
         str(section.info.get("columns", "")), _instead(section),
-        Position(_number(section, "until_us"), _number(section, "until_slot")),
+        Position(_number(section, "until_us"), _number(section, "until_slot")), _number(section, "gone"),
     )
 
 

@@ -40,8 +40,10 @@ from millpond.runtime.generations import (
     attached,
     full_level,
     left_slots,
+    left_within,
     named_slots,
     read_section,
+    shares_left,
     slots_section,
 )
 from millpond.runtime.holistic import needs_events
@@ -290,6 +292,7 @@ class _GroupFold:
             "level": level,
             "generation": self._state.generation,
             "delays": list(self._group.delays_us),
+            **({} if self._left is None else {"gone": left_within(cells, self._left)[0]}),
             **(more or {}),
         }
         if apart:
@@ -341,7 +344,7 @@ class _GroupFold:
             if gone:
                 replaced.append(place.id)  # it names keys that end here, so it ends with them
             elif place.generation != state.generation:
-                self._write_segment(cells, place.level, (place.id,), state.apart(place))
+                self._write_segment(cells, place.level, (place.id,), state.apart(place), {"gone": 0})
         for log in self._logs:
             for place in log.places:
                 if place.generation != state.generation:
@@ -478,7 +481,8 @@ class _GroupFold:
         state, keys = self._state, len(self._keys)
         parts = (state.segments, self._old), (state.tiles, self._old_tiles), (state.revisions, self._old_revisions)
         for places, old in parts:
-            for due in merges_due(places, state.portions, FAN_IN, self._added, self._moving):
+            left = [] if self._moving else shares_left(state, places, old, self._left)
+            for due in merges_due(places, state.portions, FAN_IN, self._added, self._moving, left):
                 ends = tuple(places[i].id for i in due.chosen)
                 done = merged(due, old, self._left, self._keys.committed, keys, horizon)
                 needed = horizon is None or any((old[i].slices.end_us > horizon).any() for i in due.chosen)

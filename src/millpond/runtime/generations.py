@@ -21,7 +21,7 @@ from millpond.plan.plan import GroupPlan
 from millpond.runtime.buckets import buckets_of_keys
 from millpond.runtime.tasks import GroupState, SectionPlace
 from millpond.state.atoms import some_atoms
-from millpond.state.cells import Cells
+from millpond.state.cells import Cells, span_of
 from millpond.state.dictionary import BUCKET, WAS, key_columns, with_buckets
 from millpond.state.event_log import Events
 from millpond.state.files import Files
@@ -110,6 +110,30 @@ def left_slots(files: Files, state: GroupState) -> Ints | None:
         return None
     found = [np.asarray(read_section(files, place).column(SLOT)) for place in state.left]
     return np.concatenate(found).astype(np.int64)
+
+
+def left_within(cells: Cells, left: Ints) -> tuple[int, int]:
+    """Of the slots that some cells span, how many have left, and how many there are."""
+    first, end = span_of(cells)
+    low, high = np.searchsorted(left, (first, end))
+    return int(high - low), end - first
+
+
+def shares_left(
+    state: GroupState, places: Sequence[SectionPlace], cells: Sequence[Cells], left: Ints | None
+) -> list[float]:
+    """For each segment about what part of its cells is of slots that have left since it was written; 1: all of it is.
+
+    Slots of one segment have as many cells as each other, more or less: they are in the order in which keys came.
+    """
+    if left is None:
+        return [0.0] * len(places)
+    found = []
+    for place, some in zip(places, cells, strict=True):
+        many, spanned = left_within(some, left)
+        before = place.gone if place.generation == state.generation else 0
+        found.append((many - before) / (spanned - before) if spanned > before else 0.0)
+    return found
 
 
 def slots_section(slots: Ints) -> pa.Buffer:

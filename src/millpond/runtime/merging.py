@@ -5,6 +5,11 @@ al., The Log-Structured Merge-Tree, 1996). A merge of gigabytes would hold up it
 epoch merges the cells of some slices, the next one those of the next slices, and of a slice that is large those of some
 slots: a window then reads few portions. A portion tells instead of which segments it is, and nobody reads it while one
 of them is left (`epoch.group_state`): the last portion ends them all.
+
+Cells of keys that have left, since their buckets are another instance's now, are left out by merges. Levels alone might
+not come to a segment for very long, so segments that have lost half of their cells are due whatever their levels are:
+what is written then is no more than what it frees (Rosenblum and Ousterhout, The Design and Implementation of a
+Log-Structured File System, 1992, §3). One that has lost all is not even read.
 """
 
 from __future__ import annotations
@@ -25,9 +30,13 @@ _REWRITTEN = 4
 """A portion is at least so many times as large as what its epoch adds: each cell is rewritten about that often."""
 
 
+_MUCH = 0.5
+"""Segments of whose cells so much has left are merged."""
+
+
 class Merge(NamedTuple):
     """Segments to merge, by their positions, into one of `level`, of which an epoch makes one of so many `portions`,
-    the cells from `begin` on; None: all of it.
+    the cells from `begin` on; None: all of it; 0: all of it has left.
     """
 
     chosen: tuple[int, ...]
@@ -44,39 +53,50 @@ class Merged(NamedTuple):
 
     def info(self, due: Merge, names: Sequence[str]) -> dict[str, int | str]:
         """What a section of them tells, where it is a portion of a merge of the sections of these names."""
-        if due.portions is None:
+        if not due.portions:
             return {}
         until = {} if self.until is None else {"until_us": self.until.start_us, "until_slot": self.until.slot}
         return {"instead": " ".join(names), **until}
 
 
 def merges_due(
-    places: Sequence[SectionPlace], waiting: Sequence[SectionPlace], fan_in: int, added: int, moving: bool = False
-) -> list[Merge]:
+    places: Sequence[SectionPlace], waiting: Sequence[SectionPlace], fan_in: int, added: int, moving: bool = False,
+    left: Sequence[float] = (),
+) -> list[Merge]:  # fmt: skip
     """The merges of an epoch that adds so many bytes: the next portion of what has begun, and what becomes due.
 
     `waiting`: the portions that nobody reads yet. One merge in portions goes on at a time; small ones do not wait.
-    There are no portions in an epoch in which buckets are `moving`: that takes its time.
+    There are no portions in an epoch in which buckets are `moving`: that takes its time. `left`: what part of each
+    segment has left since it was written.
     """
 
     def portions(chosen: Sequence[int]) -> int:
         return -(-sum(places[i].size for i in chosen) // max(PORTION_BYTES, _REWRITTEN * added))
 
-    found = []
-    instead = {name for place in waiting for name in place.instead}
+    found, instead = list[Merge](), {name for place in waiting for name in place.instead}
     begun = tuple(i for i, place in enumerate(places) if place.id in instead)
     mine = [portion for portion in waiting if any(places[i].id in portion.instead for i in begun)]
     if mine and not moving:
         found.append(Merge(begun, mine[0].level, portions(begun), max(portion.until for portion in mine)))
+    share = left or [0.0] * len(places)
     free = [i for i in range(len(places)) if i not in begun]
-    level = full_level([places[i] for i in free], fan_in)
+    ended = tuple(i for i in free if share[i] >= 1)
+    if ended:
+        found.append(Merge(ended, 0, 0))
+    mostly = tuple(i for i in free if _MUCH <= share[i] < 1)
+    wanted = [(mostly, max(places[i].level for i in mostly))] if mostly else []
+    others = [i for i in free if share[i] < _MUCH]
+    level = full_level([places[i] for i in others], fan_in)
     if level is not None:
-        chosen = tuple(i for i in free if places[i].level == level)
+        wanted.append((tuple(i for i in others if places[i].level == level), level + 1))
+    waits = moving or bool(mine)
+    for chosen, level in wanted:
         many = portions(chosen)
         if many < 2:
-            found.append(Merge(chosen, level + 1))
-        elif not mine and not moving:
-            found.append(Merge(chosen, level + 1, many))
+            found.append(Merge(chosen, level))
+        elif not waits:
+            found.append(Merge(chosen, level, many))
+            waits = True
     return found
 
 
@@ -89,6 +109,8 @@ def merged(
     below `keys`.
     """
     chosen = [old[i] for i in due.chosen]
+    if due.portions == 0:
+        return Merged(part_of(chosen[0], np.zeros(0, np.int64)), None)
     kept = [needed_slices(cells, horizon) for cells in chosen]
     share, begin = -(-sum(cells.rows for cells in chosen) // (due.portions or 1)), due.begin
     while True:

@@ -95,7 +95,8 @@ class SectionPlace(msgspec.Struct, frozen=True):
 
     `delays_us`: those of the group when a segment was written, which its lateness classes count; `last_us`: all
     of it is earlier; `columns`: those of retained events, as JSON. `instead`, `until`: of a portion of a merge the
-    sections that it replaces, and before what all is merged (`runtime.merging`).
+    sections that it replaces, and before what all is merged (`runtime.merging`). `gone`: of the slots that a segment
+    spans those that had left when it was written, so that it has no cell of them.
     """
 
     id: str
@@ -111,6 +112,7 @@ class SectionPlace(msgspec.Struct, frozen=True):
     columns: str = ""
     instead: tuple[str, ...] = ()
     until: Position = Position(0, 0)
+    gone: int = 0
 
 
 class ChainedRows(msgspec.Struct, frozen=True):

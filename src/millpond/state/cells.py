@@ -98,6 +98,20 @@ def needed_slices(cells: Cells, horizon: int | None) -> Ints:
     return np.arange(len(ends)) if horizon is None else np.flatnonzero(ends > horizon)
 
 
+def span_of(cells: Cells) -> tuple[int, int]:
+    """The first slot that a cell names, and the one after the last; of each slice the first and last cell is read.
+
+    >>> slices = Slices(np.array([0, 10]), np.array([10, 20]), np.zeros(2, np.int64))
+    >>> span_of(Cells(slices, np.array([0, 3, 4]), np.array([2, 4, 6, 3]), {}))
+    (2, 7)
+    """
+    begins, ends = cells.offsets[:-1], cells.offsets[1:]
+    full = ends > begins
+    if not full.any():
+        return 0, 0
+    return int(cells.slots[begins[full]].min()), int(cells.slots[ends[full] - 1].max()) + 1
+
+
 def part_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = None) -> Cells:
     """The cells of some slices, their positions ascending, of slots `first` … `until` - 1 (None: all from `first` on);
     no others are looked at.
