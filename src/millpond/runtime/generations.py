@@ -141,13 +141,13 @@ def slots_section(slots: Ints) -> pa.Buffer:
     return to_bytes(pa.RecordBatch.from_arrays([pa.array(slots.astype(np.int32))], names=[SLOT]))
 
 
-def still_here(cells: Cells, left: Ints | None, keys: int) -> Cells:
-    """The cells whose slots, below `keys`, have not left."""
+def still_here(cells: Iterable[Cells], left: Ints | None, keys: int) -> list[Cells]:
+    """Of some cells those whose slots, below `keys`, have not left."""
     if left is None:
-        return cells
+        return list(cells)
     here = np.ones(keys, bool)
     here[left] = False
-    return some_atoms(cells, here[cells.slots])
+    return [some_atoms(some, here[some.slots]) if some.rows else some for some in cells]
 
 
 def slots_now(keys: Sequence[pa.RecordBatch]) -> npt.NDArray[np.int32]:

@@ -119,10 +119,13 @@ def merged(
         for cells, rows in zip(chosen, kept, strict=True):
             starts = cells.slices.start_us[rows]
             inside = part_of(cells, rows[(starts >= first) & (starts <= last)], *slots)
-            parts.append(still_here(inside, left, committed))
+            parts.append(inside)
         low, high = slots
         # slots from 0 on, so that arrays over all of them are small
-        moved = [cells._replace(slots=cells.slots.astype(np.int32) - np.int32(low)) for cells in parts]
+        moved = [
+            cells._replace(slots=cells.slots.astype(np.int32) - np.int32(low))
+            for cells in still_here(parts, left, committed)
+        ]
         pieces = [piece_of(cells) for cells in moved]
         found = merge(pieces, max(1, (keys if high is None else min(keys, high)) - low))
         if found.rows or until is None:

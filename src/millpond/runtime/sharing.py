@@ -148,7 +148,7 @@ def _needed_cells(group: GroupPlan, state: GroupState, files: Files, mark: Water
         return some_atoms(atoms, needed_atoms(group, atoms, mark))
     horizon = slices_needed_from(group, mark)
     left, size = left_slots(files, state), sum(place.rows for place in state.keys)
-    here = [still_here(part_of(cells, needed_slices(cells, horizon)), left, size) for cells in parts]
+    here = still_here((part_of(cells, needed_slices(cells, horizon)) for cells in parts), left, size)
     pieces = [piece_of(cells) for cells in here]
     slots = max((int(piece.slots.max()) for piece in pieces if len(piece.slots)), default=0)
     return merge(pieces, slots + 1)
