@@ -1,4 +1,4 @@
-"""Bytes written by version 1 of packets, segments, keys and specs are read as they were meant.
+"""Bytes written by version 1 of packets, segments, keys and specs, and 2 of segments, are read as they were meant.
 
 `MILLPOND_GOLDEN=write` writes them anew: only for a new version, under a new folder. Arrow's own framing and lz4 may
 change with pyarrow, so the values are compared, and of the bytes only those that are ours.
@@ -37,11 +37,11 @@ from millpond.state.segments import decode_cells, encode_cells, from_bytes, to_b
 from millpond.state.signatures import numbered
 from millpond.state.tallies import as_stored
 
-FOLDER = Path(__file__).parent / "formats" / "v1"
+FOLDER = Path(__file__).parent / "formats"
 
 
-def golden(name: str, data: bytes) -> bytes:
-    path = FOLDER / f"{name}.bin"
+def golden(name: str, data: bytes, version: str = "v1") -> bytes:
+    path = FOLDER / version / f"{name}.bin"
     if os.environ.get("MILLPOND_GOLDEN") == "write":
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -71,38 +71,42 @@ NUMBERS = [float("nan"), 0.0, None, -1.5]
 KEYS = [pa.array(NAMES), canonical(pa.array(NUMBERS))]
 
 
+def stored_segments(name: str, cells: Cells) -> list[Cells]:
+    """What is read of the cells as each version wrote them; the newest writes the same bytes of ours again."""
+    written = encode_cells(cells)
+    first = FOLDER / "v1" / f"{name}.bin"  # nobody writes it any more
+    newest = golden(name, to_bytes(written).to_pybytes(), "v2")
+    batches = [from_bytes(pa.py_buffer(stored)) for stored in (first.read_bytes(), newest)]
+    assert batches[1].schema == written.schema
+    assert batches[1].schema.metadata == written.schema.metadata
+    return [decode_cells(batch) for batch in batches]
+
+
 def test_segment() -> None:
-    stored = golden("segment", to_bytes(encode_cells(CELLS)).to_pybytes())
-    batch = from_bytes(pa.py_buffer(stored))
-    assert listed(decode_cells(batch)) == listed(CELLS)
-    again = encode_cells(CELLS)
-    assert batch.schema == again.schema
-    assert batch.schema.metadata == again.schema.metadata
+    assert [listed(cells) for cells in stored_segments("segment", CELLS)] == [listed(CELLS)] * 2
 
 
 def test_segment_by_signature() -> None:
     table, ids = numbered(["0d873a54eab9", "5e6b10ee6ee4", "ab21b95ae233"], np.array([[1, 0, 1], [0, 1, 1]], bool))
     cells = CELLS._replace(slices=SLICES._replace(signed=Signed(ids, table)))
-    stored = golden("segment-by-signature", to_bytes(encode_cells(cells)).to_pybytes())
-    found = decode_cells(from_bytes(pa.py_buffer(stored)))
-    assert listed(found) == listed(cells)
-    assert found.slices.signed is not None
-    assert found.slices.signed.table.passing(["ab21b95ae233", "5e6b10ee6ee4", "unknown"], ids).tolist() == [
-        [True, False, False], [True, True, False],
-    ]  # fmt: skip
+    for found in stored_segments("segment-by-signature", cells):
+        assert listed(found) == listed(cells)
+        assert found.slices.signed is not None
+        assert found.slices.signed.table.passing(["ab21b95ae233", "5e6b10ee6ee4", "unknown"], ids).tolist() == [
+            [True, False, False], [True, True, False],
+        ]  # fmt: skip
 
 
 def test_segment_by_rank_in_ladders() -> None:
     names = ["0d873a54eab9", "5e6b10ee6ee4", "ab21b95ae233", "c26f7aea72e0"]
     table, ids = numbered(names, np.array([[2, 0], [3, 1]], np.uint8), [3, 1])
     cells = CELLS._replace(slices=SLICES._replace(signed=Signed(ids, table)))
-    stored = golden("segment-by-rank", to_bytes(encode_cells(cells)).to_pybytes())
-    found = decode_cells(from_bytes(pa.py_buffer(stored)))
-    assert listed(found) == listed(cells)
-    assert found.slices.signed is not None
-    assert found.slices.signed.table.passing(names, ids).tolist() == [
-        [True, True, False, False], [True, True, True, True],
-    ]  # fmt: skip
+    for found in stored_segments("segment-by-rank", cells):
+        assert listed(found) == listed(cells)
+        assert found.slices.signed is not None
+        assert found.slices.signed.table.passing(names, ids).tolist() == [
+            [True, True, False, False], [True, True, True, True],
+        ]  # fmt: skip
 
 
 def test_segment_of_atoms() -> None:
@@ -110,11 +114,10 @@ def test_segment_of_atoms() -> None:
     slices = Slices(np.array([-10, 0]), np.array([41, 6]), np.array([0, 1]))
     columns = {FIRST: np.array([-10, 40, 0]), LAST: np.array([-3, 40, 5]), "5e6b10ee6ee4:n": np.array([2, 1, 3])}
     atoms = Cells(slices, np.array([0, 2, 3]), np.array([5, 5, 0]), columns)
-    stored = golden("segment-of-atoms", to_bytes(encode_cells(atoms)).to_pybytes())
-    found = decode_cells(from_bytes(pa.py_buffer(stored)))
-    assert listed(found) == listed(atoms)
-    # they are what merging them again gives
-    assert listed(merge_atoms([piece_of(found)], 10).cells) == listed(atoms)
+    for found in stored_segments("segment-of-atoms", atoms):
+        assert listed(found) == listed(atoms)
+        # they are what merging them again gives
+        assert listed(merge_atoms([piece_of(found)], 10).cells) == listed(atoms)
 
 
 EVENTS = Events(

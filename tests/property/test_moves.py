@@ -269,6 +269,23 @@ def test_many_buckets_move_in_steps_and_what_stays_is_not_touched(tmp_path: Path
     assert rows_of[0] == rows_of[1] and rows_of[0]
 
 
+def test_steps_are_as_large_to_the_end(tmp_path: Path) -> None:
+    """What has left lies where it was until it is merged, and is not counted with what is there."""
+    same = {"v": 1, "amount": 1.0, "g": 1, "f": 1.0, "flag": True}
+    base = next(one for one in others(3)[0] if isinstance(one, Query))
+    run = Run(tmp_path, [replace(base, window=Sliding(3600 * SECOND, 3600 * SECOND))], 2, 256)
+    run.epoch([[same | {"k": f"k{i}", "ts": SECOND} for i in range(10_000)]])
+    size = sum(one.size for one in run.pond.manifest.sections.values() if one.kind in STATE)
+    run.pond.setting = run.pond.setting._replace(step_bytes=size // 16)
+    run.pond.change(owned_by(Pond(run.pond.spec, run.pond.manifest), (0,) * 256, 1))
+    moves = []
+    while run.pond.step():
+        was, now = maps(run.pond.setting, run.pond.manifest)
+        moves.append(sum(old != new for old, new in zip(was.owners, now.owners, strict=True)))
+        run.epoch([[same | {"k": "k1", "ts": SECOND}]])
+    assert len(moves) > 5 and min(moves[:-1]) > 0.7 * max(moves)
+
+
 def test_state_moves_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
     case = random_case(3, 120, 4)
     base = next(query for query in others(3)[0] if isinstance(query, Query))

@@ -88,6 +88,12 @@ def asked_map_in(spec: PondSpec, manifest: Manifest) -> BucketMap:
     return asked_map(owners_in(spec), spec.instances, manifest, spec.left.scaled)
 
 
+def buckets_moving(spec: PondSpec, manifest: Manifest) -> int:
+    """Of how many buckets the state does not lie yet where it was asked to."""
+    lies, asked = maps_in(spec, manifest)[0], asked_map_in(spec, manifest)
+    return sum(before != after for before, after in zip(lies.owners, asked.owners, strict=True))
+
+
 def claimed_map(spec: PondSpec, manifest: Manifest) -> BucketMap:
     """The map for the next epoch after a claim behind the manifest's record."""
     kept = tuple(change for change in manifest.changes if change.n == manifest.map)

@@ -56,6 +56,10 @@ def closing_windows(
 def ends_over(window: Sliding, starts_us: Ints, ends_us: Ints, low_us: int | None, high_us: int) -> list[int]:
     """Ends in (low, high] of windows that hold one of the slices, ascending."""
     step, phase = window.slide_us, (window.offset_us + window.size_us) % window.slide_us
+    near = ends_us <= high_us
+    if low_us is not None:
+        near &= starts_us > low_us - window.size_us
+    starts_us, ends_us = starts_us[near], ends_us[near]  # of all that is remembered few are near a watermark
     first = -((phase - ends_us) // step) * step + phase  # first grid end at or after the slice's end
     last = (starts_us + window.size_us - phase) // step * step + phase
     if low_us is not None:

@@ -34,7 +34,7 @@ from millpond.runtime.horizon import events_needed_from, slices_needed_from
 from millpond.runtime.joins import joins_need_from
 from millpond.runtime.lateness import ANY_PARTITION, advanced
 from millpond.runtime.layout import ReadLayout
-from millpond.runtime.moved import dealt_logs, moving
+from millpond.runtime.moved import dealt_logs, moving, shares_here
 from millpond.runtime.packet import SourceFates
 from millpond.runtime.recalled import backfilled_groups, recalled_events
 from millpond.runtime.retained import kept_from
@@ -162,10 +162,11 @@ def next_step(setting: Setting, manifest: Manifest) -> Step | None:
         return None
     staying = {one.id: stays(one) for one in moving(setting.plan)}
     held, anew = [0.0] * lies.instances, 0
+    here = shares_here(manifest)
     for section in manifest.sections.values():
         if section.kind in STATE and section.group in staying:
             if staying[section.group]:
-                held[section.instance] += section.size
+                held[section.instance] += section.size * here.get((section.instance, section.group), 1.0)
             else:
                 anew += section.size
     most = max(setting.step_bytes, sum(held) / 512)

@@ -11,6 +11,7 @@ them again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -19,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.arrays import Ints
+from millpond.log.manifest import Manifest
 from millpond.log.records import SectionKind
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import SideLog
@@ -37,6 +39,15 @@ from millpond.state.event_log import Events, encode_events
 from millpond.state.files import Files
 from millpond.state.keys import canonical
 from millpond.state.segments import encode_cells, to_bytes
+
+
+def shares_here(manifest: Manifest) -> dict[tuple[int, str], float]:
+    """The part of an instance's keys of a group that has not left: what has left lies there until it is merged."""
+    keys, left = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
+    for section in manifest.sections.values():
+        if section.kind in ("keys", "left"):
+            (keys if section.kind == "keys" else left)[section.instance, section.group] += section.rows
+    return {place: 1 - left[place] / count for place, count in keys.items() if count}
 
 
 def moving(plan: Plan) -> list[GroupPlan | SideLog]:

@@ -67,7 +67,7 @@ def taken_over(
 ) -> GroupState:
     """The state of a group on an instance whose buckets changed; what is new of it is in `delta`.
 
-    `fan_in`: so many segments of one level are merged; what is added starts no merge.
+    `fan_in`: so many sections of events of one level are merged; what is added starts no merge.
 
     Raises:
         CorruptError: a section does not read.
@@ -99,7 +99,7 @@ class _TakingOver:
             return msgspec.structs.replace(own, left=left)
         keys = self._keys(sources, base)
         segments, tiles, revisions = (
-            (*mine, *self._cells(sources, apart, mine, first))
+            (*mine, *self._cells(sources, apart, first))
             for apart, mine in (("segments", own.segments), ("tiles", own.tiles), ("revisions", own.revisions))
         )
         events = (*own.events, *self._events(sources, "events", own.events))
@@ -136,10 +136,10 @@ class _TakingOver:
         assert batch is not None
         return self._write("keys", to_bytes(batch), batch.num_rows, {"base": base, "level": 0})
 
-    def _cells(
-        self, sources: list[_Source], apart: str, mine: tuple[SectionPlace, ...], keys: int
-    ) -> tuple[SectionPlace, ...]:
-        """The cells of all sources as one segment; slots are below `keys`."""
+    def _cells(self, sources: list[_Source], apart: str, keys: int) -> tuple[SectionPlace, ...]:
+        """The cells of all sources as one segment; slots are below `keys`. Its level is the highest of what it is made
+        of: merges in portions wait until all has moved, and take all segments of a level up at once.
+        """
         pieces, levels = list[Piece](), list[int]()
         for state, (sections, now) in sources:
             places: tuple[SectionPlace, ...] = getattr(state, apart)
@@ -154,7 +154,7 @@ class _TakingOver:
             return ()
         merged = merge(pieces, keys)
         span = {"first": int(merged.slices.start_us.min()), "last": int(merged.slices.end_us.max())}
-        info = span | {"level": self._level(mine, levels)} | ({} if apart == "segments" else {apart: 1})
+        info = span | {"level": max(levels)} | ({} if apart == "segments" else {apart: 1})
         return (self._write("segment", to_bytes(encode_cells(merged)), merged.rows, info),)
 
     def _events(

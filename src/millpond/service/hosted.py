@@ -13,7 +13,7 @@ from millpond.control.pond import Pond
 from millpond.control.reader import key_columns, served_query
 from millpond.errors import NotServingError, RequestError
 from millpond.model.endpoints import Sink
-from millpond.placement.moves import maps_in
+from millpond.placement.moves import buckets_moving, maps_in
 from millpond.reconfigure.price import AT_ONCE, Price
 from millpond.runtime.connections import offered
 from millpond.runtime.followers.prune import PruneFollower
@@ -68,11 +68,12 @@ class Hosted:
     def status(self) -> Status:
         """See `Verbs`."""
         found, leader = self._catalog.now(), self._places.leader()
-        pond, record, epoch, queries, instances = "", -1, -1, 0, 0
+        pond, record, epoch, queries, instances, moving = "", -1, -1, 0, 0, 0
         if found is not None:
             truth, spec = found
             pond, record, epoch = truth.pond, truth.manifest.n, truth.manifest.epoch_n
             queries, instances = len(spec.asked), maps_in(spec, truth.manifest)[1].instances
+            moving = buckets_moving(spec, truth.manifest)
         followers: tuple[FollowerShown, ...] = ()
         with suppress(NotServingError):
             followers = tuple(
@@ -82,7 +83,7 @@ class Hosted:
         return Status(
             self._supervisor.role, pond, record, epoch, queries, None if leader is None else leader.url, instances,
             **self._gauges().measured()._asdict(), took_over_s=self._supervisor.took_over_s,
-            failure=self._supervisor.failure, followers=followers,
+            failure=self._supervisor.failure, followers=followers, buckets_moving=moving,
         )  # fmt: skip
 
     def streams(self) -> list[StreamShown]:

@@ -28,6 +28,8 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
     if status.since_epoch_s is not None:
         table.add_row("last epoch", f"{status.since_epoch_s:.1f} s ago")
     table.add_row("queries", f"{status.queries:,}")
+    moving = f", state of {status.buckets_moving:,} buckets is on its way" if status.buckets_moving else ""
+    table.add_row("instances", f"{status.instances:,}{moving}")
     if placed is not None:
         table.add_row("local hits", f"{placed.local_hit_rate:.1%}")
     late = [one for one in status.followers if one.behind > 1 or one.error]

@@ -227,7 +227,8 @@ class Status(msgspec.Struct, frozen=True):
     """How a pond fares, as its leader, or one that stands by, sees it.
 
     `record`: the log's newest; `epoch`: the newest epoch there. Numbers count since this process leads.
-    `took_over_s`: from the moment the former leader was found gone to the claim.
+    `took_over_s`: from the moment the former leader was found gone to the claim. `buckets_moving`: of so many buckets
+    the state is still on its way to the instance that is to have it.
     """
 
     role: Role
@@ -246,6 +247,7 @@ class Status(msgspec.Struct, frozen=True):
     took_over_s: float | None = None
     failure: Failure | None = None
     followers: tuple[FollowerShown, ...] = ()
+    buckets_moving: int = 0
 
 
 class Placed(msgspec.Struct, frozen=True):

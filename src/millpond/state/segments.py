@@ -1,8 +1,9 @@
 """Segments: cells as immutable Arrow bytes that can be mapped into memory and read in place.
 
 A segment is one Arrow IPC file: columns `slot` and one per distinct cell column, each in the narrowest integer
-type that holds it; the schema's metadata `millpond` holds the slices, their row offsets and, for columns equal
-to another, whose bytes to read. docs/formats.md pins it.
+type that holds it; the schema's metadata hold the slices, their row offsets and, for columns equal to another, whose
+bytes to read. docs/formats.md pins it. Every fold reads what all live segments say of their slices, thousands each, so
+these numbers are packed: as JSON they took more of an epoch than all else while buckets moved.
 """
 
 from __future__ import annotations
@@ -26,7 +27,18 @@ _WIDTHS = (np.int8, np.int16, np.int32, np.int64)
 
 
 class _Header(msgspec.Struct, omit_defaults=True):
+    """`slices` of them, the first of which starts at `first_us`; the other numbers stand beside the header, packed."""
+
     version: int
+    slices: int
+    first_us: int
+    same: dict[str, str]
+    signatures: Stored | None = None
+
+
+class _FirstHeader(msgspec.Struct):
+    """The header of version 1: every number of a slice is JSON."""
+
     start_us: list[int]
     end_us: list[int]
     late_class: list[int]
@@ -36,22 +48,25 @@ class _Header(msgspec.Struct, omit_defaults=True):
     signatures: Stored | None = None
 
 
+class _Version(msgspec.Struct):
+    version: int
+
+
 def encode_cells(cells: Cells) -> pa.RecordBatch:
     """The cells as one record batch, ready to be written."""
     leading = {"slot": cells.slots.astype(np.int32)}
     batch, same = columns_batch(leading, cells.columns)
-    slices = cells.slices
-    header = _Header(
-        1,
-        slices.start_us.tolist(),
-        slices.end_us.tolist(),
-        slices.late_class.tolist(),
-        cells.offsets.tolist(),
-        same,
-        None if slices.signed is None else slices.signed.ids.tolist(),
-        None if slices.signed is None else to_stored(slices.signed.table),
-    )
-    return batch.replace_schema_metadata({"millpond": msgspec.json.encode(header)})
+    slices, signed = cells.slices, cells.slices.signed
+    first = int(slices.start_us[0]) if len(slices.start_us) else 0
+    header = _Header(2, len(slices.start_us), first, same, None if signed is None else to_stored(signed.table))
+    numbers = {
+        "step_us": np.diff(slices.start_us, prepend=first),
+        "length_us": slices.end_us - slices.start_us,
+        "late_class": slices.late_class,
+        "rows": np.diff(cells.offsets),
+    } | ({} if signed is None else {"signature": signed.ids})
+    packed = {name: narrow(column).tobytes() for name, column in numbers.items()}
+    return batch.replace_schema_metadata({"millpond": msgspec.json.encode(header), **packed})
 
 
 def columns_batch(
@@ -73,31 +88,62 @@ def columns_batch(
 
 
 def decode_cells(batch: pa.RecordBatch) -> Cells:
-    """The cells in a batch of `encode_cells`; arrays are views of its buffers.
+    """The cells in a batch of `encode_cells`, of this version or the first; arrays are views of its buffers.
 
     Raises:
         CorruptError: the header is missing, of another version, or does not fit the columns.
     """
     metadata = batch.schema.metadata or {}
     try:
-        header = msgspec.json.decode(metadata[b"millpond"], type=_Header)
-    except (KeyError, msgspec.MsgspecError) as error:
+        version = msgspec.json.decode(metadata[b"millpond"], type=_Version).version
+        if version not in (1, 2):
+            raise CorruptError(f"A segment has version {version}.", "Read it with a newer Millpond.")
+        slices, offsets, same = (_read_first if version == 1 else _read)(metadata)
+    except (KeyError, ValueError, msgspec.MsgspecError) as error:
         raise CorruptError("A segment has no header that this version reads.", "Restore the file.") from error
-    if header.version != 1:
-        raise CorruptError(f"A segment has version {header.version}.", "Read it with a newer Millpond.")
     columns = {name: np.asarray(batch.column(name)) for name in batch.schema.names[1:]}
-    slices = read_slices(header.start_us, header.end_us, header.late_class, header.signature, header.signatures)
-    offsets = _ints(header.offsets)
     fits = (
         len({len(offsets) - 1, *map(len, slices[:3]), len(slices.signatures)}) == 1
         and (offsets[0], offsets[-1]) == (0, batch.num_rows)
         and bool((np.diff(offsets) >= 0).all())
-        and columns.keys() >= set(header.same.values())
+        and columns.keys() >= set(same.values())
     )
     if not fits:
         raise CorruptError("The header of a segment does not fit its columns.", "Restore the file.")
-    columns.update({name: columns[other] for name, other in header.same.items()})
+    columns.update({name: columns[other] for name, other in same.items()})
     return Cells(slices, offsets, np.asarray(batch.column(0)), columns)
+
+
+_Read: TypeAlias = tuple[Slices, Ints, dict[str, str]]
+"""Slices, their offsets, and the columns that others stand for."""
+
+
+def _read(metadata: dict[bytes, bytes]) -> _Read:
+    header = msgspec.json.decode(metadata[b"millpond"], type=_Header)
+    table = header.signatures
+    names = ("step_us", "length_us", "late_class", "rows", *(() if table is None else ("signature",)))
+    step, length, late, rows, *ids = (_unpacked(metadata[name.encode()], header.slices) for name in names)
+    start = header.first_us + np.cumsum(step)
+    signed = None if table is None else Signed(ids[0], from_stored(table))
+    return Slices(start, start + length, late, signed), np.append(0, np.cumsum(rows)), header.same
+
+
+def _read_first(metadata: dict[bytes, bytes]) -> _Read:
+    header = msgspec.json.decode(metadata[b"millpond"], type=_FirstHeader)
+    slices = read_slices(header.start_us, header.end_us, header.late_class, header.signature, header.signatures)
+    return slices, _ints(header.offsets), header.same
+
+
+def _unpacked(data: bytes, count: int) -> Ints:
+    """So many numbers; how wide one is follows from how many bytes there are.
+
+    Raises:
+        ValueError: the bytes are not so many numbers.
+    """
+    width = len(data) // count if count else 1
+    if width not in (1, 2, 4, 8) or len(data) != width * count:
+        raise ValueError(f"{len(data)} bytes are not {count} numbers")
+    return np.frombuffer(data, f"<i{width}").astype(np.int64)
 
 
 def read_slices(

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from millpond.errors import CorruptError
 from millpond.log.manifest import Change, Manifest
-from millpond.model.changed import Scaled
+from millpond.model.changed import Changed, Scaled
 from millpond.model.changes import MapChange, Move, Scale, change_to_json, map_change_in
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.placement.alignment import aligned_owners, placement_of, realigned
-from millpond.placement.moves import BucketMap, asked_map, bucket_maps, sources
+from millpond.placement.moves import BucketMap, asked_map, bucket_maps, buckets_moving, sources
 from millpond.placement.places import places_in
 from millpond.placement.rescale import rescaled
 from millpond.placement.runs import runs_of
@@ -127,6 +127,16 @@ def test_steps_lead_to_what_was_asked_for_whoever_takes_them() -> None:
     assert step(lies, now, to, (8.0,) * 4, 1.0) == ((0, 0, 1, 2), 3, 30), "fewer instances with the last step only"
     lost = Manifest(changes=tuple(changes), map=at)
     assert asked_map(born, 1, lost).number == at, "towards what nobody knows any more: it stays where it is"
+
+
+def test_people_are_told_how_many_buckets_are_on_their_way() -> None:
+    wanted, half = (0, 1, 1, 2), (0, 1, 0, 0)
+    spec = replace(PondSpec.of((), (), 1, 4), changed=Changed(scaled=(Scaled(5, 3, runs_of(wanted)),)))
+    steps = [Change(n, change_to_json(MapChange(runs_of(to), "step", 3, 5))) for n, to in ((6, half), (7, wanted))]
+    assert buckets_moving(PondSpec.of((), (), 1, 4), Manifest()) == 0
+    assert buckets_moving(spec, Manifest()) == 3, "asked for, and no epoch yet"
+    assert buckets_moving(spec, Manifest(changes=tuple(steps[:1]), map=6)) == 2
+    assert buckets_moving(spec, Manifest(changes=tuple(steps), map=7)) == 0
 
 
 def test_what_is_stored_of_maps_scales_and_moves() -> None:

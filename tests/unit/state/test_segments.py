@@ -46,6 +46,25 @@ def test_cells_come_back(compression: str | None) -> None:
     }
 
 
+@pytest.mark.parametrize("starts, ends", [
+    ((-(2**63), 2**63 - 2), (2**63 - 1, 2**63 - 1)), ((0, 10**7, 3 * 10**7), (10**7, 2 * 10**7, 2**62)),
+    ((7, 3), (9, 5)),
+])  # fmt: skip
+def test_bounds_of_slices_come_back(starts: tuple[int, ...], ends: tuple[int, ...]) -> None:
+    count = len(starts)
+    slices = Slices(ints(*starts), ints(*ends), ints(*range(count)))
+    found = read_back(Cells(slices, np.arange(count + 1), ints(*range(count)), {})).slices
+    assert (found.start_us.tolist(), found.end_us.tolist()) == ([*starts], [*ends])
+
+
+def test_a_slice_takes_few_bytes() -> None:
+    """Each fold reads all of them: a day of seconds is what a query in hours and one in seconds have together."""
+    count = 86_400
+    slices = Slices(np.arange(count) * 10**6, np.arange(1, count + 1) * 10**6, np.zeros(count, np.int64))
+    cells = Cells(slices, np.arange(count + 1), np.zeros(count, np.int64), {})
+    assert sum(map(len, encode_cells(cells).schema.metadata.values())) < 11 * count
+
+
 def test_equal_columns_are_stored_once_and_stay_one_array() -> None:
     batch = encode_cells(CELLS)
     assert batch.schema.names == ["slot", "a:n", "c:n", "s:w-1", "m:min", "z:w0"]
@@ -88,21 +107,30 @@ def test_bytes_that_are_no_segment_are_corrupt() -> None:
             from_bytes(pa.py_buffer(damaged))
 
 
-def header() -> dict[str, Any]:
-    metadata = encode_cells(CELLS).schema.metadata
-    found: dict[str, Any] = msgspec.json.decode(metadata[b"millpond"])
-    return found
+@pytest.mark.parametrize("change", [
+    {"version": 3}, {"version": None}, {"slices": "2"}, {"slices": 1}, {"slices": 3}, {"same": {"b:n": "nowhere"}},
+])  # fmt: skip
+def test_a_damaged_header_is_corrupt(change: dict[str, Any]) -> None:
+    batch = encode_cells(CELLS)
+    metadata = batch.schema.metadata
+    changed = msgspec.json.encode({**msgspec.json.decode(metadata[b"millpond"]), **change})
+    with pytest.raises(CorruptError):
+        decode_cells(batch.replace_schema_metadata(metadata | {b"millpond": changed}))
 
 
 @pytest.mark.parametrize("change", [
-    {"version": 2}, {"version": None}, {"offsets": "0"}, {"same": {"b:n": "nowhere"}}, {"offsets": [0, 1]},
-    {"offsets": [0, 1, 4]}, {"offsets": [0, 2, 1]}, {"end_us": [0]}, {"late_class": []},
+    {b"rows": b"\x01\x03"}, {b"rows": b"\x04\xff"}, {b"rows": b"\x03"}, {b"late_class": b""}, {b"step_us": b"\x00" * 6},
+    {b"rows": b"\x01\x02\x00"},
 ])  # fmt: skip
-def test_a_damaged_header_is_corrupt(change: dict[str, Any]) -> None:
-    changed = msgspec.json.encode({**header(), **change})
-    batch = encode_cells(CELLS).replace_schema_metadata({"millpond": changed})
+def test_damaged_numbers_of_slices_are_corrupt(change: dict[bytes, bytes]) -> None:
+    batch = encode_cells(CELLS)
+    assert CELLS.offsets.tolist() == [0, 1, 3], "which the cases count on"
     with pytest.raises(CorruptError):
-        decode_cells(batch)
+        decode_cells(batch.replace_schema_metadata(batch.schema.metadata | change))
+    for name in change:
+        lacking = {key: value for key, value in batch.schema.metadata.items() if key != name}
+        with pytest.raises(CorruptError):
+            decode_cells(batch.replace_schema_metadata(lacking))
 
 
 def test_a_missing_or_broken_header_is_corrupt() -> None:
