@@ -7,8 +7,9 @@ The last line is one JSON object, kept in `results/` with a timeline. `effective
 median of a kind. `p99_ratio_max`: p99 of the seconds of epochs after a change over that of quiet epochs, the largest of
 any kind; `p99_ratio_all`: of all kinds together; `p99_ratio_max_quiet`: as `p99_ratio_max`, but of the quiet epochs
 before the changes of each kind, so what taking the largest of a dozen small samples makes of nothing. An epoch of fewer
-instances takes longer, quiet or not, so `scale` is compared with quiet epochs at the lesser number, all else with those
-at the number a pond has otherwise. `others_p99_ratio_max`, `others_p99_ratio_all`: the same of the time from a file's
+instances takes longer, quiet or not, so each is compared with quiet ones of as many as it has. After `scale` all epochs
+count until the last of its state has moved, which takes a hundred times as many as other changes have.
+`others_p99_ratio_max`, `others_p99_ratio_all`: the same of the time from a file's
 arrival until it is in the answers of the queries that are not changed. `vs_restart_min`: how much longer plain Spark's
 query with state is interrupted by stopping it and starting it from its checkpoint (for `scale`: with its state
 repartitioned in between) than the pond by a change, the least of any kind; of each the median time between two commits
@@ -41,6 +42,7 @@ from results import FOLDER, keep
 from millpond import Pond, spark_session
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Stream
+from millpond.placement.moves import buckets_moving
 from millpond.spark.driver import Epoch
 
 LEAST_S = 0.005
@@ -53,8 +55,11 @@ STATE = ("segment", "keys", "events", "tallies")
 FIGURES = "effective_s", "p99_ratio", "quiet_p99_ratio", "others_p99_ratio", "vs_restart", "vs_in_session"
 """What is told of a kind of change."""
 
-LONGER = 4
-"""How much longer it is quiet while there are fewer instances, which is once a turn."""
+LONGER = 12
+"""How much longer it is quiet while there are fewer instances, which is rare."""
+
+SCALED = 3
+"""In one of so many turns the number of instances changes: half of the state moves, and back."""
 
 
 class Size(NamedTuple):
@@ -76,20 +81,19 @@ SMALL = Size(Load(2_000, 200, 0.25), 0.02, 0.3, 1, 1, 1, (5,))
 
 
 class Made(NamedTuple):
-    """A change: its kind, when it was asked, when it was accepted, its record, until when it counts; how many instances
-    there were before it, in the quiet time at the same place.
-    """
+    """A change: its kind, when it was asked, when it was accepted, its record, until when it counts."""
 
     kind: str
     asked: float
     accepted: float
     n: int
     until: float
-    instances: int = CORES
 
 
 class Done(NamedTuple):
-    """A committed epoch: record, when it began and was committed, its events so far, bytes moved and written."""
+    """A committed epoch: record, when it began and was committed, its events so far, bytes moved and written, on how
+    many instances.
+    """
 
     n: int
     began: float
@@ -97,6 +101,7 @@ class Done(NamedTuple):
     events: int
     moved: int
     written: int
+    instances: int = CORES
 
     @property
     def seconds(self) -> float:
@@ -133,7 +138,6 @@ class _Changing:
 
     def __init__(self, spark: SparkSession, work: Path, size: Size) -> None:
         self._size, self._epochs, self._failed = size, list[Done](), list[BaseException]()
-        self._instances = CORES
         self._made, self._quiet = list[Made](), list[tuple[float, float]]()
         self._load = Arrivals(work / "source", size.load)
         self._second = f"lmdb:{work / 'second.lmdb'}"
@@ -197,8 +201,7 @@ class _Changing:
             ("discard", lambda: pond.discard("spend")),
             ("pause", lambda: pond.pause("spend")),
             ("resume", lambda: pond.resume("spend")),
-            ("scale", lambda: self._scale(CORES - 1)),  # more instances than cores would take turns in any epoch
-            ("scale", lambda: self._scale(CORES)),
+            *self._scaled(turn),
             ("move", lambda: pond.move(HALF, self._second)),
             ("move", lambda: pond.move(HALF, "own")),
         ]
@@ -206,13 +209,17 @@ class _Changing:
             self._step(kind, call)
         pond.drop("wide")
 
-    def _scale(self, instances: int) -> None:
-        self._pond.scale(instances)
-        self._instances = instances
+    def _scaled(self, turn: int) -> list[tuple[str, Callable[[], object]]]:
+        if turn % SCALED:
+            return []
+        scale = self._pond.scale
+        return [  # more instances than cores would take turns in any epoch
+            ("scale", lambda: scale(CORES - 1)), ("scale", lambda: scale(CORES))
+        ]  # fmt: skip
 
     def _step(self, kind: str, call: Callable[[], object]) -> None:
-        instances = self._instances
-        self._quiet.append((perf_counter(), self._rested(1 if instances == CORES else LONGER)))
+        fewer = self._epochs[-1].instances < CORES
+        self._quiet.append((perf_counter(), self._rested(LONGER if fewer else 1)))
         asked, accepted = perf_counter(), list[float]()
         ask = self._driver.ask
 
@@ -226,7 +233,10 @@ class _Changing:
         finally:
             self._driver.ask = ask
         n = self._pond.history()[0].n
-        self._made.append(Made(kind, asked, accepted[0], n, self._rested(), instances))
+        until = self._rested()
+        while self._moves():
+            until = self._rested()
+        self._made.append(Made(kind, asked, accepted[0], n, until))
         print(f"{kind}: record {n}, {len(self._epochs)} epochs", flush=True)
 
     def _rested(self, times: int = 1) -> float:
@@ -237,6 +247,10 @@ class _Changing:
             sleep(0.02)
         return perf_counter()
 
+    def _moves(self) -> bool:
+        spec, manifest = self._pond._spec, self._pond.manifest()
+        return spec is not None and buckets_moving(spec, manifest) > 0
+
     def _state_mb(self) -> float:
         return sum(one.size for one in self._pond.manifest().sections.values() if one.kind in STATE) / 1e6
 
@@ -245,7 +259,8 @@ class _Changing:
         so_far = self._epochs[-1].events if self._epochs else 0
         written = sum(section.size for receipt in epoch.record.receipts for section in receipt.sections)
         moved, events = whole.get("bytes_moved", 0), so_far + whole.get("events", 0)
-        self._epochs.append(Done(epoch.record.n, now - epoch.seconds, now, events, moved, written))
+        instances = len({receipt.instance for receipt in epoch.record.receipts})
+        self._epochs.append(Done(epoch.record.n, now - epoch.seconds, now, events, moved, written, instances))
 
 
 def _sql(key: str, window: str, more: str = "count(*) AS n2", delay: str = "1 second", where: str = "") -> str:
@@ -270,25 +285,27 @@ def told(seen: Seen, restarts: dict[str, float]) -> dict[str, float]:
     gaps = {one.n: one.ended - before.ended for before, one in zip(seen.epochs, seen.epochs[1:], strict=False)}
     usual_gap = median(gaps[one.n] for one in quiet if one.n in gaps)
     usual_moved, usual_written = median(one.moved for one in quiet), median(one.written for one in quiet)
-    usual = {count: _usual(seen, count) for count in sorted({one.instances for one in seen.made}, reverse=True)}
+    usual = {count: _usual(seen, count) for count in sorted({one.instances for one in quiet}, reverse=True)}
+    usual_s = usual[max(usual)][0]
     figures: dict[str, list[float]] = {name: [] for name in FIGURES}
     every: tuple[list[float], list[float]] = [], []
     print(f"between commits {usual_gap:.3f} s\n{'kind':16} effective s  call s  epoch p99 s  ratio  before"
           "  others' ratio  interrupted s  moved kB  written kB")  # fmt: skip
     for kind in dict.fromkeys(one.kind for one in seen.made):
         mine = [one for one in seen.made if one.kind == kind]
-        usual_s, usual_wait = usual[min(one.instances for one in mine)]
         first = [next(epoch for epoch in seen.epochs if epoch.n > one.n) for one in mine]
         effective = median(max(epoch.began - one.accepted, 0.0) for epoch, one in zip(first, mine, strict=True))
         call = median(one.accepted - one.asked for one in mine)
         spans = [(one.accepted, one.until) for one in mine]
-        after = [one.seconds / usual_s for one in seen.epochs if any(a <= one.ended <= b for a, b in spans)]
-        waits = [wait / usual_wait for wait in _waits(seen, [(one.asked, one.until) for one in mine])]
+        during = [one for one in seen.epochs if any(a <= one.ended <= b for a, b in spans)]
+        after = [one.seconds / usual[one.instances][0] for one in during]
+        files = _waits(seen, [(one.asked, one.until) for one in mine])
+        waits = [wait / usual[epoch.instances][1] for wait, epoch in files]
         every[0].extend(after), every[1].extend(waits)
         before = _within(seen, [span for one, span in zip(seen.made, seen.quiet, strict=False) if one.kind == kind])
         broken = max(LEAST_S, median(gaps[epoch.n] for epoch in first) - usual_gap)
         ways = ("repartition_s",) * 2 if kind == "scale" else ("restart_s", "restart_in_session_s")
-        ratios = _p99(after), _p99(one.seconds for one in before) / usual_s, _p99(waits)
+        ratios = _p99(after), _p99(one.seconds / usual[one.instances][0] for one in before), _p99(waits)
         for values, value in zip(
             figures.values(), (effective, *ratios, *(restarts[way] / broken for way in ways)), strict=True
         ):
@@ -306,9 +323,9 @@ def told(seen: Seen, restarts: dict[str, float]) -> dict[str, float]:
 
 
 def _usual(seen: Seen, instances: int) -> tuple[float, float]:
-    """p99 of the seconds of quiet epochs of so many instances, and of those that a file waits."""
-    spans = [span for one, span in zip(seen.made, seen.quiet, strict=False) if one.instances == instances]
-    seconds, waits = [one.seconds for one in _within(seen, spans)], _waits(seen, spans)
+    """p99 of the seconds of quiet epochs of so many instances, and of those that a file waits for one."""
+    seconds = [one.seconds for one in _within(seen, seen.quiet) if one.instances == instances]
+    waits = [wait for wait, epoch in _waits(seen, seen.quiet) if epoch.instances == instances]
     print(f"quiet, instances {instances}: {len(seconds)} epochs, p50 {median(seconds):.3f} s, p99 "
           f"{_p99(seconds):.3f} s, a file waits {_p99(waits):.3f} s (p99)")  # fmt: skip
     return _p99(seconds), _p99(waits)
@@ -319,15 +336,14 @@ def _within(seen: Seen, spans: Sequence[tuple[float, float]]) -> list[Done]:
     return [one for one in seen.epochs if any(a <= one.began and one.ended <= b for a, b in spans)]
 
 
-def _waits(seen: Seen, spans: Sequence[tuple[float, float]]) -> list[float]:
-    """Seconds from a file's arrival in one of the spans until the commit of the epoch that read it."""
-    events, ended = [one.events for one in seen.epochs], [one.ended for one in seen.epochs]
-    waits = []
+def _waits(seen: Seen, spans: Sequence[tuple[float, float]]) -> list[tuple[float, Done]]:
+    """Seconds from a file's arrival in one of the spans until the commit of the epoch that read it, and that epoch."""
+    events, waits = [one.events for one in seen.epochs], []
     for file in seen.arrived:
         if any(a <= file.at <= b for a, b in spans):
             place = int(np.searchsorted(events, file.events))
-            if place < len(ended):
-                waits.append(ended[place] - file.at)
+            if place < len(events):
+                waits.append((seen.epochs[place].ended - file.at, seen.epochs[place]))
     return waits
 
 

@@ -32,9 +32,12 @@ def test_what_is_told_of_a_run() -> None:
 def test_a_number_of_instances_is_compared_with_quiet_epochs_of_as_many() -> None:
     """Epochs of one instance take 0.9 s, of two 0.3 s: neither scaling nor what comes after it is slower for that."""
     lengths = [0.3] * 6 + [0.9] * 6 + [0.3] * 6
-    epochs = [Done(n, float(n), n + length, 100 * (n + 1), 10, 20) for n, length in enumerate(lengths)]
+    epochs = [
+        Done(n, float(n), n + length, 100 * (n + 1), 10, 20, 1 if length > 0.5 else 2)
+        for n, length in enumerate(lengths)
+    ]
     arrived = [Arrived(one.began, one.events) for one in epochs]
-    made = [Made("scale", 4.9, 5.0, 4, 8.5), Made("scale", 11.9, 12.0, 11, 14.5, 1), Made("drop", 15.9, 16, 15, 18)]
+    made = [Made("scale", 4.9, 5.0, 4, 8.5), Made("scale", 11.9, 12.0, 11, 14.5), Made("drop", 15.9, 16, 15, 18)]
     seen = Seen(epochs, arrived, made, [(0.0, 4.9), (8.5, 11.95), (14.5, 15.9)], 1.0)
     found = told(seen, {"restart_s": 5.0, "restart_in_session_s": 2.0, "repartition_s": 9.0})
     for name in ("p99_ratio_max", "p99_ratio_all", "others_p99_ratio_max", "others_p99_ratio_all"):
