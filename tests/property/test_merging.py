@@ -156,11 +156,13 @@ def test_the_share_that_has_left_is_that_of_the_slots(seed: int) -> None:
     inside = [int(((left >= first) & (left < end)).sum()) for left in (before, after)]
     keys = place("k", 0)
     clean = some_atoms(cells, ~np.isin(cells.slots, before))
-    assert left_within(cells, after) == (inside[1], end - first)
+    assert left_within((first, end), after) == inside[1]
+    told = replace(place("a", 0), slots=(first, end))
+    assert shares_left(GroupState((keys,)), [told], [], after) == [inside[1] / (end - first)], "without the cells"
     assert shares_left(GroupState((keys,)), [place("a", 0)], [cells], after) == [inside[1] / (end - first)]
     assert shares_left(GroupState((keys,)), [place("a", 0)], [cells], None) == [0.0]
     if clean.rows:
-        written = replace(place("a", 0), gone=left_within(clean, before)[0])
+        written = replace(place("a", 0), gone=left_within(span_of(clean), before))
         assert shares_left(GroupState((keys,)), [written], [clean], before) == [0.0], "what has gone is not there"
         older = GroupState((replace(keys, generation=1),))
         assert shares_left(older, [written], [clean], before)[0] * (span_of(clean)[1] - span_of(clean)[0]) == (

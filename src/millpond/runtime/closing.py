@@ -10,7 +10,7 @@ import numpy as np
 from millpond.arrays import Ints, ordered
 from millpond.model.windows import Sliding
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.tasks import Watermark
+from millpond.runtime.tasks import SectionPlace, Watermark
 
 WINDOWS_AT_ONCE = 512
 """So many windows are answered from the same arrays, which are filled once for all of them."""
@@ -34,6 +34,33 @@ def closing_windows(
     """Windows of the group that hold a slice [start, end) and whose end the watermark passes, by end; those of queries
     whose rows may change are told in `changes`.
     """
+    found = []
+    for (position, delay), (from_us, before_us) in sorted(_asked(group).items()):
+        passed = _passed(group, delay, before, after)
+        if passed is None:
+            continue
+        window = group.sliding[position]
+        for end in ends_over(window, starts_us, ends_us, *passed):
+            if from_us <= end - window.size_us < before_us:
+                found.append(Closing(end, end - window.size_us, position, delay))
+    return sorted(found)
+
+
+def touched(
+    group: GroupPlan, places: Sequence[SectionPlace], before: Watermark, after: Watermark
+) -> list[int]:
+    """Positions of the segments that may hold a slice of a window that `closing_windows` finds; no other is read."""
+    spans = list[tuple[int | None, int]]()
+    for position, delay in _asked(group):
+        passed = _passed(group, delay, before, after)
+        if passed is not None:
+            low, high = passed
+            spans.append((None if low is None else low - group.sliding[position].size_us, high))
+    return [i for i, place in enumerate(places) if place.rows and any(_meets(place, *span) for span in spans)]
+
+
+def _asked(group: GroupPlan) -> dict[tuple[int, int], tuple[int, int]]:
+    """The windows, by position and delay, of queries whose rows do not change, and from when until when they start."""
     pairs: dict[tuple[int, int], tuple[int, int]] = {}
     for plan in group.celled:
         if plan.query.changing:
@@ -41,16 +68,20 @@ def closing_windows(
         pair = group.windows.index(plan.query.window), plan.delay
         first, until = pairs.get(pair, (plan.from_us, plan.before_us))
         pairs[pair] = min(plan.from_us, first), max(plan.before_us, until)
-    found = []
-    for (position, delay), (from_us, before_us) in sorted(pairs.items()):
-        low, high = before.at(group.delays_us[delay]), after.at(group.delays_us[delay])
-        if high is None or (low is not None and low >= high):
-            continue
-        window = group.sliding[position]
-        for end in ends_over(window, starts_us, ends_us, low, high):
-            if from_us <= end - window.size_us < before_us:
-                found.append(Closing(end, end - window.size_us, position, delay))
-    return sorted(found)
+    return pairs
+
+
+def _passed(group: GroupPlan, delay: int, before: Watermark, after: Watermark) -> tuple[int | None, int] | None:
+    """(low, high] of the ends that a watermark passes; None: it passes none."""
+    low, high = before.at(group.delays_us[delay]), after.at(group.delays_us[delay])
+    return None if high is None or (low is not None and low >= high) else (low, high)
+
+
+def _meets(place: SectionPlace, low_us: int | None, high_us: int) -> bool:
+    """Whether slices that lie within (low, high] may be there; what nobody knows may be."""
+    if place.first_us is None or place.last_us is None:
+        return True
+    return place.first_us < high_us and (low_us is None or place.last_us > low_us)
 
 
 def ends_over(window: Sliding, starts_us: Ints, ends_us: Ints, low_us: int | None, high_us: int) -> list[int]:

@@ -15,7 +15,7 @@ from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.changes import counted_in
 from millpond.runtime.due_events import next_frame
 from millpond.runtime.epoch import group_state, watermarks
-from millpond.runtime.generations import attached, read_cells, read_section
+from millpond.runtime.generations import Attached, read_cells, read_section
 from millpond.runtime.sessions import open_ones, sessions_of
 from millpond.runtime.tasks import GroupState, Watermark
 from millpond.state.atoms import merge_atoms
@@ -87,7 +87,7 @@ def _next_session(
     found = []
     for state in states:
         keys = [read_section(files, place) for place in state.keys[:1]]
-        parts = attached(files, state, state.segments, keys, group.delays_us)
+        parts = Attached(files, state, state.segments, keys, group.delays_us)
         atoms = merge_atoms([piece_of(cells) for cells in parts], group.gaps_us[0]).cells
         sessions = sessions_of(atoms, window.gap_us, plan.delay)
         still = sessions.take(open_ones(sessions, mark_us))

@@ -11,7 +11,7 @@ from millpond.plan.build import presence_filter
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.counted import passed_now
 from millpond.runtime.event_log import GroupLog
-from millpond.runtime.generations import attached, read_section
+from millpond.runtime.generations import Attached, read_section
 from millpond.runtime.holistic import passing
 from millpond.runtime.ranges import first_answered
 from millpond.runtime.tasks import GroupState, Watermark
@@ -46,7 +46,7 @@ def _first_counted(
     log: GroupLog, group: GroupPlan, plan: QueryPlan, mark: Watermark, state: GroupState, files: Files
 ) -> list[tuple[int, int, int]]:
     keys = [read_section(files, place) for place in state.keys]
-    counts = attached(files, state, state.segments, keys, group.delays_us)
+    counts = Attached(files, state, state.segments, keys, group.delays_us)
     size = sum(place.rows for place in state.keys)
     passed = passed_now(log, plan, counts, size, mark, Watermark(floor_us=_LAST))
     due = None if passed is None else passed.due(plan)

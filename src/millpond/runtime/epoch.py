@@ -286,12 +286,18 @@ def _place(section: LiveSection) -> SectionPlace:
     file = section.file if section.file is not None else f"log/{numbered_name(section.n)}"
     numbers = _number(section, "level"), _number(section, "generation")
     delays = section.info.get("delays", [])
+    first, last = (_number(section, name) if name in section.info else None for name in ("first", "last"))
     return SectionPlace(
         section.id, file, section.file is None, section.offset, section.size, section.rows, *numbers,
-        tuple(delays) if isinstance(delays, list) else (), _number(section, "last") if "last" in section.info else None,
-        str(section.info.get("columns", "")), _instead(section),
-        Position(_number(section, "until_us"), _number(section, "until_slot")), _number(section, "gone"),
+        tuple(delays) if isinstance(delays, list) else (), last, str(section.info.get("columns", "")),
+        _instead(section), Position(_number(section, "until_us"), _number(section, "until_slot")),
+        _number(section, "gone"), first, _slots(section),
     )
+
+
+def _slots(section: LiveSection) -> tuple[int, int] | None:
+    told = section.info.get("slots")
+    return (told[0], told[1]) if isinstance(told, list) and len(told) == 2 else None
 
 
 def _instead(section: LiveSection) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ from millpond.runtime.families import Family, families
 from millpond.runtime.framed import Due, rows_of_events
 from millpond.runtime.generations import (
     OPENING,
-    attached,
+    Attached,
     full_level,
     left_slots,
     left_within,
@@ -47,7 +47,7 @@ from millpond.runtime.generations import (
     slots_section,
 )
 from millpond.runtime.holistic import needs_events
-from millpond.runtime.horizon import events_needed_from, slices_needed_from
+from millpond.runtime.horizon import ends_by, events_needed_from, slices_needed_from
 from millpond.runtime.joins import fold_joins
 from millpond.runtime.late_rows import write_late_rows
 from millpond.runtime.lateness import marks_of
@@ -65,7 +65,7 @@ from millpond.runtime.tallies import TallyLog, needs_tallies, tallies_needed_fro
 from millpond.runtime.tasks import GROUP_US, WHOLE_POND, FoldTask, TimeLine, Watermark
 from millpond.runtime.tiles import Held, new_tiles
 from millpond.state.atoms import LAST, merge_atoms, some_atoms
-from millpond.state.cells import Cells, Piece, merge, piece_of
+from millpond.state.cells import Cells, Piece, merge, piece_of, span_of
 from millpond.state.delta import DeltaWriter
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.event_log import Events
@@ -147,7 +147,7 @@ class _GroupFold:
         self._tallies = TallyLog(files, group, self._state, sections) if group.tallies else None
         self._logs = [log for log in (self._log, self._tallies) if log is not None]
         self._old, self._old_tiles, self._old_revisions = (
-            attached(files, self._state, places, sections, group.delays_us)
+            Attached(files, self._state, places, sections, group.delays_us)
             for places in (self._state.segments, self._state.tiles, self._state.revisions)
         )
 
@@ -165,7 +165,7 @@ class _GroupFold:
         fresh = merge(pieces, max(len(self._keys), 1))
         if fresh.rows:
             self._write_segment(fresh, 0, ())
-        held = Held.of([*self._old, fresh], self._old_tiles)
+        held = Held.near(self._group, self._old, self._old_tiles, fresh, before, after)
         tiles = None if self._task.drained else new_tiles(self._group, held, before, after, len(self._keys))
         if tiles is not None:
             self._write_segment(tiles, 0, (), "tiles")
@@ -174,10 +174,8 @@ class _GroupFold:
         self._close_events(before, after)
         self._collected.write()
         horizon, events_from = slices_needed_from(self._group, after), events_needed_from(self._group, after)
-        old = [*self._old, *self._old_tiles, *self._old_revisions]
-        expired = [
-            horizon is not None and (not cells.rows or int(cells.slices.end_us.max()) <= horizon) for cells in old
-        ]
+        places = *self._state.segments, *self._state.tiles, *self._state.revisions
+        expired = [horizon is not None and ends_by(place, horizon) for place in places]
         if self._roll([fresh] if tiles is None else [fresh, tiles], expired, events_from):
             return  # the snapshot waits for the next epoch: a segment is replaced once
         self._add_keys()
@@ -292,7 +290,8 @@ class _GroupFold:
             "level": level,
             "generation": self._state.generation,
             "delays": list(self._group.delays_us),
-            **({} if self._left is None else {"gone": left_within(cells, self._left)[0]}),
+            "slots": [*span_of(cells)],
+            **({} if self._left is None else {"gone": left_within(span_of(cells), self._left)}),
             **(more or {}),
         }
         if apart:
@@ -329,9 +328,10 @@ class _GroupFold:
         not needed.
         Asked only where sections of keys would be merged: finding out is a pass over the slots of all live cells.
         """
-        state, old = self._state, [*self._old, *self._old_tiles, *self._old_revisions]
+        state = self._state
         if full_level(state.keys, FAN_IN) is None:
             return False
+        old = [*self._old, *self._old_tiles, *self._old_revisions]
         naming: list[Cells | Events] = [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)]
         alone = self._group.deduplicated is not None or len(self._group.celled) < len(self._group.queries)
         if self._log is not None and alone:  # no cell may name the key of an event
@@ -366,10 +366,11 @@ class _GroupFold:
         for run in batches(closing, at_once(read)):
             for some in together(self._group, run):
                 self._answer(some, held, some[0].delay)
-        old = Held.of(self._old, self._old_tiles)
-        kept = self._old_revisions, self._log, self._tallies
-        make = partial(Changes, self._group, self._keys, self._task.buckets, old, held, fresh, *kept)
-        self._tell_changes(make, before, after)
+        def changes() -> Changes:
+            old, kept = Held.of(self._old, self._old_tiles), (self._old_revisions, self._log, self._tallies)
+            return Changes(self._group, self._keys, self._task.buckets, old, held, fresh, *kept)
+
+        self._tell_changes(changes, before, after)
 
     def _tell_changes(
         self, make: Callable[[], Changes | SessionChanges], before: Watermark, after: Watermark

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -59,25 +59,48 @@ def slot_buckets(sections: Sequence[pa.RecordBatch]) -> npt.NDArray[np.uint16]:
     return np.concatenate([np.zeros(0, np.uint16), *(np.asarray(section.column(BUCKET)) for section in sections)])
 
 
-def attached(
-    files: Files, state: GroupState, places: Sequence[SectionPlace], keys: Sequence[pa.RecordBatch],
-    delays_us: tuple[int, ...],
-) -> list[Cells]:  # fmt: skip
-    """The cells of some live segments, all in slots of the newest generation, their classes those of `delays_us`.
+class Attached(Sequence[Cells]):
+    """The cells of some live segments, all in slots of the newest generation, their classes those of `delays_us`; each
+    is read when it is asked for, and once.
 
     `keys`: the sections of the generation, in order.
 
     Raises:
-        CorruptError: a section does not read.
+        CorruptError: a section that is asked for does not read.
     """
-    found = [read_cells(files, place, delays_us) for place in places]
-    before = [place.generation != state.generation for place in places]
-    if not any(before):
-        return found
-    now = slots_now(keys)
-    return [
-        cells._replace(slots=now[cells.slots]) if moved else cells for cells, moved in zip(found, before, strict=True)
-    ]
+
+    def __init__(
+        self, files: Files, state: GroupState, places: Sequence[SectionPlace], keys: Sequence[pa.RecordBatch],
+        delays_us: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        self.places = places
+        self._files, self._generation, self._keys, self._delays_us = files, state.generation, keys, delays_us
+        self._known: dict[int, Cells] = {}
+        self._now: npt.NDArray[np.int32] | None = None
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @overload
+    def __getitem__(self, at: int) -> Cells: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Cells]: ...
+
+    def __getitem__(self, at: int | slice) -> Cells | Sequence[Cells]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        place = self.places[at]
+        if at not in self._known:
+            self._known[at] = self._in_slots_of_now(place, read_cells(self._files, place, self._delays_us))
+        return self._known[at]
+
+    def _in_slots_of_now(self, place: SectionPlace, cells: Cells) -> Cells:
+        if place.generation == self._generation:
+            return cells
+        if self._now is None:
+            self._now = slots_now(self._keys)
+        return cells._replace(slots=self._now[cells.slots])
 
 
 class Numbered(NamedTuple):
@@ -112,11 +135,10 @@ def left_slots(files: Files, state: GroupState) -> Ints | None:
     return np.concatenate(found).astype(np.int64)
 
 
-def left_within(cells: Cells, left: Ints) -> tuple[int, int]:
-    """Of the slots that some cells span, how many have left, and how many there are."""
-    first, end = span_of(cells)
-    low, high = np.searchsorted(left, (first, end))
-    return int(high - low), end - first
+def left_within(span: tuple[int, int], left: Ints) -> int:
+    """How many of the slots from one to before another have left."""
+    low, high = np.searchsorted(left, span)
+    return int(high - low)
 
 
 def shares_left(
@@ -124,15 +146,17 @@ def shares_left(
 ) -> list[float]:
     """For each segment about what part of its cells is of slots that have left since it was written; 1: all of it is.
 
-    Slots of one segment have as many cells as each other, more or less: they are in the order in which keys came.
+    Slots of one segment have as many cells as each other, more or less: they are in the order in which keys came. Cells
+    are asked for only where their place does not tell which slots they span.
     """
     if left is None:
         return [0.0] * len(places)
     found = []
-    for place, some in zip(places, cells, strict=True):
-        many, spanned = left_within(some, left)
-        before = place.gone if place.generation == state.generation else 0
-        found.append((many - before) / (spanned - before) if spanned > before else 0.0)
+    for i, place in enumerate(places):
+        of_now = place.generation == state.generation
+        span = place.slots if of_now and place.slots is not None else span_of(cells[i])
+        before, spanned = place.gone if of_now else 0, span[1] - span[0]
+        found.append((left_within(span, left) - before) / (spanned - before) if spanned > before else 0.0)
     return found
 
 

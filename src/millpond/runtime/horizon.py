@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from millpond.model.windows import Counted, Range, Session
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.holistic import needs_events
-from millpond.runtime.tasks import Watermark
+from millpond.runtime.tasks import SectionPlace, Watermark
 
 
 def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:
@@ -42,6 +42,11 @@ def retained_from(group: GroupPlan, queries: Iterable[QueryPlan], mark: Watermar
     if needed is None or not kept_us:
         return needed
     return None if mark.max_time_us is None else min(needed, mark.max_time_us - kept_us)
+
+
+def ends_by(place: SectionPlace, horizon: int) -> bool:
+    """Whether a segment holds nothing that ends after a time."""
+    return not place.rows or (place.last_us is not None and place.last_us <= horizon)
 
 
 def events_needed_from(group: GroupPlan, mark: Watermark) -> int | None:

@@ -12,7 +12,7 @@ from millpond.plan.event_log import LogPlan
 from millpond.plan.plan import GroupPlan, Plan
 from millpond.runtime.epoch import group_state
 from millpond.runtime.event_log import GroupLog
-from millpond.runtime.generations import attached, read_keys, slot_buckets
+from millpond.runtime.generations import Attached, read_keys, slot_buckets
 from millpond.runtime.tasks import GroupState, SectionPlace
 from millpond.state.files import Files
 
@@ -38,7 +38,7 @@ def _loads(group: GroupPlan, state: GroupState, manifest: Manifest, files: Files
     loads = np.zeros(buckets, np.int64)
     fresh = {section.id: section for section in manifest.sections.values() if section.n == manifest.epoch_n}
     added = [place for place in state.segments if _is_added(fresh, place)]
-    for cells in attached(files, state, added, sections, group.delays_us):
+    for cells in Attached(files, state, added, sections, group.delays_us):
         loads += np.bincount(of[cells.slots], minlength=buckets)
     log = GroupLog(files, group, LogPlan((), (), False), state, sections)
     for place in (*state.events, *state.tallies):

@@ -27,7 +27,7 @@ from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan, Plan
 from millpond.runtime.buckets import buckets_of_keys
 from millpond.runtime.event_log import GroupLog
-from millpond.runtime.generations import OPENING, Numbered, attached, numbered_keys, read_keys, slot_buckets
+from millpond.runtime.generations import OPENING, Attached, Numbered, numbered_keys, read_keys, slot_buckets
 from millpond.runtime.grid import dealt_again, holders
 from millpond.runtime.logged import value_name
 from millpond.runtime.taken_over import section_written, stays, taken_over
@@ -107,7 +107,7 @@ class _Making:
         for state, (sections, now) in zip(self._sources, parts, strict=True):
             for apart in ("segments", "tiles", "revisions"):
                 places: tuple[SectionPlace, ...] = getattr(state, apart)
-                every = attached(self._files, state, places, sections, self._group.delays_us)
+                every = Attached(self._files, state, places, sections, self._group.delays_us)
                 for place, cells in zip(places, every, strict=True):
                     self._move_cells(place, cells, now, apart, found)
             log = self._log(state, sections)

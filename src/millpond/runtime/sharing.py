@@ -23,7 +23,7 @@ from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan, Plan, QueryPlan
 from millpond.runtime.epoch import group_state, watermarks
 from millpond.runtime.events_held import events_held
-from millpond.runtime.generations import attached, left_slots, read_section, still_here
+from millpond.runtime.generations import Attached, left_slots, read_section, still_here
 from millpond.runtime.horizon import needed_from, slices_needed_from
 from millpond.runtime.logged_size import LoggedSize
 from millpond.runtime.retained import retained_sections
@@ -142,7 +142,7 @@ def sharing(plan: Plan, manifest: Manifest, folder: Path, instances: int) -> Sha
 def _needed_cells(group: GroupPlan, state: GroupState, files: Files, mark: Watermark) -> Cells:
     """Cells that some open window needs or the stream retains, each once: tiles only repeat them."""
     keys = [read_section(files, place) for place in state.keys[:1]]
-    parts = attached(files, state, state.segments, keys, group.delays_us)
+    parts = Attached(files, state, state.segments, keys, group.delays_us)
     if group.gaps_us:
         atoms = merge_atoms([piece_of(cells) for cells in parts], group.gaps_us[0]).cells
         return some_atoms(atoms, needed_atoms(group, atoms, mark))

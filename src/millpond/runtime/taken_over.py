@@ -10,7 +10,7 @@ what was left behind is never mixed with what is true. All of it is in one recor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -24,8 +24,8 @@ from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.generations import (
+    Attached,
     Numbered,
-    attached,
     left_slots,
     levels_of,
     numbered_keys,
@@ -35,7 +35,7 @@ from millpond.runtime.generations import (
 )  # fmt: skip
 from millpond.runtime.tallies import TallyLog
 from millpond.runtime.tasks import FoldTask, GroupState, SectionPlace
-from millpond.state.cells import Piece, cells_at, merge, piece_of
+from millpond.state.cells import Piece, cells_at, merge, piece_of, span_of
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events, encode_events
 from millpond.state.files import Files
@@ -143,9 +143,12 @@ class _TakingOver:
         pieces, levels = list[Piece](), list[int]()
         for state, (sections, now) in sources:
             places: tuple[SectionPlace, ...] = getattr(state, apart)
-            every = attached(self._files, state, places, sections, self._group.delays_us)
+            every = Attached(self._files, state, places, sections, self._group.delays_us)
             comes = now >= 0  # a byte each: most cells stay, and that is all that is read of them
-            for place, cells in zip(places, every, strict=True):
+            for i, place in enumerate(places):
+                if place.generation == state.generation and place.slots and not comes[slice(*place.slots)].any():
+                    continue  # which keeps what steps before have brought closed
+                cells = every[i]
                 rows = np.flatnonzero(comes[cells.slots])
                 if len(rows):
                     levels, piece = [*levels, place.level], piece_of(cells_at(cells, rows))
@@ -154,7 +157,8 @@ class _TakingOver:
             return ()
         merged = merge(pieces, keys)
         span = {"first": int(merged.slices.start_us.min()), "last": int(merged.slices.end_us.max())}
-        info = span | {"level": max(levels)} | ({} if apart == "segments" else {apart: 1})
+        info: dict[str, int | list[int]] = {**span, "slots": [*span_of(merged)], "level": max(levels)}
+        info |= {} if apart == "segments" else {apart: 1}
         return (self._write("segment", to_bytes(encode_cells(merged)), merged.rows, info),)
 
     def _events(
@@ -194,8 +198,9 @@ class _TakingOver:
         return level
 
     def _write(
-        self, kind: SectionKind, data: pa.Buffer, rows: int, info: dict[str, int], supersedes: tuple[str, ...] = ()
-    ) -> SectionPlace:
+        self, kind: SectionKind, data: pa.Buffer, rows: int, info: Mapping[str, int | list[int]],
+        supersedes: tuple[str, ...] = (),
+    ) -> SectionPlace:  # fmt: skip
         more: dict[str, int | str | list[int]] = {**info, "generation": self._own.generation}
         if kind not in ("keys", "left"):
             more["delays"] = list(self._group.delays_us)
@@ -213,7 +218,8 @@ def section_written(
     delta.add(kind, group.id, data, rows, info, supersedes)
     file = f"delta in memory/{name}"
     files.hold(file, data)
-    level, generation, last = info.get("level", 0), info["generation"], info.get("last")
-    assert isinstance(level, int) and isinstance(generation, int) and (last is None or isinstance(last, int))
+    level, generation, first, last = info.get("level", 0), info["generation"], info.get("first"), info.get("last")
+    assert isinstance(level, int) and isinstance(generation, int)
+    assert (first is None or isinstance(first, int)) and (last is None or isinstance(last, int))
     delays = () if kind in ("keys", "left") else group.delays_us
-    return SectionPlace(name, file, False, 0, data.size, rows, level, generation, delays, last)
+    return SectionPlace(name, file, False, 0, data.size, rows, level, generation, delays, last, first_us=first)

@@ -93,10 +93,11 @@ class Position(NamedTuple):
 class SectionPlace(msgspec.Struct, frozen=True):
     """Where a section is: `size` bytes at `offset` of a file in the pond's folder, or of the body of a record.
 
-    `delays_us`: those of the group when a segment was written, which its lateness classes count; `last_us`: all
-    of it is earlier; `columns`: those of retained events, as JSON. `instead`, `until`: of a portion of a merge the
-    sections that it replaces, and before what all is merged (`runtime.merging`). `gone`: of the slots that a segment
-    spans those that had left when it was written, so that it has no cell of them.
+    `delays_us`: those of the group when a segment was written, which its lateness classes count; `first_us`, `last_us`:
+    none of it is earlier, all of it is (None: nobody knows); `columns`: those of retained events, as JSON. `instead`,
+    `until`: of a portion of a merge the sections that it replaces, and before what all is merged (`runtime.merging`).
+    `slots`: the first that a segment names, and the one after the last (None: nobody knows); `gone`: of these those
+    that had left when it was written, so that it has no cell of them.
     """
 
     id: str
@@ -113,6 +114,8 @@ class SectionPlace(msgspec.Struct, frozen=True):
     instead: tuple[str, ...] = ()
     until: Position = Position(0, 0)
     gone: int = 0
+    first_us: int | None = None
+    slots: tuple[int, int] | None = None
 
 
 class ChainedRows(msgspec.Struct, frozen=True):

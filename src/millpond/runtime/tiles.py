@@ -17,6 +17,8 @@ import numpy as np
 from millpond.arrays import Ints, Mask, distinct_of
 from millpond.model.windows import Sliding
 from millpond.plan.plan import GroupPlan
+from millpond.runtime.closing import touched
+from millpond.runtime.generations import Attached
 from millpond.runtime.tasks import Watermark
 from millpond.state.cells import Cells, Piece, Slices, merge
 
@@ -45,6 +47,16 @@ class Held(NamedTuple):
     def of(cls, slices: Sequence[Cells], tiles: Sequence[Cells]) -> Held:
         """Those that have cells."""
         return cls([cells for cells in slices if cells.rows], [cells for cells in tiles if cells.rows])
+
+    @classmethod
+    def near(
+        cls, group: GroupPlan, old: Attached, tiles: Attached, fresh: Cells, before: Watermark, after: Watermark
+    ) -> Held:
+        """Those in which an epoch that adds `fresh` cells may look: others are not read, however many there are."""
+        if grids(group) or any(plan.query.changing for plan in group.queries):
+            return cls.of([*old, fresh], tiles)
+        slices, repeated = ([of[i] for i in touched(group, of.places, before, after)] for of in (old, tiles))
+        return cls.of([*slices, fresh], repeated)
 
     @property
     def parts(self) -> list[Cells]:

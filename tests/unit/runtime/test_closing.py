@@ -16,8 +16,8 @@ from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.closing import Closing, batches, closing_windows
-from millpond.runtime.tasks import Watermark
+from millpond.runtime.closing import Closing, batches, closing_windows, touched
+from millpond.runtime.tasks import SectionPlace, Watermark
 
 S = 1_000_000
 
@@ -85,6 +85,28 @@ def test_closing_windows_are_the_naive_ones(seed: int) -> None:
         assert len(found) == len(set(found))
         assert found == sorted(found)
         assert set(found) == naive(group, times, before, after)
+        bounds = list(zip(*map(np.ndarray.tolist, slices(group, times)), strict=True))
+        parts = [bounds[i::3] for i in range(3) if bounds[i::3]]
+        places = [SectionPlace("", "", False, 0, 0, 1, last_us=max(ends), first_us=min(starts))
+                  for starts, ends in (zip(*part, strict=True) for part in parts)]  # fmt: skip
+        near = touched(group, places, before, after)
+        read = [one for i in near for one in parts[i]]
+        for window in found:
+            held = [one for one in bounds if window.start_us <= one[0] and one[1] <= window.end_us]
+            assert {*held} <= {*read}, "all that a window is made of is read"
+        assert bool(near) >= bool(found)
+
+
+def test_what_is_far_from_a_watermark_is_not_read() -> None:
+    #   watermark 5000 -> 5010; windows of 10, and of 3600 that are open for another 100,000
+    group = group_of((Sliding(10, 10), 0), (Sliding(3600, 3600), 100_000))
+    bounds = (0, 3600, 1), (4980, 4990, 1), (5000, 5010, 1), (5010, 5020, 1), (0, 9000, 1), (5000, 5010, 0)
+    places = [SectionPlace("", "", False, 0, 0, rows, last_us=last, first_us=first) for first, last, rows in bounds]
+    assert touched(group, places, Watermark(5000), Watermark(5010)) == [2, 4]
+    assert touched(group, places, Watermark(5010), Watermark(5010)) == []
+    assert touched(group, places, Watermark(), Watermark(5010)) == [0, 1, 2, 4]
+    unknown = [SectionPlace("", "", False, 0, 0, 1)]
+    assert touched(group, unknown, Watermark(5000), Watermark(5010)) == [0]
 
 
 def test_a_long_silence_visits_no_empty_window() -> None:
