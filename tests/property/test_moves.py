@@ -29,6 +29,7 @@ from millpond.placement.alignment import Owners
 from millpond.placement.rescale import rescaled
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.plan.chain import chained_stream
+from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.rescale import owned_by
 from millpond.runtime import fold, merging
@@ -284,6 +285,42 @@ def test_steps_are_as_large_to_the_end(tmp_path: Path) -> None:
         moves.append(sum(old != new for old, new in zip(was.owners, now.owners, strict=True)))
         run.epoch([[same | {"k": "k1", "ts": SECOND}]])
     assert len(moves) > 5 and min(moves[:-1]) > 0.7 * max(moves)
+
+
+def columns_of(run: Run) -> set[str]:
+    files, found = Files(Path(run.pond.setting.folder)), set[str]()
+    for group in run.pond.setting.plan.groups:
+        for instance in range(2):
+            for place in group_state(run.pond.manifest, instance, group).segments:
+                found.update(read_section(files, place).schema.names)
+    return found
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_columns_that_nobody_reads_go_where_cells_are_written_anew(tmp_path: Path, moving: bool) -> None:
+    """By merges, and with buckets that move."""
+    same = {"v": 1, "amount": 1.0, "g": 1, "f": 1.0, "flag": True}
+    base = next(one for one in others(3)[0] if isinstance(one, Query))
+    hours = replace(base, window=Sliding(3600 * SECOND, 3600 * SECOND))
+    least = (Named("k", Column("key:0", "string")), Named("least", Column("agg:0", "int")))
+    more = replace(hours, name="more", aggregates=(aggregate_of("min", Column("v", "int")),), output=least)
+    run = Run(tmp_path, [hours, more], 2, 16)
+    run.epoch([[same | {"k": f"k{i}", "ts": SECOND} for i in range(200)]])
+    assert any(name.endswith(":min") for name in columns_of(run))
+    run.pond.change(accept.drop(Pond(run.pond.spec, run.pond.manifest), "more"))
+    if moving:
+        run.pond.change(owned_by(Pond(run.pond.spec, run.pond.manifest), (0,) * 16, 1))
+        run.epoch([[]])
+        places = group_state(run.pond.manifest, 0, run.pond.setting.plan.groups[0]).segments
+        names = read_section(Files(Path(run.pond.setting.folder)), places[-1]).schema.names
+        assert places[-1].rows > 50 and not any(name.endswith(":min") for name in names)
+    else:
+        for i in range(24):
+            run.epoch([[same | {"k": f"k{n}", "ts": SECOND} for n in range(i, i + 20)]])
+        assert not any(name.endswith(":min") for name in columns_of(run))
+    run.pond.drain()
+    told = run.answers().rows["base"]
+    assert sum(1 for row in told if row["k"]) == 200
 
 
 def test_state_moves_once_and_leaves_nothing_behind(tmp_path: Path) -> None:

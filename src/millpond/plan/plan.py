@@ -93,6 +93,16 @@ class QueryPlan(msgspec.Struct, frozen=True):
         return _NEVER if isinstance(self.until_us, msgspec.UnsetType) else self.until_us
 
 
+def column_ids(group: GroupPlan) -> frozenset[str] | None:
+    """What names of columns of the group's cells may begin with: its measures, with their filter or without it.
+
+    None: anything; of sessions and count windows cells tell more than measures.
+    """
+    if group.gaps_us or group.counted:
+        return None
+    return frozenset(name for measure in group.measures for name in (measure.id, measure.base.id))
+
+
 def measures_read(plans: Iterable[QueryPlan]) -> list[int]:
     """Positions of the measures that some queries read, each once."""
     return list(dict.fromkeys(i for plan in plans for places in ((plan.presence,), *plan.measures) for i in places))

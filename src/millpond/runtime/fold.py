@@ -19,7 +19,7 @@ from millpond.clock import lap_us
 from millpond.faults import reached
 from millpond.log.records import Receipt
 from millpond.model.windows import Range
-from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
+from millpond.plan.plan import GroupPlan, QueryPlan, column_ids, measures_read
 from millpond.runtime.arrived import arrived
 from millpond.runtime.blocks import AnyBlock, blocks_of
 from millpond.runtime.buckets import buckets_of_keys
@@ -479,13 +479,13 @@ class _GroupFold:
 
         When nothing of them is needed there is no next: they are retired in this epoch.
         """
-        state, keys = self._state, len(self._keys)
-        parts = (state.segments, self._old), (state.tiles, self._old_tiles), (state.revisions, self._old_revisions)
-        for places, old in parts:
+        state, keys, ids = self._state, len(self._keys), column_ids(self._group)
+        parts = (state.segments, self._old, ids), (state.tiles, self._old_tiles, ids)
+        for places, old, measured in (*parts, (state.revisions, self._old_revisions, None)):
             left = [] if self._moving else shares_left(state, places, old, self._left)
             for due in merges_due(places, state.portions, FAN_IN, self._added, self._moving, left):
                 ends = tuple(places[i].id for i in due.chosen)
-                done = merged(due, old, self._left, self._keys.committed, keys, horizon)
+                done = merged(due, old, self._left, self._keys.committed, keys, horizon, measured)
                 needed = horizon is None or any((old[i].slices.end_us > horizon).any() for i in due.chosen)
                 # where all that is needed has left, a segment without cells replaces them
                 if done.cells.rows or needed:

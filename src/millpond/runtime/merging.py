@@ -14,7 +14,7 @@ Log-Structured File System, 1992, §3). One that has lost all is not even read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,13 +22,16 @@ import numpy as np
 from millpond.arrays import Ints, places_of
 from millpond.runtime.generations import full_level, still_here
 from millpond.runtime.tasks import Position, SectionPlace
-from millpond.state.cells import Cells, merge, needed_slices, part_of, piece_of
+from millpond.state.cells import Cells, merge, needed_slices, part_of, piece_of, with_measures
 
 PORTION_BYTES = 8 << 20
 
 _REWRITTEN = 4
 """A portion is at least so many times as large as what its epoch adds: each cell is rewritten about that often."""
 
+
+_MOST = 64
+"""Of more segments a portion would be reading what they say of themselves, not merging."""
 
 _MUCH = 0.5
 """Segments of whose cells so much has left are merged."""
@@ -84,11 +87,11 @@ def merges_due(
     if ended:
         found.append(Merge(ended, 0, 0))
     mostly = tuple(i for i in free if _MUCH <= share[i] < 1)
-    wanted = [(mostly, max(places[i].level for i in mostly))] if mostly else []
+    wanted = [(mostly[:_MOST], max(places[i].level for i in mostly))] if mostly else []
     others = [i for i in free if share[i] < _MUCH]
     level = full_level([places[i] for i in others], fan_in)
     if level is not None:
-        wanted.append((tuple(i for i in others if places[i].level == level), level + 1))
+        wanted.append((tuple(i for i in others if places[i].level == level)[:_MOST], level + 1))
     waits = moving or bool(mine)
     for chosen, level in wanted:
         many = portions(chosen)
@@ -101,12 +104,13 @@ def merges_due(
 
 
 def merged(
-    due: Merge, old: Sequence[Cells], left: Ints | None, committed: int, keys: int, horizon: int | None
-) -> Merged:
+    due: Merge, old: Sequence[Cells], left: Ints | None, committed: int, keys: int, horizon: int | None,
+    ids: Collection[str] | None = None,
+) -> Merged:  # fmt: skip
     """What the epoch writes of a merge: all of it, or the next portion that has cells.
 
-    Without slices that end by the `horizon`, and keys that have `left`; `committed`: old cells have slots below it, all
-    below `keys`.
+    Without slices that end by the `horizon`, keys that have `left`, and columns of measures that are not among `ids`
+    (None: with all); `committed`: old cells have slots below it, all below `keys`.
     """
     chosen = [old[i] for i in due.chosen]
     if due.portions == 0:
@@ -126,7 +130,7 @@ def merged(
             cells._replace(slots=cells.slots.astype(np.int32) - np.int32(low))
             for cells in still_here(parts, left, committed)
         ]
-        pieces = [piece_of(cells) for cells in moved]
+        pieces = [piece_of(with_measures(cells, ids)) for cells in moved]
         found = merge(pieces, max(1, (keys if high is None else min(keys, high)) - low))
         if found.rows or until is None:
             return Merged(found._replace(slots=found.slots + np.int32(low)), until)

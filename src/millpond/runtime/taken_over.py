@@ -21,7 +21,7 @@ from millpond.arrays import Mask
 from millpond.log.records import SectionKind, section_id
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import SideLog
-from millpond.plan.plan import GroupPlan
+from millpond.plan.plan import GroupPlan, column_ids
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.generations import (
     Attached,
@@ -35,7 +35,7 @@ from millpond.runtime.generations import (
 )  # fmt: skip
 from millpond.runtime.tallies import TallyLog
 from millpond.runtime.tasks import FoldTask, GroupState, SectionPlace
-from millpond.state.cells import Piece, cells_at, merge, piece_of, span_of
+from millpond.state.cells import Piece, cells_at, merge, piece_of, span_of, with_measures
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events, encode_events
 from millpond.state.files import Files
@@ -140,7 +140,7 @@ class _TakingOver:
         """The cells of all sources as one segment; slots are below `keys`. Its level is the highest of what it is made
         of: merges in portions wait until all has moved, and take all segments of a level up at once.
         """
-        pieces, levels = list[Piece](), list[int]()
+        pieces, levels, ids = list[Piece](), list[int](), column_ids(self._group)
         for state, (sections, now) in sources:
             places: tuple[SectionPlace, ...] = getattr(state, apart)
             every = Attached(self._files, state, places, sections, self._group.delays_us)
@@ -151,7 +151,9 @@ class _TakingOver:
                 cells = every[i]
                 rows = np.flatnonzero(comes[cells.slots])
                 if len(rows):
-                    levels, piece = [*levels, place.level], piece_of(cells_at(cells, rows))
+                    some = cells_at(cells, rows)
+                    piece = piece_of(with_measures(some, None if apart == "revisions" else ids))
+                    levels = [*levels, place.level]
                     pieces.append(piece._replace(slots=now[piece.slots]))
         if not pieces:
             return ()

@@ -14,7 +14,7 @@ A column that a piece of state lacks is 0, or the identity of its merge.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -162,6 +162,20 @@ def taken(columns: Mapping[str, npt.NDArray[np.integer]], rows: Ints | slice) ->
     """Some rows; columns that are one array stay one."""
     cut = {place: column[rows] for place, column in {id(column): column for column in columns.values()}.items()}
     return {name: cut[id(column)] for name, column in columns.items()}
+
+
+def with_measures(cells: Cells, ids: Collection[str] | None) -> Cells:
+    """The cells with the columns of some measures alone (None: all): others go where cells are written anew.
+
+    >>> none = np.zeros(0, np.int64)
+    >>> cells = Cells(Slices(none, none, none), np.zeros(1, np.int64), none, {"a:n": none, "b:min": none})
+    >>> [*with_measures(cells, {"b"}).columns]
+    ['b:min']
+    """
+    if ids is None:
+        return cells
+    columns = {name: column for name, column in cells.columns.items() if name.partition(":")[0] in ids}
+    return cells._replace(columns=columns)
 
 
 def place_of(slots: npt.NDArray[np.integer], bound: int) -> int:
