@@ -93,12 +93,13 @@ class QueryPlan(msgspec.Struct, frozen=True):
         return _NEVER if isinstance(self.until_us, msgspec.UnsetType) else self.until_us
 
 
-def column_ids(group: GroupPlan) -> frozenset[str] | None:
+def column_ids(group: GroupPlan, apart: str = "") -> frozenset[str] | None:
     """What names of columns of the group's cells may begin with: its measures, with their filter or without it.
 
-    None: anything; of sessions and count windows cells tell more than measures.
+    None: anything; of sessions and count windows cells tell more than measures, and those that are kept `apart` as
+    `revisions` something else.
     """
-    if group.gaps_us or group.counted:
+    if group.gaps_us or group.counted or apart == "revisions":
         return None
     return frozenset(name for measure in group.measures for name in (measure.id, measure.base.id))
 

@@ -290,8 +290,8 @@ class _GroupFold:
             "level": level,
             "generation": self._state.generation,
             "delays": list(self._group.delays_us),
-            "slots": [*span_of(cells)],
-            **({} if self._left is None else {"gone": left_within(span_of(cells), self._left)}),
+            "slots": [*(slots := span_of(cells))],
+            **({} if self._left is None else {"gone": left_within(slots, self._left)}),
             **(more or {}),
         }
         if apart:
@@ -366,6 +366,7 @@ class _GroupFold:
         for run in batches(closing, at_once(read)):
             for some in together(self._group, run):
                 self._answer(some, held, some[0].delay)
+
         def changes() -> Changes:
             old, kept = Held.of(self._old, self._old_tiles), (self._old_revisions, self._log, self._tallies)
             return Changes(self._group, self._keys, self._task.buckets, old, held, fresh, *kept)
@@ -479,19 +480,18 @@ class _GroupFold:
 
         When nothing of them is needed there is no next: they are retired in this epoch.
         """
-        state, keys, ids = self._state, len(self._keys), column_ids(self._group)
-        parts = (state.segments, self._old, ids), (state.tiles, self._old_tiles, ids)
-        for places, old, measured in (*parts, (state.revisions, self._old_revisions, None)):
+        state, keys, committed = self._state, len(self._keys), self._keys.committed
+        parts = (state.segments, self._old), (state.tiles, self._old_tiles), (state.revisions, self._old_revisions)
+        for places, old in parts:
             left = [] if self._moving else shares_left(state, places, old, self._left)
             for due in merges_due(places, state.portions, FAN_IN, self._added, self._moving, left):
                 ends = tuple(places[i].id for i in due.chosen)
-                done = merged(due, old, self._left, self._keys.committed, keys, horizon, measured)
+                apart = state.apart(places[due.chosen[0]])
+                done = merged(due, old, self._left, committed, keys, horizon, column_ids(self._group, apart))
                 needed = horizon is None or any((old[i].slices.end_us > horizon).any() for i in due.chosen)
                 # where all that is needed has left, a segment without cells replaces them
                 if done.cells.rows or needed:
-                    apart = state.apart(places[due.chosen[0]])
-                    at = done.info(due, ends)
-                    self._write_segment(done.cells, due.level, () if done.until else ends, apart, at)
+                    self._write_segment(done.cells, due.level, () if done.until else ends, apart, done.info(due, ends))
 
 
 def _windows_of(plan: QueryPlan, group: GroupPlan, run: Sequence[Closing]) -> list[Closing]:

@@ -112,7 +112,7 @@ def merged(
     Without slices that end by the `horizon`, keys that have `left`, and columns of measures that are not among `ids`
     (None: with all); `committed`: old cells have slots below it, all below `keys`.
     """
-    chosen = [old[i] for i in due.chosen]
+    chosen = [with_measures(old[i], ids) for i in due.chosen]
     if due.portions == 0:
         return Merged(part_of(chosen[0], np.zeros(0, np.int64)), None)
     kept = [needed_slices(cells, horizon) for cells in chosen]
@@ -130,7 +130,7 @@ def merged(
             cells._replace(slots=cells.slots.astype(np.int32) - np.int32(low))
             for cells in still_here(parts, left, committed)
         ]
-        pieces = [piece_of(with_measures(cells, ids)) for cells in moved]
+        pieces = [piece_of(cells) for cells in moved]
         found = merge(pieces, max(1, (keys if high is None else min(keys, high)) - low))
         if found.rows or until is None:
             return Merged(found._replace(slots=found.slots + np.int32(low)), until)

@@ -140,7 +140,7 @@ class _TakingOver:
         """The cells of all sources as one segment; slots are below `keys`. Its level is the highest of what it is made
         of: merges in portions wait until all has moved, and take all segments of a level up at once.
         """
-        pieces, levels, ids = list[Piece](), list[int](), column_ids(self._group)
+        pieces, levels, ids = list[Piece](), list[int](), column_ids(self._group, apart)
         for state, (sections, now) in sources:
             places: tuple[SectionPlace, ...] = getattr(state, apart)
             every = Attached(self._files, state, places, sections, self._group.delays_us)
@@ -151,9 +151,7 @@ class _TakingOver:
                 cells = every[i]
                 rows = np.flatnonzero(comes[cells.slots])
                 if len(rows):
-                    some = cells_at(cells, rows)
-                    piece = piece_of(with_measures(some, None if apart == "revisions" else ids))
-                    levels = [*levels, place.level]
+                    levels, piece = [*levels, place.level], piece_of(cells_at(with_measures(cells, ids), rows))
                     pieces.append(piece._replace(slots=now[piece.slots]))
         if not pieces:
             return ()

@@ -2,7 +2,7 @@
 
 A segment is one Arrow IPC file: columns `slot` and one per distinct cell column, each in the narrowest integer
 type that holds it; the schema's metadata hold the slices, their row offsets and, for columns equal to another, whose
-bytes to read. docs/formats.md pins it. Every fold reads what all live segments say of their slices, thousands each, so
+bytes to read. docs/formats.md pins it. Whoever opens a segment reads what it says of its slices, thousands maybe, so
 these numbers are packed: as JSON they took more of an epoch than all else while buckets moved.
 """
 

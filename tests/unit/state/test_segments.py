@@ -118,6 +118,26 @@ def test_a_damaged_header_is_corrupt(change: dict[str, Any]) -> None:
         decode_cells(batch.replace_schema_metadata(metadata | {b"millpond": changed}))
 
 
+FIRST: dict[str, Any] = {
+    "version": 1, "start_us": [-20, 0], "end_us": [-10, 10], "late_class": [0, 1], "offsets": [0, 1, 3],
+    "same": {"b:n": "a:n"},
+}  # fmt: skip
+
+
+def of_version_1(**change: Any) -> pa.RecordBatch:
+    return encode_cells(CELLS).replace_schema_metadata({"millpond": msgspec.json.encode(FIRST | change)})
+
+
+@pytest.mark.parametrize("change", [
+    {"version": 2}, {"version": None}, {"offsets": "0"}, {"same": {"b:n": "nowhere"}}, {"offsets": [0, 1]},
+    {"offsets": [0, 1, 4]}, {"offsets": [0, 2, 1]}, {"end_us": [0]}, {"late_class": []},
+])  # fmt: skip
+def test_a_damaged_header_of_version_1_is_corrupt(change: dict[str, Any]) -> None:
+    assert decode_cells(of_version_1()).offsets.tolist() == CELLS.offsets.tolist()
+    with pytest.raises(CorruptError):
+        decode_cells(of_version_1(**change))
+
+
 @pytest.mark.parametrize("change", [
     {b"rows": b"\x01\x03"}, {b"rows": b"\x04\xff"}, {b"rows": b"\x03"}, {b"late_class": b""}, {b"step_us": b"\x00" * 6},
     {b"rows": b"\x01\x02\x00"},
