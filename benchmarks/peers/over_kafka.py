@@ -44,7 +44,7 @@ from millpond.testing.kafka_server import KafkaServer
 ENGINES = ("millpond", "spark", "flink")
 WORKLOADS = ("identity", "repartition", "wordcount", "fixwindow")
 _ALL = "made, ip, url, revenue, agent, country, word, seconds"
-_STREAM = "STREAM visits WATERMARK ts DELAY OF INTERVAL 0 SECONDS"
+_STREAM = "STREAM visits WATERMARK ts DELAY OF INTERVAL 1 MILLISECOND"
 _IDENTITY = (f"SELECT {_ALL} FROM STREAM visits", "final")
 POND = {
     "identity": _IDENTITY,

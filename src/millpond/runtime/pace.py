@@ -2,6 +2,10 @@
 
 An epoch takes `a + b·n` seconds for n records. Epochs of several sizes give both; of one size, all is taken as `b`. An
 epoch that overhead alone makes too long is not cut to pieces: at least half of it is spent on records.
+
+What was measured may be wrong by now: the first epochs of a process are slow, and a size that has been too slow is not
+seen again. So what is thirty epochs old is forgotten, and where a backlog lasts, twice as many records are tried and all
+other sizes forgotten: after a few epochs at first, and each time after four times as many.
 """
 
 from __future__ import annotations
@@ -15,9 +19,13 @@ LEAST = 1_000
 _SIZES = 4
 _NEWER = 0.3
 _WORTH = 1.5
-_STEP = 8.0
+_STEP = 4.0
 _CLEAR = 0.1
 _FULL = 0.9  # Spark deals a limit to partitions and rounds down
+_TRIED = 2.0
+_PATIENCE = 3
+_LONGER = 4
+_OLD = 30
 
 
 class Pace:
@@ -25,8 +33,10 @@ class Pace:
 
     def __init__(self) -> None:
         self._target = 1.0
-        self._seen: dict[int, tuple[float, float]] = {}  # by size, within a factor of two; the newest is last
+        self._seen: dict[int, tuple[float, float, int]] = {}  # by size, within a factor of two, and when; the newest last
+        self._epochs = 0
         self._warm = False
+        self._full, self._patience = 0, _PATIENCE
         self._total = FIRST
         self._shares: dict[str, float] = {}
 
@@ -59,23 +69,30 @@ class Pace:
         self._remember(read, seconds)
         limits = self.limits
         full = any(counts.get(name, 0) >= _FULL * limit for name, limit in limits.items())
+        self._full = self._full + 1 if full else 0
         wanted = self._wanted()
+        if self._full >= self._patience and seconds < self._target and wanted < self._total * _TRIED:
+            wanted, self._patience = self._total * _TRIED, self._patience * _LONGER
+            self._seen = {size: seen for size, seen in self._seen.items() if size == read.bit_length()}
         if not (full and wanted > self._total * _WORTH) and not wanted * _WORTH < min(read, self._total):
             return False
+        self._full = 0
         self._total = max(LEAST, round(min(max(wanted, self._total / _STEP), self._total * _STEP)))
         even = 0.2 / len(self._shares)
         self._shares = {name: even + 0.8 * counts.get(name, 0) / read for name in self._shares}
         return self.limits != limits
 
     def _remember(self, read: int, seconds: float) -> None:
+        self._epochs += 1
         size = read.bit_length()
-        old_read, old_seconds = self._seen.pop(size, (float(read), seconds))
-        new = old_read + _NEWER * (read - old_read), old_seconds + _NEWER * (seconds - old_seconds)
-        self._seen = dict([*self._seen.items(), (size, new)][-_SIZES:])
+        old_read, old_seconds, _ = self._seen.pop(size, (float(read), seconds, 0))
+        new = old_read + _NEWER * (read - old_read), old_seconds + _NEWER * (seconds - old_seconds), self._epochs
+        recent = [(key, one) for key, one in self._seen.items() if one[-1] > self._epochs - _OLD]
+        self._seen = dict([*recent, (size, new)][-_SIZES:])
 
     def _wanted(self) -> float:
         """The number of records with which an epoch takes as long as it is meant to, or is half overhead."""
-        fixed, each = fitted([*self._seen.values()])
+        fixed, each = fitted([(read, seconds) for read, seconds, _ in self._seen.values()])
         return max(self._target - fixed, fixed) / max(each, 1e-12)
 
 
