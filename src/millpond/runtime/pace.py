@@ -4,8 +4,8 @@ An epoch takes `a + b·n` seconds for n records. Epochs of several sizes give bo
 epoch that overhead alone makes too long is not cut to pieces: at least half of it is spent on records.
 
 What was measured may be wrong by now: the first epochs of a process are slow, and a size that has been too slow is not
-seen again. So what is thirty epochs old is forgotten, and where a backlog lasts, twice as many records are tried and all
-other sizes forgotten: after a few epochs at first, and each time after four times as many.
+seen again. So what is thirty epochs old is forgotten, and where a backlog lasts, twice as many records are tried and
+all other sizes forgotten: after a few epochs at first, and each time after four times as many.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Pace:
 
     def __init__(self) -> None:
         self._target = 1.0
-        self._seen: dict[int, tuple[float, float, int]] = {}  # by size, within a factor of two, and when; the newest last
+        # by size, within a factor of two, and when; the newest last
+        self._seen: dict[int, tuple[float, float, int]] = {}
         self._epochs = 0
         self._warm = False
         self._full, self._patience = 0, _PATIENCE

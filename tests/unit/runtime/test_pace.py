@@ -48,7 +48,7 @@ def test_an_epoch_is_not_cut_to_pieces_for_its_overhead() -> None:
 
 
 def test_overhead_that_makes_an_epoch_about_as_long_as_meant_is_not_taken_for_records() -> None:
-    """0.6 of 0.7 seconds whatever is read: epochs of one size would not tell, and a backlog might never be caught up."""
+    """0.6 of 0.7 seconds whatever is read: epochs of one size would not tell, and a backlog would stay."""
     epochs = run(1.0, 5e-6, 0.6, 60, 3)
     assert epochs[10][0] >= 2 * FIRST
     assert epochs[-1][0] * 5e-6 > 0.4
