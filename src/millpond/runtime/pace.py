@@ -6,6 +6,10 @@ epoch that overhead alone makes too long is not cut to pieces: at least half of 
 What was measured may be wrong by now: the first epochs of a process are slow, and a size that has been too slow is not
 seen again. So what is thirty epochs old is forgotten, and where a backlog lasts, twice as many records are tried and
 all other sizes forgotten: after a few epochs at first, and each time after four times as many.
+
+A backlog is what people wait for, not the epoch, and longer epochs have less overhead: where one lasts, they may take
+four times as long as they are meant to. (A pond that had to keep to a second fell behind a load that it had the time to
+take up, for good.) No limit is made for epochs that take less than that: it would only make a backlog.
 """
 
 from __future__ import annotations
@@ -24,15 +28,17 @@ _CLEAR = 0.1
 _FULL = 0.9  # Spark deals a limit to partitions and rounds down
 _TRIED = 2.0
 _PATIENCE = 3
-_LONGER = 4
+_RARER = 4
 _OLD = 30
+_LASTING = 3
+_LONGEST = 4.0
 
 
 class Pace:
     """Limits of streams, by name, changed by what epochs take."""
 
     def __init__(self) -> None:
-        self._target = 1.0
+        self._meant = 1.0
         # by size, within a factor of two, and when; the newest last
         self._seen: dict[int, tuple[float, float, int]] = {}
         self._epochs = 0
@@ -52,30 +58,36 @@ class Pace:
         `streams` that have limits, and how long an epoch that reads them should take, in seconds (the least of them).
         """
         self._warm = False
-        self._target = min(streams.values(), default=1.0)
+        self._meant = min(streams.values(), default=1.0)
         if self._shares.keys() != streams.keys():
             self._shares = dict.fromkeys(streams, 1 / max(len(streams), 1))
         return self.limits
 
-    def observe(self, counts: Mapping[str, int], seconds: float) -> bool:
+    def observe(self, counts: Mapping[str, int], seconds: float, between: float = 0.0) -> bool:
         """Learn from an epoch, which read so many records of each stream; tells whether limits are others now.
 
-        They are only if that is worth a read that is begun anew: much too long an epoch, or one that was cut short
-        though it might have been much longer.
+        `between`: seconds from the epoch before to this one, a part of what it takes if that one left records. Limits
+        change only if that is worth a read that is begun anew: much too long an epoch, or one that was cut short though
+        it might have been much longer.
         """
         read = sum(counts.get(name, 0) for name in self._shares)
         if not self._warm or not read:
             self._warm = True
             return False
+        seconds += between if self._full else 0.0
         self._remember(read, seconds)
         limits = self.limits
         full = any(counts.get(name, 0) >= _FULL * limit for name, limit in limits.items())
         self._full = self._full + 1 if full else 0
-        wanted = self._wanted()
-        if self._full >= self._patience and seconds < self._target and wanted < self._total * _TRIED:
-            wanted, self._patience = self._total * _TRIED, self._patience * _LONGER
+        target = self._meant * (_LONGEST if self._full >= _LASTING else 1.0)
+        wanted, most = self._wanted(target), self._wanted(self._meant * _LONGEST)
+        room = seconds < target / _TRIED or len(self._seen) == 1
+        if self._full >= self._patience and room and wanted < self._total * _TRIED:
+            wanted, self._patience = self._total * _TRIED, self._patience * _RARER
             self._seen = {size: seen for size, seen in self._seen.items() if size == read.bit_length()}
-        if not (full and wanted > self._total * _WORTH) and not wanted * _WORTH < min(read, self._total):
+        if most * _WORTH < min(read, self._total):
+            wanted = most
+        elif not full or wanted < self._total * _WORTH:
             return False
         self._full = 0
         self._total = max(LEAST, round(min(max(wanted, self._total / _STEP), self._total * _STEP)))
@@ -91,10 +103,10 @@ class Pace:
         recent = [(key, one) for key, one in self._seen.items() if one[-1] > self._epochs - _OLD]
         self._seen = dict([*recent, (size, new)][-_SIZES:])
 
-    def _wanted(self) -> float:
-        """The number of records with which an epoch takes as long as it is meant to, or is half overhead."""
+    def _wanted(self, target: float) -> float:
+        """The number of records with which an epoch takes so long, or is half overhead."""
         fixed, each = fitted([(read, seconds) for read, seconds, _ in self._seen.values()])
-        return max(self._target - fixed, fixed) / max(each, 1e-12)
+        return max(target - fixed, fixed) / max(each, 1e-12)
 
 
 def fitted(seen: Sequence[tuple[float, float]]) -> tuple[float, float]:

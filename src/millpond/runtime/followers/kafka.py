@@ -122,21 +122,22 @@ def messages(query: str, topic: str, n: int, table: pa.Table, keys: Sequence[str
     The value is JSON, none where the row is deleted.
     """
     values = json_objects(table, omit_nulls=False)
-    # each is an object of one member, of which the value counts
-    by_key = [
-        [text[len(json.dumps(name, ensure_ascii=False)) + 2 : -1] for text in texts.to_pylist()]
-        for name in keys
-        for texts in [json_objects(table.select([name]), omit_nulls=False)]
-    ]
+    by_key = [_members(table.select([name]), name) for name in keys]
     revisions = table[REVISION].to_pylist() if REVISION in table.column_names else None
     told = table[OP].to_pylist() if OP in table.column_names else None
     name = json.dumps(query, ensure_ascii=False)
+    same: list[tuple[str, str | bytes | None]] = [("query", query), ("epoch", str(n))]
     for row, value in enumerate(values.to_pylist()):
         revision = revisions[row] if revisions else 0
-        headers: list[tuple[str, str | bytes | None]] = [("query", query), ("epoch", str(n)), ("row", str(row))]
-        headers.append(("revision", str(revision)))
+        headers = [*same, ("row", str(row)), ("revision", str(revision))]
         deleted = told is not None and told[row] == DELETE
         if told is not None:
             headers.append(("op", str(told[row])))
         key = f"[{','.join([name, *(of[row] for of in by_key)])}]".encode() if keys else None
         yield Message(topic, key, None if deleted else value.encode(), headers)
+
+
+def _members(table: pa.Table, name: str) -> list[str]:
+    """The values of a table's one column as JSON: each row is an object of one member, of which the value counts."""
+    begin = len(json.dumps(name, ensure_ascii=False)) + 2
+    return [text[begin:-1] for text in json_objects(table, omit_nulls=False).to_pylist()]

@@ -28,6 +28,9 @@ _PAUSE_SECONDS = 0.1
 SECONDS = 30.0
 """How long Kafka may take to answer."""
 
+_POLLED = 1000
+"""What became of messages is asked for after so many."""
+
 ANY_PARTITION = -1
 """The partition of a message that goes where its key says."""
 
@@ -98,8 +101,10 @@ class Publisher:
         try:
             if self._transactions:
                 producer.begin_transaction()
-            for message in messages:
+            for place, message in enumerate(messages):
                 self._produce(producer, message, told)
+                if not place % _POLLED:
+                    producer.poll(0)
             left = producer.flush(SECONDS)
             if refused or left:
                 raise KafkaException(refused[0] if refused else KafkaError(KafkaError._TIMED_OUT))
@@ -140,7 +145,6 @@ class Publisher:
                 break
             except BufferError:  # its queue is full
                 producer.poll(1.0)
-        producer.poll(0)
 
     def _manner(self) -> dict[str, Any]:
         # the partitioner of Java's producers, so that keys meet those of others
