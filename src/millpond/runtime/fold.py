@@ -53,9 +53,9 @@ from millpond.runtime.late_rows import write_late_rows
 from millpond.runtime.lateness import marks_of
 from millpond.runtime.merging import merged, merges_due
 from millpond.runtime.moved import moved_in
+from millpond.runtime.numbering import numbered
 from millpond.runtime.packet import GroupPart
 from millpond.runtime.ranges import rows_due
-from millpond.runtime.raw import RawRows, piece_of_raw
 from millpond.runtime.retained import fold_retained
 from millpond.runtime.rows import BlockKeys, rows_of_block, rows_of_sessions
 from millpond.runtime.selected_rows import write_selected_rows
@@ -71,7 +71,6 @@ from millpond.state.dictionary import KeyDictionary
 from millpond.state.event_log import Events
 from millpond.state.files import Files
 from millpond.state.segments import encode_cells, to_bytes
-from millpond.state.tallies import COUNT
 
 FAN_IN = 8
 """Segments of one level that a snapshot replaces by one of the next: each cell is rewritten O(log) times."""
@@ -259,25 +258,14 @@ class _GroupFold:
         log.write(self._delta, events, level + 1, tuple(log.places[i].id for i in chosen))
 
     def _numbered(self, parts: Sequence[GroupPart]) -> list[Piece]:
-        pieces = []
-        logged, tallied = list[Events](), list[Events]()
-        keys, slots = None, np.zeros(0, np.int64)
-        for part in parts:
-            if part.keys is not keys:  # a packet has the keys of a group's cells and events once
-                slots = self._keys.number(part.keys, part.key_count)
-            keys = part.keys
-            body = part.body
-            if isinstance(body, Events):
-                (tallied if COUNT in body.columns else logged).append(body._replace(slots=slots[body.slots]))
-                continue
-            piece = piece_of_raw(self._group, body, part.key_count) if isinstance(body, RawRows) else body
-            pieces.append(Piece(piece.slices, piece.slice_rows, slots[piece.slots], piece.columns))
-        for log, some in ((self._log, logged), (self._tallies, tallied)):
+        """What came in slots of its keys; of it, events are written."""
+        came = numbered(self._group, self._keys, parts)
+        for log, some in ((self._log, came.logged), (self._tallies, came.tallied)):
             if some and log is not None:
                 events = log.together(some)
                 log.arrived(events)
                 log.write(self._delta, events, 0, ())
-        return pieces
+        return came.pieces
 
     def _write_segment(
         self, cells: Cells, level: int, supersedes: tuple[str, ...], apart: str = "",
@@ -326,10 +314,11 @@ class _GroupFold:
 
         `expired`: which of the old segments, then tiles, then revisions, end here. `events_from`: events before it are
         not needed.
-        Asked only where sections of keys would be merged: finding out is a pass over the slots of all live cells.
+        Asked only where sections of keys would be merged: finding out is a pass over the slots of all live cells. Not
+        in an epoch in which buckets are moving: that takes its time.
         """
         state = self._state
-        if full_level(state.keys, FAN_IN) is None:
+        if self._moving or full_level(state.keys, FAN_IN) is None:
             return False
         old = [*self._old, *self._old_tiles, *self._old_revisions]
         naming: list[Cells | Events] = [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)]

@@ -4,8 +4,8 @@ An epoch takes `a + b·n` seconds for n records. Epochs of several sizes give bo
 epoch that overhead alone makes too long is not cut to pieces: at least half of it is spent on records.
 
 What was measured may be wrong by now: the first epochs of a process are slow, and a size that has been too slow is not
-seen again. So what is thirty epochs old is forgotten, and where a backlog lasts, twice as many records are tried and
-all other sizes forgotten: after a few epochs at first, and each time after four times as many.
+seen again. So what is thirty epochs old is forgotten, and where a backlog lasts, two or four times as many records are
+tried and all other sizes forgotten: after two epochs at first, and each time after four times as many.
 
 A backlog is what people wait for, not the epoch, and longer epochs have less overhead: where one lasts, they may take
 four times as long as they are meant to. (A pond that had to keep to a second fell behind a load that it had the time to
@@ -26,11 +26,11 @@ _WORTH = 1.5
 _STEP = 4.0
 _CLEAR = 0.1
 _FULL = 0.9  # Spark deals a limit to partitions and rounds down
-_TRIED = 2.0
-_PATIENCE = 3
+_TRIED = 4.0
+_PATIENCE = 2
 _RARER = 4
 _OLD = 30
-_LASTING = 3
+_LASTING = 2
 _LONGEST = 4.0
 
 
@@ -81,9 +81,10 @@ class Pace:
         self._full = self._full + 1 if full else 0
         target = self._meant * (_LONGEST if self._full >= _LASTING else 1.0)
         wanted, most = self._wanted(target), self._wanted(self._meant * _LONGEST)
-        room = seconds < target / _TRIED or len(self._seen) == 1
-        if self._full >= self._patience and room and wanted < self._total * _TRIED:
-            wanted, self._patience = self._total * _TRIED, self._patience * _RARER
+        room = seconds < target / _TRIED
+        tried = self._total * (_TRIED if room else _TRIED / 2)
+        if self._full >= self._patience and (room or len(self._seen) == 1) and wanted < tried:
+            wanted, self._patience = tried, self._patience * _RARER
             self._seen = {size: seen for size, seen in self._seen.items() if size == read.bit_length()}
         if most * _WORTH < min(read, self._total):
             wanted = most

@@ -35,7 +35,7 @@ from millpond.runtime.generations import (
 )  # fmt: skip
 from millpond.runtime.tallies import TallyLog
 from millpond.runtime.tasks import FoldTask, GroupState, SectionPlace
-from millpond.state.cells import Piece, cells_at, merge, piece_of, span_of, with_measures
+from millpond.state.cells import Piece, cells_at, merge, piece_of, rows_named, runs_of, span_of, with_measures
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events, encode_events
 from millpond.state.files import Files
@@ -144,12 +144,13 @@ class _TakingOver:
         for state, (sections, now) in sources:
             places: tuple[SectionPlace, ...] = getattr(state, apart)
             every = Attached(self._files, state, places, sections, self._group.delays_us)
-            comes = now >= 0  # a byte each: most cells stay, and that is all that is read of them
+            comes = now >= 0
+            runs = runs_of(comes)
             for i, place in enumerate(places):
                 if place.generation == state.generation and place.slots and not comes[slice(*place.slots)].any():
                     continue  # which keeps what steps before have brought closed
                 cells = every[i]
-                rows = np.flatnonzero(comes[cells.slots])
+                rows = rows_named(cells, comes, runs)
                 if len(rows):
                     levels, piece = [*levels, place.level], piece_of(cells_at(with_measures(cells, ids), rows))
                     pieces.append(piece._replace(slots=now[piece.slots]))

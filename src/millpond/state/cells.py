@@ -20,13 +20,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from millpond.arrays import WIDE, Ints, distinct_rows, firsts_of, places_among
+from millpond.arrays import WIDE, Ints, Mask, distinct_rows, firsts_of, places_among, repeated
 from millpond.state.exact import Words, normalise
 from millpond.state.signatures import UNSIGNED, Signatures, union
 from millpond.state.wide import less, wide, wide_integer
 
 LARGEST = np.iinfo(np.int64).max
 SMALLEST = np.iinfo(np.int64).min
+
+_LOOKUP = 40
+"""Looking up the bounds of a run takes about as long as reading so many slots."""
+
+_CHUNK = 1 << 15  # of slots that are read: what numpy makes of them stays in the cache
 
 _AT_ONCE = 1024  # words are below 2**51: there is room to add 2**11 of them
 
@@ -142,6 +147,51 @@ def bounds_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = No
         bounds = [(place_of(slots, first), len(slots) if until is None else place_of(slots, until)) for slots in whole]
         low, high = low + np.array(bounds, np.int64).reshape(-1, 2).T
     return low, high
+
+
+def rows_named(cells: Cells, wanted: Mask, runs: Ints) -> Ints:
+    """The rows of the slots that are `wanted`, ascending; `runs`: where these begin and end, from `runs_of`.
+
+    Where they are few runs their bounds are looked up in each slice, and other slots are not read.
+
+    >>> slices = Slices(*np.zeros((3, 2), np.int64))
+    >>> cells = Cells(slices, np.array([0, 2, 3]), np.array([1, 4, 6]), {})
+    >>> wanted = np.array([False, True, True, False, False, False, True])
+    >>> rows_named(cells, wanted, runs_of(wanted)).tolist()
+    [0, 2]
+    """
+    slices = len(cells.offsets) - 1
+    if len(runs) * slices * _LOOKUP < cells.rows:
+        found = _looked_up(cells, runs.reshape(-1)).reshape(-1, 2)
+        place, nth = repeated(found[:, 1] - found[:, 0])
+        rows: Ints = found[place, 0] + nth
+        return rows
+    chunks = range(0, cells.rows, _CHUNK)
+    parts = [np.flatnonzero(wanted[cells.slots[at : at + _CHUNK]]) + at for at in chunks]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def runs_of(wanted: Mask) -> Ints:
+    """Where runs of what is wanted begin and end, a row each.
+
+    >>> runs_of(np.array([True, False, True, True])).tolist()
+    [[0, 1], [2, 4]]
+    """
+    padded = np.concatenate([[False], wanted, [False]])
+    return np.flatnonzero(padded[1:] != padded[:-1]).reshape(-1, 2)
+
+
+def _looked_up(cells: Cells, bounds: Ints) -> Ints:
+    """For each slice and bound the first row of the slice whose slot is not below the bound: binary searches, all at
+    once.
+    """
+    low = np.repeat(cells.offsets[:-1, None], len(bounds), axis=1)
+    high = np.repeat(cells.offsets[1:, None], len(bounds), axis=1)
+    while (open_ := low < high).any():
+        middle = (low + high) >> 1
+        below = open_ & (cells.slots[np.where(open_, middle, 0)] < bounds)
+        low, high = np.where(below, middle + 1, low), np.where(open_ & ~below, middle, high)
+    return low
 
 
 def cells_at(cells: Cells, rows: Ints) -> Cells:

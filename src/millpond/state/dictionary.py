@@ -1,4 +1,5 @@
-"""The key dictionary of an instance and group: numbers keys 0, 1, 2, … (slots) in order of arrival.
+"""The key dictionary of an instance and group: numbers keys 0, 1, 2, … (slots) in order of arrival, those that come in
+one epoch by their buckets: what moves with a bucket then lies together.
 
 The keys themselves are `keys` sections of committed deltas: typed columns, their hashes and buckets, mmap-ed. What
 finds a key is an open-addressing table, a cache that any worker rebuilds from the hashes: a base table kept in
@@ -76,6 +77,11 @@ class _Table:
             self.entries[at[trying]] = entries[trying]
             rows = rows[self.entries[at[rows]] != entries[rows]]
             self.next(at, rows)
+
+    def renumber(self, first: int, now: Ints) -> None:
+        """Slots from `first` on are others now."""
+        later = np.flatnonzero(self.entries > first)
+        self.entries[later] = now[self.entries[later] - 1 - first] + 1
 
     def probe(self, rows: Ints, at: Ints) -> Ints:
         """Entries at the probed places of `rows` (0: empty)."""
@@ -200,6 +206,23 @@ class KeyDictionary:
         new: Mask = slots >= self.committed
         here: Mask = new | self._here[np.where(new, 0, slots)]
         return here
+
+    def by_bucket(self) -> Ints | None:
+        """Give the keys that are new their slots anew, in the order of their buckets; by the slot each had, from
+        `committed` on, the one it has now. None: they have that order.
+        """
+        buckets = np.concatenate([np.zeros(0, np.int64), *self._new_buckets])
+        if not self._types or bool((buckets[1:] >= buckets[:-1]).all()):
+            return None
+        order, known = ordered(buckets), len(self._sections)
+        now = np.empty(len(order), np.int64)
+        now[order] = np.arange(self.committed, self.committed + len(order))
+        columns = [pa.concat_arrays([chunk[i] for chunk in self._chunks[known:]]) for i in range(len(self._types))]
+        self._chunks[known:] = [[column.take(pa.array(order)) for column in columns]]
+        self._hashes = np.concatenate([self._hashes[: self.committed], self._hashes[self.committed :][order]])
+        self._new_buckets = [buckets[order]]
+        self._recent.renumber(self.committed, now)
+        return now
 
     def take(self, slots: Ints) -> list[pa.Array]:
         """The key columns of some slots; only the sections that hold them are read."""

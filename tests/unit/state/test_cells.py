@@ -26,6 +26,8 @@ from millpond.state.cells import (
     order_codes,
     part_of,
     piece_of,
+    rows_named,
+    runs_of,
     word_names,
     words_of,
 )
@@ -143,6 +145,25 @@ def test_only_slices_that_still_matter_are_kept() -> None:
     cells = merge([piece([((0, 10, 0), 1, {"a:n": 1}), ((10, 20, 0), 1, {"a:n": 2})], ["a:n"])], 2)
     kept = merge([piece_of(part_of(cells, needed_slices(cells, 10)))], 2)
     assert listed(kept) == {((10, 20, 0), 1): {"a:n": 2}}
+
+
+@pytest.mark.parametrize("runs", [0, 1, 2, 40, 1000])
+@pytest.mark.parametrize("seed", range(8))
+def test_cells_of_wanted_slots_are_found_by_looking_up_or_by_reading_all(seed: int, runs: int) -> None:
+    dice, keys = np.random.default_rng(seed), 4000
+    slots = [np.flatnonzero(dice.random(keys) < dice.choice([0, 0.01, 0.9])) for _ in range(9)]
+    offsets = np.cumsum([0, *map(len, slots)])
+    none, kind = np.zeros(9, np.int64), [np.int16, np.int32][seed % 2]
+    cells = Cells(Slices(none, none, none), offsets, np.concatenate(slots).astype(kind), {})
+    wanted = np.zeros(keys, bool)
+    for begin in dice.integers(0, keys, runs):
+        wanted[begin : begin + dice.integers(1, 20)] = True
+    if seed == 7:
+        wanted[[0, -1]] = True
+    bounds = runs_of(wanted)
+    assert wanted[np.concatenate([np.arange(*run) for run in bounds.tolist()] or [np.zeros(0, int)])].all()
+    assert (bounds[:, 1] - bounds[:, 0]).sum() == wanted.sum() and (np.diff(bounds.reshape(-1)) > 0).all()
+    assert rows_named(cells, wanted, bounds).tolist() == np.flatnonzero(wanted[cells.slots]).tolist()
 
 
 def test_narrow_columns_add_up_beyond_their_type() -> None:

@@ -67,6 +67,25 @@ def test_new_keys_get_the_next_slots_and_known_ones_keep_theirs() -> None:
     assert keys.take(np.array([3, 0, 3]))[0].to_pylist() == ["d", "a", "d"]
 
 
+def test_new_keys_lie_by_bucket_when_all_of_an_epoch_are_known(tmp_path: Path) -> None:
+    """Known ones keep their slots, and every new one is found at the slot that it is told to have now."""
+    before = numbering(TEXT, [], None)
+    before.number(names(0, 5000))
+    keys = numbering(TEXT, [before.batch(0)], tmp_path / "keys")
+    first, second = keys.number(names(4000, 6000)), keys.number(names(5500, 7000))
+    now = keys.by_bucket()
+    assert now is not None and sorted(now.tolist()) == list(range(5000, 7000))
+    told = np.concatenate([np.arange(5000), now])
+    for slots, asked in ((first, names(4000, 6000)), (second, names(5500, 7000))):
+        assert keys.number(asked).tolist() == told[slots].tolist()
+        assert keys.take(told[slots])[0].equals(asked[0])
+    batch = keys.batch(5000)
+    assert (np.diff(np.asarray(batch.column("bucket")).astype(int)) >= 0).all()
+    assert np.asarray(batch.column("hash")).tolist() == hashes_of(batch.columns[:1], 2000).tolist()
+    assert keys.by_bucket() is None, "they lie so already"
+    assert keys.number(names(7000, 7001)).tolist() == [7000]
+
+
 def test_null_nan_and_both_zeros_are_one_key_each() -> None:
     keys = numbering([pa.float64()], [], None)
     column = canonical(pa.array([None, math.nan, -0.0, 1.5], pa.float64()))
