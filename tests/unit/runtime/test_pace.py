@@ -42,7 +42,9 @@ def test_epochs_of_a_backlog_come_to_take_their_time(each: float, fixed: float, 
     assert changes <= 10
 
 
-def loaded(rate: float, each: float, fixed: float, gap: float, seconds: float, seed: int = 1) -> tuple[float, list[int]]:
+def loaded(
+    rate: float, each: float, fixed: float, gap: float, seconds: float, seed: int = 1
+) -> tuple[float, list[int]]:
     """Seconds of records that wait in the end, and the limits that there were, of a topic that grows at a rate; its
     pond begins cold.
     """
