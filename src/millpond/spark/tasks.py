@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
@@ -123,9 +124,14 @@ def _deltas(made: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=["receipt", "body"])
 
 
+_loading = 3
+"""Tasks of this process after which it has loaded all that it needs: one gathers, another folds."""
+
+
 @contextmanager
 def with_code() -> Iterator[None]:
     """Say with a code that this machine has no room or no memory: only the text of an error reaches the driver."""
+    _keep_what_is_loaded()
     try:
         yield
     except MillpondError as error:
@@ -137,6 +143,17 @@ def with_code() -> Iterator[None]:
             raise
         known.flattened = True
         raise known from error
+
+
+def _keep_what_is_loaded() -> None:
+    """Let garbage collection pass by what the process has loaded: Spark's worker collects after each task
+    (`pyspark/daemon.py`), and to go through all modules takes 20 to 70 ms, of which an epoch has four.
+    """
+    global _loading
+    if _loading:
+        _loading -= 1
+        gc.collect()
+        gc.freeze()
 
 
 def _context() -> TaskContext:
