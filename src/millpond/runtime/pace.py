@@ -21,17 +21,17 @@ FIRST = 20_000
 
 LEAST = 1_000
 _SIZES = 4
-_NEWER = 0.3
-_WORTH = 1.5
-_STEP = 4.0
+_NEWER = 0.3  # the weight of the newest epoch
+_WORTH = 1.5  # a limit is changed by so much at least, since the read begins anew
+_STEP = 4.0  # and by so much at most
 _CLEAR = 0.1
 _FULL = 0.9  # Spark deals a limit to partitions and rounds down
-_TRIED = 4.0
-_PATIENCE = 2
-_RARER = 4
+_TRIED = 4.0  # times as many records, or half of it where epochs are long
+_PATIENCE = 2  # epochs of a backlog until more is tried,
+_RARER = 4  # times as many after each time
 _OLD = 30
-_LASTING = 2
-_LONGEST = 4.0
+_LASTING = 2  # epochs in a row that left records are a backlog
+_LONGEST = 4.0  # times what an epoch is meant to take
 
 
 class Pace:
