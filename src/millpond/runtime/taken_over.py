@@ -35,7 +35,7 @@ from millpond.runtime.generations import (
 )  # fmt: skip
 from millpond.runtime.tallies import TallyLog
 from millpond.runtime.tasks import FoldTask, GroupState, SectionPlace
-from millpond.state.cells import Piece, cells_at, merge, piece_of, rows_named, runs_of, span_of, with_measures
+from millpond.state.cells import Piece, cells_at, merge, piece_of, rows_named, slot_runs, span_of, with_measures
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events, encode_events
 from millpond.state.files import Files
@@ -145,14 +145,15 @@ class _TakingOver:
             places: tuple[SectionPlace, ...] = getattr(state, apart)
             every = Attached(self._files, state, places, sections, self._group.delays_us)
             comes = now >= 0
-            runs = runs_of(comes)
+            runs = slot_runs(comes)
             for i, place in enumerate(places):
                 if place.generation == state.generation and place.slots and not comes[slice(*place.slots)].any():
                     continue  # which keeps what steps before have brought closed
                 cells = every[i]
                 rows = rows_named(cells, comes, runs)
                 if len(rows):
-                    levels, piece = [*levels, place.level], piece_of(cells_at(with_measures(cells, ids), rows))
+                    levels.append(place.level)
+                    piece = piece_of(cells_at(with_measures(cells, ids), rows))
                     pieces.append(piece._replace(slots=now[piece.slots]))
         if not pieces:
             return ()

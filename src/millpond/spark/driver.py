@@ -145,7 +145,8 @@ class Driver:
         self._arranged: PondSpec | None = None
         self._watch = IdleWatch(setting.streams, now_us())
         self._breaker, self._budgets, self._pace = Breaker(), Budgets(), Pace()
-        self._direct, self._ended = Direct(), now_us()
+        self._direct = Direct()
+        self._ended = now_us()
 
     def take_over(self, version: str, spec: Callable[[Manifest], str]) -> int:
         """Claim the log, see `Writer.take_over`; every older driver is fenced from then on. Returns the number."""
@@ -423,8 +424,9 @@ class Driver:
                 self._budgets.committed(self._arranged, self._setting.plan, run.manifest, record)
             counts = {name: records_between(record.start, record.end, name) for name in self._pace.limits}
             between, self._ended = (began - self._ended) / 1e6, now_us()
-            self._repaced = self._pace.observe(counts, (self._ended - began) / 1e6, between)
-            self._on_epoch(Epoch(record, (now_us() - began) / 1e6, worked / 1e6))
+            seconds = (self._ended - began) / 1e6
+            self._repaced = self._pace.observe(counts, seconds, between)
+            self._on_epoch(Epoch(record, seconds, worked / 1e6))
 
     def _folded(
         self, run: Run, batch: Batch, frame: DataFrame | None, gathering: GatherTask, task: FoldTask

@@ -130,7 +130,9 @@ _loading = 3
 
 @contextmanager
 def with_code() -> Iterator[None]:
-    """Say with a code that this machine has no room or no memory: only the text of an error reaches the driver."""
+    """Around each task of a worker: say with a code that this machine has no room or no memory, for only the text of an
+    error reaches the driver; and keep what the first tasks load.
+    """
     _keep_what_is_loaded()
     try:
         yield

@@ -143,26 +143,25 @@ def bounds_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = No
     """Where the cells of slots `first` … `until` - 1 begin and end in each of some slices; see `part_of`."""
     low, high = cells.offsets[chosen], cells.offsets[chosen + 1]
     if first or until is not None:
-        whole = [cells.slots[begin:end] for begin, end in zip(low.tolist(), high.tolist(), strict=True)]
-        bounds = [(place_of(slots, first), len(slots) if until is None else place_of(slots, until)) for slots in whole]
-        low, high = low + np.array(bounds, np.int64).reshape(-1, 2).T
+        found = _looked_up(cells.slots, low, high, np.array([first] if until is None else [first, until]))
+        low, high = found[:, 0], high if until is None else found[:, 1]
     return low, high
 
 
 def rows_named(cells: Cells, wanted: Mask, runs: Ints) -> Ints:
-    """The rows of the slots that are `wanted`, ascending; `runs`: where these begin and end, from `runs_of`.
+    """The rows of the slots that are `wanted`, ascending; `runs`: where these begin and end, from `slot_runs`.
 
     Where they are few runs their bounds are looked up in each slice, and other slots are not read.
 
     >>> slices = Slices(*np.zeros((3, 2), np.int64))
     >>> cells = Cells(slices, np.array([0, 2, 3]), np.array([1, 4, 6]), {})
     >>> wanted = np.array([False, True, True, False, False, False, True])
-    >>> rows_named(cells, wanted, runs_of(wanted)).tolist()
+    >>> rows_named(cells, wanted, slot_runs(wanted)).tolist()
     [0, 2]
     """
     slices = len(cells.offsets) - 1
     if len(runs) * slices * _LOOKUP < cells.rows:
-        found = _looked_up(cells, runs.reshape(-1)).reshape(-1, 2)
+        found = _looked_up(cells.slots, cells.offsets[:-1], cells.offsets[1:], runs.reshape(-1)).reshape(-1, 2)
         place, nth = repeated(found[:, 1] - found[:, 0])
         rows: Ints = found[place, 0] + nth
         return rows
@@ -171,25 +170,23 @@ def rows_named(cells: Cells, wanted: Mask, runs: Ints) -> Ints:
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
-def runs_of(wanted: Mask) -> Ints:
-    """Where runs of what is wanted begin and end, a row each.
+def slot_runs(wanted: Mask) -> Ints:
+    """Where runs of slots that are wanted begin and end, a row each.
 
-    >>> runs_of(np.array([True, False, True, True])).tolist()
+    >>> slot_runs(np.array([True, False, True, True])).tolist()
     [[0, 1], [2, 4]]
     """
-    padded = np.concatenate([[False], wanted, [False]])
-    return np.flatnonzero(padded[1:] != padded[:-1]).reshape(-1, 2)
+    return np.flatnonzero(np.diff(wanted, prepend=False, append=False)).reshape(-1, 2)
 
 
-def _looked_up(cells: Cells, bounds: Ints) -> Ints:
-    """For each slice and bound the first row of the slice whose slot is not below the bound: binary searches, all at
-    once.
+def _looked_up(slots: npt.NDArray[np.integer], begins: Ints, ends: Ints, bounds: Ints) -> Ints:
+    """For each slice, from where it begins to where it ends, and each bound, the first row of the slice whose slot is
+    not below the bound: binary searches, all at once.
     """
-    low = np.repeat(cells.offsets[:-1, None], len(bounds), axis=1)
-    high = np.repeat(cells.offsets[1:, None], len(bounds), axis=1)
+    low, high = (np.repeat(of[:, None], len(bounds), axis=1) for of in (begins, ends))
     while (open_ := low < high).any():
         middle = (low + high) >> 1
-        below = open_ & (cells.slots[np.where(open_, middle, 0)] < bounds)
+        below = open_ & (slots[np.where(open_, middle, 0)] < bounds)
         low, high = np.where(below, middle + 1, low), np.where(open_ & ~below, middle, high)
     return low
 

@@ -27,7 +27,7 @@ from millpond.state.cells import (
     part_of,
     piece_of,
     rows_named,
-    runs_of,
+    slot_runs,
     word_names,
     words_of,
 )
@@ -160,7 +160,7 @@ def test_cells_of_wanted_slots_are_found_by_looking_up_or_by_reading_all(seed: i
         wanted[begin : begin + dice.integers(1, 20)] = True
     if seed == 7:
         wanted[[0, -1]] = True
-    bounds = runs_of(wanted)
+    bounds = slot_runs(wanted)
     assert wanted[np.concatenate([np.arange(*run) for run in bounds.tolist()] or [np.zeros(0, int)])].all()
     assert (bounds[:, 1] - bounds[:, 0]).sum() == wanted.sum() and (np.diff(bounds.reshape(-1)) > 0).all()
     assert rows_named(cells, wanted, bounds).tolist() == np.flatnonzero(wanted[cells.slots]).tolist()

@@ -122,7 +122,7 @@ def messages(query: str, topic: str, n: int, table: pa.Table, keys: Sequence[str
     The value is JSON, none where the row is deleted.
     """
     values = json_objects(table, omit_nulls=False)
-    by_key = [_members(table.select([name]), name) for name in keys]
+    by_key = [_members(table, name) for name in keys]
     revisions = table[REVISION].to_pylist() if REVISION in table.column_names else None
     told = table[OP].to_pylist() if OP in table.column_names else None
     name = json.dumps(query, ensure_ascii=False)
@@ -138,6 +138,6 @@ def messages(query: str, topic: str, n: int, table: pa.Table, keys: Sequence[str
 
 
 def _members(table: pa.Table, name: str) -> list[str]:
-    """The values of a table's one column as JSON: each row is an object of one member, of which the value counts."""
+    """The values of a column as JSON: each row of it alone is an object of one member, of which the value counts."""
     begin = len(json.dumps(name, ensure_ascii=False)) + 2
-    return [text[begin:-1] for text in json_objects(table, omit_nulls=False).to_pylist()]
+    return [text[begin:-1] for text in json_objects(table.select([name]), omit_nulls=False).to_pylist()]
