@@ -92,7 +92,7 @@ print('@{"mark": "end"}', flush=True)
 def test_what_a_program_leaves_behind_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter, "LAST_SECONDS", 1.0)
     found = meter.measured([sys.executable, "-c", LINGERS], {}, patience=60)
-    assert 1 < found.seconds < found.whole < 30
+    assert 0.5 < found.seconds < found.whole < 30  # a mark is timed when it is read, which may be late for the first
 
 
 def test_a_program_that_fails_says_what_it_printed() -> None:
