@@ -151,14 +151,14 @@ def _map_record(
     return ChangeRecord(n=run.n, writer=writer, prev=run.prev, at=at_us, change=change)
 
 
-def next_step(setting: Setting, manifest: Manifest) -> Step | None:
-    """The step to record before the next epoch; None: there is none.
+def next_step(setting: Setting, manifest: Manifest, waits: bool = False) -> Step | None:
+    """The step to record before the next epoch; None: there is none, or it `waits` and may.
 
     It moves `step_bytes`, or a 512th of all state if that is more: each one passes over the state that stays. Where
     more would be made anew by each step (see `taken_over.stays`), all goes at once.
     """
     (lies, now), asked = maps(setting, manifest), map_asked(setting, manifest)
-    if lies[1:] == asked[1:]:
+    if lies[1:] == asked[1:] or (waits and lies == now):
         return None
     staying = {one.id: stays(one) for one in moving(setting.plan)}
     held, anew = [0.0] * lies.instances, 0

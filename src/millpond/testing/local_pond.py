@@ -157,9 +157,9 @@ class LocalPond:
         run = self._perform(self._writer.drain())
         self._perform(self._writer.commit(map_record(self.setting, run, self._writer.token, owners, why, 0)))
 
-    def step(self) -> bool:
+    def step(self, waits: bool = False) -> bool:
         """Record a step towards the map that was asked for, if one is due before the next epoch; whether it was."""
-        found = next_step(self.setting, self.manifest)
+        found = next_step(self.setting, self.manifest, waits)
         if found is not None:
             run = self._perform(self._writer.drain())
             self._perform(self._writer.commit(step_record(self.setting, run, self._writer.token, found, 0)))

@@ -1,0 +1,55 @@
+"""Epochs in which no window is likely to close: a step of a move waits for one of those.
+
+Epochs in which windows close are the longest, and a step made them longer still. Which they are is a guess: event time
+goes on as far as in the epoch before, or half as far again. So steps leave out two epochs in a row at most, and one for
+each eight that they took: where all epochs close windows, none is better than another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from millpond.plan.plan import GroupPlan
+from millpond.runtime.tasks import Watermark
+
+_AHEAD = 1.5  # times as far as in the epoch before
+_IN_A_ROW = 2
+_TAKEN = 8
+
+
+class Calm:
+    """Looks at the watermarks before each epoch, and says whether a step should wait for the next.
+
+    >>> Calm().waits([], {"clicks": Watermark(5)})
+    False
+    """
+
+    def __init__(self) -> None:
+        self._marks: dict[str, Watermark] = {}
+        self._gained: dict[str, int] = {}
+        self._may_wait = float(_IN_A_ROW)
+
+    def waits(self, groups: Iterable[GroupPlan], marks: Mapping[str, Watermark]) -> bool:
+        """Whether a step should wait; `marks`: how far each stream has come. To be asked before each epoch."""
+        for stream, mark in marks.items():
+            before = self._marks.get(stream, Watermark()).max_time_us
+            if before is not None and mark.max_time_us is not None:
+                self._gained[stream] = mark.max_time_us - before
+        self._marks = dict(marks)
+        if self._may_wait >= 1 and any(self._closes(group) for group in groups):
+            self._may_wait -= 1
+            return True
+        self._may_wait = min(self._may_wait + 1 / _TAKEN, _IN_A_ROW)
+        return False
+
+    def _closes(self, group: GroupPlan) -> bool:
+        """Whether a window of a group would close if event time went on like that."""
+        mark = self._marks.get(group.stream, Watermark())
+        if mark.max_time_us is None or group.stream not in self._gained:
+            return False
+        now, then = mark.max_time_us, mark.max_time_us + int(_AHEAD * self._gained[group.stream])
+        return any(
+            (now - end) // window.slide_us < (then - end) // window.slide_us
+            for window in group.sliding
+            for end in (window.offset_us + window.size_us + delay for delay in group.delays_us)
+        )

@@ -1,0 +1,62 @@
+"""A step of a move waits while windows close, and not for ever."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Column
+from millpond.model.query import Named, Query
+from millpond.model.windows import Sliding
+from millpond.plan.build import build_plan
+from millpond.plan.plan import GroupPlan
+from millpond.runtime.calm import Calm
+from millpond.runtime.tasks import Watermark
+
+
+def group_of(*windows: tuple[Sliding, int]) -> GroupPlan:
+    count = Aggregate("count", None, None, "bigint")
+    output = (Named("n", Column("agg:0", "bigint")),)
+    queries = [
+        Query(f"q{i}", "s", "ts", delay, window, (), (count,), output) for i, (window, delay) in enumerate(windows)
+    ]
+    return build_plan(queries).groups[0]
+
+
+def asked(group: GroupPlan, times: list[int]) -> list[bool]:
+    """Before each epoch but the first: whether a step waits; the epochs end at `times`."""
+    calm = Calm()
+    return [calm.waits([group], {"s": Watermark(time)}) for time in times[:-1]]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_step_waits_for_epochs_that_close_windows(seed: int) -> None:
+    """Of windows that are no multiple of their slide, too, and of each delay."""
+    group, dice = group_of((Sliding(500, 200, 30), 7), (Sliding(200, 200, 20), 7)), random.Random(seed)
+    times = [1_000]
+    while len(times) < 2_000:
+        times.append(times[-1] + dice.randint(2, 3))
+    waits = asked(group, times)
+    closes = [
+        any(end % 200 in (20, 130) for end in range(before - 7 + 1, after - 7 + 1))
+        for before, after in itertools.pairwise(times)
+    ]
+    assert any(closes) and not all(waits)
+    assert sum(closes[2:]) == sum(a and b for a, b in zip(waits[2:], closes[2:], strict=True))
+    assert sum(waits) <= 2 * sum(closes) + 2
+
+
+def test_steps_are_taken_where_each_epoch_closes_windows() -> None:
+    waits = asked(group_of((Sliding(1, 1), 0)), list(range(0, 1_000, 4)))
+    assert waits[1:4] == [True, True, False] and 0.1 < sum(waits) / len(waits) < 0.13
+
+
+def test_a_step_does_not_wait_where_time_stands_still_or_is_not_known() -> None:
+    group = group_of((Sliding(1, 1), 0))
+    assert not any(asked(group, [5] * 10))
+    calm = Calm()
+    assert not any(calm.waits([group], {"s": Watermark(None)}) for _ in range(3))
+    assert not calm.waits([group], {"other": Watermark(7)})
