@@ -46,6 +46,9 @@ from millpond.state.keys import canonical
 CHUNK_ROWS = 1 << 19
 """Rows taken at once: bounds memory, and keeps every partial of an exact sum below 2**53."""
 
+CHUNK_BYTES = 1 << 28
+"""Batches that have more are not joined: a column of text holds no more than two gigabytes."""
+
 
 def gather(
     task: GatherTask, batches: Iterable[pa.RecordBatch], partition: int
@@ -76,16 +79,17 @@ def gather(
 
 
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches joined or cut to at most CHUNK_ROWS rows, never across streams."""
+    """Batches joined or cut to at most CHUNK_ROWS rows, joined to at most CHUNK_BYTES, never across streams."""
     held: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for whole in batches:
         for batch in _runs(whole):
-            if held and (rows + batch.num_rows > CHUNK_ROWS or held[0].column(0)[0] != batch.column(0)[0]):
+            full = rows + batch.num_rows > CHUNK_ROWS or size + batch.nbytes > CHUNK_BYTES
+            if held and (full or held[0].column(0)[0] != batch.column(0)[0]):
                 yield _joined(held)
-                held, rows = [], 0
+                held, rows, size = [], 0, 0
             held.append(batch)
-            rows += batch.num_rows
+            rows, size = rows + batch.num_rows, size + batch.nbytes
     if held:
         yield _joined(held)
 

@@ -43,6 +43,7 @@ from millpond.reconfigure.apply import arranged, clear_tables, is_read
 from millpond.reconfigure.budgets import Budgets
 from millpond.reconfigure.changes import Change
 from millpond.reconfigure.desk import Desk, Make, Prepare
+from millpond.runtime.calm import Calm
 from millpond.runtime.carried import Carrier
 from millpond.runtime.dead_letters import Breaker, records_between
 from millpond.runtime.epoch import (
@@ -58,6 +59,7 @@ from millpond.runtime.epoch import (
     next_step,
     pending,
     step_record,
+    watermarks,
 )
 from millpond.runtime.followers.slots import Wanted
 from millpond.runtime.idleness import IdleWatch
@@ -65,6 +67,7 @@ from millpond.runtime.layout import ReadLayout
 from millpond.runtime.offsets import with_partitions
 from millpond.runtime.pace import Pace
 from millpond.runtime.tasks import FoldTask, GatherTask
+from millpond.spark.batches import Batches
 from millpond.spark.checkpoint import check_continues, check_names, own_checkpoint, query_id, read_offsets, repair
 from millpond.spark.direct import Between, Direct
 from millpond.spark.failures import explained
@@ -144,8 +147,8 @@ class Driver:
         self._read_for: Setting | None = None
         self._arranged: PondSpec | None = None
         self._watch = IdleWatch(setting.streams, now_us())
-        self._breaker, self._budgets, self._pace = Breaker(), Budgets(), Pace()
-        self._direct = Direct()
+        self._breaker, self._budgets, self._pace, self._calm = Breaker(), Budgets(), Pace(), Calm()
+        self._direct, self._batches = Direct(), Batches(spark)
         self._ended = now_us()
 
     def take_over(self, version: str, spec: Callable[[Manifest], str]) -> int:
@@ -387,7 +390,9 @@ class Driver:
         wanted = self._direct.wanted(self._setting, end, now, self._wanted(now))
         if wanted is not None:
             self._record_map(lambda run: map_record(self._setting, run, self._writer.token, *wanted, now_us()))
-        found = next_step(self._setting, self._writer.manifest)
+        manifest = self._writer.manifest
+        waits = self._calm.waits(self._setting.plan.groups, watermarks(manifest))
+        found = next_step(self._setting, manifest, waits)
         if found is not None:
             self._record_map(lambda run: step_record(self._setting, run, self._writer.token, found, now_us()))
 
@@ -410,6 +415,8 @@ class Driver:
     ) -> None:  # fmt: skip
         began = now_us()
         task = fold_task(self._setting, run, self._writer.token, drained is not None, idle, drained or 0)
+        if frame is not None:
+            self._batches.limit(frame.sparkSession)
         reached("epoch.before_job")
         deltas = self._folded(run, batch, frame, gathering, task)
         worked = now_us() - began
@@ -420,6 +427,7 @@ class Driver:
         if isinstance(done, Committed):
             self._watch.committed(record, now_us())
             self._direct.committed(self._setting, record)
+            self._batches.committed(record)
             if self._arranged is not None:
                 self._budgets.committed(self._arranged, self._setting.plan, run.manifest, record)
             counts = {name: records_between(record.start, record.end, name) for name in self._pace.limits}

@@ -41,6 +41,11 @@ READER = (
 )  # fmt: skip
 """Options that Spark's connector takes as they are."""
 
+_FETCHED = {"max.poll.records": str(1 << 20), "max.partition.fetch.bytes": str(8 << 20)}
+"""Spark's reader asks the broker where a partition begins and ends after each poll, and then for all again that was
+fetched and is more than a poll: with Kafka's own 500 records of a megabyte half of a task's time.
+"""
+
 _TOPICS = ("subscribe", "subscribePattern")
 _MOST, _TARGET = "maxOffsetsPerTrigger", "epochTarget"
 OPTIONS = " ".join(["connection format", *_TOPICS, *READER, _TARGET, FORMAT_OPTIONS])
@@ -194,7 +199,8 @@ def kafka_batch(
 
 
 def _client(options: Mapping[str, str]) -> dict[str, str]:
-    made = {f"kafka.{option}": value for option, value in connection(options.get("connection")).of_java().items()}
+    client = _FETCHED | connection(options.get("connection")).of_java()
+    made = {f"kafka.{option}": value for option, value in client.items()}
     # what a transaction has not committed never happened
     return made | {"kafka.isolation.level": "read_committed"}
 

@@ -78,9 +78,9 @@ SETTINGS = (
     Setting("spark.sql.shuffle.partitions", "4", When.WANTED, "200 tasks are slower than any epoch"),
     Setting(
         "spark.sql.execution.arrow.maxRecordsPerBatch",
-        "262144",
+        "4096",
         When.WANTED,
-        "a fixed cost of NumPy calls is paid per batch",
+        "batches of small rows have no other limit, see `batches`; gather joins them",
     ),
     Setting("spark.sql.execution.arrow.pyspark.enabled", "true", When.WANTED, "rows travel as Arrow"),
     Setting("spark.ui.enabled", "false", When.LAUNCH, "no open port that nobody asked for"),

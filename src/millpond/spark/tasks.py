@@ -48,9 +48,18 @@ class _Gather:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with with_code():
             for instance, packet in gather(received(self._sent), batches, _context().partitionId()):
-                columns = [pa.array([instance], pa.int32()), pa.array([packet], pa.binary())]
                 reached("gather.packet")
-                yield pa.RecordBatch.from_arrays(columns, names=["instance", "packet"])
+                yield _rows(instance, packet)
+
+
+_ROW_BYTES = 1 << 14
+
+
+def _rows(instance: int, packet: bytes) -> pa.RecordBatch:
+    """A packet as a row, and empty rows for its size: a batch may have a limit of rows alone (`spark.batches`)."""
+    more = len(packet) // _ROW_BYTES
+    columns = [pa.array([instance] * (1 + more), pa.int32()), pa.array([packet, *[None] * more], pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, names=["instance", "packet"])
 
 
 class _GatherStored:
@@ -64,8 +73,7 @@ class _GatherStored:
             files, task = self._open_files(), received(self._sent)
             for part in (part for batch in batches for part in batch.column(0).to_pylist()):
                 for instance, packet in gather_stored(task, part, files):
-                    columns = [pa.array([instance], pa.int32()), pa.array([packet], pa.binary())]
-                    yield pa.RecordBatch.from_arrays(columns, names=["instance", "packet"])
+                    yield _rows(instance, packet)
 
 
 class _Fold:
@@ -76,7 +84,7 @@ class _Fold:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with with_code():
-            packets = [packet.as_buffer() for batch in batches for packet in batch.column(1)]
+            packets = [packet.as_buffer() for batch in batches for packet in batch.column(1).drop_null()]
             context, task = _context(), received(self._sent)
             # the application-wide id: a batch that is run again by the same driver counts its attempts anew
             attempt = f"{task.writer}-{context.taskAttemptId()}"

@@ -133,6 +133,18 @@ def test_chunks_of_any_size_give_the_same_partials(seed: int, instances: int, mo
         assert read == 200
 
 
+def test_large_batches_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column of text holds two gigabytes: joined ones that had more would be cut, and only their first part read."""
+    events = stream_of(1, 200)
+    task = task_of([query("a")])
+    whole = cells_of(task, packets(task, [batch(events)]))
+    few = [batch(events[first : first + 10]) for first in range(0, 200, 10)]
+    monkeypatch.setattr(gathering, "CHUNK_BYTES", 2 * few[0].nbytes + few[0].nbytes // 2)
+    found = packets(task, few)
+    assert cells_of(task, found) == whole
+    assert len([header for instance, header, _ in found if instance == 0]) >= 10
+
+
 def test_an_empty_partition_sends_a_packet_to_every_instance() -> None:
     task = task_of([query("a")], 3)
     tick = batch([("a", 1, 1)], TICK)

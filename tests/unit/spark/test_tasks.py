@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from millpond.spark.tasks import _rows
+
 PROGRAM = """
 import gc
 from millpond.spark.tasks import with_code
@@ -21,3 +23,9 @@ for task in range(5):
 def test_what_a_worker_has_loaded_is_not_gone_through_again_and_garbage_still_goes() -> None:
     told = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert told.stdout.splitlines() == ["True True"] * 5
+
+
+def test_a_large_packet_brings_empty_rows_so_that_rows_bound_the_bytes_of_a_batch() -> None:
+    small, large = _rows(3, b"x" * 100), _rows(3, b"y" * 1_000_000)
+    assert small.num_rows == 1 and 1_000_000 / large.num_rows < 1 << 14
+    assert large.column(1).drop_null().to_pylist() == [b"y" * 1_000_000] and set(large.column(0).to_pylist()) == {3}
