@@ -285,6 +285,9 @@ def test_steps_are_as_large_to_the_end(tmp_path: Path) -> None:
         moves.append(sum(old != new for old, new in zip(was.owners, now.owners, strict=True)))
         run.epoch([[same | {"k": "k1", "ts": SECOND}]])
     assert len(moves) > 5 and min(moves[:-1]) > 0.7 * max(moves)
+    run.pond.setting = run.pond.setting._replace(step_bytes=size)
+    run.pond.change(owned_by(Pond(run.pond.spec, run.pond.manifest), (1,) * 256, 2))
+    assert run.pond.step(waits=True) and not run.pond.step(), "what is little goes at once, and does not wait"
 
 
 def columns_of(run: Run) -> set[str]:

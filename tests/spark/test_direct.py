@@ -182,9 +182,13 @@ def test_epochs_with_a_tick_read_their_records_alone_where_they_are_many(
         running = threading.Thread(target=lambda: pond.run(once=False))
         running.start()
         read(200)
-        for count in range(400, 1201, 200):  # over some seconds: some batches have a tick, some none
-            produce(kafka_server, topic, given[count - 200 : count])
-            read(count)
+        done = 200
+        for start in range(200, 1200, 200):  # over some seconds: some batches have a tick, some none
+            for place in (0, 1):  # and some have records of one partition only
+                some = [one for one in given[start : start + 200] if partition_of(one[0].encode(), 2) == place]
+                produce(kafka_server, topic, some)
+                done += len(some)
+                read(done)
         pond.stop()
         running.join()
         notes = [one.note or "" for one in pond.status() if one.name == "shuffle"]

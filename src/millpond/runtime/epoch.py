@@ -152,13 +152,13 @@ def _map_record(
 
 
 def next_step(setting: Setting, manifest: Manifest, waits: bool = False) -> Step | None:
-    """The step to record before the next epoch; None: there is none, or it `waits` and may.
+    """The step to record before the next epoch; None: there is none, or it `waits` and may, one of several.
 
     It moves `step_bytes`, or a 512th of all state if that is more: each one passes over the state that stays. Where
     more would be made anew by each step (see `taken_over.stays`), all goes at once.
     """
     (lies, now), asked = maps(setting, manifest), map_asked(setting, manifest)
-    if lies[1:] == asked[1:] or (waits and lies == now):
+    if lies[1:] == asked[1:]:
         return None
     staying = {one.id: stays(one) for one in moving(setting.plan)}
     held, anew = [0.0] * lies.instances, 0
@@ -170,7 +170,7 @@ def next_step(setting: Setting, manifest: Manifest, waits: bool = False) -> Step
             else:
                 anew += section.size
     most = max(setting.step_bytes, sum(held) / 512)
-    if anew > most:
+    if anew > most or (waits and lies == now and sum(held) > most):
         return None
     owned = Counter(lies.owners)
     return step(lies, now, asked, [held[owner] / owned[owner] for owner in lies.owners], most)

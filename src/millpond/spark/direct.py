@@ -157,9 +157,12 @@ class Direct:
             return crowded
         if _is_union(frame):  # Spark refuses one where tasks wait for each other, even of something and nothing
             alone = self._without_tick(setting.layout, batch, stream.name)
-            if alone is None or _parts(alone) != tasks:
+            if alone is None:
                 return "a tick came in the same batch"
-            frame = alone
+            frame, tasks = alone, _parts(alone)  # as a batch, a partition without records has a task, too
+            crowded = _slots(frame.sparkSession, tasks)
+            if crowded:
+                return crowded
         return frame, Route(of, most_told(tasks), uuid4().hex, tasks)
 
     def _without_tick(self, layout: ReadLayout, batch: Batch, name: str) -> DataFrame | None:
@@ -191,4 +194,4 @@ def _slots(spark: SparkSession, tasks: int) -> str:
         return "Spark allocates executors dynamically, and runs no tasks at the same time for sure"
     jvm = context._jsc.sc()
     cores = int(jvm.maxNumConcurrentTasks(jvm.resourceProfileManager().defaultResourceProfile()))
-    return f"{tasks} partitions have records, and Spark runs {cores} tasks at a time" if cores < tasks else ""
+    return f"{tasks} partitions are to be read at once, and Spark runs {cores} tasks at a time" if cores < tasks else ""
