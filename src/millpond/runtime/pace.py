@@ -4,8 +4,9 @@ An epoch takes `a + b·n` seconds for n records. Epochs of several sizes give bo
 epoch that overhead alone makes too long is not cut to pieces: at least half of it is spent on records.
 
 What was measured may be wrong by now: the first epochs of a process are slow, and a size that has been too slow is not
-seen again. So what is thirty epochs old is forgotten, and where a backlog lasts, two or four times as many records are
-tried and all other sizes forgotten: after two epochs at first, and each time after four times as many.
+seen again. So what is thirty epochs old is forgotten, and where a backlog lasts, two to eight times as many records are
+tried, as if half of an epoch were overhead, and all other sizes forgotten: after two epochs at first, and each time
+after four times as many.
 
 A backlog is what people wait for, not the epoch, and longer epochs have less overhead: where one lasts, they may take
 four times as long as they are meant to. (A pond that had to keep to a second fell behind a load that it had the time to
@@ -16,17 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-FIRST = 20_000
+FIRST = 100_000
 """How many records all streams together read in an epoch before anything was measured."""
 
 LEAST = 1_000
 _SIZES = 4
-_NEWER = 0.3  # the weight of the newest epoch
+_NEWER = 0.5  # the weight of the newest epoch
 _WORTH = 1.5  # a limit is changed by so much at least, since the read begins anew
-_STEP = 4.0  # and by so much at most
+_STEP = 8.0  # and by so much at most
 _CLEAR = 0.1
 _FULL = 0.9  # Spark deals a limit to partitions and rounds down
-_TRIED = 4.0  # times as many records, or half of it where epochs are long
+_ROOM = 4.0  # times as long may epochs be, where more is tried
+_TRIED = 2.0, _STEP  # times as many records are tried at least, and at most
 _PATIENCE = 2  # epochs of a backlog until more is tried,
 _RARER = 4  # times as many after each time
 _OLD = 30
@@ -81,9 +83,9 @@ class Pace:
         self._full = self._full + 1 if full else 0
         target = self._meant * (_LONGEST if self._full >= _LASTING else 1.0)
         wanted, most = self._wanted(target), self._wanted(self._meant * _LONGEST)
-        room = seconds < target / _TRIED
-        tried = self._total * (_TRIED if room else _TRIED / 2)
-        if self._full >= self._patience and (room or len(self._seen) == 1) and wanted < tried:
+        room = target / max(seconds, 1e-3)
+        tried = self._total * min(max(_TRIED[0] * room, _TRIED[0]), _TRIED[1])
+        if self._full >= self._patience and (room > _ROOM or len(self._seen) == 1) and wanted < tried:
             wanted, self._patience = tried, self._patience * _RARER
             self._seen = {size: seen for size, seen in self._seen.items() if size == read.bit_length()}
         if most * _WORTH < min(read, self._total):
