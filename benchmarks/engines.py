@@ -17,6 +17,7 @@ from workload import PRUNED, SCHEMA
 
 from millpond import Pond
 from millpond.model.endpoints import Sink
+from millpond.spark.batches import LIMIT
 from millpond.spark.driver import Epoch
 
 INSTANCES = 2
@@ -126,7 +127,9 @@ class _Return:
 def floor(
     spark: SparkSession, source: Path, folder: Path, rows: Sequence[int], columns: Sequence[str] = PRUNED
 ) -> Run:
-    """The same reading of the same pruned columns, events passed to Python and dropped, as many rows returned."""
+    """The same reading of the same pruned columns, events passed to Python and dropped, as many rows returned; batches
+    have no limit of bytes, as those of a pond from its second epoch on.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     marks: list[float] = []
     expected = list(rows)
@@ -137,10 +140,12 @@ def floor(
         packets.mapInArrow(_Return(per_instance), OUTPUT).write.format("noop").mode("overwrite").save()
         marks.append(perf_counter())
 
+    spark.conf.set(LIMIT, 2**31 - 1)
     pruned = stream_of(spark, source).select(*columns)
     writer = pruned.writeStream.foreachBatch(epoch).option("checkpointLocation", str(folder))
     began = perf_counter()
     writer.trigger(availableNow=True).start().awaitTermination()
+    spark.conf.unset(LIMIT)
     return Run(np.diff([began, *marks]).tolist(), expected)
 
 
