@@ -16,23 +16,26 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.plan import GroupPlan
-from millpond.runtime import families, signed
+from millpond.runtime import families, filter_chains, signed
 from millpond.runtime.closing import Closing
 from millpond.runtime.families import Family, Shares
 from millpond.runtime.signed import signed_blocks
 from millpond.state.cells import Cells, Piece, Signed, Slices, merge
 from millpond.state.exact import WORD_BITS
 from millpond.state.signatures import narrowest, numbered
-from millpond.testing.naive_signed import Results, results
+from millpond.testing.naive_signed import Results, number, results
 
 PANE, PANES, SLOTS = 10, 6, 40
+
+LARGE = [*range(-2, 3), -(2**63), 2**63 - 1, -(2**62), 2**40]
+"""Few, so that the high words of numbers are often the same."""
 
 
 def group_of(dice: random.Random, count: int) -> GroupPlan:
     """So many queries that differ in their filters: thresholds up and down, with and without a letter beside them."""
     v, k = Column("v", "double"), Column("k", "string")
     queries = []
-    for number in range(count):
+    for position in range(count):
         parts: list[Expression] = [
             call(dice.choice(("gt", "ge", "gt", "lt")), (v, literal(float(dice.randint(0, 40)), "double")), "boolean")
         ]
@@ -40,11 +43,12 @@ def group_of(dice: random.Random, count: int) -> GroupPlan:
             parts.append(call("eq", (k, literal(dice.choice("abc"), "string")), "boolean"))
         aggregates = (
             Aggregate("count", None, None, "bigint"), Aggregate("sum", v, None, "double"),
-            Aggregate("min", v, None, "double"),
+            Aggregate("min", v, None, "double"), Aggregate("max", Column("d", "decimal(38,2)"), None, "decimal(38,2)"),
+            Aggregate("approx_count_distinct", k, None, "bigint", other=literal(0.3, "double")),
         )  # fmt: skip
         output = tuple(Named(f"a{i}", Column(f"agg:{i}", one.type)) for i, one in enumerate(aggregates))
         window = Sliding(2 * PANE, PANE)
-        queries.append(Query(f"q{number}", "s", "ts", 0, window, (k,), aggregates, output, conjunction(parts)))
+        queries.append(Query(f"q{position}", "s", "ts", 0, window, (k,), aggregates, output, conjunction(parts)))
     return build_plan(queries).groups[0]
 
 
@@ -68,8 +72,14 @@ def cells_of(dice: random.Random, group: GroupPlan, rows: int, known: float) -> 
             for word in (-1, 0):
                 half = 1 << (WORD_BITS - 1)
                 columns[f"{measure.id}:w{word}"] = np.array([dice.randint(-half, half - 1) for _ in range(rows)])
+        elif measure.kind == "registers4":
+            for column in range(2):
+                values = dice.choices([0, 0, 0, 1, 2, 40], k=8 * rows)
+                columns[f"{measure.id}:r{column}"] = np.array(values, np.uint8).view(np.int64)
         else:
-            columns[f"{measure.id}:min"] = np.array([dice.randint(-(2**63), 2**63 - 1) for _ in range(rows)])
+            parts = {"min": ("min",), "max": ("max", "maxlow")}[measure.kind]
+            for part in parts:
+                columns[f"{measure.id}:{part}"] = np.array([dice.choice(LARGE) for _ in range(rows)])
     return merge([Piece(slices, places // SLOTS, places % SLOTS, columns)], SLOTS)
 
 
@@ -82,7 +92,7 @@ def of_runs(group: GroupPlan, parts: Sequence[Cells], windows: Sequence[Closing]
         runs = chains.runs(block, windows)
         assert bool((np.diff(runs.windows * SLOTS + runs.slots) >= 0).all())
         for i, slot in enumerate((runs.slots + block.first).tolist()):
-            columns = {name: int(column[i]) for name, column in runs.columns.items()}
+            columns = {name: number(name, {name: column}, i) for name, column in runs.columns.items()}
             for query in chains.order[runs.first[i] : runs.until[i]].tolist():
                 place = query, int(runs.windows[i]), slot
                 assert place not in found, "a result is of one run"
@@ -93,13 +103,13 @@ def of_runs(group: GroupPlan, parts: Sequence[Cells], windows: Sequence[Closing]
 def value(columns: dict[str, int]) -> dict[str, int]:
     """Words as the number they stand for, since one sum may be written in several ways."""
     whole: dict[str, int] = {}
-    for name, number in columns.items():
+    for name, held in columns.items():
         measure, _, part = name.partition(":")
         if part.startswith("w"):
-            whole[f"{measure}:w"] = whole.get(f"{measure}:w", 0) + (number << (WORD_BITS * (int(part[1:]) + 1)))
-        elif part != "min" or number != 2**63 - 1:
-            whole[name] = number
-    return {name: number for name, number in whole.items() if number}
+            whole[f"{measure}:w"] = whole.get(f"{measure}:w", 0) + (held << (WORD_BITS * (int(part[1:]) + 1)))
+        elif held != {"min": 2**63 - 1, "max": -(2**127)}.get(part):
+            whole[name] = held
+    return {name: held for name, held in whole.items() if held}
 
 
 @pytest.mark.parametrize("added_at_once", [1024, 1])
@@ -107,8 +117,9 @@ def value(columns: dict[str, int]) -> dict[str, int]:
 def test_runs_of_queries_are_what_adding_cell_by_cell_makes(
     seed: int, added_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signed, "_ADDED_AT_ONCE", added_at_once)
+    monkeypatch.setattr(filter_chains, "_ADDED_AT_ONCE", added_at_once)
     monkeypatch.setattr(signed, "_ENTRIES", (1 << 19, 300)[seed % 2])
+    monkeypatch.setattr(filter_chains, "_PAIRS", (1 << 16, 50)[seed // 2 % 2])
     dice = random.Random(seed)
     group = group_of(dice, 24)
     assert group.signed

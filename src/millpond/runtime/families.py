@@ -14,8 +14,8 @@ import pyarrow as pa
 from millpond.arrays import Ints, Mask, ordered, repeated
 from millpond.model.windows import Window
 from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.runtime.filter_chains import Chains
 from millpond.runtime.holistic import needs_events
-from millpond.runtime.signed import Chains
 from millpond.runtime.tallies import needs_tallies
 from millpond.state.signatures import Signatures
 

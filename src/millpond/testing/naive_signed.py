@@ -1,12 +1,16 @@
-"""Results from cells that are split by signature, cell by cell: what `runtime.signed` makes of whole chains at once."""
+"""Results from cells split by signature, cell by cell: what `runtime.filter_chains` makes of whole chains at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+import numpy as np
+
+from millpond.arrays import WIDE
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.closing import Closing
+from millpond.runtime.combine import Extremes
 from millpond.state.cells import Cells, merge_rule
 
 Results: TypeAlias = dict[tuple[int, int, int], dict[str, int]]
@@ -43,14 +47,26 @@ def _add(
             continue
         for row in range(int(cells.offsets[i]), int(cells.offsets[i + 1])):
             columns = found.setdefault((*of, int(cells.slots[row])), {})
-            for name, column in cells.columns.items():
+            for name in cells.columns:
                 base, _, part = name.partition(":")
-                if base == measure.base.id:
+                if base == measure.base.id and merge_rule(name) != "low":
                     own = f"{group.measures[first].id}:{part}"
-                    columns[own] = _merged(merge_rule(name), columns.get(own), int(column[row]))
+                    columns[own] = _merged(merge_rule(name), columns.get(own), number(name, cells.columns, row))
+
+
+def number(name: str, columns: Mapping[str, Extremes], row: int) -> int:
+    """What a column has in a row, with its low word if it has one."""
+    value = columns[name][row]
+    if columns[name].dtype == WIDE:
+        return (int(value["high"]) << 64) + int(value["low"])
+    low = columns.get(f"{name}low")
+    return int(value) if low is None else (int(value) << 64) + int(low.view(np.uint64)[row])
 
 
 def _merged(how: str, known: int | None, value: int) -> int:
     if known is None:
         return value
+    if how == "registers":
+        pairs = zip(known.to_bytes(8, "little"), value.to_bytes(8, "little"), strict=True)
+        return int.from_bytes(bytes(map(max, pairs)), "little")
     return known + value if how == "add" else min(known, value) if how == "min" else max(known, value)

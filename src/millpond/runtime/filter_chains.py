@@ -1,0 +1,257 @@
+"""Results from cells that are split by signature: for many filters at once, what `combine` makes for one.
+
+Queries that differ in their filters alone form chains: what one takes, the next takes too, as thresholds do. So in the
+chain a cell belongs to all queries from some place on, and the result of a key and window changes only at the few
+places where one of its cells comes in. Results are made once for each run of queries between two such places, by one
+running sum, and copied for those queries whose rows somebody reads: work grows with cells, not with queries.
+
+The cells of a block are sorted once, by key and place in the chain; each window takes those in its panes, as sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from millpond.arrays import WIDE, Ints, Mask, new_values, ordered, places_among, repeated
+from millpond.plan.plan import GroupPlan, Measure, QueryPlan
+from millpond.runtime.closing import Closing
+from millpond.runtime.combine import Extremes
+from millpond.runtime.signed import SignedBlock
+from millpond.state.cells import best_at, better, merge_rule, no_extreme, word_names, words_of
+from millpond.state.exact import digits_of_words, words_of_digits
+from millpond.state.signatures import Ranks, Signatures
+
+_PAIRS = 1 << 16
+"""Cells, each as often as windows and chains hold it, that are worked on together: so few stay in the cache."""
+
+_EVERY = -1  # the position of a filter by which every entry counts
+
+_ADDED_AT_ONCE = 1024  # normalised words are below 2**51: int64 has room for 2**11 of them
+
+
+class Runs(NamedTuple):
+    """Results: each is of the queries at places `first` … `until` - 1 of their chains, of a window (its position) and a
+    slot (within the block); in the order of windows, then slots. `columns` are of the first query's measures.
+    """
+
+    first: Ints
+    until: Ints
+    windows: Ints
+    slots: Ints
+    columns: dict[str, Extremes]
+
+
+class Chains:
+    """Some queries in chains, one after the other, in each the query first that takes least: `order` are positions.
+
+    `ends[p]` is where the chain of place p ends.
+    """
+
+    def __init__(self, group: GroupPlan, plans: Sequence[QueryPlan], table: Signatures) -> None:
+        """`plans` have measures that are alike but for their filters."""
+        asked = [[plan.presence, *(i for places in plan.measures for i in places)] for plan in plans]
+        columns = [[group.measures[i] for i in same] for same in zip(*asked, strict=True)]
+        places, nowhere = table.places, (len(table.lengths), 0)
+        known: dict[bytes, int] = {}
+        asked_by: list[tuple[Measure, int]] = []
+        filters: list[Ints] = []
+        for same in columns:
+            at = np.array([places.get(measure.filter_id, nowhere) for measure in same])
+            mine = known.setdefault(at.tobytes(), len(filters))
+            if mine == len(filters):
+                filters.append(at)
+            asked_by.append((same[0], mine))
+        ladders = np.stack([at[:, 0] for at in filters], axis=1)
+        steps = np.stack([at[:, 1] for at in filters], axis=1)
+        self.order = np.lexsort([*-steps.T[::-1], *ladders.T[::-1]])
+        ladders, steps = ladders[self.order], steps[self.order]
+        begins = np.append(True, (np.diff(ladders, axis=0) != 0).any(axis=1) | (np.diff(steps, axis=0) > 0).any(axis=1))
+        starts = np.flatnonzero(begins)
+        self._chain = np.cumsum(begins) - 1
+        self._ends = np.append(starts[1:], len(begins))
+        self.ends: Ints = self._ends[self._chain]
+        self._entries = _joined(
+            [_entries(table.ranks, ladders[starts, u], steps[:, u], starts, self._ends) for u in range(len(filters))],
+            len(table.ids), len(begins),
+        )  # fmt: skip
+        by = self._entries.by
+        self._of = [(measure, _EVERY if by[:, own].all() else own) for measure, own in asked_by]
+
+    def runs(self, block: SignedBlock, windows: Sequence[Closing]) -> Runs:
+        """The results of some windows."""
+        entered = self._entered(block)
+        panes = [(block.edges_us[window.start_us], block.edges_us[window.end_us]) for window in windows]
+        found = [self._results(entered, rows, of) for rows, of in _pairs(entered.panes, panes)]
+        first, until, of, slots = (np.concatenate(parts) for parts in zip(*(runs[:4] for runs in found), strict=True))
+        names = dict.fromkeys(name for runs in found for name in runs.columns)
+        columns = {}
+        for name in names:  # a word that is zero throughout is left out
+            parts = [runs.columns.get(name, np.zeros(len(runs.first), np.int64)) for runs in found]
+            columns[name] = np.concatenate(parts)
+        return Runs(first, until, of, slots, columns)
+
+    def _entered(self, block: SignedBlock) -> _Entered:
+        entries = self._entries
+        rows, nth = repeated(np.diff(entries.bounds)[block.signatures])
+        at = entries.bounds[block.signatures[rows]] + nth
+        order = ordered(block.of[rows] * len(self.order) + entries.places[at])
+        rows, at = rows[order], at[order]
+        panes = np.repeat(np.arange(len(block.bounds) - 1, dtype=np.int32), np.diff(block.bounds))
+        taken = {name: column[rows] for name, column in block.columns.items()}
+        asked: dict[tuple[str, int], dict[str, Extremes]] = {}
+        for measure, by in self._of:
+            if (measure.base.id, by) not in asked:
+                columns = {name: column for name, column in taken.items() if name.partition(":")[0] == measure.base.id}
+                asked[measure.base.id, by] = columns if by == _EVERY else _only(entries.by[at, by], columns)
+        return _Entered(block.of[rows], entries.places[at], panes[rows], asked)
+
+    def _results(self, entered: _Entered, rows: Ints, of: Ints) -> Runs:
+        """Of some entries, in the order of windows (positions), then as they are."""
+        codes = entered.slots[rows] * len(self.order) + entered.places[rows]
+        starts = np.flatnonzero(new_values(codes) | new_values(of))
+        places, slots, of = entered.places[rows[starts]], entered.slots[rows[starts]], of[starts]
+        begins = new_values(self._chain[places]) | new_values(slots) | new_values(of)
+        groups = _Groups(starts, len(rows), begins)
+        values: dict[tuple[str, int], dict[str, Extremes]] = {}
+        columns: dict[str, Extremes] = {}
+        for measure, by in self._of:
+            asked = measure.base.id, by
+            if asked not in values:
+                values[asked] = groups.of(asked[0], {name: own[rows] for name, own in entered.columns[asked].items()})
+            columns |= {f"{measure.id}:{name.partition(':')[2]}": value for name, value in values[asked].items()}
+        until, within = self.ends[places], np.flatnonzero(~begins[1:])
+        until[within] = places[within + 1]
+        present = columns.get(f"{self._of[0][0].id}:n")
+        kept = np.zeros(0, np.int64) if present is None else np.flatnonzero(present > 0)
+        taken = {name: column[kept] for name, column in columns.items()}
+        return Runs(places[kept], until[kept], of[kept], slots[kept], taken)
+
+
+class _Entries(NamedTuple):
+    """Where cells come into chains: those of signature i do at `places[bounds[i] : bounds[i + 1]]`, each of them by the
+    filters (columns) for which `by` is true.
+    """
+
+    bounds: Ints
+    places: Ints
+    by: Mask
+
+
+def _joined(found: Sequence[tuple[Ints, Ints]], signatures: int, queries: int) -> _Entries:
+    """The signatures and places of each filter, as one."""
+    distinct, targets = places_among([rows * queries + places for rows, places in found], signatures * queries)
+    by = np.zeros((len(distinct), len(found)), bool)
+    for column, own in enumerate(targets):
+        by[own, column] = True
+    rows = distinct // queries
+    return _Entries(np.searchsorted(rows, np.arange(signatures + 1)), distinct - rows * queries, by)
+
+
+class _Entered(NamedTuple):
+    """The cells of a block as often as they come into a chain, in the order of slots, then places, then panes; columns
+    by the measure without its filter, and the position of the filter.
+    """
+
+    slots: Ints
+    places: Ints
+    panes: npt.NDArray[np.int32]
+    columns: dict[tuple[str, int], dict[str, Extremes]]
+
+
+def _entries(ranks: Ranks, ladders: Ints, steps: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """For one filter of each query the signatures that come into a chain, and at which places; `ladders` of chains,
+    `steps` of places; chains begin at `starts`.
+    """
+    by_ladder = np.argsort(ladders, kind="stable")
+    used, first, many = np.unique(ladders[by_ladder], return_index=True, return_counts=True)
+    known = used < ranks.shape[1]
+    used, first, many = used[known], first[known], many[known]
+    rows, at = np.nonzero(ranks[:, used])
+    reached = ranks[rows, used[at]].astype(np.int64)
+    of, nth = repeated(many[at])
+    rows, reached, chains = rows[of], reached[of], by_ladder[first[at][of] + nth]
+    apart = int(max(steps.max(initial=0), reached.max(initial=0))) + 1
+    above = np.sort(np.repeat(np.arange(len(starts)), ends - starts) * apart + steps)
+    held = np.searchsorted(above, chains * apart + reached) - starts[chains]
+    some = np.flatnonzero(held)
+    return rows[some], ends[chains[some]] - held[some]
+
+
+def _only(mine: Mask, columns: Mapping[str, Extremes]) -> dict[str, Extremes]:
+    """Columns that where they are not `mine` change nothing."""
+    kept = {name: column.copy() for name, column in columns.items()}
+    for name, column in kept.items():
+        column[~mine] = no_extreme(merge_rule(name), column.dtype, ())
+    return kept
+
+
+def _pairs(panes: npt.NDArray[np.int32], windows: Sequence[tuple[int, int]]) -> Iterator[tuple[Ints, Ints]]:
+    """The entries in each window, from a pane to one before another, and which window it is; some windows together."""
+    rows, of, count = list[Ints](), list[Ints](), 0
+    for window, (first, end) in enumerate(windows):
+        own = np.flatnonzero((panes >= first) & (panes < end))
+        rows.append(own)
+        of.append(np.full(len(own), window))
+        count += len(own)
+        if count >= _PAIRS or window == len(windows) - 1:
+            yield np.concatenate(rows), np.concatenate(of)
+            rows, of, count = [], [], 0
+
+
+class _Groups:
+    """Rows in groups, those of a part one after the other: of each group, all of its part up to its end."""
+
+    def __init__(self, starts: Ints, rows: int, begins: Mask) -> None:
+        """Groups of so many rows begin at `starts`; `begins`: which of them begin a part."""
+        parts = np.flatnonzero(begins)
+        first = np.repeat(parts, np.diff(np.append(parts, len(starts))))
+        self._starts, self._alone = starts, len(starts) == rows
+        self._ends = np.append(starts[1:], rows) if len(starts) else starts
+        self._from = starts[first]
+        self._nth = np.arange(len(starts)) - first
+        self._rows = int((self._ends - self._from).max(initial=0))
+
+    def of(self, measure: str, columns: Mapping[str, Extremes]) -> dict[str, Extremes]:
+        """The columns of a measure, added up, or their best."""
+        words = words_of(measure, columns)
+        if words and self._rows > _ADDED_AT_ONCE:
+            digits = {place: self._added(digit) for place, digit in digits_of_words(words).items()}
+            summed = words_of_digits(digits) or {0: np.zeros(len(self._starts), np.int64)}
+        else:
+            summed = {place: self._added(word) for place, word in words.items()}
+        rules = {name: merge_rule(name) for name in columns if ":w" not in name}
+        return word_names(measure, summed) | {
+            name: self._added(columns[name]) if how == "add" else self._best(how, columns[name])
+            for name, how in rules.items()
+        }
+
+    def _added(self, column: Ints) -> Ints:
+        total = np.zeros(len(column) + 1, np.int64)
+        np.cumsum(column, out=total[1:])
+        added: Ints = total[self._ends] - total[self._from]
+        return added
+
+    def _best(self, how: str, column: Extremes) -> Extremes:
+        """Of groups, then by doubling: after k steps each is the best of 2**k up to it (Hillis, Steele 1986)."""
+        if not self._alone:
+            column = self._best_of_groups(how, column)
+        step, longest = 1, int(self._nth.max(initial=0))
+        while step <= longest:
+            rows = np.flatnonzero(self._nth >= step)
+            found = better(how, column[rows], column[rows - step])
+            column = column.copy()
+            column[rows] = found
+            step *= 2
+        return column
+
+    def _best_of_groups(self, how: str, column: Extremes) -> Extremes:
+        if how in ("min", "max") and column.dtype != WIDE:
+            best: Ints = (np.minimum if how == "min" else np.maximum).reduceat(column, self._starts)
+            return best
+        bests = no_extreme(how, column.dtype, len(self._starts))
+        best_at(how, bests, np.repeat(np.arange(len(bests)), self._ends - self._starts), column)
+        return bests
