@@ -96,12 +96,13 @@ def test_portions_end_with_what_they_are_made_of(tmp_path: Path) -> None:
         [same | {"k": f"k{dice.randrange(40)}", "ts": (now + i) * SECOND} for i in range(20)]
         for now in range(0, 1200, 20)
     ]
-    run, waited = Run(tmp_path, [replace(BASE, window=Sliding(60 * SECOND, 20 * SECOND))], 2), 0
+    run, waited = Run(tmp_path, [replace(BASE, window=Sliding(180 * SECOND, 20 * SECOND))], 2), 0
     for rows in epochs:
         run.epoch([rows])
         waited += any(state.portions for state in states(run))
     run.epoch([[dict(epochs[-1][0], ts=100_000 * SECOND)]])
     run.epoch([[dict(epochs[-1][0], ts=200_000 * SECOND)]])
+    run.epoch([[dict(epochs[-1][0], ts=200_000 * SECOND)]])  # no window closes: there is time to merge
     assert waited
     left = [one for one in run.pond.manifest.sections.values() if one.kind == "segment"]
     assert len(left) <= 2 and sum(one.rows for one in left) <= 2
@@ -131,6 +132,18 @@ def test_what_is_due() -> None:
     assert merges_due([*large, *eight], begun, 8, 0, moving=True) == [Merge(tuple(range(8, 16)), 1)]
     assert merges_due(large, (), 8, 0, moving=True) == [], "portions wait where buckets move"
     assert merges_due(portions, (), 8, 0) == [], "portions of one merge are one segment"
+
+
+def test_merges_wait_while_windows_close_until_twice_as_many_are_due() -> None:
+    eight = [place(f"a{i}", 0) for i in range(8)]
+    more = [place(f"c{i}", 0) for i in range(8)]
+    assert merges_due([*eight, *more[:7]], (), 8, 0, closes=True) == []
+    assert merges_due([*eight, *more], (), 8, 0, closes=True) == [Merge(tuple(range(16)), 1)]
+    large = [place(f"b{i}", 1, 4 << 20) for i in range(8)]
+    begun = [place("p", 2, 8 << 20, tuple(f"b{i}" for i in range(8)), (10, 3))]
+    goes_on = Merge(tuple(range(8)), 2, 4, Position(10, 3))
+    assert merges_due([*large, *eight], begun, 8, 0, closes=True) == []
+    assert merges_due([*large, *eight, *more], begun, 8, 0, closes=True) == [goes_on, Merge(tuple(range(8, 24)), 1)]
 
 
 def test_what_has_left_is_merged_at_any_level() -> None:

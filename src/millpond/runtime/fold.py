@@ -169,7 +169,7 @@ class _GroupFold:
         if tiles is not None:
             self._write_segment(tiles, 0, (), "tiles")
             held = held._replace(tiles=[*held.tiles, tiles])
-        self._close(held, fresh, before, after)
+        closes = self._close(held, fresh, before, after)
         self._close_events(before, after)
         self._collected.write()
         horizon, events_from = slices_needed_from(self._group, after), events_needed_from(self._group, after)
@@ -181,7 +181,7 @@ class _GroupFold:
         self._merge_events(events_from)
         if self._tallies is not None:
             self._tallies.merge(self._delta, tallies_needed_from(self._group, after), FAN_IN)
-        self._snapshot(horizon)
+        self._snapshot(horizon, closes)
 
     def _decided(self, log: GroupLog, before: Watermark, after: Watermark) -> list[Piece]:
         """The cells of events that repeat none, and that the watermark has passed."""
@@ -248,7 +248,7 @@ class _GroupFold:
         if pieces:
             self._write_segment(merge(list(pieces.values()), size), 0, ())
         self._add_keys()
-        self._snapshot(None)
+        self._snapshot(None, False)
         level = full_level(log.places, FAN_IN)
         if level is None:
             return
@@ -347,9 +347,10 @@ class _GroupFold:
             self._delta.add("left", self._group.id, slots_section(left), len(left), info)
         return True
 
-    def _close(self, held: Held, fresh: Cells, before: Watermark, after: Watermark) -> None:
+    def _close(self, held: Held, fresh: Cells, before: Watermark, after: Watermark) -> bool:
+        """Rows of windows that the watermark passes, and of those that change; tells whether some closed."""
         if not held.slices:
-            return
+            return False
         closing = closing_windows(self._group, *held.bounds_us(), before, after)
         read = 0 if self._group.deduplicated is not None else sum(log.rows for log in self._logs)
         for run in batches(closing, at_once(read)):
@@ -361,6 +362,7 @@ class _GroupFold:
             return Changes(self._group, self._keys, self._task.buckets, old, held, fresh, *kept)
 
         self._tell_changes(changes, before, after)
+        return bool(closing)
 
     def _tell_changes(
         self, make: Callable[[], Changes | SessionChanges], before: Watermark, after: Watermark
@@ -463,9 +465,9 @@ class _GroupFold:
         if self._log is not None:
             self._log.merge(self._delta, horizon, FAN_IN)
 
-    def _snapshot(self, horizon: int | None) -> None:
+    def _snapshot(self, horizon: int | None, closes: bool) -> None:
         """Replace FAN_IN segments of one level by one of the next, without slices that no window needs, and without
-        keys that have left.
+        keys that have left; later if the epoch `closes` windows.
 
         When nothing of them is needed there is no next: they are retired in this epoch.
         """
@@ -473,7 +475,7 @@ class _GroupFold:
         parts = (state.segments, self._old), (state.tiles, self._old_tiles), (state.revisions, self._old_revisions)
         for places, old in parts:
             left = [] if self._moving else shares_left(state, places, old, self._left)
-            for due in merges_due(places, state.portions, FAN_IN, self._added, self._moving, left):
+            for due in merges_due(places, state.portions, FAN_IN, self._added, self._moving, left, closes):
                 ends = tuple(places[i].id for i in due.chosen)
                 apart = state.apart(places[due.chosen[0]])
                 done = merged(due, old, self._left, committed, keys, horizon, column_ids(self._group, apart))

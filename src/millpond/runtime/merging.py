@@ -6,6 +6,8 @@ epoch merges the cells of some slices, the next one those of the next slices, an
 slots: a window then reads few portions. A portion tells instead of which segments it is, and nobody reads it while one
 of them is left (`epoch.group_state`): the last portion ends them all.
 
+Epochs in which windows close are the longest, so merges wait for others, until there are twice as many segments to merge.
+
 Cells of keys that have left, since their buckets are another instance's now, are left out by merges. Levels alone might
 not come to a segment for very long, so segments that have lost half of their cells are due whatever their levels are:
 what is written then is no more than what it frees (Rosenblum and Ousterhout, The Design and Implementation of a
@@ -64,13 +66,13 @@ class Merged(NamedTuple):
 
 def merges_due(
     places: Sequence[SectionPlace], waiting: Sequence[SectionPlace], fan_in: int, added: int, moving: bool = False,
-    left: Sequence[float] = (),
+    left: Sequence[float] = (), closes: bool = False,
 ) -> list[Merge]:  # fmt: skip
     """The merges of an epoch that adds so many bytes: the next portion of what has begun, and what becomes due.
 
     `waiting`: the portions that nobody reads yet. One merge in portions goes on at a time; small ones do not wait.
     There are no portions in an epoch in which buckets are `moving`: that takes its time. `left`: what part of each
-    segment has left since it was written.
+    segment has left since it was written. An epoch that `closes` windows merges only what there is twice too much of.
     """
 
     def portions(chosen: Sequence[int]) -> int:
@@ -79,7 +81,9 @@ def merges_due(
     found, instead = list[Merge](), {name for place in waiting for name in place.instead}
     begun = tuple(i for i, place in enumerate(places) if place.id in instead)
     mine = [portion for portion in waiting if any(places[i].id in portion.instead for i in begun)]
-    if mine and not moving:
+    full = 2 * fan_in if closes else fan_in
+    behind = not closes or full_level(places, full) is not None
+    if mine and behind and not moving:
         found.append(Merge(begun, mine[0].level, portions(begun), max(portion.until for portion in mine)))
     share = left or [0.0] * len(places)
     free = [i for i in range(len(places)) if i not in begun]
@@ -89,7 +93,7 @@ def merges_due(
     mostly = tuple(i for i in free if _MUCH <= share[i] < 1)
     wanted = [(mostly[:_MOST], max(places[i].level for i in mostly))] if mostly else []
     others = [i for i in free if share[i] < _MUCH]
-    level = full_level([places[i] for i in others], fan_in)
+    level = full_level([places[i] for i in others], full)
     if level is not None:
         wanted.append((tuple(i for i in others if places[i].level == level)[:_MOST], level + 1))
     waits = moving or bool(mine)
