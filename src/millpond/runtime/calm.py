@@ -2,7 +2,7 @@
 
 Epochs in which windows close are the longest, and a step made them longer still. Which they are is a guess: event time
 goes on as far as in the epoch before, or half as far again. So steps leave out two epochs in a row at most, and one for
-each eight that they took: where all epochs close windows, none is better than another.
+each four that they took: where all epochs close windows, none is better than another.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from millpond.plan.plan import GroupPlan
+from millpond.runtime.closing import ends_within
 from millpond.runtime.tasks import Watermark
 
 _AHEAD = 1.5  # times as far as in the epoch before
 _IN_A_ROW = 2
-_TAKEN = 8
+_TAKEN = 4
 
 
 class Calm:
@@ -49,7 +50,5 @@ class Calm:
             return False
         now, then = mark.max_time_us, mark.max_time_us + int(_AHEAD * self._gained[group.stream])
         return any(
-            (now - end) // window.slide_us < (then - end) // window.slide_us
-            for window in group.sliding
-            for end in (window.offset_us + window.size_us + delay for delay in group.delays_us)
+            ends_within(window, now - delay, then - delay) for window in group.sliding for delay in group.delays_us
         )

@@ -52,10 +52,10 @@ def touched(
     """Positions of the segments that may hold a slice of a window that `closing_windows` finds; no other is read."""
     spans = list[tuple[int | None, int]]()
     for position, delay in _asked(group):
-        passed = _passed(group, delay, before, after)
-        if passed is not None:
+        passed, window = _passed(group, delay, before, after), group.sliding[position]
+        if passed is not None and ends_within(window, *passed):
             low, high = passed
-            spans.append((None if low is None else low - group.sliding[position].size_us, high))
+            spans.append((None if low is None else low - window.size_us, high))
     return [i for i, place in enumerate(places) if place.rows and any(_meets(place, *span) for span in spans)]
 
 
@@ -75,6 +75,12 @@ def _passed(group: GroupPlan, delay: int, before: Watermark, after: Watermark) -
     """(low, high] of the ends that a watermark passes; None: it passes none."""
     low, high = before.at(group.delays_us[delay]), after.at(group.delays_us[delay])
     return None if high is None or (low is not None and low >= high) else (low, high)
+
+
+def ends_within(window: Sliding, low_us: int | None, high_us: int) -> bool:
+    """Whether a window ends in (low, high]."""
+    phase = window.offset_us + window.size_us
+    return low_us is None or (low_us - phase) // window.slide_us < (high_us - phase) // window.slide_us
 
 
 def _meets(place: SectionPlace, low_us: int | None, high_us: int) -> bool:

@@ -261,6 +261,7 @@ def fold_task(
         lies.instances,
         setting.fed,
         backfilled_groups(setting.plan, setting.recalled, run.manifest),
+        lies.owners != map_asked(setting, run.manifest).owners,
     )
 
 

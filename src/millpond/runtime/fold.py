@@ -134,8 +134,8 @@ class _GroupFold:
         reasons: dict[str, str],
     ) -> None:
         self._task, self._group, self._delta, self._counts = task, group, delta, counts
-        self._collected, self._added = Collected(task, delta, counts, reasons), 0
-        self._state, self._moving = task.of(instance, group), instance in task.sources
+        self._collected, self._added, self._closes = Collected(task, delta, counts, reasons), 0, False
+        self._state = task.of(instance, group)
         types = [arrow_type(key.type) for key in group.keys]
         cache = Path(task.cache) / task.pond / f"{group.id}-{instance}" if task.cache else None
         sections = [read_section(files, place) for place in self._state.keys]
@@ -169,7 +169,7 @@ class _GroupFold:
         if tiles is not None:
             self._write_segment(tiles, 0, (), "tiles")
             held = held._replace(tiles=[*held.tiles, tiles])
-        closes = self._close(held, fresh, before, after)
+        self._close(held, fresh, before, after)
         self._close_events(before, after)
         self._collected.write()
         horizon, events_from = slices_needed_from(self._group, after), events_needed_from(self._group, after)
@@ -181,7 +181,7 @@ class _GroupFold:
         self._merge_events(events_from)
         if self._tallies is not None:
             self._tallies.merge(self._delta, tallies_needed_from(self._group, after), FAN_IN)
-        self._snapshot(horizon, closes)
+        self._snapshot(horizon)
 
     def _decided(self, log: GroupLog, before: Watermark, after: Watermark) -> list[Piece]:
         """The cells of events that repeat none, and that the watermark has passed."""
@@ -248,7 +248,7 @@ class _GroupFold:
         if pieces:
             self._write_segment(merge(list(pieces.values()), size), 0, ())
         self._add_keys()
-        self._snapshot(None, False)
+        self._snapshot(None)
         level = full_level(log.places, FAN_IN)
         if level is None:
             return
@@ -293,6 +293,11 @@ class _GroupFold:
         info = {"base": first, "level": level, "generation": self._state.generation}
         self._delta.add("keys", self._group.id, data, end - first, info, supersedes)
 
+    @property
+    def _keys_at_once(self) -> int:
+        """Sections of keys that are merged; in an epoch that closes windows, one of the longest, they wait for more."""
+        return 2 * FAN_IN if self._closes else FAN_IN
+
     def _add_keys(self) -> None:
         """Write the keys that are new, and replace FAN_IN sections of keys of one level by one of the next.
 
@@ -301,7 +306,7 @@ class _GroupFold:
         if len(self._keys) > self._keys.committed:
             self._write_keys(self._keys.committed, len(self._keys), 0, ())
         places = self._state.keys
-        level = full_level(places, FAN_IN)
+        level = full_level(places, self._keys_at_once)
         if level is None:
             return
         bases = np.cumsum([0, *(place.rows for place in places)]).tolist()
@@ -315,10 +320,10 @@ class _GroupFold:
         `expired`: which of the old segments, then tiles, then revisions, end here. `events_from`: events before it are
         not needed.
         Asked only where sections of keys would be merged: finding out is a pass over the slots of all live cells. Not
-        in an epoch in which buckets are moving: that takes its time.
+        while buckets are moving: that takes its time.
         """
         state = self._state
-        if self._moving or full_level(state.keys, FAN_IN) is None:
+        if self._task.moving or full_level(state.keys, self._keys_at_once) is None:
             return False
         old = [*self._old, *self._old_tiles, *self._old_revisions]
         naming: list[Cells | Events] = [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)]
@@ -347,10 +352,10 @@ class _GroupFold:
             self._delta.add("left", self._group.id, slots_section(left), len(left), info)
         return True
 
-    def _close(self, held: Held, fresh: Cells, before: Watermark, after: Watermark) -> bool:
-        """Rows of windows that the watermark passes, and of those that change; tells whether some closed."""
+    def _close(self, held: Held, fresh: Cells, before: Watermark, after: Watermark) -> None:
+        """Rows of windows that the watermark passes, and of those that change."""
         if not held.slices:
-            return False
+            return
         closing = closing_windows(self._group, *held.bounds_us(), before, after)
         read = 0 if self._group.deduplicated is not None else sum(log.rows for log in self._logs)
         for run in batches(closing, at_once(read)):
@@ -362,7 +367,7 @@ class _GroupFold:
             return Changes(self._group, self._keys, self._task.buckets, old, held, fresh, *kept)
 
         self._tell_changes(changes, before, after)
-        return bool(closing)
+        self._closes = bool(closing)
 
     def _tell_changes(
         self, make: Callable[[], Changes | SessionChanges], before: Watermark, after: Watermark
@@ -465,17 +470,17 @@ class _GroupFold:
         if self._log is not None:
             self._log.merge(self._delta, horizon, FAN_IN)
 
-    def _snapshot(self, horizon: int | None, closes: bool) -> None:
+    def _snapshot(self, horizon: int | None) -> None:
         """Replace FAN_IN segments of one level by one of the next, without slices that no window needs, and without
-        keys that have left; later if the epoch `closes` windows.
+        keys that have left.
 
         When nothing of them is needed there is no next: they are retired in this epoch.
         """
         state, keys, committed = self._state, len(self._keys), self._keys.committed
         parts = (state.segments, self._old), (state.tiles, self._old_tiles), (state.revisions, self._old_revisions)
         for places, old in parts:
-            left = [] if self._moving else shares_left(state, places, old, self._left)
-            for due in merges_due(places, state.portions, FAN_IN, self._added, self._moving, left, closes):
+            left = [] if self._task.moving else shares_left(state, places, old, self._left)
+            for due in merges_due(places, state.portions, FAN_IN, self._added, self._task.moving, left, self._closes):
                 ends = tuple(places[i].id for i in due.chosen)
                 apart = state.apart(places[due.chosen[0]])
                 done = merged(due, old, self._left, committed, keys, horizon, column_ids(self._group, apart))

@@ -6,7 +6,7 @@ epoch merges the cells of some slices, the next one those of the next slices, an
 slots: a window then reads few portions. A portion tells instead of which segments it is, and nobody reads it while one
 of them is left (`epoch.group_state`): the last portion ends them all.
 
-Epochs in which windows close are the longest, so merges wait for others, until there are twice as many segments to merge.
+Epochs in which windows close are the longest, so merges wait for others, until twice as many segments are due.
 
 Cells of keys that have left, since their buckets are another instance's now, are left out by merges. Levels alone might
 not come to a segment for very long, so segments that have lost half of their cells are due whatever their levels are:
@@ -71,8 +71,9 @@ def merges_due(
     """The merges of an epoch that adds so many bytes: the next portion of what has begun, and what becomes due.
 
     `waiting`: the portions that nobody reads yet. One merge in portions goes on at a time; small ones do not wait.
-    There are no portions in an epoch in which buckets are `moving`: that takes its time. `left`: what part of each
-    segment has left since it was written. An epoch that `closes` windows merges only what there is twice too much of.
+    There are no portions while buckets are `moving`: that takes its time, and the epochs between its steps are those in
+    which windows close. `left`: what part of each segment has left since it was written. An epoch that `closes` windows
+    merges only what there is twice too much of.
     """
 
     def portions(chosen: Sequence[int]) -> int:

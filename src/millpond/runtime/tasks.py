@@ -179,7 +179,8 @@ class FoldTask(msgspec.Struct, frozen=True):
     that owns other buckets than in the epoch before, the instances whose state holds them. `replaced`: for versions
     that were replaced, the query whose rows theirs are. `instances`: how many there are now, and `before` in the epoch
     before. `fed`: parameters that rows of this epoch give values to. `backfilled`: groups that begin with events from
-    before, so that they tell windows that have closed since.
+    before, so that they tell windows that have closed since. `moving`: some state is on its way to another instance, in
+    this epoch or a later one.
     """
 
     pond: str
@@ -202,6 +203,7 @@ class FoldTask(msgspec.Struct, frozen=True):
     before: int = 1
     fed: tuple[Fed, ...] = ()
     backfilled: frozenset[str] = frozenset()
+    moving: bool = False
 
     @property
     def buckets(self) -> int:

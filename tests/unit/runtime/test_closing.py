@@ -109,6 +109,16 @@ def test_what_is_far_from_a_watermark_is_not_read() -> None:
     assert touched(group, unknown, Watermark(5000), Watermark(5010)) == [0]
 
 
+def test_nothing_is_read_where_no_window_ends() -> None:
+    group = group_of((Sliding(10, 10), 0), (Sliding(3600, 3600, 5), 0))
+    bounds = (0, 3600), (4980, 4990), (5000, 5010)
+    places = [SectionPlace("", "", False, 0, 0, 1, last_us=last, first_us=first) for first, last in bounds]
+    assert touched(group, places, Watermark(5001), Watermark(5009)) == []
+    assert touched(group, places, Watermark(5001), Watermark(5010)) == [2]
+    assert touched(group, places, Watermark(3601), Watermark(3604)) == []
+    assert touched(group, places, Watermark(3601), Watermark(3605)) == [0]
+
+
 def test_a_long_silence_visits_no_empty_window() -> None:
     #   events at 0 and 3 s, then nothing for fifty years
     group = group_of((Sliding(10 * S, S), 5 * S), (Sliding(S, S), 0))
