@@ -118,9 +118,14 @@ FAR = said(10, BYTES, said(1, VARINT, b"\xff\xff\xff\xff\xff\x9f\x00"))
 """An order at a time of which Python has no word."""
 
 
+CUT = said(16, BYTES, varint(999 << 3 | FIXED32) + b"ab") + said(16, BYTES, said(1, BYTES, b""))
+"""A line in two parts, the first without its end; in a row they could be read."""
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.one_of(orders, orders, damaged), max_size=6))
 @example([FAR])
+@example([CUT])
 def test_a_batch_is_what_its_messages_are(messages: list[bytes]) -> None:
     found, naive = decoded(messages), Naive(SCHEMA)
     others = pa.RecordBatch.from_struct_array(found.rows).drop_columns(["at"])  # Python's years end at 9999

@@ -70,6 +70,8 @@ class Naive:
         if not field.many:
             values = [value for wire, value in mine if wire == own]
             if field.kind == "message":
+                for value in values:
+                    list(_fields(value))  # each has to be a message, not only all of them in a row
                 return self._value(field, b"".join(values), to) if values else None
             if values:
                 return self._value(field, values[-1], to)
