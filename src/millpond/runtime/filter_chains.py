@@ -16,12 +16,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from millpond.arrays import WIDE, Ints, Mask, new_values, ordered, places_among, repeated
+from millpond.arrays import Ints, Mask, new_values, ordered, places_among, repeated
 from millpond.plan.plan import GroupPlan, Measure, QueryPlan
 from millpond.runtime.closing import Closing
 from millpond.runtime.combine import Extremes
 from millpond.runtime.signed import SignedBlock
-from millpond.state.cells import best_at, better, merge_rule, no_extreme, word_names, words_of
+from millpond.state.cells import better, merge_rule, merged_runs, no_extreme, word_names, words_of
 from millpond.state.exact import digits_of_words, words_of_digits
 from millpond.state.signatures import Ranks, Signatures
 
@@ -72,10 +72,10 @@ class Chains:
         begins = np.append(True, (np.diff(ladders, axis=0) != 0).any(axis=1) | (np.diff(steps, axis=0) > 0).any(axis=1))
         starts = np.flatnonzero(begins)
         self._chain = np.cumsum(begins) - 1
-        self._ends = np.append(starts[1:], len(begins))
-        self.ends: Ints = self._ends[self._chain]
+        ends = np.append(starts[1:], len(begins))
+        self.ends: Ints = ends[self._chain]
         self._entries = _joined(
-            [_entries(table.ranks, ladders[starts, u], steps[:, u], starts, self._ends) for u in range(len(filters))],
+            [_entries(table.ranks, ladders[starts, u], steps[:, u], starts, ends) for u in range(len(filters))],
             len(table.ids), len(begins),
         )  # fmt: skip
         by = self._entries.by
@@ -98,7 +98,8 @@ class Chains:
         entries = self._entries
         rows, nth = repeated(np.diff(entries.bounds)[block.signatures])
         at = entries.bounds[block.signatures[rows]] + nth
-        order = ordered(block.of[rows] * len(self.order) + entries.places[at])
+        codes = block.of[rows] * len(self.order) + entries.places[at]
+        order = ordered(codes)
         rows, at = rows[order], at[order]
         panes = np.repeat(np.arange(len(block.bounds) - 1, dtype=np.int32), np.diff(block.bounds))
         taken = {name: column[rows] for name, column in block.columns.items()}
@@ -107,13 +108,13 @@ class Chains:
             if (measure.base.id, by) not in asked:
                 columns = {name: column for name, column in taken.items() if name.partition(":")[0] == measure.base.id}
                 asked[measure.base.id, by] = columns if by == _EVERY else _only(entries.by[at, by], columns)
-        return _Entered(block.of[rows], entries.places[at], panes[rows], asked)
+        return _Entered(codes[order], panes[rows], asked)
 
     def _results(self, entered: _Entered, rows: Ints, of: Ints) -> Runs:
         """Of some entries, in the order of windows (positions), then as they are."""
-        codes = entered.slots[rows] * len(self.order) + entered.places[rows]
+        codes = entered.codes[rows]
         starts = np.flatnonzero(new_values(codes) | new_values(of))
-        places, slots, of = entered.places[rows[starts]], entered.slots[rows[starts]], of[starts]
+        of, (slots, places) = of[starts], np.divmod(codes[starts], len(self.order))
         begins = new_values(self._chain[places]) | new_values(slots) | new_values(of)
         groups = _Groups(starts, len(rows), begins)
         values: dict[tuple[str, int], dict[str, Extremes]] = {}
@@ -152,12 +153,11 @@ def _joined(found: Sequence[tuple[Ints, Ints]], signatures: int, queries: int) -
 
 
 class _Entered(NamedTuple):
-    """The cells of a block as often as they come into a chain, in the order of slots, then places, then panes; columns
-    by the measure without its filter, and the position of the filter.
+    """The cells of a block as often as they come into a chain, in the order of slots, then places, then panes; `codes`
+    are slot times queries plus place; columns by the measure without its filter, and the position of the filter.
     """
 
-    slots: Ints
-    places: Ints
+    codes: Ints
     panes: npt.NDArray[np.int32]
     columns: dict[tuple[str, int], dict[str, Extremes]]
 
@@ -238,7 +238,7 @@ class _Groups:
     def _best(self, how: str, column: Extremes) -> Extremes:
         """Of groups, then by doubling: after k steps each is the best of 2**k up to it (Hillis, Steele 1986)."""
         if not self._alone:
-            column = self._best_of_groups(how, column)
+            column = merged_runs(how, column, self._starts)
         step, longest = 1, int(self._nth.max(initial=0))
         while step <= longest:
             rows = np.flatnonzero(self._nth >= step)
@@ -247,11 +247,3 @@ class _Groups:
             column[rows] = found
             step *= 2
         return column
-
-    def _best_of_groups(self, how: str, column: Extremes) -> Extremes:
-        if how in ("min", "max") and column.dtype != WIDE:
-            best: Ints = (np.minimum if how == "min" else np.maximum).reduceat(column, self._starts)
-            return best
-        bests = no_extreme(how, column.dtype, len(self._starts))
-        best_at(how, bests, np.repeat(np.arange(len(bests)), self._ends - self._starts), column)
-        return bests

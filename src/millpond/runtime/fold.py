@@ -51,7 +51,7 @@ from millpond.runtime.horizon import ends_by, events_needed_from, slices_needed_
 from millpond.runtime.joins import fold_joins
 from millpond.runtime.late_rows import write_late_rows
 from millpond.runtime.lateness import marks_of
-from millpond.runtime.merging import merged, merges_due
+from millpond.runtime.merging import due_at, merged, merges_due
 from millpond.runtime.moved import moved_in
 from millpond.runtime.numbering import numbered
 from millpond.runtime.packet import GroupPart
@@ -293,11 +293,6 @@ class _GroupFold:
         info = {"base": first, "level": level, "generation": self._state.generation}
         self._delta.add("keys", self._group.id, data, end - first, info, supersedes)
 
-    @property
-    def _keys_at_once(self) -> int:
-        """Sections of keys that are merged; in an epoch that closes windows, one of the longest, they wait for more."""
-        return 2 * FAN_IN if self._closes else FAN_IN
-
     def _add_keys(self) -> None:
         """Write the keys that are new, and replace FAN_IN sections of keys of one level by one of the next.
 
@@ -306,7 +301,7 @@ class _GroupFold:
         if len(self._keys) > self._keys.committed:
             self._write_keys(self._keys.committed, len(self._keys), 0, ())
         places = self._state.keys
-        level = full_level(places, self._keys_at_once)
+        level = full_level(places, due_at(FAN_IN, self._closes))
         if level is None:
             return
         bases = np.cumsum([0, *(place.rows for place in places)]).tolist()
@@ -323,7 +318,7 @@ class _GroupFold:
         while buckets are moving: that takes its time.
         """
         state = self._state
-        if self._task.moving or full_level(state.keys, self._keys_at_once) is None:
+        if self._task.moving or full_level(state.keys, due_at(FAN_IN, self._closes)) is None:
             return False
         old = [*self._old, *self._old_tiles, *self._old_revisions]
         naming: list[Cells | Events] = [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)]

@@ -64,6 +64,11 @@ class Merged(NamedTuple):
         return {"instead": " ".join(names), **until}
 
 
+def due_at(fan_in: int, closes: bool) -> int:
+    """How many sections of a level are merged; in an epoch that `closes` windows they wait for more."""
+    return 2 * fan_in if closes else fan_in
+
+
 def merges_due(
     places: Sequence[SectionPlace], waiting: Sequence[SectionPlace], fan_in: int, added: int, moving: bool = False,
     left: Sequence[float] = (), closes: bool = False,
@@ -82,7 +87,7 @@ def merges_due(
     found, instead = list[Merge](), {name for place in waiting for name in place.instead}
     begun = tuple(i for i, place in enumerate(places) if place.id in instead)
     mine = [portion for portion in waiting if any(places[i].id in portion.instead for i in begun)]
-    full = 2 * fan_in if closes else fan_in
+    full = due_at(fan_in, closes)
     behind = not closes or full_level(places, full) is not None
     if mine and behind and not moving:
         found.append(Merge(begun, mine[0].level, portions(begun), max(portion.until for portion in mine)))

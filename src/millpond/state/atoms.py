@@ -8,7 +8,7 @@ start and end are those of its atoms. Unlike other cells, a slot has any number 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,11 @@ from millpond.state.cells import (
     Cells,
     Piece,
     Slices,
-    best_at,
     cells_at,
     extreme_names,
     extreme_of,
     merge_rule,
+    merged_runs,
     no_extreme,
     normalised,
     taken,
@@ -92,7 +92,6 @@ def reduced(columns: Mapping[str, npt.NDArray[np.integer]], new: Mask) -> dict[s
 
 def _merged(columns: Mapping[str, Ints], new: Mask) -> dict[str, Ints]:
     starts = np.flatnonzero(new)
-    owners = np.cumsum(new) - 1
     known: dict[tuple[str, int], Ints] = {}
     merged: dict[str, Ints] = {}
     for name, column in columns.items():
@@ -100,29 +99,15 @@ def _merged(columns: Mapping[str, Ints], new: Mask) -> dict[str, Ints]:
         if how == "low":
             continue
         if f"{name}low" in columns:
-            merged |= extreme_names(name, _best(how, extreme_of(name, columns), owners, len(starts)))
+            extremes = extreme_of(name, columns)
+            assert extremes is not None
+            merged |= extreme_names(name, merged_runs(how, extremes, starts))
             continue
         same = (how, id(column))
         if same not in known:
-            known[same] = _reduced(how, column, starts)
+            known[same] = merged_runs(how, column, starts)
         merged[name] = known[same]
     return merged
-
-
-def _reduced(how: str, column: Ints, starts: Ints) -> Ints:
-    if how == "registers":
-        each = np.ascontiguousarray(column, np.int64).view(np.uint8).reshape(-1, 8)
-        return np.maximum.reduceat(each, starts, axis=0).view(np.int64).reshape(-1)
-    ufunc = {"add": np.add, "min": np.minimum, "max": np.maximum}[how]
-    result: Ints = ufunc.reduceat(column, starts)
-    return result
-
-
-def _best(how: str, values: npt.NDArray[Any] | None, owners: Ints, size: int) -> npt.NDArray[Any]:
-    assert values is not None
-    best = no_extreme(how, WIDE, size)
-    best_at(how, best, owners, values)
-    return best
 
 
 def merge_atoms(pieces: Sequence[Piece], gap_us: int) -> Atoms:

@@ -349,6 +349,23 @@ def best_at(how: str, best: npt.NDArray[Any], places: Ints, values: npt.NDArray[
     ufunc.at(best["low"], places[leading], values["low"][leading])
 
 
+def merged_runs(how: str, column: npt.NDArray[Any], starts: Ints) -> npt.NDArray[Any]:
+    """A column with the rows of each run merged into one; runs begin at `starts`.
+
+    >>> merged_runs("max", np.array([3, 1, 5]), np.array([0, 2])).tolist()
+    [3, 5]
+    """
+    if column.dtype == WIDE:
+        best, lengths = no_extreme(how, WIDE, len(starts)), np.diff(np.append(starts, len(column)))
+        best_at(how, best, np.repeat(np.arange(len(starts)), lengths), column)
+        return best
+    if how == "registers":
+        each = _bytes_of(column).reshape(-1, 8)
+        return np.maximum.reduceat(each, starts, axis=0).view(np.int64).reshape(-1)
+    merged: Ints = {"add": np.add, "min": np.minimum, "max": np.maximum}[how].reduceat(column, starts)
+    return merged
+
+
 def _bytes_of(words: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(words, np.int64).view(np.uint8)
 

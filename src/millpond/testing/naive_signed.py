@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-import numpy as np
-
 from millpond.arrays import WIDE
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.closing import Closing
 from millpond.runtime.combine import Extremes
-from millpond.state.cells import Cells, merge_rule
+from millpond.state.cells import Cells, extreme_of, merge_rule
 
 Results: TypeAlias = dict[tuple[int, int, int], dict[str, int]]
 """Query (its position), window (its position) and slot -> columns, by the id of the first query's measure; without
@@ -56,11 +54,10 @@ def _add(
 
 def number(name: str, columns: Mapping[str, Extremes], row: int) -> int:
     """What a column has in a row, with its low word if it has one."""
-    value = columns[name][row]
-    if columns[name].dtype == WIDE:
-        return (int(value["high"]) << 64) + int(value["low"])
-    low = columns.get(f"{name}low")
-    return int(value) if low is None else (int(value) << 64) + int(low.view(np.uint64)[row])
+    found = extreme_of(name, columns)
+    assert found is not None
+    value = found[row]
+    return (int(value["high"]) << 64) + int(value["low"]) if found.dtype == WIDE else int(value)
 
 
 def _merged(how: str, known: int | None, value: int) -> int:
