@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.closing import ends_within
+from millpond.runtime.closing import may_close
 from millpond.runtime.tasks import Watermark
 
 _AHEAD = 1.5  # times as far as in the epoch before
@@ -48,7 +48,5 @@ class Calm:
         mark = self._marks.get(group.stream, Watermark())
         if mark.max_time_us is None or group.stream not in self._gained:
             return False
-        now, then = mark.max_time_us, mark.max_time_us + int(_AHEAD * self._gained[group.stream])
-        return any(
-            ends_within(window, now - delay, then - delay) for window in group.sliding for delay in group.delays_us
-        )
+        then = mark.advanced(mark.max_time_us + int(_AHEAD * self._gained[group.stream]))
+        return may_close(group, mark, then)

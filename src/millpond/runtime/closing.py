@@ -50,13 +50,22 @@ def touched(
     group: GroupPlan, places: Sequence[SectionPlace], before: Watermark, after: Watermark
 ) -> list[int]:
     """Positions of the segments that may hold a slice of a window that `closing_windows` finds; no other is read."""
-    spans = list[tuple[int | None, int]]()
+    spans = list(_spans(group, before, after))
+    return [i for i, place in enumerate(places) if place.rows and any(_meets(place, *span) for span in spans)]
+
+
+def may_close(group: GroupPlan, before: Watermark, after: Watermark) -> bool:
+    """Whether `closing_windows` finds a window if there are slices in it."""
+    return any(True for _ in _spans(group, before, after))
+
+
+def _spans(group: GroupPlan, before: Watermark, after: Watermark) -> Iterator[tuple[int | None, int]]:
+    """Of each window and delay of which ends are passed: (low, high], where the slices of these windows are."""
     for position, delay in _asked(group):
         passed, window = _passed(group, delay, before, after), group.sliding[position]
-        if passed is not None and ends_within(window, *passed):
+        if passed is not None and _ends_within(window, *passed):
             low, high = passed
-            spans.append((None if low is None else low - window.size_us, high))
-    return [i for i, place in enumerate(places) if place.rows and any(_meets(place, *span) for span in spans)]
+            yield None if low is None else low - window.size_us, high
 
 
 def _asked(group: GroupPlan) -> dict[tuple[int, int], tuple[int, int]]:
@@ -77,7 +86,7 @@ def _passed(group: GroupPlan, delay: int, before: Watermark, after: Watermark) -
     return None if high is None or (low is not None and low >= high) else (low, high)
 
 
-def ends_within(window: Sliding, low_us: int | None, high_us: int) -> bool:
+def _ends_within(window: Sliding, low_us: int | None, high_us: int) -> bool:
     """Whether a window ends in (low, high]."""
     phase = window.offset_us + window.size_us
     return low_us is None or (low_us - phase) // window.slide_us < (high_us - phase) // window.slide_us

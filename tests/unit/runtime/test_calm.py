@@ -49,6 +49,13 @@ def test_a_step_waits_for_epochs_that_close_windows(seed: int) -> None:
     assert sum(waits) <= 2 * sum(closes) + 2
 
 
+def test_a_window_closes_by_the_delay_of_its_own_query_only() -> None:
+    group = group_of((Sliding(10_000, 10_000), 500), (Sliding(200, 200), 20))
+    waits = asked(group, list(range(1_000, 2_000, 10)))
+    before = [time % 200 for time, waited in zip(range(1_000, 2_000, 10), waits, strict=False) if waited]
+    assert set(before) == {10} and len(before) == 5
+
+
 def test_steps_are_taken_where_each_epoch_closes_windows() -> None:
     waits = asked(group_of((Sliding(1, 1), 0)), list(range(0, 1_000, 4)))
     assert waits[1:4] == [True, True, False] and 0.18 < sum(waits) / len(waits) < 0.22
