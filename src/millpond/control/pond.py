@@ -371,7 +371,8 @@ class Pond(Changing, Declaring):
         """
         if self._truth is None:
             raise KeyError("the pond is not open")
-        return load(self._truth.log, self._truth.manifests)
+        known = None if self._driver is None else self._driver.manifest
+        return load(self._truth.log, self._truth.manifests, known=known)
 
     def placement(self) -> Placement:
         """Which instance owns which buckets, on which shards of the store they are now, and the local-hit rate.

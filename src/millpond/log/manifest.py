@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import chain
 
 import msgspec
 
@@ -271,13 +272,16 @@ class Manifests:
             return
 
 
-def load(log: Log, manifests: Manifests, upto: int | None = None) -> Manifest:
+def load(log: Log, manifests: Manifests, upto: int | None = None, known: Manifest | None = None) -> Manifest:
     """Return the manifest at the log's last record, or at record `upto` if that comes first.
 
     Reads a hint, a manifest, the record it ends with and the tail after it; when manifests are missing,
-    damaged or of another log, the whole log. CorruptError when the log is damaged or has a hole.
+    damaged or of another log, the whole log. With `known`, a manifest of before, no other is read unless
+    it is of another log. CorruptError when the log is damaged or has a hole.
     """
-    manifest = next((found for found in manifests.newest(upto) if _is_of(found, log)), Manifest())
+    begun = () if known is None or known.n < 0 else (known,)
+    found = (one for one in chain(begun, manifests.newest(upto)) if upto is None or one.n <= upto)
+    manifest = next((one for one in found if _is_of(one, log)), Manifest())
     manifest = fold_all(manifest, _tail(log, manifest.n + 1, upto))
     if upto is None:
         last = log.last(manifest.n if manifest.n >= 0 else None)

@@ -145,7 +145,25 @@ def test_the_manifest_at_an_earlier_record(upto: int) -> None:
     pond = Pond(HISTORY)
     for n in (1, 3, 5):
         pond.manifests.save(folded(HISTORY[: n + 1]))
-    assert load(pond.log, pond.manifests, upto) == folded(HISTORY[: upto + 1])
+    for known in (None, *(folded(HISTORY[:count]) for count in range(len(HISTORY) + 1))):
+        assert load(pond.log, pond.manifests, upto, known) == folded(HISTORY[: upto + 1])
+
+
+def test_from_a_manifest_of_before_only_what_came_since_is_read() -> None:
+    pond = Pond(HISTORY)
+    pond.manifests.save(folded(HISTORY[:2]))
+    pond.log.write_hint(5)
+    for folder in (pond.log_folder, pond.manifest_folder):
+        folder.reads = folder.listings = 0
+    assert load(pond.log, pond.manifests, known=folded(HISTORY[:5])) == folded(HISTORY)
+    assert (pond.manifest_folder.reads, pond.manifest_folder.listings) == (0, 0)
+    assert (pond.log_folder.reads, pond.log_folder.listings) == (1 + 1 + 1 + 1, 0)  # known, tail, end, hint
+
+
+def test_a_manifest_of_before_is_passed_over_if_it_is_of_another_log() -> None:
+    pond = Pond(HISTORY)
+    other = folded([claim(writer="other"), *HISTORY[1:3]])
+    assert load(pond.log, pond.manifests, known=other) == folded(HISTORY)
 
 
 DAMAGES = [
