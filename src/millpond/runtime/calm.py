@@ -1,19 +1,21 @@
 """Epochs in which no window is likely to close: a step of a move waits for one of those.
 
 Epochs in which windows close are the longest, and a step made them longer still. Which they are is a guess: event time
-goes on as far as in the epoch before, or half as far again. So steps leave out two epochs in a row at most, and one for
-each four that they took: where all epochs close windows, none is better than another.
+goes on as far as in that one of the last epochs in which it went farthest (of files, one epoch reads one and the next
+two). So steps leave out two epochs in a row at most, and one for each four that they took: where all epochs close
+windows, none is better than another.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.closing import may_close
 from millpond.runtime.tasks import Watermark
 
-_AHEAD = 1.5  # times as far as in the epoch before
+_LAST = 4
 _IN_A_ROW = 2
 _TAKEN = 4
 
@@ -27,7 +29,7 @@ class Calm:
 
     def __init__(self) -> None:
         self._marks: dict[str, Watermark] = {}
-        self._gained: dict[str, int] = {}
+        self._gained: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=_LAST))
         self._may_wait = float(_IN_A_ROW)
 
     def waits(self, groups: Iterable[GroupPlan], marks: Mapping[str, Watermark]) -> bool:
@@ -35,7 +37,7 @@ class Calm:
         for stream, mark in marks.items():
             before = self._marks.get(stream, Watermark()).max_time_us
             if before is not None and mark.max_time_us is not None:
-                self._gained[stream] = mark.max_time_us - before
+                self._gained[stream].append(mark.max_time_us - before)
         self._marks = dict(marks)
         if self._may_wait >= 1 and any(self._closes(group) for group in groups):
             self._may_wait -= 1
@@ -46,7 +48,7 @@ class Calm:
     def _closes(self, group: GroupPlan) -> bool:
         """Whether a window of a group would close if event time went on like that."""
         mark = self._marks.get(group.stream, Watermark())
-        if mark.max_time_us is None or group.stream not in self._gained:
+        gained = self._gained[group.stream]
+        if mark.max_time_us is None or not gained:
             return False
-        then = mark.advanced(mark.max_time_us + int(_AHEAD * self._gained[group.stream]))
-        return may_close(group, mark, then)
+        return may_close(group, mark, mark.advanced(mark.max_time_us + max(gained)))

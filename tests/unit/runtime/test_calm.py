@@ -45,8 +45,19 @@ def test_a_step_waits_for_epochs_that_close_windows(seed: int) -> None:
         for before, after in itertools.pairwise(times)
     ]
     assert any(closes) and not all(waits)
-    assert sum(closes[2:]) == sum(a and b for a, b in zip(waits[2:], closes[2:], strict=True))
+    assert sum(a and b for a, b in zip(waits, closes, strict=True)) > 0.95 * sum(closes)
     assert sum(waits) <= 2 * sum(closes) + 2
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_step_waits_where_epochs_read_one_file_or_two(seed: int) -> None:
+    group, dice, times = group_of((Sliding(500, 500), 0)), random.Random(seed), [25, 50, 100, 125]
+    while len(times) < 4_000:
+        times.append(times[-1] + 25 * dice.randint(1, 2))
+    waits = asked(group, times)
+    closes = [before // 500 < after // 500 for before, after in itertools.pairwise(times)]
+    assert sum(a and b for a, b in zip(waits, closes, strict=True)) > 0.95 * sum(closes)
+    assert sum(waits) <= 2 * sum(closes)
 
 
 def test_a_window_closes_by_the_delay_of_its_own_query_only() -> None:
