@@ -69,10 +69,12 @@ def _spans(group: GroupPlan, before: Watermark, after: Watermark) -> Iterator[tu
 
 
 def _asked(group: GroupPlan) -> dict[tuple[int, int], tuple[int, int]]:
-    """The windows, by position and delay, of queries whose rows do not change, and from when until when they start."""
+    """The windows with a grid, by position and delay, of queries whose rows do not change; from when until when they
+    start.
+    """
     pairs: dict[tuple[int, int], tuple[int, int]] = {}
     for plan in group.celled:
-        if plan.query.changing:
+        if plan.query.changing or not isinstance(plan.query.window, Sliding):
             continue
         pair = group.windows.index(plan.query.window), plan.delay
         first, until = pairs.get(pair, (plan.from_us, plan.before_us))

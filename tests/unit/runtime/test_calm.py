@@ -10,14 +10,14 @@ import pytest
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
-from millpond.model.windows import Sliding
+from millpond.model.windows import Counted, Range, Session, Sliding, Window
 from millpond.plan.build import build_plan
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.calm import Calm
 from millpond.runtime.tasks import Watermark
 
 
-def group_of(*windows: tuple[Sliding, int]) -> GroupPlan:
+def group_of(*windows: tuple[Window, int]) -> GroupPlan:
     count = Aggregate("count", None, None, "bigint")
     output = (Named("n", Column("agg:0", "bigint")),)
     queries = [
@@ -65,6 +65,11 @@ def test_a_window_closes_by_the_delay_of_its_own_query_only() -> None:
     waits = asked(group, list(range(1_000, 2_000, 10)))
     before = [time % 200 for time, waited in zip(range(1_000, 2_000, 10), waits, strict=False) if waited]
     assert set(before) == {10} and len(before) == 5
+
+
+@pytest.mark.parametrize("window", [Session(5), Counted(3, 1), Range(5)])
+def test_no_step_waits_for_windows_whose_ends_no_watermark_tells(window: Window) -> None:
+    assert not any(asked(group_of((window, 0)), list(range(0, 100, 4))))
 
 
 def test_steps_are_taken_where_each_epoch_closes_windows() -> None:
