@@ -8,8 +8,9 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,6 +23,7 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from millpond import Pond
+from millpond.control import changing
 from millpond.errors import ChangeRefused, UnsupportedQuery
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifests, load
@@ -35,6 +37,7 @@ from millpond.model.stream import Field, Retention, Stream
 from millpond.plan.parameters import constant_of
 from millpond.reconfigure.changes import Add, Alter, change_of
 from millpond.spark.driver import Epoch
+from millpond.spark.read import read
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.naive_changes import NaiveChanges
 
@@ -47,6 +50,7 @@ SPEND = """
 """
 BIG = SPEND.replace("GROUP BY", "WHERE v > 50 GROUP BY")
 WIDE = SPEND.replace("sum(v)", "sum(w)")
+COUNT = SPEND.replace(", sum(v) AS total", "")
 EACH = "SELECT k, v FROM STREAM tx WHERE v < :least + 9"
 SHORT = SPEND.replace("'20 seconds', '10 seconds'", "'10 seconds'")
 
@@ -387,6 +391,64 @@ def read_by(pond: Pond, name: str) -> int:
     return counts[name].whole.read if name in counts else 0
 
 
+def wait_for(true: Callable[[], bool]) -> None:
+    """Until it is true, for a minute at most."""
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+class Readings:
+    """By which threads what is read was made, in order."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.threads = list[int]()
+        patch.setattr(changing, "read", self._noted)
+
+    def _noted(self, *asked: Any, **how: Any) -> Any:
+        self.threads.append(threading.get_ident())
+        return read(*asked, **how)
+
+
+@pytest.mark.spark
+def test_what_a_change_makes_spark_read_is_analysed_before_epochs_wait_for_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_input(tmp_path / "in", 2)
+    readings = Readings(monkeypatch)
+    with Pond(spark, tmp_path / "pond", instances=2) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        pond.add("spend", SPEND)
+        with ThreadPoolExecutor(1) as running:
+            run = running.submit(pond.run, once=False)
+            wait_for(lambda: read_by(pond, "spend") == 80)
+            assert len(readings.threads) == 1
+            pond.add("wide", WIDE)
+            make_input(tmp_path / "new", 3)
+            (tmp_path / "new" / "f2.parquet").rename(tmp_path / "in" / "f2.parquet")
+            wait_for(lambda: read_by(pond, "wide") == 40)
+            pond.stop()
+            run.result(60)
+        assert readings.threads == [readings.threads[0], threading.get_ident()] != [readings.threads[0]] * 2
+
+
+@pytest.mark.spark
+def test_what_two_changes_make_spark_read_is_analysed_for_both(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epochs, told, readings = make_input(tmp_path / "in"), Told({}), Readings(monkeypatch)
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        first = pond.add("count", COUNT)
+        told.todo = {2: [lambda: pond.add("wide", WIDE), lambda: pond.add("spend", SPEND)]}
+        pond.run(drain=True)
+        assert len(readings.threads) == 4  # at the begin, for each as if it came alone, for both
+        for name, rows in expected(pond, [first], epochs).items():
+            assert rows
+            assert_same_rows(rows, rows_of(pond.table(name)), about=name)
+
+
 @pytest.mark.spark
 def test_queries_are_changed_from_another_thread_on_a_silent_pond(spark: SparkSession, tmp_path: Path) -> None:
     make_input(tmp_path / "in", 2)
@@ -397,16 +459,11 @@ def test_queries_are_changed_from_another_thread_on_a_silent_pond(spark: SparkSe
         pond.add("spend", SPEND)
         with ThreadPoolExecutor(1) as running:
             run = running.submit(pond.run, once=False)
-            deadline = time.monotonic() + 60
-            while read_by(pond, "spend") < 80:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            wait_for(lambda: read_by(pond, "spend") == 80)
             pond.add("wide", WIDE)  # more columns
             pond.add("other", SPEND.replace("STREAM tx", "STREAM more"))  # a stream more
             pond.drop("spend")
-            while read_by(pond, "other") < 40:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            wait_for(lambda: read_by(pond, "other") == 40)
             with pytest.raises(ChangeRefused, match="is running"):
                 pond.add("wide", WIDE)
             pond.stop()

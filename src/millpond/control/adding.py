@@ -26,6 +26,7 @@ from millpond.model.stream import Stream
 from millpond.plan.complete import with_complete
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond as Between
+from millpond.reconfigure.catalog import applied
 from millpond.reconfigure.changes import Add
 from millpond.reconfigure.desk import Make, Prepare
 from millpond.reconfigure.lifecycle import check_move
@@ -111,6 +112,7 @@ class Adding:
         self._backfills[query.name] = reading
         try:
             reading.ahead(lambda: driver.manifest.n, patient=not driver.in_epoch)
+            self._checked(make)
         except BaseException:
             self._read_again(reading)
             raise
@@ -165,8 +167,16 @@ class Adding:
 
     def _ask(self, make: Make) -> None:
         """Check a change by what is in force now, and have it recorded."""
-        self._priced(make)
+        self._checked(make)
         self._await(make)
+
+    def _checked(self, make: Make) -> None:
+        """Check a change by what is in force now; what is to be read for it is analysed here, and not while epochs wait
+        for it.
+        """
+        if self._priced(make).rereads and self._driver is not None and self._driver.reads:
+            pond = self._between()
+            self._read_ahead(applied(pond.spec, pond.manifest.n + 1, make(pond)))
 
     def _await(self, make: Make | Prepare, ended: Callable[[], None] = lambda: None) -> None:
         assert self._driver is not None
@@ -192,6 +202,10 @@ class Adding:
         """The pond as this driver knows it: nothing is read, and a change is checked again when it is recorded."""
         assert self._spec is not None and self._driver is not None
         return Between(self._spec, self._driver.manifest)
+
+    def _read_ahead(self, spec: PondSpec) -> None:
+        """See `Changing`."""
+        raise NotImplementedError
 
     def open(self) -> None:
         """See `Pond.open`."""

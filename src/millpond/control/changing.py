@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -42,8 +43,16 @@ from millpond.runtime.followers.foreach import Foreach
 from millpond.spark.driver import Driver, Reading
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.properties import Mode, Repeats
-from millpond.spark.read import read, read_between
+from millpond.spark.read import Wanted, read, read_between
 from millpond.spark.session import Frame, Session
+
+
+class ToRead(NamedTuple):
+    """What a reading is made of."""
+
+    wanted: tuple[Wanted, ...]
+    limits: Mapping[str, int]
+    tick: bool
 
 
 class Changing(Adding):
@@ -65,6 +74,8 @@ class Changing(Adding):
     _functions: dict[str, Foreach]
     _analysing: threading.RLock
     _moving: Moving | None
+    _to_read: ToRead | None
+    _ahead: tuple[ToRead, Reading] | None
 
     def foreach(self, name: str, function: Foreach) -> None:
         """Hand the rows of a query to `function(rows, epoch)`, as Arrow, once per epoch that has any.
@@ -363,16 +374,28 @@ class Changing(Adding):
     def _read(self, limits: Mapping[str, int], *, tick: bool) -> Reading:
         """What to read for the queries in force; asked again when a change needs more, or other `limits` fit better."""
         assert self._spec is not None
-        spec = self._spec
         with self._analysing:
-            wanted = self._front.wanted(
-                spec.asked, [stream.name for stream in spec.streams if is_read(stream)], spec.left.times
-            )
-            # with the tick, which cannot say where it will end, Spark takes a bounded input as one batch
-            frame, layout = read(self._reading, wanted, tick=tick, limits=limits)
-            by_key = [one for one in wanted if one.stream.partitioned_by is not None]
-            between = partial(read_between, self._reading, by_key[0]) if len(by_key) == len(wanted) == 1 else None
-            return Reading(frame, layout, self._front.lookups(wanted), between)
+            asked = ToRead(self._wanted(self._spec), limits, tick)
+            ahead, self._to_read, self._ahead = self._ahead, asked, None
+            return ahead[1] if ahead is not None and ahead[0] == asked else self._reading_of(asked)
+
+    def _read_ahead(self, spec: PondSpec) -> None:
+        """Have what `_read` will be asked for ready, if `spec` is in force then and nothing else has changed."""
+        with self._analysing:
+            if self._to_read is not None:
+                asked = self._to_read._replace(wanted=self._wanted(spec))
+                self._ahead = asked, self._reading_of(asked)
+
+    def _wanted(self, spec: PondSpec) -> tuple[Wanted, ...]:
+        kept = [stream.name for stream in spec.streams if is_read(stream)]
+        return self._front.wanted(spec.asked, kept, spec.left.times)
+
+    def _reading_of(self, asked: ToRead) -> Reading:
+        # with the tick, which cannot say where it will end, Spark takes a bounded input as one batch
+        frame, layout = read(self._reading, asked.wanted, tick=asked.tick, limits=asked.limits)
+        by_key = [one for one in asked.wanted if one.stream.partitioned_by is not None]
+        between = partial(read_between, self._reading, by_key[0]) if len(by_key) == len(asked.wanted) == 1 else None
+        return Reading(frame, layout, self._front.lookups(asked.wanted), between)
 
     def open(self) -> None:
         """See `Pond.open`."""

@@ -18,7 +18,7 @@ from millpond.control.agreed import agreed, born_with, claimed
 from millpond.control.backfilling import clear_staged
 from millpond.control.carriage import Carriage, carriage
 from millpond.control.causes import Why, explain_why
-from millpond.control.changing import Changing
+from millpond.control.changing import Changing, ToRead
 from millpond.control.compiling import compiled_of, write_compiled
 from millpond.control.declaring import Declaring
 from millpond.control.inputs import empty_inputs
@@ -50,7 +50,7 @@ from millpond.runtime.followers.runner import FollowerStatus
 from millpond.runtime.followers.view import Served, lookup
 from millpond.runtime.rows import served_key
 from millpond.runtime.sharing import Sharing, sharing
-from millpond.spark.driver import Driver, Epoch
+from millpond.spark.driver import Driver, Epoch, Reading
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.properties import Mode, Repeats
 from millpond.spark.session import (
@@ -108,6 +108,8 @@ class Pond(Changing, Declaring):
         self._carriage: Carriage | None = None
         self._spec: PondSpec | None = None
         self._moving: Moving | None = None
+        self._to_read: ToRead | None = None
+        self._ahead: tuple[ToRead, Reading] | None = None
         self._backfills = {}
         self._analysing = threading.RLock()
         self.refused = []

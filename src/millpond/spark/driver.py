@@ -270,6 +270,11 @@ class Driver:
         return self._setting
 
     @property
+    def reads(self) -> bool:
+        """Whether a streaming query runs, which a change may ask to read more."""
+        return self._query is not None
+
+    @property
     def manifest(self) -> Manifest:
         """What the log amounts to, as far as this driver has read it."""
         return self._writer.manifest
