@@ -25,6 +25,7 @@ def test_what_is_told_of_a_run() -> None:
     assert found["effective_s_max"] == pytest.approx(0.5)
     assert found["p99_ratio_max"] == pytest.approx(2.0, rel=0.02) and found["p99_ratio_all"] == found["p99_ratio_max"]
     assert found["others_p99_ratio_max"] == pytest.approx(2.0, rel=0.02)
+    assert found["p99_ratio_max_chance"] == found["others_p99_ratio_max_chance"] == pytest.approx(1.0)
     assert found["vs_restart_min"] == pytest.approx(5.0)  # a second longer between two commits
     assert found["vs_in_session_min"] == pytest.approx(2.0)
 
@@ -43,6 +44,18 @@ def test_a_number_of_instances_is_compared_with_quiet_epochs_of_as_many() -> Non
     found = told(seen, {"restart_s": 5.0, "restart_in_session_s": 2.0, "repartition_s": 9.0})
     for name in ("p99_ratio_max", "p99_ratio_all", "others_p99_ratio_max", "others_p99_ratio_all"):
         assert found[name] == pytest.approx(1.0)
+
+
+def test_what_chance_makes_of_quiet_times_is_told() -> None:
+    """Three quiet epochs of 480 take twice as long, too few for their p99; one kind or another has one of them."""
+    lengths = [0.4 if n in (3, 130, 310) else 0.2 for n in range(800)]
+    epochs = [Done(n, n * 0.5, n * 0.5 + length, 100 * (n + 1), 10, 20) for n, length in enumerate(lengths)]
+    kinds = ("add", "drop", "pause", "resume", "param", "move")
+    made = [Made(kinds[n % 6], 30.0 * n + 20.1, 30.0 * n + 20.2, 60 * n + 40, 30.0 * n + 30) for n in range(12)]
+    quiet = [(30.0 * n + first, 30.0 * n + first + 5.0) for n in range(12) for first in (0.0, 5.0, 10.0, 15.0)]
+    seen = Seen(epochs, [Arrived(one.began, one.events) for one in epochs], made, quiet, 1.0)
+    found = told(seen, {"restart_s": 5.0, "restart_in_session_s": 2.0, "repartition_s": 9.0})
+    assert found["p99_ratio_max"] == pytest.approx(1.0) and 1.7 < found["p99_ratio_max_chance"] <= 2.0
 
 
 @pytest.mark.slow
