@@ -49,8 +49,8 @@ FRAMES = (Range(0), Range(20 * SECOND), Counted(3, 2), Counted(10, 1))
 
 
 def other_owners(dice: random.Random, run: Run) -> Owners:
-    """A map anyhow, or one a few buckets away, or one instance for all."""
-    _, owners, instances = maps(run.pond.setting, run.pond.manifest)[1]
+    """A map anyhow, or one a few buckets away, or one instance for all; of as many instances as were asked for last."""
+    _, owners, instances = map_asked(run.pond.setting, run.pond.manifest)
     rare = dice.choice((1.0, 0.5, 0.1))
     if dice.random() < 0.2:
         return (dice.randrange(instances),) * len(owners)
@@ -59,7 +59,7 @@ def other_owners(dice: random.Random, run: Run) -> Owners:
 
 def other_scale(dice: random.Random, run: Run) -> Scale:
     """Another number of instances; buckets anyhow, or as few as balance needs."""
-    pond, now = Pond(run.pond.spec, run.pond.manifest), maps(run.pond.setting, run.pond.manifest)[1]
+    pond, now = Pond(run.pond.spec, run.pond.manifest), map_asked(run.pond.setting, run.pond.manifest)
     instances = dice.choice([count for count in range(1, 5) if count != now.instances and count <= len(now.owners)])
     if dice.random() < 0.6:
         return owned_by(pond, rescaled(now.owners, instances), instances)
