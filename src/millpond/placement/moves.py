@@ -8,6 +8,7 @@ ends the old, and says of which map it is. So all state lies by the map of the l
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -40,11 +41,11 @@ def bucket_maps(
     Raises:
         CorruptError: a stored map is not one of these buckets and instances.
     """
-    every = _every(manifest, scaled)
+    newest = _newest(manifest, scaled)
     return (
-        _map_of(every, manifest.map, born, instances),
-        _map_of(every, max(every, default=0), born, instances),
-    )  # fmt: skip
+        _map_of(_change(manifest, scaled, manifest.map), manifest.map, born, instances),
+        _map_of(_change(manifest, scaled, newest), newest, born, instances),
+    )
 
 
 def asked_map(born: Owners, instances: int, manifest: Manifest, scaled: Sequence[Scaled] = ()) -> BucketMap:
@@ -53,27 +54,36 @@ def asked_map(born: Owners, instances: int, manifest: Manifest, scaled: Sequence
     Raises:
         CorruptError: a stored map is not one of these buckets and instances.
     """
-    every = _every(manifest, scaled)
-    number = max(every, default=0)
-    change = every.get(number)
-    if isinstance(change, MapChange) and not isinstance(change.towards, msgspec.UnsetType) and change.towards in every:
-        number = change.towards
-    return _map_of(every, number, born, instances)
+    number = _newest(manifest, scaled)
+    change = _change(manifest, scaled, number)
+    if isinstance(change, MapChange) and not isinstance(change.towards, msgspec.UnsetType):
+        towards = _change(manifest, scaled, change.towards)
+        if towards is not None:
+            number, change = change.towards, towards
+    return _map_of(change, number, born, instances)
 
 
-_Maps: TypeAlias = "Mapping[int, MapChange | Scale | Scaled]"
+_Change: TypeAlias = "MapChange | Scale | Scaled"
 
 
-def _every(manifest: Manifest, scaled: Sequence[Scaled]) -> _Maps:
-    changes = {one.n: change for one in manifest.changes if (change := map_change_in(one.change)) is not None}
-    asked: dict[int, MapChange | Scale | Scaled] = {one.n: one for one in scaled}
-    return asked | changes
+def _newest(manifest: Manifest, scaled: Sequence[Scaled]) -> int:
+    """The record of the last change of the map; 0: there is none."""
+    changes = reversed(manifest.changes)
+    changed = next((one.n for one in changes if map_change_in(one.change) is not None), 0)
+    return max([changed, *(one.n for one in scaled)])
 
 
-def _map_of(every: _Maps, number: int, born: Owners, instances: int) -> BucketMap:
-    if number not in every:
+def _change(manifest: Manifest, scaled: Sequence[Scaled], number: int) -> _Change | None:
+    """The change of the map by a record, found by its number: a move of gigabytes leaves hundreds of them."""
+    place = bisect_left(manifest.changes, number, key=lambda one: one.n)
+    found = manifest.changes[place] if place < len(manifest.changes) else None
+    change = map_change_in(found.change) if found is not None and found.n == number else None
+    return change or next((one for one in scaled if one.n == number), None)
+
+
+def _map_of(change: _Change | None, number: int, born: Owners, instances: int) -> BucketMap:
+    if change is None:
         return BucketMap(0, born, instances)
-    change = every[number]
     count = instances if isinstance(change.instances, msgspec.UnsetType) else change.instances
     return BucketMap(number, owners_of_runs(change.owned, len(born), count), count)
 
