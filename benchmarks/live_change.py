@@ -5,18 +5,18 @@ four others, gets small files at a fixed pace. Each kind of change is made a few
 The last line is one JSON object, kept in `results/` with a timeline. `effective_s_max`: from a change's acceptance
 (analysed, checked, waiting for the epoch at hand) to the begin of the first epoch that is answered by it; the largest
 median of a kind. `p99_ratio_max`: p99 of the seconds of epochs after a change over that of quiet epochs, the largest of
-any kind; `p99_ratio_all`: of all kinds together; `p99_ratio_max_chance`, `others_p99_ratio_max_chance`: what taking
-the largest of a dozen small samples makes of nothing: nineteen times out of twenty the largest ratio is below that when
-after each change there is a quiet time, drawn at random from all of them. An epoch of fewer
-instances takes longer, quiet or not, so each is compared with quiet ones of as many as it has. After `scale` all epochs
-count until the last of its state has moved, which takes a hundred times as many as other changes have; most of the keys
-are on one instance in half of them, so all are compared with quiet ones of that number which takes longer.
-`others_p99_ratio_max`, `others_p99_ratio_all`: the same of the time from a file's
-arrival until it is in the answers of the queries that are not changed. `vs_restart_min`: how much longer plain Spark's
-query with state is interrupted by stopping it and starting it from its checkpoint (for `scale`: with its state
-repartitioned in between) than the pond by a change, the least of any kind; of each the median time between two commits
-around it, less a quiet one, but at least 5 ms. To change a query of plain Spark its application is stopped and the
-changed one is started (`restart_s`, `live_plain.py`); `restart_in_session_s`, `vs_in_session_min`: within the same
+any kind (all of its changes, with the ten seconds after each: a whole round of most windows); `p99_ratio_all`: of all
+kinds together; `p99_ratio_max_chance`, `others_p99_ratio_max_chance`: what taking the largest of a dozen small samples
+makes of nothing: nineteen times out of twenty the largest ratio is below that when after each change there is a quiet
+time, drawn at random from all of them. An epoch of fewer instances takes longer, quiet or not, so each is compared with
+quiet ones of as many as it has. After `scale` all epochs count until the last of its state has moved, which takes a
+hundred times as many as other changes have; most of the keys are on one instance in half of them, so all are compared
+with quiet ones of that number which takes longer. `others_p99_ratio_max`, `others_p99_ratio_all`: the same of the time
+from a file's arrival until it is in the answers of the queries that are not changed. `vs_restart_min`: how much longer
+plain Spark's query with state is interrupted by stopping it and starting it from its checkpoint (for `scale`: with its
+state repartitioned in between) than the pond by a change, the least of any kind; of each the median time between two
+commits around it, less a quiet one, but at least 5 ms. To change a query of plain Spark its application is stopped and
+the changed one is started (`restart_s`, `live_plain.py`); `restart_in_session_s`, `vs_in_session_min`: within the same
 application, whose code is then the old one, and which still has the state in memory. Plain Spark has `plain_state_mb`
 of state in memory, the pond `state_mb` on disk.
 """
@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -70,21 +70,22 @@ SCALED = 3
 
 
 class Size(NamedTuple):
-    """How much: the load, MB of state, seconds before and after each change, how often each is made; for plain Spark
+    """How much: the load, MB of state, seconds before each change and after it, how often each is made; for plain Spark
     the large files of state and how often it is restarted; seconds of the windows of queries that are not changed.
     """
 
     load: Load
     state_mb: float
-    quiet_s: float
+    before_s: float
+    after_s: float
     times: int
     plain_files: int
     restarts: int
     others: tuple[int, ...]
 
 
-LARGE = Size(Load(1_000_000, 5_000, 0.25), 1024.0, 4.0, 6, 6, 3, (5, 10, 20, 30))
-SMALL = Size(Load(2_000, 200, 0.25), 0.02, 0.3, 1, 1, 1, (5,))
+LARGE = Size(Load(1_000_000, 5_000, 0.25), 1024.0, 4.0, 10.0, 6, 6, 3, (5, 10, 20, 30))
+SMALL = Size(Load(2_000, 200, 0.25), 0.02, 0.3, 0.3, 1, 1, 1, (5,))
 
 
 class Made(NamedTuple):
@@ -226,7 +227,7 @@ class _Changing:
 
     def _step(self, kind: str, call: Callable[[], object]) -> None:
         fewer = self._epochs[-1].instances < CORES
-        self._quiet.append((perf_counter(), self._rested(LONGER if fewer else 1)))
+        self._quiet.append((perf_counter(), self._rested((LONGER if fewer else 1) * self._size.before_s)))
         asked, accepted = perf_counter(), list[float]()
         ask = self._driver.ask
 
@@ -240,16 +241,16 @@ class _Changing:
         finally:
             self._driver.ask = ask
         n = self._pond.history()[0].n
-        until = self._rested()
+        until = self._rested(self._size.after_s)
         while self._moves():
-            until = self._rested()
+            until = self._rested(self._size.after_s)
         self._made.append(Made(kind, asked, accepted[0], n, until))
         print(f"{kind}: record {n}, {len(self._epochs)} epochs", flush=True)
 
-    def _rested(self, times: int = 1) -> float:
-        """When it has been quiet for so many times as long as asked, two whole epochs at least."""
+    def _rested(self, seconds: float) -> float:
+        """When so many seconds have passed, and two whole epochs at least."""
         began = perf_counter()
-        sleep(times * self._size.quiet_s)
+        sleep(seconds)
         while sum(one.began >= began for one in self._epochs[-9:]) < 2 and perf_counter() < began + PATIENCE_S:
             sleep(0.02)
         return perf_counter()
@@ -332,22 +333,24 @@ def told(seen: Seen, restarts: dict[str, float]) -> dict[str, float]:
 
 
 def _by_chance(seen: Seen, usual: dict[int, tuple[float, float]]) -> tuple[float, float]:
-    """The largest ratios of epochs and of waits, if after each change but `scale` there were a quiet time: what 95 of
-    100 draws of these are below.
+    """The largest ratios of epochs and of waits, if after each change but `scale` there were quiet times as long: what
+    95 of 100 draws of these are below.
     """
-    times = list[tuple[list[float], list[float]]]()
+    times, seconds = list[tuple[list[float], list[float]]](), list[float]()
     for span in seen.quiet:
         epochs, waits = _within(seen, [span]), _waits(seen, [span])
         if waits and {one.instances for one in epochs} == {CORES}:
+            seconds.append(span[1] - span[0])
             times.append(
                 ([one.seconds / usual[CORES][0] for one in epochs], [wait / usual[CORES][1] for wait, _ in waits])
             )
+    lasted = defaultdict[str, float](float)
+    for one in seen.made:
+        lasted[one.kind] += one.until - one.accepted
+    counts = [max(1, round(whole / np.mean(seconds))) for kind, whole in lasted.items() if kind != "scale"]
     dice, largest = np.random.default_rng(1), list[list[float]]()
     for _ in range(DRAWS):
-        kinds = [
-            [times[i] for i in dice.integers(0, len(times), changes)]
-            for kind, changes in Counter(one.kind for one in seen.made).items() if kind != "scale"
-        ]  # fmt: skip
+        kinds = [[times[i] for i in dice.integers(0, len(times), count)] for count in counts]
         largest.append([max(_p99(chain(*(one[which] for one in drawn))) for drawn in kinds) for which in (0, 1)])
     epochs_ratio, others_ratio = np.percentile(largest, 95, axis=0)
     return float(epochs_ratio), float(others_ratio)

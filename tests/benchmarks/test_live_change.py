@@ -51,7 +51,7 @@ def test_what_chance_makes_of_quiet_times_is_told() -> None:
     lengths = [0.4 if n in (3, 130, 310) else 0.2 for n in range(800)]
     epochs = [Done(n, n * 0.5, n * 0.5 + length, 100 * (n + 1), 10, 20) for n, length in enumerate(lengths)]
     kinds = ("add", "drop", "pause", "resume", "param", "move")
-    made = [Made(kinds[n % 6], 30.0 * n + 20.1, 30.0 * n + 20.2, 60 * n + 40, 30.0 * n + 30) for n in range(12)]
+    made = [Made(kinds[n % 6], 30.0 * n + 20.1, 30.0 * n + 20.2, 60 * n + 40, 30.0 * n + 25.2) for n in range(12)]
     quiet = [(30.0 * n + first, 30.0 * n + first + 5.0) for n in range(12) for first in (0.0, 5.0, 10.0, 15.0)]
     seen = Seen(epochs, [Arrived(one.began, one.events) for one in epochs], made, quiet, 1.0)
     found = told(seen, {"restart_s": 5.0, "restart_in_session_s": 2.0, "repartition_s": 9.0})
