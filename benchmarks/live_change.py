@@ -18,7 +18,8 @@ state repartitioned in between) than the pond by a change, the least of any kind
 commits around it, less a quiet one, but at least 5 ms. To change a query of plain Spark its application is stopped and
 the changed one is started (`restart_s`, `live_plain.py`); `restart_in_session_s`, `vs_in_session_min`: within the same
 application, whose code is then the old one, and which still has the state in memory. Plain Spark has `plain_state_mb`
-of state in memory, the pond `state_mb` on disk.
+of state in memory, the pond `state_mb` on disk. Only seconds in which the machine had its CPUs count (`own_time.py`),
+`stolen` is the other part of the pond's time.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from live_load import PATIENCE, SCHEMA, SPARE, Arrivals, Arrived, Load, Plain, by_country, hourly
 from live_plain import CORES
+from own_time import OwnTime
 from picture import timeline
 from pyspark.sql import SparkSession
 from results import FOLDER, keep
@@ -56,7 +58,7 @@ HALF = "0-511"
 
 STATE = ("segment", "keys", "events", "tallies")
 
-FIGURES = "effective_s", "p99_ratio", "others_p99_ratio", "vs_restart", "vs_in_session"
+FIGURES = "effective_s", "p99_ratio", "others_p99_ratio"
 """What is told of a kind of change."""
 
 LONGER = 12
@@ -118,13 +120,14 @@ class Done(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Everything that was measured of the pond; `quiet` are the times in which nothing was changed."""
+    """All that was measured of the pond, in seconds of its own; `quiet` are the times in which nothing was changed."""
 
     epochs: list[Done]
     arrived: list[Arrived]
     made: list[Made]
     quiet: list[tuple[float, float]]
     state_mb: float
+    stolen: float = 0.0
 
 
 def main(size: Size = LARGE, results: Path = FOLDER) -> dict[str, float]:
@@ -133,10 +136,12 @@ def main(size: Size = LARGE, results: Path = FOLDER) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="millpond-bench-") as scratch:
         work = Path(scratch)
         seen = _Changing(spark, work, size).run()
+        figures, broken = told(seen)
+        _draw(seen, results / "live_change.svg")
         shutil.rmtree(work / "pond")
         restarts, plain_mb = _restarts(spark, work, size)
-    figures = {"state_mb": seen.state_mb, "plain_state_mb": plain_mb, **restarts, **told(seen, restarts)}
-    _draw(seen, results / "live_change.svg")
+    figures |= {"state_mb": seen.state_mb, "plain_state_mb": plain_mb, "stolen": seen.stolen}
+    figures |= {**restarts, **compared(broken, restarts)}
     keep("live_change", {name: round(value, 3) for name, value in figures.items()}, results)
     return figures
 
@@ -146,8 +151,9 @@ class _Changing:
 
     def __init__(self, spark: SparkSession, work: Path, size: Size) -> None:
         self._size, self._epochs, self._failed = size, list[Done](), list[BaseException]()
+        self._time = OwnTime()
         self._made, self._quiet = list[Made](), list[tuple[float, float]]()
-        self._load = Arrivals(work / "source", size.load)
+        self._load = Arrivals(work / "source", size.load, self._time.now)
         self._second = f"lmdb:{work / 'second.lmdb'}"
         self._pond = Pond(spark, work / "pond", instances=CORES, on_epoch=self._committed)
         fields = tuple(Field(*part.split()) for part in SCHEMA.split(", "))
@@ -172,7 +178,16 @@ class _Changing:
             raise self._failed[0]
         state = self._state_mb()
         self._pond.close()
-        return Seen(self._epochs, self._load.arrived, self._made, self._quiet, state)
+        self._time.end()
+        of = self._time.of
+        return Seen(
+            [one._replace(began=of(one.began), ended=of(one.ended)) for one in self._epochs],
+            [one._replace(at=of(one.at)) for one in self._load.arrived],
+            [one._replace(asked=of(one.asked), accepted=of(one.accepted), until=of(one.until)) for one in self._made],
+            [(of(a), of(b)) for a, b in self._quiet],
+            state,
+            self._time.stolen,
+        )
 
     def _work(self) -> None:
         try:
@@ -287,8 +302,8 @@ def _spare(turn: int) -> str:
     return f"sum(spare{turn % SPARE}) AS s"
 
 
-def told(seen: Seen, restarts: dict[str, float]) -> dict[str, float]:
-    """The figures of the pond, printed as a table by kind."""
+def told(seen: Seen) -> tuple[dict[str, float], dict[str, float]]:
+    """The figures of the pond, printed as a table by kind, and by how many seconds each kind interrupts it."""
     quiet = _within(seen, seen.quiet)
     gaps = {one.n: one.ended - before.ended for before, one in zip(seen.epochs, seen.epochs[1:], strict=False)}
     usual_gap = median(gaps[one.n] for one in quiet if one.n in gaps)
@@ -296,6 +311,7 @@ def told(seen: Seen, restarts: dict[str, float]) -> dict[str, float]:
     usual = {count: _usual(seen, count) for count in sorted({one.instances for one in quiet}, reverse=True)}
     usual_s = usual[max(usual)][0]
     figures: dict[str, list[float]] = {name: [] for name in FIGURES}
+    broken: dict[str, float] = {}
     every: tuple[list[float], list[float]] = [], []
     print(f"between commits {usual_gap:.3f} s\n{'kind':16} effective s  call s  epoch p99 s  ratio"
           "  others' ratio  interrupted s  moved kB  written kB")  # fmt: skip
@@ -311,16 +327,13 @@ def told(seen: Seen, restarts: dict[str, float]) -> dict[str, float]:
         files = _waits(seen, [(one.asked, one.until) for one in mine])
         waits = [wait / like[epoch.instances][1] for wait, epoch in files]
         every[0].extend(after), every[1].extend(waits)
-        broken = max(LEAST_S, median(gaps[epoch.n] for epoch in first) - usual_gap)
-        ways = ("repartition_s",) * 2 if kind == "scale" else ("restart_s", "restart_in_session_s")
+        broken[kind] = max(LEAST_S, median(gaps[epoch.n] for epoch in first) - usual_gap)
         ratios = _p99(after), _p99(waits)
-        for values, value in zip(
-            figures.values(), (effective, *ratios, *(restarts[way] / broken for way in ways)), strict=True
-        ):
+        for values, value in zip(figures.values(), (effective, *ratios), strict=True):
             values.append(value)
         moved, written = (median(getattr(one, name) for one in first) for name in ("moved", "written"))
         print(f"{kind:16} {effective:11.3f} {call:7.3f} {ratios[0] * usual_s:12.3f} {ratios[0]:6.2f} "
-              f"{ratios[1]:14.2f} {broken:14.3f} {max(0, moved - usual_moved) / 1e3:9,.1f} "
+              f"{ratios[1]:14.2f} {broken[kind]:14.3f} {max(0, moved - usual_moved) / 1e3:9,.1f} "
               f"{max(0, written - usual_written) / 1e3:11,.1f}")  # fmt: skip
     chance, others_chance = _by_chance(seen, usual)
     return {
@@ -328,8 +341,18 @@ def told(seen: Seen, restarts: dict[str, float]) -> dict[str, float]:
         "p99_ratio_all": _p99(every[0]), "p99_ratio_max_chance": chance,
         "others_p99_ratio_max": max(figures["others_p99_ratio"]), "others_p99_ratio_all": _p99(every[1]),
         "others_p99_ratio_max_chance": others_chance,
-        "vs_restart_min": min(figures["vs_restart"]), "vs_in_session_min": min(figures["vs_in_session"]),
-    }  # fmt: skip
+    }, broken  # fmt: skip
+
+
+def compared(broken: dict[str, float], restarts: dict[str, float]) -> dict[str, float]:
+    """How much longer plain Spark is interrupted than the pond by a change of a kind, the least of them."""
+    ways = {"vs_restart_min": "restart_s", "vs_in_session_min": "restart_in_session_s"}
+    return {
+        name: min(
+            restarts["repartition_s" if kind == "scale" else way] / seconds for kind, seconds in broken.items()
+        )
+        for name, way in ways.items()
+    }
 
 
 def _by_chance(seen: Seen, usual: dict[int, tuple[float, float]]) -> tuple[float, float]:
@@ -392,7 +415,8 @@ def _p99(values: Iterable[float]) -> float:
 
 def _restarts(spark: SparkSession, work: Path, size: Size) -> tuple[dict[str, float], float]:
     """Seconds by which plain Spark's query is interrupted longer than between two batches, and MB of its state."""
-    load, longer, state = Arrivals(work / "again", size.load), dict[str, list[float]](), 0.0
+    time, longer, state = OwnTime(), dict[str, list[float]](), 0.0
+    load = Arrivals(work / "again", size.load, time.now)
     for _ in range(size.plain_files):
         load.hour()
     spark = spark.newSession()  # plain Spark's settings are its own
@@ -408,7 +432,7 @@ def _restarts(spark: SparkSession, work: Path, size: Size) -> tuple[dict[str, fl
             for name, partitions in (("restart_in_session_s", 0), ("repartition_s", 4 - turn % 2)):
                 plain.wait("hourly", 4)
                 ended = plain.ended["hourly"]
-                usual, count = median(np.diff(ended[-4:])), len(ended)
+                usual, count = median(np.diff([time.of(at) for at in ended[-4:]])), len(ended)
                 told_last = plain.running["hourly"].lastProgress
                 state = told_last["stateOperators"][0]["memoryUsedBytes"] / 1e6 if told_last else state
                 if partitions:  # needs a checkpoint without a planned batch
@@ -421,19 +445,20 @@ def _restarts(spark: SparkSession, work: Path, size: Size) -> tuple[dict[str, fl
                     load.begin()
                 plain.start("hourly", hourly(least=0.1 * (turn + 1)))
                 plain.wait("hourly", 1)
-                longer.setdefault(name, []).append(ended[count] - ended[count - 1] - usual)
+                longer.setdefault(name, []).append(time.of(ended[count]) - time.of(ended[count - 1]) - usual)
                 print(f"{name:20} {longer[name][-1]:.2f} s", flush=True)
         for name in list(plain.running):
             plain.stop(name)
-        longer["restart_s"] = _applications(load.folder, work / "plain", size)
+        longer["restart_s"] = _applications(load.folder, work / "plain", size, time)
     finally:
         load.end()
+        time.end()
         for name in list(plain.running):
             plain.stop(name)
     return {name: max(LEAST_S, median(values)) for name, values in longer.items()}, state
 
 
-def _applications(source: Path, folder: Path, size: Size) -> list[float]:
+def _applications(source: Path, folder: Path, size: Size, time: OwnTime) -> list[float]:
     """Seconds by which the query is interrupted longer than between two batches when its application is replaced."""
     longer, before = list[float](), list[float]()
     others = [str(seconds) for seconds in size.others]
@@ -451,7 +476,8 @@ def _applications(source: Path, folder: Path, size: Size) -> list[float]:
                 if line.startswith("@hourly "):
                     ended.append(float(line.split()[1]))
             if before:
-                longer.append(ended[0] - before[-1] - median(np.diff(before)))
+                own = [time.of(at) for at in (*before, ended[0])]
+                longer.append(own[-1] - own[-2] - median(np.diff(own[:-1])))
                 print(f"{'restart_s':20} {longer[-1]:.2f} s", flush=True)
             application.stdin.close()
             later = [float(line.split()[1]) for line in application.stdout if line.startswith("@hourly ")]

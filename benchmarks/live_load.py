@@ -49,11 +49,11 @@ class Arrived(NamedTuple):
 
 
 class Arrivals:
-    """Writes the files; `begin` lets small ones come until `end`."""
+    """Writes the files; `begin` lets small ones come until `end`, at a fixed pace by the clock `now`."""
 
-    def __init__(self, folder: Path, load: Load) -> None:
+    def __init__(self, folder: Path, load: Load, now: Callable[[], float] = perf_counter) -> None:
         self.folder, self.arrived = folder, list[Arrived]()
-        self._load, self._dice = load, np.random.default_rng(1)
+        self._load, self._now, self._dice = load, now, np.random.default_rng(1)
         self._files = self._events = 0
         self._time = float(BEGIN)
         self._stopped, self._going = threading.Event(), threading.Event()
@@ -84,17 +84,18 @@ class Arrivals:
             self._thread.join()
 
     def _come(self) -> None:
-        due = perf_counter()
+        due = self._now()
         while not self._stopped.is_set():
             if not self._going.is_set():
                 self._going.wait()
-                due = perf_counter()
+                due = self._now()
                 continue
             count, pace = self._load.events, self._load.every_s
             who = self._dice.integers(0, self._load.customers, count)
             self._add(self._table(self._time + np.sort(self._dice.random(count)) * pace, who), pace)
-            due = max(due + pace, perf_counter() - 10 * pace)
-            sleep(max(0.0, due - perf_counter()))
+            due = max(due + pace, self._now() - 10 * pace)
+            while (left := due - self._now()) > 0:
+                sleep(left)
 
     def _add(self, table: pa.Table, seconds: float) -> int:
         hidden = self.folder / f".{self._files}"

@@ -1,0 +1,37 @@
+"""Seconds in which the host gave the CPUs to others are not counted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+from own_time import OwnTime
+
+
+def test_what_was_stolen_is_not_counted(tmp_path: Path) -> None:
+    stat, cpus, ticks = tmp_path / "stat", os.cpu_count() or 1, os.sysconf("SC_CLK_TCK")
+
+    def stolen(seconds: float) -> None:
+        stat.with_suffix(".new").write_text(f"cpu  9 9 9 9 9 9 9 {round(seconds * cpus * ticks)} 9 9\ncpu0 1\n")
+        stat.with_suffix(".new").replace(stat)
+
+    stolen(100.0)
+    time = OwnTime(stat)
+    began, own = perf_counter(), time.now()
+    stolen(103.0)  # of each CPU
+    now = time.now()
+    ended = perf_counter()
+    time.end()
+    assert now - own == pytest.approx(ended - began - 3.0, abs=0.05)
+    assert time.of(ended) - time.of(began) == pytest.approx(now - own, abs=0.05)
+    assert time.stolen > 1.0
+
+
+def test_where_nobody_tells_all_time_is_counted(tmp_path: Path) -> None:
+    time = OwnTime(tmp_path / "none")
+    began = perf_counter()
+    time.end()
+    ended = perf_counter()
+    assert time.of(ended) - time.of(began) == pytest.approx(ended - began) and time.stolen == 0.0
