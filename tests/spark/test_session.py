@@ -189,3 +189,26 @@ def test_the_jvm_dies_with_its_python() -> None:
     # The JVM inherits both pipes: `run` returns when it has ended as well, or raises TimeoutExpired.
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.returncode) == ("started\n", -9), done.stderr
+
+
+def test_a_handler_of_ctrl_c_stays_while_spark_starts() -> None:
+    program = """
+        import os, signal, sys, threading
+        from millpond import spark_session
+
+        seen, done = [], threading.Event()
+
+        def pressing():
+            while not done.wait(0.002):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+        threading.Thread(target=pressing, daemon=True).start()
+        spark = spark_session("local[1]", driver_memory="600m")
+        done.set()
+        print(len(seen) > 100, spark.range(5).count())
+        spark.stop()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.returncode) == ("True 5\n", 0), done.stderr

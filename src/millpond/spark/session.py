@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -232,8 +232,12 @@ def _build(conf: Mapping[str, str]) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     unlog()
     try:
-        with _own_handler():
-            spark = SparkSession.builder.config(conf=settings).getOrCreate()
+        if _has_handler():
+            # Of the main thread SparkContext takes Ctrl-C for itself; masked signals go to other threads, and are
+            # handled by it all the same.
+            with ThreadPoolExecutor(1) as other:
+                other.submit(SparkContext.getOrCreate, settings).result()
+        spark = SparkSession.builder.config(conf=settings).getOrCreate()
     except (PySparkException, Py4JError) as error:
         raise explained(error) from error
     check_session(spark)
@@ -256,16 +260,6 @@ def _check_launch(master: str, memory: str) -> None:
         raise NoMemoryError(f"A heap of {memory} is too small for Spark.", f"Give it {MIN_HEAP >> 20}m or more.")
 
 
-@contextmanager
-def _own_handler() -> Iterator[None]:
-    """Keep a program's own handler of Ctrl-C; SparkContext puts one in its place, which is meant for a shell."""
-    handler = signal.getsignal(signal.SIGINT)
-    if handler in (signal.default_int_handler, None) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # held back until the handler is there again
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+def _has_handler() -> bool:
+    """Whether the program handles Ctrl-C itself; what SparkContext puts in its place is meant for a shell."""
+    return signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, None)
