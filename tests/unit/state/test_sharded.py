@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from millpond.errors import StoreError
-from millpond.runtime.followers.mover import copy, copy_bucket, forget
+from millpond.runtime.followers.mover import copy, copy_buckets, forget
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.sharded import Places, ShardedStore
-from millpond.state.store import NEVER, BucketStore, Found, Rows, TableWrite
+from millpond.state.store import NEVER, Apply, BucketStore, Found, Outcome, Rows, TableWrite
 from millpond.testing.conformance import check_bucket_store
 
 SPLIT: Places = tuple("ab"[bucket % 3 == 0] for bucket in range(1024))
@@ -59,7 +60,7 @@ def test_a_reader_of_an_empty_bucket_looks_where_it_is_now() -> None:
     reader = ShardedStore(stores.__getitem__, ("a", "a"), fresh)
     assert reader.read(0, "t", [b"k"]) == Found(3, [b"x"]) and not asked
     assert reader.read(1, "t", [b"k"]) == Found(NEVER, [None]) and asked, "it is nowhere else"
-    copy_bucket(stores["a"], stores["b"], 0)
+    copy_buckets(stores["a"], stores["b"], [0])
     now[0] = ("b", "a")
     assert forget(stores["a"], [0, 1]) == 1
     assert reader.read(0, "t", [b"k"]) == Found(3, [b"x"])
@@ -93,7 +94,32 @@ def test_a_copy_is_of_one_moment_and_takes_the_place_of_an_older_one() -> None:
     restless = Moves(1000)
     restless.apply(0, 1, NEVER, written(b"a"))
     with pytest.raises(StoreError, match="faster than it can be read"):
-        copy_bucket(restless, target, 0)
+        copy_buckets(restless, target, [0])
     with pytest.raises(StoreError, match="another driver"):
         copy(source, target, [0], lambda _done: False)
 
+
+
+class Noting(MemoryStore):
+    """Notes how many rows each write brings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+
+    def apply_many(self, steps: Sequence[Apply]) -> list[Outcome]:
+        self.rows.append(sum(len(write.keys) for step in steps for write in step.writes))
+        return super().apply_many(steps)
+
+
+def test_buckets_of_few_rows_are_copied_together_and_those_of_many_one_by_one() -> None:
+    source, target = MemoryStore(), Noting()
+    source.apply_many([Apply(bucket, 5, NEVER, written(b"x")) for bucket in range(512)])
+    assert copy(source, target, range(512), lambda _done: True) == 512
+    assert len(target.rows) <= 10, "each is a write to disk"
+    assert target.applied_many(range(512)) == [5] * 512
+    large, target = MemoryStore(), Noting()
+    many = [TableWrite("t", [b"%d" % i for i in range(4_000)], [b""] * 4_000)]
+    large.apply_many([Apply(bucket, 5, NEVER, many) for bucket in range(20)])
+    assert copy(large, target, range(20), lambda _done: True) == 80_000
+    assert max(target.rows) <= 10_000

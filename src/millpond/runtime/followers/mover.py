@@ -1,6 +1,6 @@
 """Brings the served rows of some buckets from the stores that keep them to another one, while both are in use.
 
-Three steps, each of which may be repeated, by anybody: *copy* each bucket whole, as of the number that it stands at;
+Three steps, each of which may be repeated, by anybody: *copy* buckets, each whole, as of the number that it stands at;
 *catch up* with the records since, as any view does; and, when the record that says where rows are has been appended,
 *forget* what is left behind. Nobody reads the copy before that record, and nobody needs it: a copy that was left
 half-way is cleared by whoever tries again. A publisher that wakes late can only apply records by their numbers, or
@@ -22,46 +22,58 @@ from millpond.state.store import NEVER, Apply, BucketStore, TableWrite
 _TRIES = 50
 """How often a bucket is read that moves on meanwhile."""
 
+_MOST_ROWS = 10_000
+"""About so many rows are copied at once, if a bucket has fewer."""
 
-def copy_bucket(source: BucketStore, target: BucketStore, bucket: int) -> int:
-    """Bring a bucket into `target` as it is in `source`, all tables as of one number; returns how many rows.
+
+def copy_buckets(source: BucketStore, target: BucketStore, buckets: Iterable[int]) -> int:
+    """Bring buckets into `target` as they are in `source`, all tables of each as of one number; returns how many rows.
 
     Raises:
-        StoreError: it moves on faster than it can be read, or a store refused.
+        StoreError: one moves on faster than it can be read, or a store refused.
     """
-    tables = sorted(source.tables())
+    left, tables, rows = list(buckets), sorted(source.tables()), 0
     for _ in range(_TRIES):
-        found = [source.scan(bucket, table) for table in tables]
-        numbers = {rows.applied for rows in found} | {source.applied(bucket)}
-        if len(numbers) == 1 and not any(rows.torn for rows in found):
-            break
-    else:
-        raise StoreError(f"Bucket {bucket} changes faster than it can be read.", "Try again when less happens.")
-    (number,) = numbers
-    target.clear(bucket)
-    if number == NEVER:
-        return 0
-    writes = [
-        TableWrite(table, rows.keys, rows.values) for table, rows in zip(tables, found, strict=True) if rows.keys
-    ]
-    target.apply_many([Apply(bucket, number, NEVER, writes)])
-    return sum(len(rows.keys) for rows in found)
+        found = [source.scan_many(left, table) for table in tables]
+        numbers = source.applied_many(left)
+        steps, whole, moved_on = list[Apply](), list[int](), list[int]()
+        for place, (bucket, number) in enumerate(zip(left, numbers, strict=True)):
+            mine = [(table, of[place]) for table, of in zip(tables, found, strict=True)]
+            if any(one.torn or one.applied != number for _, one in mine):
+                moved_on.append(bucket)
+                continue
+            whole.append(bucket)
+            if number != NEVER:
+                writes = [TableWrite(table, one.keys, one.values) for table, one in mine if one.keys]
+                steps.append(Apply(bucket, number, NEVER, writes))
+                rows += sum(len(one.keys) for _, one in mine)
+        forget(target, whole)
+        if steps:
+            target.apply_many(steps)
+        left = moved_on
+        if not left:
+            return rows
+    raise StoreError(f"Bucket {left[0]} changes faster than it can be read.", "Try again when less happens.")
 
 
 def copy(
-    source: BucketStore, target: BucketStore, buckets: Iterable[int], may_go_on: Callable[[int], bool]
+    source: BucketStore, target: BucketStore, buckets: Sequence[int], may_go_on: Callable[[int], bool]
 ) -> int:
-    """Copy buckets one after the other; `may_go_on` is told of each before it. Returns how many rows.
+    """Copy buckets, several at once if they have few rows; `may_go_on` is told how many are done. Returns the rows.
+
+    A store syncs its disk at each write: one write for each bucket held up the epochs, which use the same disk.
 
     Raises:
         StoreError: a store refused, or this may not go on.
     """
-    rows = 0
-    for done, bucket in enumerate(buckets):
+    rows, done, size = 0, 0, 1
+    while done < len(buckets):
         if not may_go_on(done):
             raise StoreError("The pond was closed, or another driver has taken over.", "Ask the one that leads.")
-        rows += copy_bucket(source, target, bucket)
+        found = copy_buckets(source, target, buckets[done : done + size])
         reached("move.copied")
+        rows, done = rows + found, done + size
+        size = max(1, min(2 * size, _MOST_ROWS * size // max(1, found)))
     return rows
 
 
