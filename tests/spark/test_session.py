@@ -42,6 +42,13 @@ def test_settings_of_the_launch_reach_the_jvm(spark: SparkSession) -> None:
     assert spark.sparkContext.getConf().get("spark.driver.host") == "127.0.0.1"
 
 
+def test_python_and_the_jvm_talk_by_sockets_that_are_yours_alone(spark: SparkSession) -> None:
+    folder = Path(spark.sparkContext.getConf().get("spark.python.unix.domain.socket.dir") or "")
+    assert spark.range(3).mapInArrow(lambda batches: batches, "id long").toArrow().num_rows == 3
+    found = [path for path in folder.iterdir() if path.is_socket()]
+    assert found and folder.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_second_call_returns_the_running_session(spark: SparkSession) -> None:
     assert spark_session("local[7]") is spark
 

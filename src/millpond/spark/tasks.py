@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -139,9 +141,10 @@ _loading = 3
 @contextmanager
 def with_code() -> Iterator[None]:
     """Around each task of a worker: say with a code that this machine has no room or no memory, for only the text of an
-    error reaches the driver; and keep what the first tasks load.
+    error reaches the driver; keep what the first tasks load, and end silently where the JVM has hung up.
     """
     _keep_what_is_loaded()
+    traceback.print_exc = _printed
     try:
         yield
     except MillpondError as error:
@@ -164,6 +167,17 @@ def _keep_what_is_loaded() -> None:
         _loading -= 1
         gc.collect()
         gc.freeze()
+
+
+_print = traceback.print_exc
+
+
+def _printed(*asked: Any, **how: Any) -> None:
+    """What `traceback.print_exc` does in a worker: of a task that was cancelled, or whose JVM has ended, Spark's daemon
+    would print that it could not send the rest, for which nobody waits.
+    """
+    if not isinstance(sys.exc_info()[1], ConnectionError):
+        _print(*asked, **how)
 
 
 def _context() -> TaskContext:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from millpond.errors import CorruptError, SetupError
 from millpond.spark.failures import explained
-from millpond.spark.session import launch_conf
+from millpond.spark.session import UNIX_SOCKETS, launch_conf
 
 STREAM = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
 TASK = "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times: "
@@ -106,3 +109,17 @@ def test_a_launch_that_cannot_work_is_refused_before_java_starts(master: str, me
 @pytest.mark.parametrize("master", ["local", "local[4]", "local[*]", "local[*,4]", "local[2, 3]", "yarn", "spark://h:7"])
 def test_masters_that_spark_knows(master: str) -> None:
     assert launch_conf(master, "test", "900m", {})["spark.master"] == master
+
+
+def test_sockets_are_for_one_machine_and_paths_that_every_system_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enabled = f"{UNIX_SOCKETS}enabled"
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    assert launch_conf("local[2]", "test", "900m", {})[enabled] == "true"
+    assert launch_conf("local[2]", "test", "900m", {enabled: "false"})[enabled] == "false"
+    assert enabled not in launch_conf("yarn", "test", "900m", {})
+    deep = tmp_path / ("deep" * 20)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    assert enabled not in launch_conf("local[2]", "test", "900m", {})

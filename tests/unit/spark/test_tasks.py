@@ -25,6 +25,25 @@ def test_what_a_worker_has_loaded_is_not_gone_through_again_and_garbage_still_go
     assert told.stdout.splitlines() == ["True True"] * 5
 
 
+HUNG_UP = """
+import traceback
+from millpond.spark.tasks import with_code
+
+with with_code():
+    pass
+for error in BrokenPipeError(32, "Broken pipe"), ValueError("an error"):
+    try:
+        raise error
+    except Exception:
+        traceback.print_exc()
+"""
+
+
+def test_a_worker_whose_jvm_has_hung_up_prints_no_trace_of_it() -> None:
+    told = subprocess.run([sys.executable, "-c", HUNG_UP], capture_output=True, text=True, check=True).stderr
+    assert "ValueError: an error" in told and "Broken pipe" not in told
+
+
 def test_a_large_packet_brings_empty_rows_so_that_rows_bound_the_bytes_of_a_batch() -> None:
     small, large = _rows(3, b"x" * 100), _rows(3, b"y" * 1_000_000)
     assert small.num_rows == 1 and 1_000_000 / large.num_rows < 1 << 14
