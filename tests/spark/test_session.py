@@ -16,6 +16,7 @@ from millpond import Pond
 from millpond.errors import SetupError
 from millpond.spark.session import (
     SETTINGS,
+    UNIX_SOCKETS,
     Setting,
     When,
     check_session,
@@ -43,7 +44,7 @@ def test_settings_of_the_launch_reach_the_jvm(spark: SparkSession) -> None:
 
 
 def test_python_and_the_jvm_talk_by_sockets_that_are_yours_alone(spark: SparkSession) -> None:
-    folder = Path(spark.sparkContext.getConf().get("spark.python.unix.domain.socket.dir") or "")
+    folder = Path(spark.sparkContext.getConf().get(f"{UNIX_SOCKETS}dir") or "")
     assert spark.range(3).mapInArrow(lambda batches: batches, "id long").toArrow().num_rows == 3
     found = [path for path in folder.iterdir() if path.is_socket()]
     assert found and folder.stat().st_mode & 0o777 == 0o700

@@ -105,8 +105,8 @@ LOOPBACK = (
 UNIX_SOCKETS = "spark.python.unix.domain.socket."
 """Between the JVM and Python on one machine: on TCP a small job takes half as long again, much of it waiting."""
 
-_LONGEST_SOCKET, _NAME_OF_SOCKET = 103, "/.01234567-0123-0123-0123-0123456789ab.sock"
-"""Bytes of a path that every system takes, and how Spark names a socket in a folder."""
+_LONGEST_SOCKET, _SOCKET = 103, "/millpond-abcd1234/.01234567-0123-0123-0123-0123456789ab.sock"
+"""Bytes of a path that every system takes; what comes behind the temporary folder: a folder of ours, Spark's name."""
 
 # A query that is stopped within foreachBatch matches Python's traceback against a regular expression of
 # Spark's that recurses per character: with the usual stack of 1 MB its thread dies of StackOverflowError.
@@ -201,10 +201,10 @@ def launch_conf(master: str, app_name: str, driver_memory: str, extra: Mapping[s
 
 def _sockets() -> dict[str, str]:
     """Settings for sockets in a folder that is yours alone until this process ends, if its path is not too long."""
+    if len(os.fsencode(tempfile.gettempdir() + _SOCKET)) > _LONGEST_SOCKET:
+        return {}
     folder = tempfile.mkdtemp(prefix="millpond-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    if len(os.fsencode(folder + _NAME_OF_SOCKET)) > _LONGEST_SOCKET:
-        return {}
     return {UNIX_SOCKETS + "enabled": "true", UNIX_SOCKETS + "dir": folder}
 
 

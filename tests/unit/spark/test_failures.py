@@ -123,3 +123,4 @@ def test_sockets_are_for_one_machine_and_paths_that_every_system_takes(
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
     assert enabled not in launch_conf("local[2]", "test", "900m", {})
+    assert not list(deep.iterdir()), "no folder is made that nobody uses"
