@@ -302,10 +302,12 @@ def test_slots_that_move_are_followed(redis_cluster: RedisCluster) -> None:
     source, target = redis_cluster.servers[0], redis_cluster.servers[2]
     store = RedisStore(redis_cluster.url, TAGS)
     store.apply_many(steps(0))
-    with ExitStack() as back, source.client() as old, target.client() as new:
+    with source.client() as old, target.client() as new, ExitStack() as back:
         names = [client.execute_command("CLUSTER MYID").decode() for client in (old, new)]
         back.callback(redis_cluster.flush)
         back.callback(store.close)
+        for client in (new, old):
+            back.callback(client.execute_command, "CLUSTER SETSLOT", slot, "STABLE")
         new.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", names[0])
         old.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", names[1])
         assert store.read(bucket, "spend", KEYS[:1]) == Found(0, [b"0"]), "still all on the source"
