@@ -57,6 +57,8 @@ CHANGE_STEPS = (
     "change.recorded",
     "change.in_force",
     "read.again",
+    "read.copied",
+    "read.handed",
     "map.before",
     "map.after",
     "move.before",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import uuid
 
 
 def writer_token() -> str:
@@ -17,3 +18,8 @@ def writer_token() -> str:
 def bearer_token() -> str:
     """Return a new secret that lets whoever has it in: 256 random bits, as 43 characters."""
     return secrets.token_urlsafe(32)
+
+
+def streaming_query_id() -> str:
+    """Return a new id of a streaming query, in the form that Spark gives one."""
+    return str(uuid.UUID(bytes=secrets.token_bytes(16), version=4))

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -210,8 +210,9 @@ def test_a_pond_has_more_instances_and_fewer_while_it_runs(spark: SparkSession, 
 
 
 PROGRAM = Path(__file__).with_name("change_program.py")
-FAULTS = ("change.before:2", "commit.before_append:3", "change.recorded:4", "change.in_force:3", "read.again:1",
-          "backfill.portion:1", "backfill.staged:1", "backfill.brought:1", "change.recorded:5")  # fmt: skip
+FAULTS = ("change.before:2", "commit.before_append:3", "change.recorded:4", "change.in_force:3", "read.copied:1",
+          "read.handed:1", "read.again:1", "backfill.portion:1", "backfill.staged:1", "backfill.brought:1",
+          "change.recorded:5")  # fmt: skip
 
 
 def start(*arguments: str, log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
@@ -269,8 +270,10 @@ def successor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.P
 def test_a_driver_that_is_killed_around_a_change_leaves_it_wholly_done_or_not_at_all(
     tmp_path: Path, successor: subprocess.Popen[str], fault: str
 ) -> None:
-    epochs = make_input(tmp_path / "in")
+    epochs = make_input(tmp_path / "in", 9)
     (tmp_path / "faults").mkdir()
+    if fault.startswith("read.again"):
+        (tmp_path / "within").touch()
     planned = {"MILLPOND_FAULT": f"{fault}:kill", "MILLPOND_FAULT_DIR": str(tmp_path / "faults")}
     first = start("run", str(tmp_path), log=tmp_path / "first.log", environment=planned)
     assert first.wait(150) == -signal.SIGKILL, first.stdout and first.stdout.read()
@@ -470,3 +473,40 @@ def test_queries_are_changed_from_another_thread_on_a_silent_pond(spark: SparkSe
             assert run.result(60) is False
         assert [type(told.change).__name__ for told in pond.history()] == ["Drop", "Add", "Add"]
         assert {query.name for query in pond.queries} == {"wide", "other"}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("end", ["taken over", "not copied", "refused"])
+def test_a_query_that_reads_more_is_started_beside_an_epoch(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """One that cannot take over leaves nothing behind, and the change is made all the same, or refused."""
+
+    def no_room(_current: Path) -> Path:
+        raise OSError("no room")
+
+    if end == "not copied":
+        monkeypatch.setattr("millpond.spark.handover.next_checkpoint", no_room)
+    epochs, told, asked = make_input(tmp_path / "in"), Told({}), list[Future[object]]()
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond, ThreadPoolExecutor(1) as other:
+        pond.stream(stream(tmp_path / "in"))
+        first = pond.add("count", COUNT)
+
+        def beside() -> None:
+            assert pond._driver is not None
+            waiting = pond._driver._desk._waiting
+            before = len(waiting)
+            asked.append(other.submit(pond.add, "wide", WIDE))
+            wait_for(lambda: len(waiting) > before)
+
+        told.todo = {2: [*([lambda: pond.add("wide", COUNT)] if end == "refused" else []), beside]}
+        pond.run(drain=True)
+        failed = asked[0].exception(60)
+        assert isinstance(failed, ChangeRefused) if end == "refused" else failed is None
+        checkpoints = [folder.name.partition("-")[2] for folder in sorted((tmp_path / "pond" / "spark").iterdir())]
+        assert checkpoints == (["", "000001"] if end == "taken over" else [""])
+        rows = expected(pond, [first], epochs)
+        assert rows.keys() == {"count", "wide"}
+        for name in rows:
+            assert rows[name]
+            assert_same_rows(rows[name], rows_of(pond.table(name)), about=name)

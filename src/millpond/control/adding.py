@@ -127,7 +127,8 @@ class Adding:
         with self._analysing:
             wanted = self._front.wanted([query])
         assert self._driver is not None
-        return again(self._reading, wanted, query, self._driver.checkpoint)
+        driver = self._driver
+        return again(self._reading, wanted, query, lambda: driver.checkpoint)
 
     def _price_of_add(self, query: AnyQuery, from_us: int | None) -> Price:
         streams = self._streams_of(query)

@@ -31,7 +31,9 @@ _SOON_S = 2.0
 """When what came meanwhile is read so fast, the rest can wait for the moment between two epochs."""
 
 
-def again(spark: Session, wanted: Sequence[Wanted], query: AnyQuery, checkpoint: Path) -> SourceAgain:
+def again(
+    spark: Session, wanted: Sequence[Wanted], query: AnyQuery, checkpoint: Callable[[], Path]
+) -> SourceAgain:
     """The source of a query's stream, to be read again.
 
     Raises:
@@ -39,7 +41,7 @@ def again(spark: Session, wanted: Sequence[Wanted], query: AnyQuery, checkpoint:
     """
     assert isinstance(query, Query)
     want = next(one for one in wanted if one.stream.name == query.stream)
-    return SourceAgain(spark, want, query.event_time, checkpoint / "sources")
+    return SourceAgain(spark, want, query.event_time, checkpoint)
 
 
 class Backfilling:

@@ -40,8 +40,9 @@ from millpond.reconfigure.rescale import owned_by, scale
 from millpond.runtime.costs import Cost, costs
 from millpond.runtime.fed import fed_values
 from millpond.runtime.followers.foreach import Foreach
-from millpond.spark.driver import Driver, Reading
+from millpond.spark.driver import Driver
 from millpond.spark.frontend import FrontEnd
+from millpond.spark.handover import Reading
 from millpond.spark.properties import Mode, Repeats
 from millpond.spark.read import Wanted, read, read_between
 from millpond.spark.session import Frame, Session
@@ -385,6 +386,8 @@ class Changing(Adding):
             if self._to_read is not None:
                 asked = self._to_read._replace(wanted=self._wanted(spec))
                 self._ahead = asked, self._reading_of(asked)
+                if self._driver is not None and not self._driver.in_epoch:  # who asks in one gets the next
+                    self._driver.offer(self._ahead[1])
 
     def _wanted(self, spec: PondSpec) -> tuple[Wanted, ...]:
         kept = [stream.name for stream in spec.streams if is_read(stream)]
@@ -395,7 +398,7 @@ class Changing(Adding):
         frame, layout = read(self._reading, asked.wanted, tick=asked.tick, limits=asked.limits)
         by_key = [one for one in asked.wanted if one.stream.partitioned_by is not None]
         between = partial(read_between, self._reading, by_key[0]) if len(by_key) == len(asked.wanted) == 1 else None
-        return Reading(frame, layout, self._front.lookups(asked.wanted), between)
+        return Reading(frame, layout, self._front.lookups(asked.wanted), between, asked.limits)
 
     def open(self) -> None:
         """See `Pond.open`."""

@@ -50,8 +50,9 @@ from millpond.runtime.followers.runner import FollowerStatus
 from millpond.runtime.followers.view import Served, lookup
 from millpond.runtime.rows import served_key
 from millpond.runtime.sharing import Sharing, sharing
-from millpond.spark.driver import Driver, Epoch, Reading
+from millpond.spark.driver import Driver, Epoch
 from millpond.spark.frontend import FrontEnd
+from millpond.spark.handover import Reading
 from millpond.spark.properties import Mode, Repeats
 from millpond.spark.session import (
     Frame,

@@ -68,7 +68,8 @@ class _Take:
 
 
 class SourceAgain:
-    """What a query reads, `wanted`, to be read again; `sources` is the folder of that name in Spark's checkpoint.
+    """What a query reads, `wanted`, to be read again; `checkpoint` tells Spark's, which may be another when another
+    query of Spark's takes over.
 
     `columns`: those that events have, once some were read.
 
@@ -76,7 +77,9 @@ class SourceAgain:
         UnsupportedQuery: a source of this kind is not read again.
     """
 
-    def __init__(self, spark: SparkSession, wanted: Wanted, event_time: str, sources: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, wanted: Wanted, event_time: str, checkpoint: Callable[[], Path]
+    ) -> None:
         stream = wanted.stream
         source = stream.source
         self._kafka = source is not None and source.format == KAFKA
@@ -90,13 +93,17 @@ class SourceAgain:
                 "Leave the backfill out.",
             )
         self._spark, self._wanted, self._event_time = spark, wanted, event_time
-        self._sources = sources / stream.name
+        self._checkpoint = checkpoint
         self.columns: tuple[ReadColumn, ...] = ()
 
     @property
     def stream(self) -> Stream:
         """The stream that is read again."""
         return self._wanted.stream
+
+    @property
+    def _sources(self) -> Path:
+        return self._checkpoint() / "sources" / self.stream.name
 
     def price(self, epochs: Sequence[PastEpoch]) -> tuple[int, int]:
         """Bytes of files, and records, that these epochs read.

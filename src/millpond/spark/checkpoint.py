@@ -4,6 +4,7 @@
 evolution on, `offsets/<batch>` is "v2", a line of metadata, then `name:offset` per source.
 
     <pond>/spark/<n>/                    of the driver whose claim is record n, made from its predecessor's
+    <pond>/spark/<n>-<m>/                of its m-th query that took the place of another: see `handover`
         metadata, offsets/<batch>, commits/<batch>, sources/<name>/
 
 A driver that was overtaken goes on writing for a moment: Spark plans the next batch before it asks us. In a folder
@@ -18,16 +19,16 @@ import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from millpond.errors import CorruptError, OffsetGapError
+from millpond.errors import CorruptError, OffsetGapError, PlaceError, of_machine
 from millpond.faults import reached
-from millpond.ids import writer_token
+from millpond.ids import streaming_query_id, writer_token
 from millpond.log.manifest import Manifest
 from millpond.log.port import numbered_name
 from millpond.log.protocol import TICK
 from millpond.log.records import Offsets
 
 KEPT = 2
-"""The checkpoint in use and the one before it: whoever is overtaken may still be at work there."""
+"""Those of the driver at work and of the one before it: whoever is overtaken may still be at work there."""
 
 _IN_ORDER = ("commits", "offsets", "sources")
 """Spark writes them in the opposite order, so a copy made while it does never names what it lacks."""
@@ -39,27 +40,73 @@ _NO_METADATA = (
 )
 
 
-def own_checkpoint(root: Path, claim: int) -> Path:
-    """The checkpoint of the driver whose claim is record `claim`: a copy of the newest older one, or empty."""
+def own_checkpoint(root: Path, claim: int, query: str = "") -> Path:
+    """The checkpoint of the driver whose claim is record `claim`: a copy of the newest older one, or empty.
+
+    It is of the query that the log is of, if any is: a newer one may be of a successor that has not taken over.
+
+    Raises:
+        PlaceError, DiskFullError: it cannot be made.
+    """
     mine = root / numbered_name(claim)
+    try:
+        _make(mine, query)
+    except OSError as error:
+        raise of_machine(error) or PlaceError(
+            f"The checkpoint in {root.parent} failed: {error}.", "It must be a folder that the driver may write."
+        ) from error
+    return mine
+
+
+def _make(mine: Path, query: str) -> None:
+    root = mine.parent
     root.mkdir(parents=True, exist_ok=True)
     older = [folder for folder in _checkpoints(root) if folder.name < mine.name]
     copy = root / f".{mine.name}-{writer_token()}"
     copy.mkdir()
     if older:
-        _copy(older[-1], copy)
+        _copy(max(older, key=lambda folder: (query_id(folder) == query, folder.name)), copy)
     reached("claim.after")
     copy.rename(mine)
-    for folder in older[: 1 - KEPT]:
-        shutil.rmtree(folder, ignore_errors=True)
+    claims = sorted({_claim(folder) for folder in older})
+    for folder in older:
+        if _claim(folder) in claims[: 1 - KEPT]:
+            shutil.rmtree(folder, ignore_errors=True)
     for left in root.glob(".*-*"):
         if left.name[1:] <= mine.name:
             shutil.rmtree(left, ignore_errors=True)
-    return mine
+
+
+def next_checkpoint(current: Path) -> Path:
+    """A copy of a driver's checkpoint, for the query that is to follow, with an id of its own; older ones go.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    root, claim = current.parent, _claim(current)
+    for folder in _checkpoints(root):
+        if _claim(folder) == claim and folder != current:
+            shutil.rmtree(folder, ignore_errors=True)
+    number = int(current.name.partition("-")[2] or 0) + 1
+    copy = root / f".{claim}-{number}-{writer_token()}"
+    copy.mkdir()
+    _copy(current, copy)
+    set_query_id(copy, streaming_query_id())
+    return copy.rename(root / f"{claim}-{number:06}")
+
+
+def set_query_id(checkpoint: Path, query: str) -> None:
+    """Say of which query a checkpoint is, in one step."""
+    _write(checkpoint / "metadata", json.dumps({"id": query}))
+
+
+def _claim(checkpoint: Path) -> str:
+    """The number of the claim whose driver has this checkpoint, as it stands in names."""
+    return checkpoint.name.partition("-")[0]
 
 
 def _checkpoints(root: Path) -> list[Path]:
-    return sorted(folder for folder in root.iterdir() if folder.name.isdecimal())
+    return sorted(folder for folder in root.iterdir() if _claim(folder).isdecimal())
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -175,7 +222,7 @@ def repair(checkpoint: Path, manifest: Manifest) -> None:
             f"Spark's checkpoint cannot be repaired: what {', '.join(sorted(lacking))} had read stands only there.",
             "Restore the folder `spark` from a copy as new as the log, or begin a new pond.",
         )
-    _write(checkpoint / "metadata", json.dumps({"id": manifest.spark_query}))
+    set_query_id(checkpoint, manifest.spark_query)
     metadata = _any_metadata(checkpoint)
     for name in ("offsets", "commits"):
         shutil.rmtree(checkpoint / name, ignore_errors=True)

@@ -26,10 +26,8 @@ from millpond.errors import (
     FilesLostError,
     MillpondError,
     OffsetGapError,
-    PlaceError,
     SparkError,
     UnknownSchemaError,
-    of_machine,
 )
 from millpond.faults import reached
 from millpond.log.manifest import Manifest, Manifests
@@ -63,14 +61,14 @@ from millpond.runtime.epoch import (
 )
 from millpond.runtime.followers.slots import Wanted
 from millpond.runtime.idleness import IdleWatch
-from millpond.runtime.layout import ReadLayout
 from millpond.runtime.offsets import with_partitions
 from millpond.runtime.pace import Pace
 from millpond.runtime.tasks import FoldTask, GatherTask
 from millpond.spark.batches import Batches
 from millpond.spark.checkpoint import check_continues, check_names, own_checkpoint, query_id, read_offsets, repair
-from millpond.spark.direct import Between, Direct
+from millpond.spark.direct import Direct
 from millpond.spark.failures import explained
+from millpond.spark.handover import Reading, Stopped, Succession, Successor, started
 from millpond.spark.kafka import paced
 from millpond.spark.lookups import Lookups
 from millpond.spark.session import jvm_failure
@@ -90,29 +88,6 @@ class Epoch(NamedTuple):
     record: EpochRecord
     seconds: float
     job_seconds: float = 0.0
-
-
-def _unwritable(folder: str, error: OSError) -> MillpondError:
-    return of_machine(error) or PlaceError(
-        f"The checkpoint in {folder} failed: {error}.", "It must be a folder that the driver may write."
-    )
-
-
-class _Stopped(Exception):
-    """Leaves Spark's callback so that the batch it was called for stays unread, to be run by the next driver, or by
-    this one when it reads other columns.
-    """
-
-
-class Reading(NamedTuple):
-    """What is read: the frame, where its columns stand, and the tables in it that are listed anew; `between` reads
-    again, as a batch, what is between two offsets, if that is asked for.
-    """
-
-    frame: DataFrame
-    layout: ReadLayout
-    lookups: Lookups
-    between: Between | None = None
 
 
 class Driver:
@@ -138,6 +113,7 @@ class Driver:
         self._checkpoint = Path()
         self._failure: MillpondError | None = None
         self._query: StreamingQuery | None = None
+        self._once, self._succession = False, Succession()
         self._lookups = Lookups(())
         self._stopping = self._busy = self._rereading = self._repaced = False
         self._desk = Desk(on_change)
@@ -158,9 +134,10 @@ class Driver:
             self._writer.take_over(now_us(), socket.gethostname(), os.getpid(), version, spec)
         )
         try:
-            self._checkpoint = own_checkpoint(Path(self._setting.folder) / "spark", done.n)
-        except OSError as error:
-            raise self._fenced_or(_unwritable(self._setting.folder, error)) from error  # or cleared by a successor
+            root, query = Path(self._setting.folder) / "spark", done.manifest.spark_query
+            self._checkpoint = own_checkpoint(root, done.n, query)
+        except MillpondError as error:
+            raise self._fenced_or(error) from error  # or cleared by whoever came after
         if self._carrier is not None:
             self._carrier.begin(self._writer.manifest)
         self._arranged = self._desk.spec(done.manifest)
@@ -184,50 +161,57 @@ class Driver:
             MillpondError: whatever ended the query, with its code.
         """
         self._desk.runs(True)
-        self._failure = None
+        self._failure, self._once = None, once
         try:
-            while True:
-                limits = self._pace.begun(paced(self._setting.streams))
-                frame, layout, self._lookups, self._direct.between = reading(limits)
-                self._setting, self._rereading = self._setting._replace(layout=layout), False
-                finished = self._run_query(frame, once)
-                if not self._rereading or not finished:
-                    break
-                reached("read.again")
+            query: StreamingQuery | None = self._begun(reading)
+            while query is not None and self._awaited(query):
+                query = self._succession.take()
+                if query is None and self._rereading:
+                    reached("read.again")
+                    query = self._begun(reading)
         except BaseException as error:
             self._desk.runs(False)
             self._desk.give_up(error)
             raise
+        finally:
+            stopped, self._stopping = self._stopping, False
+            self._succession.end()
         self._desk.runs(False)
         self.make_changes()
-        return finished
+        return not stopped
 
-    def _run_query(self, frame: DataFrame, once: bool) -> bool:
-        """Run one streaming query to its end; tells whether `stop` did not end it."""
+    def _begun(self, reading: Callable[[Mapping[str, int]], Reading]) -> StreamingQuery:
+        """Start a streaming query that goes on where the log ends."""
+        found = reading(self._pace.begun(paced(self._setting.streams)))
+        self._rereading = False
+        self._reads(found)
         try:
             check_continues(self._checkpoint, self._writer.manifest)
             self._lookups.renew()
         except (OffsetGapError, Py4JError) as error:
             raise self._explained(error) from error
-        writer = frame.writeStream.foreachBatch(self._epoch).option(
-            "checkpointLocation", str(self._checkpoint)
-        )
-        writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")
-        self._query = writer.start()
+        return started(found.frame, self._epoch, self._checkpoint, once=self._once)
+
+    def _reads(self, reading: Reading) -> None:
+        self._lookups, self._direct.between = reading.lookups, reading.between
+        self._setting = self._setting._replace(layout=reading.layout)
+
+    def _awaited(self, query: StreamingQuery) -> bool:
+        """Wait for the end of a streaming query; tells whether it was not ended by `stop`."""
+        self._query = query
         try:
-            while not self._query.awaitTermination(1):
+            while not query.awaitTermination(1):
                 # Spark's stop would cancel the epoch at hand, so it waits for a moment between two
                 if self._may_stop():
-                    self._query.stop()
+                    query.stop()
         except (PySparkException, Py4JError, ConnectionError) as error:
-            if self._failure is not None or not (self._stopping or self._rereading):
+            if self._failure is not None or not (self._stopping or self._rereading or self._succession.has_come):
                 raise self._explained(error) from error
         finally:
             self._query = None
-            stopped, self._stopping = self._stopping, False
         if self._failure is not None:
             raise self._failure
-        return not stopped
+        return self._succession.has_come or not self._stopping
 
     def stop(self) -> None:
         """Let `run` return at the end of the epoch at hand; only sets a flag, so a signal handler may call it."""
@@ -284,6 +268,12 @@ class Driver:
         """How many epochs went without the shuffle, for people; None: no topic is said to be partitioned by a key."""
         return self._direct.note
 
+    def offer(self, reading: Reading) -> None:
+        """What is to be read from a change on that will be asked next, so that Spark need not start with it while
+        epochs wait.
+        """
+        self._succession.offer(reading)
+
     @property
     def checkpoint(self) -> Path:
         """Where Spark keeps what it has read."""
@@ -339,20 +329,45 @@ class Driver:
         """Spark's callback: an exception that leaves it ends the streaming query, so it is kept for `run`."""
         with self._gate:
             if self._stopping:
-                raise _Stopped
+                raise Stopped
             self._busy = True
-        self._epochs_in = threading.get_ident()
+        self._epochs_in, successor = threading.get_ident(), None
         try:
             with self._head:
-                self.make_changes()
+                if not self._desk.idle:
+                    successor = self._succession.begin(self._checkpoint, self._epoch, once=self._once)
+                if successor is None:
+                    self.make_changes()
                 self._begin(frame, number)
+                if successor is not None:
+                    self._hand_over(successor)
             self._lookups.renew()  # Spark plans a batch before it calls, so this is for the next one
         except (MillpondError, PySparkException, Py4JError, ConnectionError) as error:
             self._rereading, self._failure = self._learnt(self._explained(error))
             raise
         finally:
             self._busy, self._epochs_in = False, None
+            if successor is not None:
+                successor.decide()
         reached("batch.return")
+
+    def _hand_over(self, successor: Successor) -> None:
+        """Record what has waited for the end of the epoch, and let the successor go on, or another query."""
+        self.make_changes()
+        if is_read(self._setting):
+            return  # it was refused
+        reading = successor.reading
+        fits = is_read(self._setting._replace(layout=reading.layout))
+        self._repaced = False
+        fits = fits and self._pace.begun(paced(self._setting.streams)) == reading.limits
+        if fits and not self._stopping and successor.takes_over():
+            self._checkpoint = successor.checkpoint
+            self._reads(reading)
+            self._lookups.renew()
+            self._succession.came(successor)
+        else:
+            self._rereading = True
+        raise Stopped
 
     def _learnt(self, error: MillpondError) -> tuple[bool, MillpondError | None]:
         """Whether to read again, as what was missing is known now; otherwise what to end with."""
@@ -380,7 +395,7 @@ class Driver:
         self._expect(end)
         if self._repaced or (self._setting is not self._read_for and not is_read(self._setting)):
             self._rereading, self._repaced = True, False
-            raise _Stopped
+            raise Stopped
         self._read_for = self._setting
         idle = self._watch.idle(run.manifest.max_time, now_us())
         if run.idle and not (self._watch.is_news(idle) or pending(self._setting, run.manifest)):

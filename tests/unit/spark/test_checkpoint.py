@@ -10,7 +10,16 @@ import pytest
 from millpond.errors import OffsetGapError
 from millpond.log.manifest import Manifest
 from millpond.log.records import Offsets
-from millpond.spark.checkpoint import check_continues, check_names, own_checkpoint, query_id, read_offsets, repair
+from millpond.spark.checkpoint import (
+    check_continues,
+    check_names,
+    next_checkpoint,
+    own_checkpoint,
+    query_id,
+    read_offsets,
+    repair,
+    set_query_id,
+)
 
 KAFKA: Offsets = {"clicks": '{"clicks":{"0":7}}'}
 FILES: Offsets = {"events": '{"logOffset":2}'}
@@ -55,6 +64,32 @@ def test_two_checkpoints_are_kept_and_no_leftovers(tmp_path: Path) -> None:
     for claim in (1, 5, 9):
         own_checkpoint(tmp_path, claim)
     assert sorted(folder.name[-1] for folder in tmp_path.iterdir()) == ["5", "9"]
+
+
+def test_a_query_that_is_to_follow_has_a_copy_with_an_id_of_its_own(tmp_path: Path) -> None:
+    first = checkpoint(own_checkpoint(tmp_path, 3), KAFKA)
+    second = next_checkpoint(first)
+    assert files(second) == files(first) and query_id(second) not in ("", "q")
+    set_query_id(second, "q")
+    assert query_id(second) == query_id(first) == "q"
+    third = next_checkpoint(second)
+    assert sorted(tmp_path.iterdir()) == [second, third]
+    assert first.name < second.name < third.name < own_checkpoint(tmp_path, 4).name
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_a_driver_goes_on_with_the_query_that_the_log_is_of(tmp_path: Path, taken_over: bool) -> None:
+    first = checkpoint(own_checkpoint(tmp_path, 3), KAFKA)
+    second = next_checkpoint(first)
+    put(second / "offsets" / "5", "planned by the successor")
+    if taken_over:
+        set_query_id(second, "q")
+    after = own_checkpoint(tmp_path, 9, "q")
+    assert (after / "offsets" / "5").exists() is taken_over
+    # whoever is overtaken may be at work in either
+    assert sorted(tmp_path.iterdir()) == [first, second, after]
+    own_checkpoint(tmp_path, 12, "q")
+    assert not first.exists() and not second.exists()
 
 
 @pytest.mark.parametrize("offsets", [KAFKA, FILES])
