@@ -1,9 +1,10 @@
-"""Epochs in which no window is likely to close: a step of a move waits for one of those.
+"""Epochs in which no window is likely to close, nor in those beside them: a step of a move waits for one of those.
 
-Epochs in which windows close are the longest, and a step made them longer still. Which they are is a guess: event time
-goes on as far as in that one of the last epochs in which it went farthest (of files, one epoch reads one and the next
-two). So steps leave out two epochs in a row at most, and one for each four that they took: where all epochs close
-windows, none is better than another.
+Epochs in which windows close are the longest, and a step made them longer still. What came while an epoch ran waits for
+its end and for the next one, so steps keep away from the epochs beside those, too. Which they are is a guess: event
+time goes on as far as in that one of the last epochs in which it went farthest (of files, one epoch reads one and the
+next two), and then as in all of them. So steps leave out six epochs in a row at most, and one for each two that they
+took: where all epochs close windows, none is better than another.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from millpond.runtime.closing import may_close
 from millpond.runtime.tasks import Watermark
 
 _LAST = 4
-_IN_A_ROW = 2
-_TAKEN = 4
+_IN_A_ROW = 6
+_TAKEN = 2
 
 
 class Calm:
@@ -34,21 +35,21 @@ class Calm:
 
     def waits(self, groups: Iterable[GroupPlan], marks: Mapping[str, Watermark]) -> bool:
         """Whether a step should wait; `marks`: how far each stream has come. To be asked before each epoch."""
+        before, self._marks = self._marks, dict(marks)
         for stream, mark in marks.items():
-            before = self._marks.get(stream, Watermark()).max_time_us
-            if before is not None and mark.max_time_us is not None:
-                self._gained[stream].append(mark.max_time_us - before)
-        self._marks = dict(marks)
-        if self._may_wait >= 1 and any(self._closes(group) for group in groups):
+            came = before.get(stream, Watermark()).max_time_us
+            if came is not None and mark.max_time_us is not None:
+                self._gained[stream].append(mark.max_time_us - came)
+        if self._may_wait >= 1 and any(self._closes(group, before.get(group.stream)) for group in groups):
             self._may_wait -= 1
             return True
         self._may_wait = min(self._may_wait + 1 / _TAKEN, _IN_A_ROW)
         return False
 
-    def _closes(self, group: GroupPlan) -> bool:
-        """Whether a window of a group would close if event time went on like that."""
+    def _closes(self, group: GroupPlan, before: Watermark | None) -> bool:
+        """Whether a window of a group closed in the last epoch, or would in one of the next two."""
         mark = self._marks.get(group.stream, Watermark())
         gained = self._gained[group.stream]
-        if mark.max_time_us is None or not gained:
+        if mark.max_time_us is None or before is None or not gained:
             return False
-        return may_close(group, mark, mark.advanced(mark.max_time_us + max(gained)))
+        return may_close(group, before, mark.advanced(mark.max_time_us + max(gained) + sum(gained) // len(gained)))
