@@ -99,7 +99,8 @@ class Successor:
             self.query = started(self.reading.frame, self._called, self.checkpoint, once=self._once)
         except (PySparkException, Py4JError, ConnectionError, OSError, FaultError):
             pass  # the query at work then ends as ever, and whatever is wrong is told by the one that follows
-        self._begun.set()
+        finally:
+            self._begun.set()
         self._decided.wait()
         if not self._goes:
             if self.query is not None:
