@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
@@ -25,6 +24,7 @@ from millpond.model.stream import Stream
 from millpond.reconfigure.price import COMPLETE_AT_ONCE
 from millpond.spark import backfill
 from millpond.testing.compare import assert_same_rows, rows_of
+from millpond.testing.waiting import wait_for
 
 ASKED = {
     "spend": SPEND,
@@ -144,10 +144,10 @@ def test_a_source_is_read_again_while_epochs_go_on(spark: SparkSession, tmp_path
         pond.add("first", SPEND)
         with ThreadPoolExecutor(1) as running:
             run = running.submit(pond.run, once=False)
-            wait_for(lambda: read_by(pond, "first") >= 80)
+            wait_for(lambda: read_by(pond, "first") >= 80, 240)
             pond.add("later", ASKED["holistic"], backfill=True)
             come(5, 8)
-            wait_for(lambda: read_by(pond, "first") >= 320)
+            wait_for(lambda: read_by(pond, "first") >= 320, 240)
             pond.stop()
             run.result(60)
         assert [name for name in {one.change.name for one in pond.history()} if "@" not in name] == ["later"]
@@ -158,13 +158,6 @@ def test_a_source_is_read_again_while_epochs_go_on(spark: SparkSession, tmp_path
 
 def moment(us: int) -> str:
     return datetime.fromtimestamp(us / SECOND, timezone.utc).isoformat()
-
-
-def wait_for(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 240
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.mark.spark

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
@@ -40,6 +39,7 @@ from millpond.spark.driver import Epoch
 from millpond.spark.read import read
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.naive_changes import NaiveChanges
+from millpond.testing.waiting import wait_for
 
 SECOND = 1_000_000
 FILES = 8
@@ -392,14 +392,6 @@ def read_by(pond: Pond, name: str) -> int:
     """How many events a query has read."""
     counts = pond.counts()
     return counts[name].whole.read if name in counts else 0
-
-
-def wait_for(true: Callable[[], bool]) -> None:
-    """Until it is true, for a minute at most."""
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 class Readings:

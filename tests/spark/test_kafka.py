@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from millpond.runtime.dead_letters import records_between
 from millpond.spark import backfill
 from millpond.spark.driver import Epoch
 from millpond.testing.kafka_server import KafkaServer
+from millpond.testing.waiting import wait_for
 
 TABLE = """
     CREATE TABLE tx (id BIGINT, ts TIMESTAMP, k STRING, v BIGINT) USING kafka
@@ -277,3 +279,29 @@ def test_a_query_that_comes_later_is_backfilled_from_the_offsets_that_were_read(
         with pytest.raises(GoneError, match="has not all that was read"):
             pond.add("again", QUERY, backfill=True)
         assert {query.name for query in pond.queries} == {"q", "later"}
+
+
+def test_a_query_that_reads_more_takes_over_where_the_offsets_are(
+    spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    """Another query of Spark's begins with each, beside an epoch; no record is lost, and none comes twice."""
+    given = events(5, 600)
+    kafka_server.produce(topic, records(given[:200]))
+    with Pond(spark, tmp_path / "pond") as pond, ThreadPoolExecutor(1) as running:
+        load(pond, topic)
+        run = running.submit(pond.run, once=False)
+        wait_for(lambda: "q" in pond.counts() and pond.counts()["q"][0].read == 200)
+        pond.add("newest", QUERY.replace("sum(v)", "max(id)"))
+        kafka_server.produce(topic, records(given[200:]))
+        wait_for(lambda: pond.counts()["q"][0].read == 600 and pond.counts()["newest"][0].read == 400)
+        pond.stop()
+        assert run.result(60) is False
+        assert [*(tmp_path / "pond" / "spark").glob("*-000001")]
+        pond.drain()
+        assert rows_of(pond) == windows(accepted(given))
+        newest = {(key, start): (count, total) for key, start, count, total in rows_of(pond, "newest")}
+        cells = {(key, start): count for key, start, count, _ in windows(accepted(given))}
+        since = min(start for _, start in newest)
+        assert {place: count for place, (count, _) in newest.items()} == {
+            (key, start): count for (key, start), count in cells.items() if start >= since
+        }
