@@ -25,7 +25,7 @@ from millpond.model.stream import Stream
 from millpond.placement.alignment import Owners
 from millpond.placement.places import OWN
 from millpond.plan.complete import with_complete
-from millpond.plan.parameters import Constant, constant_of
+from millpond.plan.parameters import Constant, another_value, users_of
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond as Between
 from millpond.reconfigure.budgets import with_versions
@@ -33,7 +33,7 @@ from millpond.reconfigure.catalog import Recorded, history, is_read
 from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, Promote, Shadow
 from millpond.reconfigure.compared import Difference
 from millpond.reconfigure.desk import Make
-from millpond.reconfigure.lifecycle import check_move, current, query_of
+from millpond.reconfigure.lifecycle import check_compared, current, query_of
 from millpond.reconfigure.price import ROWS_MOVE, Price
 from millpond.reconfigure.relocate import move
 from millpond.reconfigure.rescale import owned_by, scale
@@ -158,7 +158,7 @@ class Changing(Adding):
         """Let a query and its shadow change places: windows that close from then on are told by the other.
 
         Raises:
-            ChangeRefused: it has no shadow.
+            ChangeRefused: it has no shadow, or was promoted already.
         """
         self._ask(lambda pond: accept.promote(pond, name, named(who)))
 
@@ -166,9 +166,9 @@ class Changing(Adding):
         """Return to the version before `promote`, whose state was kept: they change places again.
 
         Raises:
-            ChangeRefused: it has no shadow.
+            ChangeRefused: no promote of it is in force.
         """
-        self.promote(name, who=who)
+        self._ask(lambda pond: accept.rollback(pond, name, named(who)))
 
     def discard(self, name: str, *, who: str | None = None) -> None:
         """End the shadow of a query, with its state.
@@ -186,7 +186,7 @@ class Changing(Adding):
         """
         self.open()
         assert self._followers is not None and self._spec is not None
-        check_move(self._spec, name, "discard")
+        check_compared(self._spec, name)
         return self._followers.joining.compared[name].difference()
 
     def _version(
@@ -203,18 +203,19 @@ class Changing(Adding):
                     self._front.remember(before)
 
     def param(self, name: str, value: Constant, *, who: str | None = None) -> None:
-        """Set a live parameter, `:name` in texts, in force from the next epoch on: a number or a text, of one type.
+        """Set a live parameter, `:name` in texts, in force from the next epoch on: a number or a text. While something
+        uses it, it keeps its type.
 
         Before the pond is opened it is the first value; a pond that has begun goes on with that in force. In WHERE and
         arguments an event is judged by the value of the epoch that reads it; in HAVING and outputs, and without
         windows, a row is told by that of the epoch that tells it. What was counted before stays.
 
         Raises:
-            ChangeRefused: the value is of another type.
+            ChangeRefused: the value is of another type than queries, or a feed, rely on.
         """
         if self._driver is None:
-            known = self._front.parameters.get(name)
-            self._front.parameters[name] = constant_of(name, value, None if known is None else known.type)
+            known, users = self._front.parameters.get(name), users_of(name, self._queries.values())
+            self._front.parameters[name] = another_value(name, value, known, users)
             return
         self._ask(lambda pond: accept.param(pond, name, value, named(who)))
 
@@ -412,7 +413,7 @@ class Changing(Adding):
 def _simple(kind: str) -> Callable[[Between, str], Change]:
     made: dict[str, Callable[[Between, str], Change]] = {
         "drop": accept.drop, "pause": accept.pause, "resume": accept.resume, "promote": accept.promote,
-        "discard": accept.discard,
+        "rollback": accept.rollback, "discard": accept.discard,
     }  # fmt: skip
     if kind not in made:
         raise ChangeRefused(f"{kind!r} is no change, or one that needs a query.", f"Use one of {', '.join(made)}.")

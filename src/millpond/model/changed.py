@@ -80,11 +80,13 @@ class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
     queries whose rows do not leave. `times`: by which column the time of a stream is still observed that no query
     tells it by. `leaving`: dropped queries whose sinks may lag. `until_us`: for versions that were replaced, the time
     at and after which no window of theirs begins; `replaced`: whose version it was. `shadows`: for queries that are
-    tried in another version, what that one is called. `parameters`: values by name. `recalled`: for versions of an
-    added query that tell windows before its own, the retained events that they begin with. `feeds`: parameters that
-    take their values from rows.
+    tried in another version, what that one is called; `promoted`: of these, those whose shadow is the version before.
+    `parameters`: values by name. `recalled`: for versions of an added query that tell windows before its own, the
+    retained events that they begin with. `feeds`: parameters that take their values from rows.
 
-    `halted`: queries that cost more than their budget, each with the reason; they are asked, but not answered.
+    `whole_us`: the earliest start of a window that is told whole under the name of a query, where versions that may
+    have ended told windows before those of the one in force; `ALWAYS`: all are. Of other queries `since_us` of the spec
+    says it. `halted`: queries that cost more than their budget, each with the reason; they are asked, but not answered.
 
     State is kept in the form it has: `signed` are groups that stay split by signature, however few filters are left;
     `apart` queries that came when a group had no room for one more filter, and are in a group so split beside it.
@@ -108,3 +110,5 @@ class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
     places: tuple[tuple[str, int], ...] = ()
     feeds: dict[str, Feeding] = {}
     halted: dict[str, str] = {}
+    promoted: tuple[str, ...] = ()
+    whole_us: dict[str, int] = {}

@@ -7,14 +7,14 @@ is the value of the epoch that tells the row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
 
 from millpond.errors import ChangeRefused
-from millpond.model.expressions import Expression, Literal, bound, is_list, listed, literal, parameters_of
+from millpond.model.expressions import Expression, Literal, Parameter, bound, is_list, listed, literal, walk
 from millpond.model.join import Join
 from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
@@ -31,6 +31,8 @@ MOST_MEMBERS = 10_000
 
 _TYPES: dict[type, str] = {bool: "boolean", int: "bigint", float: "double", str: "string"}
 _FARTHEST = 1 << 63
+_NAMED = 5
+"""So many users of a parameter are named where they are told."""
 
 
 def constant_of(name: str, value: Constant, kind: str | None = None) -> Literal:
@@ -65,15 +67,52 @@ def _list_of(name: str, values: Sequence[Plain], kind: str | None) -> Literal:
     return listed(members, types.pop() or "")
 
 
+def another_value(name: str, value: Constant, known: Literal | None, users: Sequence[str]) -> Literal:
+    """A value of a parameter that is `known` with another: of its type if it can be, else, if there are no `users` that
+    rely on that, of its own.
+
+    >>> another_value("limit", 500, Literal("abc", "string"), ()).type
+    'bigint'
+
+    Raises:
+        ChangeRefused: it is no constant, or not of the type that there are users of.
+    """
+    if known is None:
+        return constant_of(name, value)
+    try:
+        return constant_of(name, value, known.type)
+    except ChangeRefused:
+        made = constant_of(name, value)  # what is wrong with any type is said first
+        if not users:
+            return made
+    more = f" and {len(users) - _NAMED} more" if len(users) > _NAMED else ""
+    raise ChangeRefused(
+        f"The parameter {name} would be of type {made.type}, not of type {known.type}; it is used by "
+        f"{', '.join(users[:_NAMED])}{more}.",
+        f"Give a value of type {known.type}, drop what uses it first, or use a parameter of another name.",
+    )
+
+
+def users_of(name: str, queries: Iterable[AnyQuery]) -> list[str]:
+    """The queries that name a parameter, by name."""
+    return sorted(query.name for query in queries if name in parameters_in(query))
+
+
 @lru_cache(1 << 14)
 def parameters_in(query: AnyQuery) -> frozenset[str]:
-    """The parameters that a query names."""
+    """Names of the parameters in a query."""
+    return frozenset(parameter.name for parameter in named_in(query))
+
+
+def named_in(query: AnyQuery) -> frozenset[Parameter]:
+    """The parameters that a query names, each as it was analysed."""
     parts: list[Expression | None] = [*expressions_of(query), *(item.expression for item in query.output)]
     if not isinstance(query, Selection):
         parts.append(query.having)
     if isinstance(query, Join):
         parts.append(query.condition)
-    return frozenset(name for part in parts if part is not None for name in parameters_of(part))
+    nodes = (node for part in parts if part is not None for node in walk(part))
+    return frozenset(node for node in nodes if isinstance(node, Parameter))
 
 
 def with_parameters(plan: Plan, parameters: Mapping[str, Literal]) -> Plan:

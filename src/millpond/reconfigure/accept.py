@@ -23,7 +23,7 @@ from millpond.plan.build import check_event_times
 from millpond.plan.complete import tells_complete, with_complete
 from millpond.plan.feeds import fed_type, member_type, newest_by
 from millpond.plan.modes import FINAL, UPDATE, with_mode
-from millpond.plan.parameters import Constant, constant_of, parameters_in
+from millpond.plan.parameters import Constant, another_value, named_in, parameters_in, users_of
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.beginnings import beginning
 from millpond.reconfigure.changes import (
@@ -158,13 +158,17 @@ def alter(
 
 
 def param(pond: Pond, name: str, value: Constant, who: str = "") -> SetParameter:
-    """Another value of a live parameter, of the type it has; a new one may be named by queries that come later.
+    """Another value of a live parameter: of the type it has, or of any if nothing uses it. A new one may be named by
+    queries that come later.
 
     Raises:
-        ChangeRefused: the value is not of its type.
+        ChangeRefused: the value is not of its type, which queries or a feed rely on.
     """
-    known = pond.spec.left.parameters.get(name)
-    return SetParameter(name, constant_of(name, value, None if known is None else known.type), who)
+    left = pond.spec.left
+    users, feed = users_of(name, pond.spec.asked), left.feeds.get(name)
+    if feed is not None:
+        users.append(f"the feed from {feed.query}.{feed.column}")
+    return SetParameter(name, another_value(name, value, left.parameters.get(name), users), who)
 
 
 def feed(pond: Pond, name: str, query: str, column: str, who: str = "") -> Feed:
@@ -192,10 +196,15 @@ def feed(pond: Pond, name: str, query: str, column: str, who: str = "") -> Feed:
 
 
 def _check_parameters(spec: PondSpec, query: AnyQuery) -> None:
-    unknown = sorted({*parameters_in(query)} - {*spec.left.parameters})
+    known = spec.left.parameters
+    unknown = sorted({*parameters_in(query)} - {*known})
     if unknown:
         what = f"{query.name} names parameters that have no value: {', '.join(unknown)}."
         raise ChangeRefused(what, "Set them first, with `pond.param`.")
+    for named in named_in(query):
+        if named.type != known[named.name].type:
+            kinds = f"is of type {known[named.name].type}, no longer {named.type} as when {query.name} was analysed"
+            raise ChangeRefused(f"The parameter {named.name} {kinds}.", "Ask for the query again.")
 
 
 def shadow(
@@ -233,13 +242,23 @@ def shadow(
 
 
 def promote(pond: Pond, name: str, who: str = "") -> Promote:
-    """A query and its shadow change places; once more, and they are back.
+    """A query and its shadow change places.
 
     Raises:
-        ChangeRefused: it has no shadow.
+        ChangeRefused: it has no shadow, or that is the version before.
     """
     check_move(pond.spec, name, "promote")
     return Promote(name, who)
+
+
+def rollback(pond: Pond, name: str, who: str = "") -> Promote:
+    """A query that was promoted and the version before it change places.
+
+    Raises:
+        ChangeRefused: no promote of it is in force.
+    """
+    check_move(pond.spec, name, "rollback")
+    return Promote(name, who, back=True)
 
 
 def halt(pond: Pond, name: str, why: str, who: str = "") -> Halt:
@@ -278,10 +297,16 @@ def keeps_state(old: AnyQuery, new: AnyQuery) -> bool:
 
 
 def ends(spec: PondSpec, manifest: Manifest) -> list[End]:
-    """The versions that were replaced and have answered their last window."""
-    pond = Pond(spec, manifest)
+    """The versions that were replaced and have answered their last window. One that is to begin with events of before
+    tells windows that have closed, so it stays until an epoch has recalled them.
+    """
+    pond, left = Pond(spec, manifest), spec.left
     old = {query.name: query for query in spec.asked if isinstance(query, Query)}
-    return [End(name) for name, until in spec.left.until_us.items() if _answered(pond, old[name], until)]
+    waiting = {name for name, recalled in left.recalled.items() if recalled.n > manifest.epoch_n}
+    return [
+        End(name) for name, until in left.until_us.items()
+        if name not in waiting and _answered(pond, old[name], until)
+    ]  # fmt: skip
 
 
 def _answered(pond: Pond, query: Query, until_us: int) -> bool:

@@ -120,6 +120,7 @@ def _added(spec: PondSpec, left: Changed, n: int, change: Add) -> PondSpec:
         left = _with(
             left, until_us=left.until_us | {early: change.since_us}, replaced=left.replaced | {early: change.name},
             recalled=left.recalled | {early: Recalled(-1, from_us) if begins is None else Recalled(n, begins)},
+            whole_us=left.whole_us | {change.name: whole if isinstance(whole := change.whole_us, int) else ALWAYS},
         )  # fmt: skip
     return _asking(spec, _with(left, leaving=leaving, apart=apart), (*spec.asked, *asked), streams, since)
 
@@ -134,6 +135,8 @@ def _dropped(spec: PondSpec, left: Changed, n: int, change: Drop) -> PondSpec:
         replaced={name: of for name, of in left.replaced.items() if name not in versions},
         shadows={name: shadow for name, shadow in left.shadows.items() if name != change.name},
         halted={name: why for name, why in left.halted.items() if name != change.name},
+        promoted=_without(left.promoted, change.name),
+        whole_us={name: whole for name, whole in left.whole_us.items() if name != change.name},
     )  # fmt: skip
     asked = tuple(query for query in spec.asked if query.name not in {change.name, *versions})
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
@@ -158,14 +161,17 @@ def _altered(spec: PondSpec, left: Changed, change: Alter) -> PondSpec:
     if not isinstance(change.since_us, msgspec.UnsetType):
         was = since.pop(change.name, None)
         since[change.name] = change.since_us
+        whole = {name: start for name, start in left.whole_us.items() if name != change.name}
         if not isinstance(change.until_us, msgspec.UnsetType):
             mine = version_name(change.name, version)
             asked.append(_leaving_off(old, mine))
             since |= {} if was is None else {mine: was}
             apart = (*apart, mine) if was_apart else apart
+            whole[change.name] = _whole_us(spec, change.name)
             left = _with(
                 left, until_us=left.until_us | {mine: change.until_us}, replaced=left.replaced | {mine: change.name}
             )
+        left = _with(left, whole_us=whole)
     left = _with(left, versions=left.versions | {change.name: version + 1}, apart=apart)
     others = tuple(query for query in spec.asked if query.name != change.name)
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))
@@ -188,6 +194,7 @@ def _shadowed(spec: PondSpec, left: Changed, change: Shadow) -> PondSpec:
         left = _with(
             left, until_us=left.until_us | {mine: change.since_us}, replaced=left.replaced | {mine: change.name},
             versions=left.versions | {change.name: version + 1},
+            whole_us=left.whole_us | {change.name: _whole_us(spec, change.name)},
         )  # fmt: skip
     left = _with(left, shadows=left.shadows | {change.name: shadow}, apart=tuple(dict.fromkeys(apart)))
     others = tuple(query for query in spec.asked if query.name != change.name)
@@ -200,8 +207,9 @@ def _swapped(spec: PondSpec, left: Changed, name: str) -> PondSpec:
     old, new = queries.pop(name), queries.pop(shadow)
     given = _in_front(new, old)
     apart = {name: shadow, shadow: name}
+    promoted = _without(left.promoted, name) if name in left.promoted else (*left.promoted, name)
     left = _with(
-        left, versions=left.versions | {name: left.versions.get(name, 1) + 1},
+        left, versions=left.versions | {name: left.versions.get(name, 1) + 1}, promoted=tuple(sorted(promoted)),
         apart=tuple(apart.get(one, one) for one in left.apart),
     )  # fmt: skip
     return _asking(spec, left, (*queries.values(), given, _hidden(old, shadow)))
@@ -209,7 +217,8 @@ def _swapped(spec: PondSpec, left: Changed, name: str) -> PondSpec:
 
 def _discarded(spec: PondSpec, left: Changed, name: str) -> PondSpec:
     shadow = shadow_name(name)
-    left = _with(left, shadows={one: of for one, of in left.shadows.items() if one != name})
+    shadows = {one: of for one, of in left.shadows.items() if one != name}
+    left = _with(left, shadows=shadows, promoted=_without(left.promoted, name))
     return _asking(spec, left, tuple(query for query in spec.asked if query.name != shadow))
 
 
@@ -258,6 +267,26 @@ def version_name(name: str, version: int) -> str:
     'spend@2'
     """
     return f"{name}@{version}"
+
+
+def query_name(version: str) -> str:
+    """The query whose rows those of a version are; a shadow's are nobody else's.
+
+    >>> query_name("spend@2"), query_name("spend"), query_name("spend@shadow")
+    ('spend', 'spend', 'spend@shadow')
+    """
+    name, _, number = version.rpartition("@")
+    return name if name and number.isdecimal() else version
+
+
+def whole_from(spec: PondSpec, name: str) -> int | None:
+    """The earliest start of a window that is told whole under a query's name, by whichever version; None: all are."""
+    whole = _whole_us(spec, name)
+    return None if whole == ALWAYS else whole
+
+
+def _whole_us(spec: PondSpec, name: str) -> int:
+    return spec.left.whole_us.get(name, spec.since.get(name, ALWAYS))
 
 
 def _asking(

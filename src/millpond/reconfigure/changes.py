@@ -126,11 +126,14 @@ class Shadow(_Asking, frozen=True, tag_field="kind", tag="shadow", omit_defaults
 
 
 class Promote(msgspec.Struct, frozen=True, tag_field="kind", tag="promote", omit_defaults=True):
-    """A query and its shadow change places: windows that close from now on are told by the other."""
+    """A query and its shadow change places: windows that close from now on are told by the other. `back`: that is the
+    version before, so it is a rollback.
+    """
 
     name: str
     who: str = ""
     before: int = -1
+    back: bool = False
 
 
 class Discard(msgspec.Struct, frozen=True, tag_field="kind", tag="discard", omit_defaults=True):
@@ -176,6 +179,18 @@ class Feed(msgspec.Struct, frozen=True, tag_field="kind", tag="feed", omit_defau
 Change: TypeAlias = (
     Add | Drop | Pause | Resume | Alter | End | Shadow | Promote | Discard | SetParameter | Feed | Scale | Move | Halt
 )
+
+
+def kind_told(change: Change) -> str:
+    """What a change is called where it is told: as the call that made it.
+
+    >>> kind_told(Promote("spend")), kind_told(Promote("spend", back=True))
+    ('promote', 'rollback')
+    """
+    if isinstance(change, Promote) and change.back:
+        return "rollback"
+    return str(type(change).__struct_config__.tag)
+
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder: msgspec.json.Decoder[Change] = msgspec.json.Decoder(Change)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from millpond.errors import ChangeRefused
+from millpond.model.changed import Changed
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
 
-ABSENT, RUNNING, PAUSED, SHADOWED, HALTED = "absent", "running", "paused", "shadowed", "quarantined"
+ABSENT, RUNNING, PAUSED, HALTED = "absent", "running", "paused", "quarantined"
+SHADOWED, PROMOTED = "shadowed", "promoted"
 
 MOVES = {
     (ABSENT, "add"): RUNNING,
@@ -17,15 +19,23 @@ MOVES = {
     (RUNNING, "drop"): ABSENT,
     (PAUSED, "drop"): ABSENT,
     (RUNNING, "shadow"): SHADOWED,
-    (SHADOWED, "promote"): SHADOWED,
+    (SHADOWED, "promote"): PROMOTED,
     (SHADOWED, "discard"): RUNNING,
     (SHADOWED, "drop"): ABSENT,
+    (PROMOTED, "rollback"): SHADOWED,
+    (PROMOTED, "discard"): RUNNING,
+    (PROMOTED, "drop"): ABSENT,
     (RUNNING, "halt"): HALTED,
     (PAUSED, "halt"): HALTED,
     (SHADOWED, "halt"): HALTED,
+    (PROMOTED, "halt"): HALTED,
     (HALTED, "drop"): ABSENT,
 }
-"""(state, kind of change) -> the state after it. A query that has raised is running; one over its budget is not."""
+"""(state, kind of change) -> the state after it. A query that has raised is running; one over its budget is not.
+
+One that is promoted has the version before it for a shadow; a second `promote` is not the way back, for it may be the
+first one, asked again when its answer was lost.
+"""
 
 _CURES = {
     (RUNNING, "add"): "Give the new query another name, or alter this one.",
@@ -38,20 +48,32 @@ _CURES = {
     (RUNNING, "discard"): "Nothing is left to do.",
     (PAUSED, "promote"): "Resume it, and give it a shadow first.",
     (PAUSED, "discard"): "Nothing is left to do.",
+    (RUNNING, "rollback"): "Alter it to what it was: nothing was promoted, or the version before was discarded.",
+    (PAUSED, "rollback"): "Resume it, then alter it to what it was.",
+    (SHADOWED, "rollback"): "Promote its shadow first; to be rid of that, discard it.",
     (SHADOWED, "add"): "Give the new query another name.",
+    (PROMOTED, "add"): "Give the new query another name.",
     (HALTED, "halt"): "Nothing is left to do.",
 }
-_HALTED = "Drop it; it can be added again, with a larger budget."
-_SHADOWED = "Promote its shadow if that is the better one, then discard the other."
+_DEFAULT = {
+    HALTED: "Drop it; it can be added again, with a larger budget.",
+    SHADOWED: "Promote its shadow if that is the better one, then discard the other.",
+    PROMOTED: "Roll it back if the version before was the better one, then discard the other.",
+}
 
 
 def state_of(spec: PondSpec, name: str) -> str:
     """The state of a query."""
     if all(query.name != name for query in current(spec)):
         return ABSENT
-    if name in spec.left.halted:
-        return HALTED
-    return PAUSED if name in spec.left.paused else SHADOWED if name in spec.left.shadows else RUNNING
+    return state_in(spec.left, name)
+
+
+def state_in(left: Changed, name: str) -> str:
+    """The state of a query that there is."""
+    if name in left.shadows and name not in left.halted:
+        return PROMOTED if name in left.promoted else SHADOWED
+    return HALTED if name in left.halted else PAUSED if name in left.paused else RUNNING
 
 
 def current(spec: PondSpec) -> tuple[AnyQuery, ...]:
@@ -83,6 +105,20 @@ def check_move(spec: PondSpec, name: str, kind: str) -> None:
         raise _refused(spec, name, kind)
     if state != ABSENT:
         _check_kind(spec, query_of(spec, name), kind)
+
+
+def check_compared(spec: PondSpec, name: str) -> None:
+    """Refuse to compare a query with a shadow that it has not.
+
+    Raises:
+        ChangeRefused: it has none, or is not answered.
+    """
+    state = state_of(spec, name)
+    if state == ABSENT:
+        raise _refused(spec, name, "diff")
+    if state not in (SHADOWED, PROMOTED):
+        cure = _CURES.get((state, "promote")) or _DEFAULT[state]
+        raise ChangeRefused(f"The query {name!r} has no shadow that it could be compared with.", cure)
 
 
 def _check_kind(spec: PondSpec, query: AnyQuery, kind: str) -> None:
@@ -117,8 +153,8 @@ def check_feeds(spec: PondSpec, name: str, done: str) -> None:
 
 
 _DONE = {"add": "added", "drop": "dropped", "pause": "paused", "resume": "resumed", "alter": "altered",
-         "shadow": "given a shadow", "promote": "changed for its shadow", "discard": "rid of its shadow",
-         "halt": "quarantined"}  # fmt: skip
+         "shadow": "given a shadow", "promote": "changed for its shadow", "rollback": "rolled back",
+         "discard": "rid of its shadow", "halt": "quarantined"}  # fmt: skip
 
 
 def _refused(spec: PondSpec, name: str, kind: str) -> ChangeRefused:
@@ -126,5 +162,5 @@ def _refused(spec: PondSpec, name: str, kind: str) -> ChangeRefused:
     if state == ABSENT:
         names = ", ".join(sorted(query.name for query in current(spec))) or "none"
         return ChangeRefused(f"There is no query {name!r}.", f"Those that there are: {names}.")
-    cure = _CURES.get((state, kind), _HALTED if state == HALTED else _SHADOWED)
+    cure = _CURES.get((state, kind)) or _DEFAULT[state]
     return ChangeRefused(f"The query {name!r} is {state}: it cannot be {_DONE[kind]}.", cure)

@@ -7,6 +7,7 @@ from collections import deque
 from typing import NamedTuple
 
 from millpond.clock import Clock, lap_us
+from millpond.reconfigure.catalog import query_name
 from millpond.runtime.tasks import WHOLE_POND
 from millpond.spark.driver import Epoch
 
@@ -48,13 +49,13 @@ class Gauges:
             self._epochs, self._events = self._epochs + 1, self._events + events
             self._seconds.append(epoch.seconds)
             for query, counts in record.counts.items():
-                mine = self._counts.setdefault(query, {})
                 for name in _COUNTS:
-                    if name in counts:
+                    if name in counts:  # rows are the query's, whichever version tells them; events each version reads
+                        mine = self._counts.setdefault(query_name(query) if name == "rows" else query, {})
                         mine[name] = mine.get(name, 0) + counts[name]
 
     def counts(self, query: str) -> dict[str, int]:
-        """Rows that a query told, and what became of the events that it read."""
+        """Rows that a query told, in all its versions, and what became of the events that the one in force read."""
         with self._lock:
             return dict(self._counts.get(query, {}))
 

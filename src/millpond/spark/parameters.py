@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from millpond.errors import ChangeRefused, UnsupportedQuery
+from millpond.errors import ChangeRefused, QueryTypeError, UnsupportedQuery
 from millpond.model.expressions import Call, Expression, Foreign, Literal, Parameter, is_list, replaced, walk
 from millpond.model.join import Join
 from millpond.model.query import Named, Query
@@ -42,11 +42,14 @@ class Marked(NamedTuple):
         """The query with parameters for stand-ins.
 
         Raises:
+            QueryTypeError: one of them is a text where a value of another type is wanted.
             UnsupportedQuery: one of them stands where its value cannot change between epochs.
         """
         if not self.parameters:
             return query
         made = _changed(query, self)
+        for place, parameter in enumerate(self.parameters):
+            _check_type(place, parameter, made)
         found = parameters_in(made)
         for parameter in self.parameters:
             if parameter.name not in found or any(has_stand_in(node.sql) for node in _foreign(made)):
@@ -86,7 +89,8 @@ def marked(text: str, parameters: Mapping[str, Literal]) -> Marked:
         if name is None:
             return found[0]
         if name not in parameters:
-            raise ChangeRefused(f"The parameter :{name} has no value.", f"Set it first: pond.param({name!r}, …).")
+            cure = f"Set it first: `millpond param set {name}=…`, or `pond.param`."
+            raise ChangeRefused(f"The parameter :{name} has no value.", cure)
         parameter = known.setdefault(name, Parameter(name, parameters[name].type))
         return _written([*known].index(name), parameter)
 
@@ -122,6 +126,21 @@ def _written(place: int, parameter: Parameter) -> str:
 def _own(parameter: Parameter) -> str:
     """The type of a parameter, or of those in its list."""
     return element_of(parameter.type) if is_list(parameter.type) else parameter.type
+
+
+def _check_type(place: int, parameter: Parameter, query: AnyQuery) -> None:
+    """Refuse a text that Spark makes a number of, or another value: it would, of the stand-in, once for all."""
+    if _own(parameter) != "string":
+        return
+    cast = re.compile(rf"CAST\('{_text(place)}' AS (?P<wanted>\w+)")
+    for node in _foreign(query):
+        if (found := cast.search(node.sql)) is not None:
+            raise QueryTypeError(
+                f"The parameter :{parameter.name} is of type {parameter.type}, and stands where the query needs "
+                f"{found['wanted'].lower()}.",
+                f"Set :{parameter.name} to a value of that type, which it takes while no query uses it, or cast the "
+                "other side to string.",
+            )
 
 
 def _as_options(node: Expression) -> Expression:

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from millpond.errors import ChangeRefused, CorruptError
 from millpond.log.manifest import Manifest
-from millpond.model.expressions import Column, literal
+from millpond.model.changed import ALWAYS, Asked
+from millpond.model.expressions import Column, Parameter, call, literal
 from millpond.model.join import Join, Side, Within
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
@@ -20,9 +21,21 @@ from millpond.plan.chain import chained_stream
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.apply import lifts
-from millpond.reconfigure.catalog import applied, history, in_force
-from millpond.reconfigure.changes import Add, Drop, Pause, Promote, change_of, change_text
-from millpond.reconfigure.lifecycle import MOVES, current, state_of
+from millpond.reconfigure.catalog import applied, history, in_force, whole_from
+from millpond.reconfigure.changes import (
+    Add,
+    Alter,
+    Drop,
+    End,
+    Feed,
+    Pause,
+    Promote,
+    Shadow,
+    change_of,
+    change_text,
+    kind_told,
+)
+from millpond.reconfigure.lifecycle import MOVES, check_compared, current, query_of, state_of
 from millpond.testing.answers import table_of
 from millpond.testing.cases import SECOND, STREAM, aggregate_of
 from millpond.testing.local_pond import LocalPond
@@ -54,11 +67,12 @@ def test_the_table_of_moves_is_what_is_allowed() -> None:
         "shadow": lambda pond: accept.shadow(pond, replace(COUNT, text="other")),
         **{
             kind: (lambda pond, kind=kind: getattr(accept, kind)(pond, "count"))
-            for kind in ("drop", "pause", "resume", "promote", "discard")
+            for kind in ("drop", "pause", "resume", "promote", "rollback", "discard")
         },
     }  # fmt: skip
     states = {"absent": (), "running": (make["add"],)}
     states |= {"paused": (make["add"], make["pause"]), "shadowed": (make["add"], make["shadow"])}
+    states |= {"promoted": (make["add"], make["shadow"], make["promote"])}
     for state, way in states.items():
         pond = after(pond_of(EACH), *way)
         assert state_of(pond.spec, "count") == state
@@ -69,6 +83,100 @@ def test_the_table_of_moves_is_what_is_allowed() -> None:
             with pytest.raises(ChangeRefused) as refused:
                 change(pond)
             assert refused.value.cure, (state, kind)
+
+
+def tried(*changes: str) -> Pond:
+    """A pond whose query has a shadow, after more changes."""
+    other = replace(COUNT, text="other")
+    more = [lambda pond, kind=kind: getattr(accept, kind)(pond, "count") for kind in changes]
+    return after(pond_of(COUNT, EACH), lambda pond: accept.shadow(pond, other), *more)
+
+
+def test_a_rollback_takes_a_promote_back_and_does_nothing_else() -> None:
+    for changes in ((), ("promote", "rollback")):
+        with pytest.raises(ChangeRefused, match="shadowed: it cannot be rolled back") as refused:
+            accept.rollback(tried(*changes), "count")
+        assert "Promote its shadow first" in refused.value.cure
+    promoted = tried("promote")
+    assert query_of(promoted.spec, "count").text == "other"
+    with pytest.raises(ChangeRefused, match="promoted") as refused:
+        accept.promote(promoted, "count")
+    assert "Roll it back" in refused.value.cure
+    assert from_json(to_json(promoted.spec)) == promoted.spec
+    again = tried("promote", "rollback")
+    assert query_of(again.spec, "count").text == COUNT.text
+    assert state_of(tried("promote", "rollback", "promote").spec, "count") == "promoted"
+    for kind in ("discard", "drop"):
+        assert not tried("promote", kind).spec.left.promoted
+    with pytest.raises(ChangeRefused, match="running: it cannot be rolled back"):
+        accept.rollback(tried("promote", "discard"), "count")
+
+
+def test_a_rollback_is_told_as_one_and_what_was_stored_before_it_had_a_name_means_what_it_did() -> None:
+    back = accept.rollback(tried("promote"), "count", "ann")
+    assert change_text(back) == '{"kind":"promote","name":"count","who":"ann","back":true}'
+    assert change_of(change_text(back)) == back
+    assert (kind_told(back), kind_told(Promote("count")), kind_told(Drop("count"))) == ("rollback", "promote", "drop")
+    stored = change_of('{"kind":"promote","name":"count"}')
+    assert stored == Promote("count")
+    twice = after(tried("promote"), lambda _: stored)
+    assert state_of(twice.spec, "count") == "shadowed" and query_of(twice.spec, "count").text == COUNT.text
+
+
+def test_only_a_query_with_a_shadow_is_compared() -> None:
+    for changes in ((), ("promote",)):
+        check_compared(tried(*changes).spec, "count")
+    for pond, cure in ((tried("discard"), "Give it a shadow first."), (after(pond_of(COUNT), _paused), "Resume it")):
+        with pytest.raises(ChangeRefused, match="'count' has no shadow") as refused:
+            check_compared(pond.spec, "count")
+        assert refused.value.cure.startswith(cure)
+    with pytest.raises(ChangeRefused, match="There is no query 'other'"):
+        check_compared(tried().spec, "other")
+
+
+def _paused(pond: Pond) -> Pause:
+    return accept.pause(pond, "count")
+
+
+def _added(**fields: int) -> PondSpec:
+    change = Add(Asked.of(COUNT), since_us=90 * SECOND, **fields)
+    return applied(pond_of(EACH).spec, 1, change)
+
+
+@pytest.mark.parametrize(
+    ("fields", "whole"),
+    [
+        ({"backfill_us": ALWAYS}, None),
+        ({"backfill_us": 30 * SECOND}, 30 * SECOND),
+        ({"recall_us": 40 * SECOND}, 40 * SECOND),
+        ({"incomplete_us": 50 * SECOND}, 90 * SECOND),
+        ({"recall_us": 40 * SECOND, "incomplete_us": 30 * SECOND}, 40 * SECOND),
+    ],
+)
+def test_a_query_stays_whole_from_where_it_was_when_its_early_version_has_ended(
+    fields: dict[str, int], whole: int | None
+) -> None:
+    early = _added(**fields)
+    ended = applied(early, 2, End("count@0"))
+    other = Asked.of(replace(COUNT, keys=(), text="other"))
+    until = {"since_us": 120 * SECOND, "until_us": 120 * SECOND}
+    handed = applied(ended, 3, Alter(other, **until))
+    split = applied(ended, 3, Shadow(other, since_us=120 * SECOND))
+    specs = early, ended, handed, applied(handed, 4, End("count@1")), split, applied(split, 4, End("count@1"))
+    assert [whole_from(spec, "count") for spec in specs] == [whole] * len(specs)
+    cut = applied(ended, 3, Alter(other, since_us=120 * SECOND))
+    assert whole_from(cut, "count") == 120 * SECOND
+    again = applied(applied(ended, 3, Drop("count")), 4, Add(Asked.of(COUNT), since_us=200 * SECOND))
+    assert whole_from(again, "count") == 200 * SECOND
+    assert from_json(to_json(ended)) == ended
+
+
+@pytest.mark.parametrize("fields", [{"backfill_us": ALWAYS}, {"recall_us": 40 * SECOND}])
+def test_an_early_version_does_not_end_before_its_events_were_recalled(fields: dict[str, int]) -> None:
+    spec = applied(pond_of(EACH).spec, 5, Add(Asked.of(COUNT), since_us=90 * SECOND, **fields))
+    closed = replace(Manifest(), max_time={STREAM.name: {"*": 300 * SECOND}}, epoch_n=4)
+    assert accept.ends(spec, closed) == []
+    assert accept.ends(spec, replace(closed, epoch_n=6)) == [End("count@0")]
 
 
 def test_a_spec_with_changes_is_stored_whole() -> None:
@@ -119,16 +227,48 @@ def test_a_version_that_cannot_be_told_is_refused(old: Any, new: Any, why: str) 
         accept.alter(pond_of(old), new)
 
 
-def test_parameters_keep_their_type_and_must_have_a_value() -> None:
-    pond = after(pond_of(COUNT), lambda pond: accept.param(pond, "limit", 1.5))
+def judged(name: str, kind: str = "double") -> Selection:
+    where = call("ge", (Column("x", kind), Parameter("limit", kind)), "boolean")
+    return replace(EACH, name=name, where=where)
+
+
+def test_parameters_keep_their_type_while_they_are_used_and_must_have_a_value() -> None:
+    pond = after(pond_of(COUNT, judged("b"), judged("a")), lambda pond: accept.param(pond, "limit", 1.5))
     assert accept.param(pond, "limit", 2).value == literal(2.0, "double")
-    for value in ("two", True):
-        with pytest.raises(ChangeRefused, match="not of type double"):
+    for value, kind in (("two", "string"), (True, "boolean"), ([1.5], "array<double>")):
+        with pytest.raises(ChangeRefused, match=f"of type {kind}, not of type double.* used by a, b") as refused:
             accept.param(pond, "limit", value)
+        assert "drop what uses it" in refused.value.cure
     with pytest.raises(ChangeRefused, match="not a number"):
         accept.param(pond, "other", None)  # type: ignore[arg-type]
     with pytest.raises(ChangeRefused, match="not a number"):
         accept.param(pond, "other", 1 << 63)
+
+
+def test_a_parameter_that_nothing_uses_takes_a_value_of_another_type() -> None:
+    pond = after(pond_of(COUNT, EACH), lambda pond: accept.param(pond, "limit", "abc"))
+    assert accept.param(pond, "limit", "5").value == literal("5", "string")
+    pond = after(pond, lambda pond: accept.param(pond, "limit", 0.5))
+    assert pond.spec.left.parameters["limit"] == literal(0.5, "double")
+    assert accept.param(pond, "limit", 2).value == literal(2.0, "double"), "its type, where the value fits"
+    with pytest.raises(ChangeRefused, match="list of 0 values"):
+        accept.param(pond, "limit", [])
+
+    fed = applied(pond.spec, 3, Feed("limit", "count", "n"))
+    with pytest.raises(ChangeRefused, match=r"used by the feed from count\.n"):
+        accept.param(pond._replace(spec=fed), "limit", "abc")
+    hidden = after(pond, lambda pond: accept.shadow(pond, judged("each")))
+    with pytest.raises(ChangeRefused, match="used by each@shadow"):
+        accept.param(hidden, "limit", "abc")
+
+
+def test_a_query_that_was_analysed_with_another_type_of_a_parameter_is_refused() -> None:
+    pond = after(pond_of(COUNT, EACH), lambda pond: accept.param(pond, "limit", 5))
+    for change in (lambda: accept.add(pond, judged("new")), lambda: accept.shadow(pond, judged("each"))):
+        with pytest.raises(ChangeRefused, match="limit is of type bigint") as refused:
+            change()
+        assert "again" in refused.value.cure
+    accept.add(pond, judged("new", "bigint"))
 
 
 def row(second: float, **more: Any) -> dict[str, Any]:

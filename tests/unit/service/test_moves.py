@@ -1,0 +1,58 @@
+"""A rollback is priced, made and told as one, never as the promote that it takes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from millpond.model.changed import Asked
+from millpond.model.expressions import Column
+from millpond.model.query import Named
+from millpond.model.selection import Selection
+from millpond.model.stream import Field, Stream
+from millpond.reconfigure import accept
+from millpond.reconfigure.accept import Pond as Between
+from millpond.reconfigure.changes import Promote, Shadow
+from millpond.reconfigure.price import AT_ONCE, Price
+from millpond.service.catalog import Catalog
+from millpond.service.gauges import Gauges
+from millpond.service.hosted import Hosted
+from millpond.service.places import Places
+from millpond.service.supervisor import Supervisor
+from millpond.service.wire import Changed, Priced
+from millpond.testing.local_pond import LocalPond
+
+STREAM = Stream("tx", (Field("v", "bigint"),))
+ONE = Selection("one", "tx", (Named("v", Column("v", "bigint")),))
+
+
+class Leading:
+    """The pond of a leader, as far as these verbs ask it."""
+
+    def __init__(self, pond: LocalPond) -> None:
+        self._pond, self.priced = pond, list[str]()
+
+    def leading(self) -> Leading:
+        return self
+
+    def __getattr__(self, kind: str) -> Any:
+        make = getattr(accept, kind)
+        return lambda name, who: self._pond.change(make(Between(self._pond.spec, self._pond.manifest), name, who))
+
+    def price_of(self, kind: str, name: str) -> Price:
+        self.priced.append(f"{kind} {name}")
+        return Price(AT_ONCE)
+
+
+def test_a_rollback_is_told_as_one(tmp_path: Path) -> None:
+    (tmp_path / "pond.id").write_text("p")
+    pond = LocalPond(tmp_path, [STREAM], [ONE])
+    pond.change(Shadow(Asked.of(ONE)))
+    pond.change(Promote("one"))
+    leading, catalog = Leading(pond), Catalog(tmp_path)
+    hosted = Hosted(cast(Supervisor, leading), catalog, Gauges, Places(tmp_path), tmp_path)
+    assert hosted.move("rollback", "one", "ann", True) == Priced(AT_ONCE)
+    assert leading.priced == ["rollback one"]
+    assert hosted.move("rollback", "one", "ann", False) == Changed("rollback", "one", 3)
+    assert hosted.move("promote", "one", "bob", False) == Changed("promote", "one", 4)
+    assert [event.kind for event in catalog.history(9)] == ["promote", "rollback", "promote", "shadow"]
