@@ -26,7 +26,7 @@ from millpond.plan.build import build_plan
 from millpond.plan.complete import tells_complete, with_complete
 from millpond.reconfigure import accept, lifecycle
 from millpond.reconfigure.accept import Pond
-from millpond.reconfigure.catalog import history
+from millpond.reconfigure.catalog import history, whole_from
 from millpond.reconfigure.changes import Add, Change, SetParameter, change_of
 from millpond.reconfigure.price import COMPLETE_AT_ONCE, COMPLETE_LATER, price_of
 from millpond.reconfigure.rescale import scale
@@ -219,7 +219,8 @@ def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
     some = dice.choice(names)
     more = ("add",) * 6 if run.retains else ()
     kind = dice.choice((*more, "add", "add", "drop", "pause", "resume", "resume", "alter", "alter", "param", "param",
-                        "shadow", "shadow", "promote", "promote", "promote", "discard"))  # fmt: skip
+                        "shadow", "shadow", "promote", "promote", "promote", "rollback", "rollback",
+                        "discard"))  # fmt: skip
     try:
         if kind == "add":
             name = f"q{dice.randint(0, 9)}"
@@ -298,7 +299,7 @@ def test_what_a_stream_retains_makes_later_queries_whole_from_before_they_came(t
     random_run(tmp_path, 100 + seed, menu._replace(events=seed % 2 == 0), retain=retain)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(12), 115])
 def test_a_query_is_backfilled_with_the_events_that_epochs_read_before_it_came(tmp_path: Path, seed: int) -> None:
     menu = SLICED._replace(events=seed % 2 == 0)
     retain = Retention(0, 30 * SECOND, 0, ("k", "v")) if seed % 3 == 0 else None
@@ -335,6 +336,8 @@ def test_a_backfilled_query_tells_all_that_it_would_have_told(tmp_path: Path) ->
         assert not [one for one in run.pond.manifest.sections.values() if one.kind == "backfill"]
     assert run.check(epochs, "backfilled") > 30
     assert not run.pond.spec.left.recalled
+    whole = {name: whole_from(run.pond.spec, name) for name in asked}
+    assert whole == {name: 41 * SECOND if name == "late" else None for name in asked}
     groups = {one.group for one in run.pond.manifest.sections.values() if one.kind == "segment"}
     assert groups <= {group.id for group in run.pond.plan.groups}
 

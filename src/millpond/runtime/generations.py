@@ -7,6 +7,7 @@ are those of this generation, in the same order. There are never more than these
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, overload
@@ -189,16 +190,26 @@ def slots_now(keys: Sequence[pa.RecordBatch]) -> npt.NDArray[np.int32]:
 def read_cells(files: Files, place: SectionPlace, delays_us: tuple[int, ...]) -> Cells:
     """The cells of a segment, their classes those of `delays_us`, even if a former plan had others.
 
-    What was in time for a delay is so for all longer ones, and taken to be late for all shorter ones.
-
     Raises:
         CorruptError: the section does not read.
     """
     cells = decode_cells(read_section(files, place))
     if place.delays_us in ((), delays_us):
         return cells
-    classes = np.searchsorted(np.array(delays_us), np.array(place.delays_us))[cells.slices.late_class]
+    classes = np.array(classes_now(place.delays_us, delays_us))[cells.slices.late_class]
     return cells._replace(slices=cells.slices._replace(late_class=classes))
+
+
+def classes_now(before_us: Sequence[int], delays_us: Sequence[int]) -> list[int]:
+    """For each class by the delays of a former plan the one by those of now.
+
+    What was in time for a delay is so for all longer ones, and taken to be late for all shorter ones; what was late for
+    all of them, as a delay that is no more had left it, for all there are.
+
+    >>> classes_now((0, 30), (0, 10, 30))
+    [0, 2, 3]
+    """
+    return [*(bisect_left(delays_us, delay) for delay in before_us), len(delays_us)]
 
 
 def full_level(places: Sequence[SectionPlace], fan_in: int) -> int | None:
