@@ -34,7 +34,7 @@ from millpond.model.query import Query
 from millpond.model.spec import from_json
 from millpond.model.stream import Field, Retention, Stream
 from millpond.plan.parameters import constant_of
-from millpond.reconfigure.changes import Add, Alter, change_of
+from millpond.reconfigure.changes import Add, Alter, change_of, kind_told
 from millpond.spark.driver import Epoch
 from millpond.spark.read import read
 from millpond.testing.compare import assert_same_rows, rows_of
@@ -298,13 +298,16 @@ def test_a_live_parameter_changes_between_two_epochs(spark: SparkSession, tmp_pa
             pond.add("limited", limited)
         pond.param("least", 20)
         pond.param("total", 100.0)
+        pond.param("pattern", "a")
+        with pytest.raises(UnsupportedQuery, match="stands where its value cannot change"):
+            pond.add("like", SPEND.replace("GROUP BY", "WHERE k LIKE :pattern GROUP BY"))  # not as `k = 'a'` for ever
         first = pond.add("limited", limited)
         told.todo = {
             2: [lambda: pond.param("least", 70), lambda: pond.param("total", 30)],
             5: [lambda: pond.param("least", 0), lambda: pond.add("each", EACH)],
         }
         pond.run(drain=True)
-        with pytest.raises(ChangeRefused, match="least is 'many', not of type bigint"):
+        with pytest.raises(ChangeRefused, match="of type string, not of type bigint; it is used by each, limited"):
             pond.param("least", "many")
         start = {"least": literal(20, "bigint"), "total": literal(100.0, "double")}
         found = expected(pond, [first], epochs, start)
@@ -380,9 +383,14 @@ def test_a_version_is_tried_compared_and_promoted(spark: SparkSession, tmp_path:
         pond.run(drain=True)
         assert_same_rows(expected(pond, [first], epochs)["big"], rows_of(pond.table("big")), about="big")
         differences.append(pond.diff("big"))
+        for _ in range(2):
+            with pytest.raises(ChangeRefused, match="shadowed: it cannot be rolled back"):
+                pond.rollback("big")
         pond.discard("big")
-        with pytest.raises(ChangeRefused, match="cannot be rid of its shadow"):
+        with pytest.raises(ChangeRefused, match="'big' has no shadow"):
             pond.diff("big")
+        kinds = [kind_told(recorded.change) for recorded in pond.history()]
+        assert [kind for kind in kinds if kind != "end"] == ["discard", "rollback", "promote", "shadow"]
     # fewer events are above 90 than above 50, so the sums of most windows differ
     assert len(differences[0].only_query) > 3 and len(differences[0].only_shadow) > 0
     assert len(differences[1].only_query) > len(differences[0].only_query)

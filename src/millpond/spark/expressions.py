@@ -197,8 +197,8 @@ class Translator:
 
     def _like(self, node: JavaObject, parts: list[JavaObject]) -> Expression | None:
         pattern = self(parts[1])
-        if not isinstance(pattern, Literal) or pattern.text is None:
-            return None
+        if not isinstance(pattern, Literal) or pattern.text is None or has_stand_in(pattern.text):
+            return None  # a parameter may have wildcards in its values
         text = pattern.text
         word = text.strip("%")
         if not word or any(character in word for character in ("%", "_", str(node.escapeChar()))):
