@@ -56,6 +56,10 @@ MAX_FUNCTION_LINES = 60
 UNSAFE_MODULES = {"pickle", "cloudpickle", "marshal", "dill", "shelve"}
 UNSAFE_CALLS = {"eval", "exec", "__import__"}
 
+_VERBS = (
+    "causes", "compiling", "dead_letters", "demo", "doctor", "explaining", "prepare", "reader", "running", "why",
+    "why_picture",
+)  # fmt: skip
 _OUTSIDE = ("kafka", "postgres", "webhook", "delta")
 
 LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
@@ -63,11 +67,15 @@ LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
         *(("control/wiring.py", f"millpond.state.backends.{name}") for name in ("redis", "redis_files", "redis_keyed")),
         *(("runtime/followers/outside.py", f"millpond.runtime.followers.{name}") for name in _OUTSIDE),
         ("control/dead_letters.py", "millpond.runtime.followers.kafka_publisher"),
+        *(("cli.py", f"millpond.control.{name}") for name in _VERBS),
+        ("cli.py", "millpond.model.compiled"),
+        ("service/terminal.py", "millpond.control.autoscaling"),
         ("service/terminal.py", "millpond.service.client"),
         ("service/terminal.py", "millpond.service.serving"),
     }
 )
-"""(path, module) pairs that may be imported inside a function: only what a worker must load late, or may be missing."""
+"""(path, module) pairs that may be imported inside a function: only what a worker must load late, what may be missing,
+or what a verb of the command line would load (Spark, Arrow) though it only asks a service."""
 
 
 class Import(NamedTuple):

@@ -1,4 +1,7 @@
-"""The command `millpond`: run a pond file, explain it, look up a row, repair, see the demo."""
+"""The command `millpond`: run a pond file, explain it, look up a row, repair, see the demo.
+
+What needs Spark or Arrow is loaded by the verbs that use it: those that ask a service answer in half the time.
+"""
 
 from __future__ import annotations
 
@@ -12,32 +15,11 @@ import msgspec
 import typer
 from rich.console import Console
 
-from millpond.control.causes import explain_why
-from millpond.control.compiling import compile_text, write_compiled
-from millpond.control.dead_letters import kinds, lines, replay
-from millpond.control.demo import DemoOptions, run_demo
-from millpond.control.doctor import Asked, examine, say_check
-from millpond.control.interrupts import interrupts
-from millpond.control.measured import measure, measured_text, price_of_state
-from millpond.control.placed import placement_text, read_placement
-from millpond.control.pond import Pond
-from millpond.control.prepare import prepare as prepare_machine
-from millpond.control.progress import Progress, utc
-from millpond.control.reader import look_up, read_truth
-from millpond.control.why import find_facts
-from millpond.control.why_picture import draw
+from millpond.clock import utc
 from millpond.errors import MillpondError, QueryTypeError, of_machine
-from millpond.model.compiled import read_if_of, stale
-from millpond.model.join import Join
-from millpond.model.selection import Selection
-from millpond.plan.build import build_plan, needed_foreign
-from millpond.plan.explain import explain as explained
-from millpond.plan.explain_joins import price_of_join
-from millpond.plan.explain_stateless import price_of_selection
-from millpond.plan.price import price, price_text
 from millpond.service import terminal
 from millpond.service.options import Options
-from millpond.spark.session import spark_session
+from millpond.service.places import only_pond
 from millpond.version import VERSION
 
 app = typer.Typer(
@@ -92,72 +74,49 @@ def run(
     """Run the queries of a file until Ctrl-C; a later run on the same folder goes on where this one stopped."""
     if drain and not once:
         raise typer.BadParameter("--drain closes windows that input may still reach: use it with --once.")
+    from millpond.control.running import Run, run_file
+
     folder = _folder(file, checkpoint)
-    console = Console(stderr=True)
-    text = _read(file)
-    console.print(f"The pond is in {folder}", highlight=False, markup=False, soft_wrap=True)
-    told: list[Progress] = []
-    with interrupts(lambda what: console.print(what, soft_wrap=True)) as signals, Pond(
-        spark_session(master, driver_memory=memory), folder, instances=instances, store=store,
-        on_epoch=lambda epoch: told[0].epoch(epoch),
-    ) as pond:  # fmt: skip
-        pond.load(text)
-        for note in pond.notes():
-            console.print(str(note), highlight=False, markup=False, soft_wrap=True)
-        told.append(Progress(pond.plan, pond.status, console))
-        pond.open()
-        with told[0] as progress, signals.stopping(pond.stop):
-            pond.run(once=once, drain=drain)
-        head = progress.epoch_n
-        done = "No new input." if head is None else f"All rows are out as of epoch {head}."
-        console.print(done, highlight=False)
-        for one in pond.status():
-            if one.note:
-                console.print(f"{one.name}: {one.note}", highlight=False, markup=False, soft_wrap=True)
+    run_file(Run(_read(file), folder, master, store, instances, memory), once=once, drain=drain)
 
 
 @app.command()
 def explain(
-    file: File,
+    file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Argument(metavar="FILE.sql", help="Streams and queries; without: those of a pond that has run."),
+    ] = None,
     checkpoint: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--checkpoint", metavar="DIR", help="A pond that has run these queries: add what it measured."),
+        typer.Option("--checkpoint", metavar="DIR", help="A pond: what it is asked now, and what it measured."),
     ] = None,
     add: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option("--add", metavar="QUERY", help="Price one more: a SELECT, or a FILE.sql of statements."),
     ] = None,
     placement: Annotated[
-        bool, typer.Option("--placement", help="Add where its buckets lie (with --checkpoint, and --store as it ran).")
+        bool, typer.Option("--placement", help="Add where its buckets lie (with --store as the pond ran).")
     ] = False,
     store: StoreAddress = "lmdb",
     master: Master = "local[1]",
     memory: Memory = "1g",
 ) -> None:
-    """Say how the queries of a file share windows and measures, and what each costs; nothing is run."""
-    if placement and checkpoint is None:
-        raise typer.BadParameter("--placement looks at a pond that has run: name its folder with --checkpoint.")
-    text = _read(file)
+    """Say how queries share windows and measures, and what each costs: a file's, or those a pond is asked now."""
+    from millpond.control.explaining import explain_file, explain_pond
+
+    if file is None and add is not None:
+        raise typer.BadParameter("--add needs the FILE.sql that declares the streams; or ask `millpond add --dry-run`.")
     more = _read(Path(add)) if add is not None and add.endswith(".sql") else None
-    pond = Pond(spark_session(master, driver_memory=memory), _folder(file, checkpoint))
-    pond.load(text)
-    measured = None if checkpoint is None else measure(checkpoint, pond.queries)
-    plan = pond.plan
-    typer.echo(explained(plan, pond.streams), nl=False)
-    if measured is not None:
-        typer.echo("\n" + measured_text(measured), nl=False)
-    if placement and checkpoint is not None:
-        typer.echo("\n" + placement_text(read_placement(checkpoint, store)), nl=False)
-    if add is not None:
-        for query in pond.load(more) if more is not None else (pond.add("added", add),):
-            if isinstance(query, Selection):
-                typer.echo("\n" + price_of_selection(plan, query), nl=False)
-                continue
-            if isinstance(query, Join):
-                typer.echo("\n" + price_of_join(plan, query), nl=False)
-                continue
-            found = price(plan, query)
-            typer.echo("\n" + price_text(found, price_of_state(found, measured)), nl=False)
+    if file is None or checkpoint is not None:
+        text = None if file is None else _read(file)
+        told = explain_pond(checkpoint or only_pond(), text, store if placement else None, add, more, master, memory)
+    elif placement:
+        raise typer.BadParameter("--placement looks at a pond that has run: name its folder with --checkpoint.")
+    else:
+        told = explain_file(_read(file), add, more, master, memory)
+    typer.echo("\n".join(told.parts), nl=False)
+    for note in told.notes:
+        typer.echo(note, err=True)
 
 
 @app.command("compile")
@@ -171,6 +130,9 @@ def compile_file(
     memory: Memory = "1g",
 ) -> None:
     """Write what Spark makes of a file as JSON: millpond.testing tests its queries without Spark or Java."""
+    from millpond.control.compiling import compile_to
+    from millpond.model.compiled import read_if_of, stale
+
     text = _read(file)
     path = file.with_suffix(".json") if output is None else output
     if check:
@@ -178,12 +140,8 @@ def compile_file(
             raise stale(file, path)
         typer.echo(f"{path} is up to date.")
         return
-    compiled = compile_text(spark_session("local[1]", driver_memory=memory), text)
-    write_compiled(path, compiled)
-    typer.echo(f"{path} holds {', '.join(query.name for query in compiled.spec.asked)}.")
-    for query in compiled.spec.asked:
-        for foreign in (one for stream in query.streams for one in needed_foreign(build_plan([query]), stream)):
-            typer.echo(f"Only Spark evaluates `{foreign.sql}` of {query.name}: a test must give its values.")
+    for line in compile_to(path, text, memory):
+        typer.echo(line)
 
 
 @app.command()
@@ -205,23 +163,23 @@ def lookup(
 ) -> None:
     """Print the latest row of a key, from the store of a pond that may be running (--checkpoint), or from a service."""
     if checkpoint is not None and url is None:
+        from millpond.control.reader import look_up
+
         served = look_up(checkpoint, query, key, store)
+        as_of, document = served.n, served.document
     else:
-        served = terminal.look_up(terminal.client(checkpoint, url, token, ca), query, key)
-    document = served.document
+        as_of, document = terminal.look_up(terminal.client(checkpoint, url, token, ca), query, key)
     if as_json:
-        typer.echo(msgspec.json.encode({"as_of": served.n, "found": document}).decode())
+        typer.echo(msgspec.json.encode({"as_of": as_of, "found": document}).decode())
     elif document is None:
-        typer.echo(f"{query} has no row for {' '.join(key)} as of epoch {served.n}.")
+        typer.echo(f"{query} has no row for {' '.join(key)} as of epoch {as_of}.")
     else:
         start, end = document["window"]
         width = max(map(len, document["row"]))
         for name, value in document["row"].items():
             shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
             typer.echo(f"{name:<{width}}  {shown}")
-        typer.echo(
-            f"window {utc(start)} to {utc(end)}, written by epoch {document['epoch']}, as of epoch {served.n}"
-        )
+        typer.echo(f"window {utc(start)} to {utc(end)}, written by epoch {document['epoch']}, as of epoch {as_of}")
     if document is None:
         raise typer.Exit(1)
 
@@ -229,11 +187,16 @@ def lookup(
 @app.command()
 def why(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="The query that should say something.")],
-    checkpoint: Annotated[Path, typer.Option("--checkpoint", metavar="DIR", help="The pond's folder.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    checkpoint: terminal.Folder = None,
+    as_json: terminal.Json = False,
 ) -> None:
     """Say why nothing comes out of a query, read beside a pond that may be running."""
-    found = explain_why(find_facts(*read_truth(checkpoint), query))
+    from millpond.control.causes import explain_why
+    from millpond.control.reader import read_truth
+    from millpond.control.why import find_facts
+    from millpond.control.why_picture import draw
+
+    found = explain_why(find_facts(*read_truth(checkpoint or only_pond()), query))
     typer.echo(msgspec.json.encode(found).decode() if as_json else draw(found), nl=as_json)
 
 
@@ -248,6 +211,8 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
     """Try what a pond needs of this machine: one line a check; exit status 1 when something would stop a pond."""
+    from millpond.control.doctor import Asked, examine, say_check
+
     console = Console(highlight=False, markup=False, soft_wrap=True)
     checks = []
     for check in examine(Asked(checkpoint, store, memory)):
@@ -263,12 +228,16 @@ def doctor(
 @app.command()
 def prepare() -> None:
     """Keep Spark's classes in one file, once for this machine: every later command starts in half the time."""
+    from millpond.control.prepare import prepare as prepare_machine
+
     typer.echo(f"Spark's classes are in {prepare_machine()}.")
 
 
 @dlq.command("list")
 def list_dead_letters(folder: DeadLetters) -> None:
     """Count the records that did not parse, by topic and reason."""
+    from millpond.control.dead_letters import kinds
+
     found = kinds(folder)
     for kind in found:
         typer.echo(f"{kind.letters:>8}  {kind.topic}  {kind.reason}  {kind.first} .. {kind.last}")
@@ -281,6 +250,8 @@ def show_dead_letters(
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="So many of the newest.")] = 20,
 ) -> None:
     """Show the newest records that did not parse, with the beginning of their bytes."""
+    from millpond.control.dead_letters import lines
+
     for line in lines(folder, limit):
         typer.echo(line)
 
@@ -298,6 +269,8 @@ def replay_dead_letters(
     ] = None,
 ) -> None:
     """Send those that were not sent before to Kafka again, each once."""
+    from millpond.control.dead_letters import replay
+
     typer.echo(f"{replay(folder, connection, to)} sent.")
 
 
@@ -307,10 +280,9 @@ def repair(
     memory: Memory = "1g",
 ) -> None:  # fmt: skip
     """Set Spark's checkpoint to the log, after it was lost or restored."""
-    text = _read(file)
-    with Pond(spark_session(master, driver_memory=memory), _folder(file, checkpoint), store=store) as pond:
-        pond.load(text)
-        pond.repair()
+    from millpond.control.running import Run, repair_file
+
+    repair_file(Run(_read(file), _folder(file, checkpoint), master, store, None, memory))
     typer.echo("Spark's checkpoint continues the log.")
 
 
@@ -328,6 +300,8 @@ def demo(
     memory: Memory = "2g",
 ) -> None:
     """Replay a year of flights through ten queries, and check every row against DuckDB."""
+    from millpond.control.demo import DemoOptions, run_demo
+
     equal = run_demo(DemoOptions(checkpoint, rows, master, memory), Console())
     raise typer.Exit(0 if equal else 1)
 

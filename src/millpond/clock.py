@@ -1,9 +1,10 @@
-"""The one place that reads the time; everything else is handed `now_us`, or another clock of its shape."""
+"""The one place that reads the time, and writes one; all else is handed `now_us`, or another clock of its shape."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 
 Clock = Callable[[], int]
 """Returns microseconds since 1970-01-01 UTC."""
@@ -17,3 +18,17 @@ def now_us() -> int:
 def lap_us() -> int:
     """Microseconds of a clock that never jumps: for differences only."""
     return time.perf_counter_ns() // 1_000
+
+
+def utc(us: int | None, digits: int | None = None) -> str:
+    """A time in microseconds since 1970 as people write it, in UTC; `digits`: so many of a second, and no more.
+
+    >>> utc(1_357_016_400_000_000), utc(1_357_016_400_048_340), utc(1_357_016_400_048_340, 3), utc(None)
+    ('2013-01-01 05:00:00Z', '2013-01-01 05:00:00.04834Z', '2013-01-01 05:00:00.048Z', '-')
+    """
+    if us is None:
+        return "-"
+    text = datetime.fromtimestamp(us // 1_000_000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    part = f"{us % 1_000_000:06d}"
+    shown = part.rstrip("0") if digits is None else part[:digits]
+    return f"{text}.{shown}Z" if shown else f"{text}Z"

@@ -31,7 +31,8 @@
     │   ├── RequestError          MP-REQUEST       the request is not one that the service knows
     │   ├── AccessError           MP-ACCESS        no token, or a host or origin that is not allowed
     │   ├── BusyError             MP-BUSY          too much is asked at once
-    │   └── NotServingError       MP-NOT-SERVING   nobody answers there, or it does not lead
+    │   ├── NotServingError       MP-NOT-SERVING   nobody answers there, or it does not lead
+    │   └── CertificateError      MP-CERTIFICATE   whoever answers cannot show that it is the one asked
     └── SetupError            this machine, and Spark on it
         ├── JavaError             MP-JAVA          no usable Java
         ├── DiskFullError         MP-DISK          no room left to write
@@ -287,6 +288,12 @@ class NotServingError(ServiceError):
 
     code = "MP-NOT-SERVING"
     retry = True
+
+
+class CertificateError(ServiceError):
+    """The certificate of whoever answers is not trusted, or not for the name by which it was asked."""
+
+    code = "MP-CERTIFICATE"
 
 
 class SetupError(MillpondError):

@@ -191,6 +191,12 @@ def test_what_a_pond_measured_the_price_of_one_more_and_why_it_is_silent(bench: 
     assert "  edges     360 → 720 per hour\n" in done.out
     assert "local-hit rate 100.0 %: 1,024 of 1,024 buckets are on the shard that has most" in done.out
     assert "about " in done.out and " bytes per key, from 1.0 cells" in done.out
+    assert done.err == "", "the file is what the pond is asked"
+    less = bench.folder / "less.sql"
+    less.write_text(bench.file.read_text().partition("CREATE STREAMING TABLE csv_out")[0])
+    done = millpond_here("explain", less, "--checkpoint", pond)
+    assert (done.status, "3 queries in 1 group" in done.out) == (0, True), done.err
+    assert done.err == "This is what the pond is asked now; of it, or of the file's queries, csv_out differs.\n"
     file = bench.folder / "more.sql"
     file.write_text(f"CREATE STREAMING TABLE best AS {more};")
     done = millpond_here("explain", bench.file, "--add", file)

@@ -11,13 +11,15 @@ import msgspec
 from millpond.control.reader import read_truth
 from millpond.control.why import RECORDS_READ
 from millpond.errors import ForeignPondError, MillpondError
-from millpond.log.manifest import Manifest
+from millpond.log.manifest import Manifest, read_sections
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord, decode
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import Owners
-from millpond.placement.autoscale import Decision, Memory, Observed, Policy, balanced, decide
+from millpond.placement.autoscale import Decision, Memory, Observed, balanced, decide
 from millpond.placement.moves import asked_map_in, maps_in
+from millpond.placement.policy import Policy
+from millpond.plan.words import count_of
 from millpond.reconfigure.apply import plan_of
 from millpond.runtime.loads import bucket_loads
 from millpond.runtime.tasks import WHOLE_POND
@@ -89,7 +91,10 @@ class Autoscaler:
             pond.scale(decision.instances, who=WHO, why=decision.why)
         elif decision.balance:
             truth, spec = read_truth(pond.path)
-            owners = better_owners(spec, truth.manifest, pond.path, self._policy)
+            owners = read_sections(
+                truth.log, truth.manifests, truth.manifest,
+                lambda now: better_owners(spec, now, truth.folder, self._policy),
+            )  # fmt: skip
             if owners is not None:
                 pond.assign(owners, seen.instances, decision.why, who=WHO)
 
@@ -133,7 +138,10 @@ def advice(folder: Path, policy: Policy, stretch_us: int = 6 * LOOK_EVERY_US) ->
     memory, decision = Memory(), Decision(seen.instances, False, "")
     for _ in range(policy.steady):
         decision, memory = decide(policy, memory, seen)
-    owners = better_owners(spec, truth.manifest, folder, policy) if decision.balance else None
+    owners = read_sections(
+        truth.log, truth.manifests, truth.manifest,
+        lambda now: better_owners(spec, now, folder, policy) if decision.balance else None,
+    )  # fmt: skip
     before = asked_map_in(spec, truth.manifest).owners
     moved = sum(old != new for old, new in zip(before, owners or before, strict=True))
     return Advice(
@@ -148,14 +156,17 @@ def advice_text(found: Advice) -> str:
     >>> print(advice_text(Advice(2, 0.8, 1.1, 40, 12.5, 4, False, 0, "instances fold 80% of the time")))
     2 instances fold 80% of the time, the busiest 1.10 times the mean; 40 epochs in 12.5 s
     it would have 4 instances: instances fold 80% of the time
+    >>> print(advice_text(Advice(1, 0.4, 1.0, 40, 12.5, 1, False, 0, "1 is right")).splitlines()[0][:37])
+    1 instance folds 40% of the time, the
     """
+    fold = "folds" if found.now == 1 else "fold"
     told = (
-        f"{found.now} instances fold {found.utilisation:.0%} of the time, the busiest {found.skew:.2f} times the mean; "
-        f"{found.epochs:,} epochs in {found.seconds:.1f} s"
+        f"{count_of(found.now, 'instance')} {fold} {found.utilisation:.0%} of the time, the busiest {found.skew:.2f} "
+        f"times the mean; {found.epochs:,} epochs in {found.seconds:.1f} s"
     )
     what = "it would change nothing"
     if found.instances != found.now:
-        what = f"it would have {found.instances} instances"
+        what = f"it would have {count_of(found.instances, 'instance')}"
     elif found.balance:
         what = f"it would give {found.moved:,} buckets other owners"
     return f"{told}\n{what}: {found.why}"

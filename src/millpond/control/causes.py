@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from millpond.control.progress import utc
+from millpond.clock import utc
 from millpond.control.why import Facts, Remade, source_folder
 from millpond.errors import OverBudgetError, TooManyPairsError
 from millpond.model.expressions import Expression, render

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -20,8 +20,9 @@ from millpond.model.join import Join
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Derivation, Stream
+from millpond.plan.build import build_plan, needed_foreign
 from millpond.spark.frontend import FrontEnd
-from millpond.spark.session import Session
+from millpond.spark.session import Session, spark_session
 from millpond.version import VERSION
 
 
@@ -77,6 +78,20 @@ def write_compiled(path: Path, compiled: Compiled) -> None:
         except CorruptError as error:
             raise PlaceError(f"{path} holds something else than a compiled file.", "Name another file.") from error
     folder.replace(path.name, to_json(compiled).encode())
+
+
+def compile_to(path: Path, text: str, memory: str) -> Iterator[str]:
+    """Write what Spark makes of a pond file; what there is to say of it, as lines.
+
+    Raises:
+        QueryError: a statement is wrong. PlaceError: see `write_compiled`.
+    """
+    compiled = compile_text(spark_session("local[1]", driver_memory=memory), text)
+    write_compiled(path, compiled)
+    yield f"{path} holds {', '.join(query.name for query in compiled.spec.asked)}."
+    for query in compiled.spec.asked:
+        for foreign in (one for stream in query.streams for one in needed_foreign(build_plan([query]), stream)):
+            yield f"Only Spark evaluates `{foreign.sql}` of {query.name}: a test must give its values."
 
 
 def _as_declared(stream: Stream, stand_ins: Mapping[Source, Source]) -> Stream:

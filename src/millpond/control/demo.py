@@ -22,12 +22,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from millpond.clock import now_us
+from millpond.clock import now_us, utc
 from millpond.control.demo_check import FLOAT_TOLERANCE, compare, duckdb
 from millpond.control.interrupts import interrupts
 from millpond.control.measured import megabytes, state_lines
 from millpond.control.pond import Pond
-from millpond.control.progress import Progress, utc
+from millpond.control.progress import Progress
 from millpond.errors import ForeignPondError, SetupError
 from millpond.plan.build import build_plan, needed_columns
 from millpond.runtime.sharing import Sharing

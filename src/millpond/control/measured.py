@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
-
-from msgspec.structs import replace
 
 from millpond.control.reader import read_truth
 from millpond.control.why import RECORDS_READ
 from millpond.control.why_picture import bar
 from millpond.control.wiring import Truth
-from millpond.errors import ForeignPondError
+from millpond.log.manifest import read_sections
 from millpond.log.records import EpochRecord, decode
-from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.types import is_integer
 from millpond.model.windows import Framed
@@ -40,21 +37,13 @@ class Measured(NamedTuple):
     sharing: Sharing
 
 
-def measure(folder: Path, queries: Sequence[AnyQuery]) -> Measured:
-    """Measure the pond in `folder`, which must have been asked `queries`; nothing is written.
+def measure(folder: Path) -> Measured:
+    """Measure the pond in `folder` with what it is asked now; nothing is written.
 
     Raises:
-        ForeignPondError: there is no pond, or it was asked something else.
-        CorruptError: it does not read.
+        ForeignPondError: there is no pond. CorruptError: it does not read.
     """
     truth, spec = read_truth(folder)
-    known, asked = ({query.name: replace(query, text="") for query in some} for some in (spec.asked, queries))
-    if known != asked:
-        other = sorted(name for name in {*known, *asked} if known.get(name) != asked.get(name))
-        raise ForeignPondError(
-            f"The pond in {truth.folder} was not asked the same: {', '.join(other[:5])}.",
-            "Name the folder that was made for these queries.",
-        )
     epochs, totals, head = 0, dict.fromkeys(("events", "bytes_read", "bytes_moved"), 0), truth.manifest.n
     for n in range(head, max(-1, head - RECORDS_READ), -1):
         record = decode(truth.log.read(n) or b"").record
@@ -62,7 +51,10 @@ def measure(folder: Path, queries: Sequence[AnyQuery]) -> Measured:
             epochs += 1
             for name in totals:
                 totals[name] += record.counts.get(WHOLE_POND, {}).get(name, 0)
-    found = sharing(plan_of(spec), truth.manifest, truth.folder, maps_in(spec, truth.manifest)[0].instances)
+    instances = maps_in(spec, truth.manifest)[0].instances
+    found = read_sections(
+        truth.log, truth.manifests, truth.manifest, lambda now: sharing(plan_of(spec), now, truth.folder, instances)
+    )
     return Measured(truth, spec, epochs, totals, found)
 
 
@@ -105,7 +97,11 @@ def price_of_state(price: Price, measured: Measured | None) -> list[str]:
     cells = None
     if measured is not None and price.before is not None:
         truth, spec = measured.truth, measured.spec
-        cells = group_cells(price.before, truth.manifest, truth.folder, maps_in(spec, truth.manifest)[0].instances)
+        group, instances = price.before, maps_in(spec, truth.manifest)[0].instances
+        cells = read_sections(
+            truth.log, truth.manifests, truth.manifest,
+            lambda now: group_cells(group, now, truth.folder, instances),
+        )  # fmt: skip
     kept = () if price.before is None else price.before.kept
     more = sum(_columns(one, price, cells) for one in price.group.kept if one not in kept)
     lines = []

@@ -12,7 +12,7 @@ import numpy as np
 from millpond.control.wiring import Followers, Truth, on_network
 from millpond.errors import ChangeRefused, StoreError
 from millpond.faults import reached
-from millpond.log.manifest import load
+from millpond.log.manifest import load, read_sections
 from millpond.model.spec import PondSpec
 from millpond.placement.moves import maps_in
 from millpond.placement.places import OWN, buckets_named, places_in
@@ -58,7 +58,10 @@ class Moving:
         named = buckets_named(what, store.places, store.shards(range(spec.buckets)))
         manifest = load(self._truth.log, self._truth.manifests)
         instances = maps_in(spec, manifest)[0].instances
-        loads = bucket_loads(plan_of(spec), manifest, self._truth.folder, instances, spec.buckets)
+        loads = read_sections(
+            self._truth.log, self._truth.manifests, manifest,
+            lambda now: bucket_loads(plan_of(spec), now, self._truth.folder, instances, spec.buckets),
+        )  # fmt: skip
         return tuple(np.array(named)[np.argsort(-loads[list(named)], kind="stable")].tolist())
 
     def price(self, buckets: Collection[int], to: str) -> Moved:
@@ -111,6 +114,7 @@ class Moving:
         reached("move.switched")
         with suppress(StoreError):  # the view brings them to the head, too, and who opens the pond next tidies up
             catching.go()
+            self.note = f"they are there; what is left behind goes when the view has passed record {n:,}"
             if self._followers.runner.wait(n, _PATIENCE_SECONDS):
                 for place in {old[bucket] for bucket in leaving}:
                     forget(store.at(place), [bucket for bucket in leaving if old[bucket] == place])

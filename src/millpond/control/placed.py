@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millpond.control.progress import utc
+from millpond.clock import utc
 from millpond.control.reader import read_truth
 from millpond.control.wiring import Truth, open_rows
 from millpond.errors import StoreError

@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
 from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from millpond.clock import Clock, now_us
+from millpond.clock import Clock, now_us, utc
 from millpond.control.tally import Tally
 from millpond.plan.plan import Plan
 from millpond.runtime.followers.prune import PruneFollower
@@ -161,16 +160,3 @@ class Progress:
             table.add_row("late and dead", self._tally.losses() or "none")
             table.add_row("followers", self.lag())
             return table
-
-
-def utc(us: int | None) -> str:
-    """A time in microseconds since 1970 as people write it, in UTC.
-
-    >>> utc(1_357_016_400_000_000), utc(None)
-    ('2013-01-01 05:00:00Z', '-')
-    """
-    if us is None:
-        return "-"
-    text = datetime.fromtimestamp(us // 1_000_000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-    part = us % 1_000_000
-    return text + (f".{part:06d}".rstrip("0") if part else "") + "Z"

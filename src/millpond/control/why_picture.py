@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from millpond.clock import utc
 from millpond.control.causes import Why
-from millpond.control.progress import utc
 from millpond.control.why import Facts
 from millpond.model.expressions import render
 from millpond.model.join import Join

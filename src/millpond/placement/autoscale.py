@@ -18,21 +18,7 @@ import numpy as np
 
 from millpond.arrays import Ints
 from millpond.placement.alignment import Owners
-
-
-class Policy(msgspec.Struct, frozen=True):
-    """When to change what. `target`: the part of the time that an instance should fold, 0 … 1; `least` and `most`
-    instances; `steady`: so many looks in a row must agree; `rest_us`: how long nothing changes after a change; `slack`:
-    fewer instances must be below this part of the target; `skew`: the busiest may have so many times the mean.
-    """
-
-    target: float = 0.5
-    least: int = 1
-    most: int = 8
-    steady: int = 3
-    rest_us: int = 60_000_000
-    slack: float = 0.8
-    skew: float = 1.25
+from millpond.placement.policy import Policy
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -102,20 +88,24 @@ def decide(policy: Policy, memory: Memory, seen: Observed) -> tuple[Decision, Me
     streak = (*memory.asked, asked) if asked != now and same_way else ((asked,) if asked != now else ())
     uneven = memory.uneven + 1 if now > 1 and seen.skew > policy.skew else 0
     kept = Memory(streak[-policy.steady :], uneven, memory.changed_us)
-    stay = Decision(now, False, f"{rate}: {now} are right")
+    stay = Decision(now, False, f"{rate}: {now} {'is' if now == 1 else 'are'} right")
     if memory.changed_us is not None and seen.at_us < memory.changed_us + policy.rest_us:
         return Decision(now, False, f"{rate}; it rests after a change"), Memory((), 0, memory.changed_us)
     if len(streak) >= policy.steady:
         chosen = min(kept.asked) if asked > now else max(kept.asked)
-        return Decision(chosen, False, f"{rate}: {chosen} instances, not {now}"), Memory((), 0, seen.at_us)
+        return Decision(chosen, False, f"{rate}: {_so_many(chosen)}, not {now}"), Memory((), 0, seen.at_us)
     if streak:
-        return Decision(now, False, f"{rate}: {asked} instances, if it stays so"), kept
+        return Decision(now, False, f"{rate}: {_so_many(asked)}, if it stays so"), kept
     if uneven:
         why = f"the busiest instance folds {seen.skew:.2f} times as long as the mean"
         if uneven >= policy.steady:
             return Decision(now, True, f"{why}: its hottest buckets go elsewhere"), Memory((), 0, seen.at_us)
         return Decision(now, False, f"{why}, which is too much if it stays so"), kept
     return stay, kept
+
+
+def _so_many(instances: int) -> str:
+    return "1 instance" if instances == 1 else f"{instances} instances"
 
 
 def balanced(owners: Sequence[int], loads: Sequence[int] | Ints, instances: int, skew: float) -> Owners:

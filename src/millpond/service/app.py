@@ -181,7 +181,7 @@ def _show(app: FastAPI, verbs: Verbs) -> None:
     def query(name: str) -> Response:
         found = next((one for one in verbs.queries() if one.name == name), None)
         if found is None:
-            raise Missing(f"There is no query {name[:80]!r}.", "GET /v1/queries lists them.")
+            raise Missing(f"There is no query {name[:80]!r}.", "`millpond list` lists them, and GET /v1/queries.")
         return _answered(found)
 
     @app.get("/v1/queries/{name}/diff", **_doc(Differs), summary="How the rows of a query and its shadow differ")

@@ -14,7 +14,6 @@ from millpond.control.wiring import IDENTITY, Truth
 from millpond.errors import ForeignPondError
 from millpond.log.manifest import Manifest, fold_all, load
 from millpond.log.records import Entry, decode
-from millpond.model.changed import ALWAYS
 from millpond.model.changes import Move, Scale
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import plain_of
@@ -23,14 +22,14 @@ from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
-from millpond.model.stream import Stream
+from millpond.model.stream import Retention, Stream
 from millpond.plan.feeds import feeds_of
-from millpond.reconfigure.catalog import history, in_force, seen, version_name
-from millpond.reconfigure.changes import Add, Alter, Change, Feed, Halt, SetParameter, Shadow
-from millpond.reconfigure.lifecycle import current
+from millpond.reconfigure.catalog import history, in_force, seen, whole_from
+from millpond.reconfigure.changes import Add, Alter, Change, Feed, Halt, SetParameter, Shadow, kind_told
+from millpond.reconfigure.lifecycle import HALTED, current, state_in
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.fed import fed_values
-from millpond.service.wire import ColumnShown, Event, FunctionShown, Parameter, QueryShown, StreamShown
+from millpond.service.wire import ColumnShown, Event, FunctionShown, Parameter, QueryShown, Retained, StreamShown
 
 _FAR = 256
 """So many records behind, a saved manifest is nearer."""
@@ -142,29 +141,27 @@ def _after(truth: Truth) -> Iterator[Entry]:
 def _stream(stream: Stream, newest_us: int | None) -> StreamShown:
     source = stream.source.format if stream.source is not None else "derived"
     source = source if stream.upstream is None else f"rows of {stream.upstream}"
-    return StreamShown(
-        stream.name, source, tuple(ColumnShown(field.name, field.type) for field in stream.columns), newest_us
-    )
+    kept = stream.retention
+    retain = Retained(*msgspec.structs.astuple(kept)) if kept != Retention() else None
+    columns = tuple(ColumnShown(field.name, field.type) for field in stream.columns)
+    return StreamShown(stream.name, source, columns, newest_us, retain)
 
 
 def _query(spec: PondSpec, manifest: Manifest, query: AnyQuery, counts: dict[str, int]) -> QueryShown:
     name, left = query.name, spec.left
-    state = "paused" if name in left.paused else "shadowed" if name in left.shadows else "running"
     reason = left.halted.get(name) or manifest.quarantined.get(name)
     return QueryShown(
         name, "join" if isinstance(query, Join) else "windowed" if isinstance(query, Query) else "stateless",
-        state if reason is None else "quarantined", left.versions.get(name, 1), query.text, query.streams,
+        state_in(left, name) if reason is None else HALTED, left.versions.get(name, 1), query.text, query.streams,
         tuple(ColumnShown(item.name, item.expression.type) for item in query.output), _sink(query.sink), query.serve,
-        _whole_from(spec, name), reason, counts,
+        whole_from(spec, name), reason, counts, _shadow(spec, name),
     )  # fmt: skip
 
 
-def _whole_from(spec: PondSpec, name: str) -> int | None:
-    """The earliest start of a window that is answered, and whole; None: all are."""
-    recalled = spec.left.recalled.get(version_name(name, 0))
-    if recalled is None or recalled.n < 0:
-        return spec.since.get(name)
-    return None if recalled.from_us == ALWAYS else recalled.from_us
+def _shadow(spec: PondSpec, name: str) -> str | None:
+    """The text of a query's shadow; None: it has none."""
+    shadow = spec.left.shadows.get(name)
+    return next((query.text for query in spec.asked if query.name == shadow), None)
 
 
 def _sink(sink: Sink) -> str:
@@ -172,7 +169,7 @@ def _sink(sink: Sink) -> str:
 
 
 def _event(n: int, at_us: int, change: Change) -> Event:
-    kind = str(type(change).__struct_config__.tag)
+    kind = kind_told(change)
     if isinstance(change, Scale):
         return Event(n, at_us, kind, change.name, change.who, change.why, value=change.instances)
     if isinstance(change, Move):
@@ -184,5 +181,8 @@ def _event(n: int, at_us: int, change: Change) -> Event:
     if isinstance(change, Add | Alter | Shadow):
         whole = change.whole_us if isinstance(change, Add) else change.since_us
         since = None if isinstance(whole, msgspec.UnsetType) else whole
-        return Event(n, at_us, kind, change.name, change.who, change.asked.query.text, complete_from_us=since)
+        query = change.asked.query
+        called = query.user_functions.values() if isinstance(query, Query) else ()
+        functions = {one.label: one.digest for one in sorted(called, key=lambda one: one.label)}
+        return Event(n, at_us, kind, query.name, change.who, query.text, None, since, functions)
     return Event(n, at_us, kind, change.name, change.who, value=change.why if isinstance(change, Halt) else None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,10 +13,12 @@ from typing import TypeVar
 import httpx
 import msgspec
 
-from millpond.errors import AccessError, NotServingError, RequestError, SetupError, of_code
-from millpond.service.places import TOKEN_VARIABLE, URL_VARIABLE, Places
+from millpond.errors import AccessError, NotServingError, RequestError, of_code
+from millpond.service.certificate import distrusted, trusting
+from millpond.service.places import TOKEN_VARIABLE, URL_VARIABLE, Places, only_pond
 from millpond.service.port import MOVES
 from millpond.service.wire import (
+    CHOICES,
     Asked,
     Changed,
     Differs,
@@ -46,8 +47,9 @@ _Params = dict[str, str | int | Sequence[str]]
 class Client:
     """Asks the service at `url`, with its `token`. `certificate`: a file of PEM to trust besides the system's.
 
-    Every method raises NotServingError when nobody answers, or whoever answers does not lead, and the error of the
-    pond, class and text, where it refuses. `who` (default: the user of this process) stands in the history.
+    Every method raises NotServingError when nobody answers, or whoever answers does not lead, CertificateError when it
+    cannot show who it is, and the error of the pond, class and text, where it refuses. `who` (default: the user of this
+    process) stands in the history.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Client:
         self.url = url
         self._http = httpx.Client(
             base_url=url, headers=headers, timeout=timeout, transport=transport, trust_env=False,
-            verify=_trusted(certificate) if url.startswith("https") else True,
+            verify=trusting(certificate) if url.startswith("https") else True,
         )  # fmt: skip
 
     @classmethod
@@ -82,7 +84,7 @@ class Client:
             if token is None:  # a folder's token is for nobody but its own service
                 raise AccessError(f"No token for {url}.", f"Give --token, or set {TOKEN_VARIABLE}.")
             return cls(url, token, certificate=certificate, who=who, timeout=timeout)
-        places = Places(Path(pond) if pond is not None else _only_pond())
+        places = Places(Path(pond) if pond is not None else only_pond())
         if url is None:
             leader = places.known_leader()
             url, certificate = leader.url, certificate or leader.certificate
@@ -150,6 +152,10 @@ class Client:
             "incomplete": incomplete,
             "backfill": backfill,
         }  # fmt: skip
+        for field, kinds in CHOICES.items():
+            if told[field] is not None and told[field] not in kinds:
+                what = f"A query cannot be asked so: {field} is {told[field]!r}."
+                raise RequestError(what, f"Use one of {', '.join(kinds)}.")
         try:
             asked = msgspec.convert(told, Asked)
         except msgspec.ValidationError as error:
@@ -240,9 +246,11 @@ class Client:
                 timeout=httpx.Timeout(None, connect=10) if patient else httpx.USE_CLIENT_DEFAULT,
             )  # fmt: skip
         except httpx.HTTPError as error:
-            raise NotServingError(
-                f"Nobody answers at {self.url}: {error or type(error).__name__}.", "Start `millpond serve`, or wait."
-            ) from error
+            if (told := distrusted(error, self.url)) is not None:
+                raise told from error
+            why = "no pond is served there now" if _is_refused(error) else str(error) or type(error).__name__
+            cure = "Start `millpond serve`, or wait."
+            raise NotServingError(f"Nobody answers at {self.url}: {why}.", cure) from error
         try:
             if answer.is_success:
                 return msgspec.json.decode(answer.content, type=kind)
@@ -254,27 +262,15 @@ class Client:
         raise of_code(refused.code)(refused.what, refused.cure)
 
 
+def _is_refused(error: BaseException | None) -> bool:
+    """Whether nobody listens there."""
+    while error is not None and not isinstance(error, ConnectionRefusedError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 def _segment(name: str) -> str:
     """A name as a part of a path; what the service would refuse is refused here, before it means another path."""
     if not (name.isidentifier() and name.isascii()):
         raise RequestError(f"{name!r} is no name.", "Use letters, digits and underscores.")
     return name
-
-
-def _trusted(certificate: str | os.PathLike[str] | None) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if certificate is not None:
-        try:
-            context.load_verify_locations(certificate)
-        except (OSError, ssl.SSLError) as error:
-            raise SetupError(f"{certificate} is no certificate: {error}.", "Name a file of PEM with --ca.") from error
-    return context
-
-
-def _only_pond() -> Path:
-    """The pond in the current folder, if it is the only one."""
-    found = sorted(path.parent for path in Path().glob("*/service"))
-    if len(found) != 1:
-        what = "No pond is" if not found else f"{len(found)} ponds are"
-        raise SetupError(f"{what} served from folders here.", "Name one with --checkpoint, or an address with --url.")
-    return found[0]

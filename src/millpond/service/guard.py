@@ -112,7 +112,8 @@ class Guard:
             return 429, BusyError("More is asked than the service allows.", "Wait a second.")
         if scope["path"] not in OPEN and not self._known(headers.get("authorization", "")):
             self._rates.fine(address, GUESS_COSTS - 1)
-            return 401, AccessError("The request has no valid token.", "Send `Authorization: Bearer TOKEN`.")
+            cure = "Send `Authorization: Bearer TOKEN`; a command takes --token, or MILLPOND_TOKEN."
+            return 401, AccessError("The request has no valid token.", cure)
         return self._malformed(scope, headers)
 
     def _malformed(self, scope: Scope, headers: Mapping[str, str]) -> tuple[int, MillpondError] | None:

@@ -14,6 +14,7 @@ from millpond.control.reader import key_columns, served_query
 from millpond.errors import NotServingError, RequestError
 from millpond.model.endpoints import Sink
 from millpond.placement.moves import buckets_moving, maps_in
+from millpond.reconfigure.lifecycle import current
 from millpond.reconfigure.price import AT_ONCE, Price
 from millpond.runtime.connections import offered
 from millpond.runtime.followers.prune import PruneFollower
@@ -72,7 +73,7 @@ class Hosted:
         if found is not None:
             truth, spec = found
             pond, record, epoch = truth.pond, truth.manifest.n, truth.manifest.epoch_n
-            queries, instances = len(spec.asked), maps_in(spec, truth.manifest)[1].instances
+            queries, instances = len(current(spec)), maps_in(spec, truth.manifest)[1].instances
             moving = buckets_moving(spec, truth.manifest)
         followers: tuple[FollowerShown, ...] = ()
         with suppress(NotServingError):
@@ -107,7 +108,8 @@ class Hosted:
         pond = self._pond()
         newest = pond.load_functions() if reload else pond.functions
         if reload:
-            _log.info("functions were loaded for %s: %s", who, ", ".join(one.label for one in newest))
+            told = ", ".join(f"{one.label} sha256 {one.digest}" for one in newest)
+            _log.info("functions were loaded for %s: %s", who, told or "there are none")
         return self._catalog.functions(newest)
 
     def history(self, limit: int) -> list[Event]:
@@ -175,15 +177,15 @@ class Hosted:
         """See `Verbs`."""
         if kind not in MOVES:
             raise RequestError(f"{kind!r} is no change of a query.", f"Use one of {', '.join(MOVES)}.")
-        pond, recorded = self._pond(), "promote" if kind == "rollback" else kind
+        pond = self._pond()
         if dry_run:
-            return self._priced(pond, recorded, name, None)
+            return self._priced(pond, kind, name, None)
         moves = {
             "drop": pond.drop, "pause": pond.pause, "resume": pond.resume, "promote": pond.promote,
             "rollback": pond.rollback, "discard": pond.discard,
         }  # fmt: skip
         moves[kind](name, who=who)
-        return self._recorded(recorded, name)
+        return self._recorded(kind, name)
 
     def scale(self, instances: int, who: str, dry_run: bool) -> Changed | Priced:
         """See `Verbs`."""
@@ -248,7 +250,8 @@ class Hosted:
         """The newest change of that kind: the one that was just made, or one that was made since."""
         for event in self._catalog.history(64):
             if (event.kind, event.name) == (kind, name):
-                return Changed(kind, name, event.record, event.complete_from_us)
+                what = {"scale": str(event.value), "move": event.text}.get(kind)
+                return Changed(kind, name, event.record, event.complete_from_us, what)
         return Changed(kind, name)
 
 

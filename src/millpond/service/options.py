@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from millpond.placement.autoscale import Policy
+from millpond.placement.policy import Policy
 
 
 class Options(NamedTuple):

@@ -109,6 +109,19 @@ class Places:
         draft.replace(self.folder / _LEADER)
 
 
+def only_pond() -> Path:
+    """The folder of the pond that is, or was, served from the current folder, if there is one only.
+
+    Raises:
+        SetupError: there is none, or there are several.
+    """
+    found = sorted(path.parent for path in Path().glob("*/service"))
+    if len(found) != 1:
+        what = "No pond is" if not found else f"{len(found)} ponds are"
+        raise SetupError(f"{what} served from folders here.", "Name one with --checkpoint, or an address with --url.")
+    return found[0]
+
+
 def _long_enough(token: str, where: str) -> str:
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
         raise SetupError(f"The token in {where} is shorter than {SHORTEST_TOKEN} plain characters.", "Make it longer.")

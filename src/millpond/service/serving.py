@@ -17,11 +17,13 @@ import uvicorn
 from millpond.control.autoscaling import Autoscaler
 from millpond.control.interrupts import interrupts
 from millpond.control.pond import Pond
-from millpond.control.wiring import open_truth
+from millpond.control.wiring import address_at, check_address, open_truth
 from millpond.errors import MillpondError, SetupError
 from millpond.ids import writer_token
+from millpond.placement.places import check_place
 from millpond.service.app import make_app
 from millpond.service.catalog import Catalog
+from millpond.service.certificate import speaks_for
 from millpond.service.gauges import Gauges
 from millpond.service.guard import Guard, Limits
 from millpond.service.hosted import Hosted
@@ -33,6 +35,7 @@ from millpond.spark.driver import Epoch
 from millpond.spark.session import jvm_failure, spark_session
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_ANY = ("0.0.0.0", "::")
 _AT_ONCE = 64
 _HEADER_BYTES = 16 << 10
 
@@ -74,6 +77,19 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
+def check_stores(options: Options) -> None:
+    """Refuse stores of which no kind is known, or that should not be written down, before anything leads or stands by.
+
+    Raises:
+        StoreError: there is no such store, or the variable that names it is not set.
+        ChangeRefused: the address of a shard holds a password.
+    """
+    check_address(options.store)
+    for shard in options.shards:
+        check_place(shard)
+        check_address(address_at(shard, options.store))
+
+
 def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
     """Serve a pond until SIGINT or SIGTERM.
 
@@ -81,23 +97,27 @@ def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
         MillpondError: it cannot be served, or no longer.
     """
     check_web(web)
+    check_stores(options)
     open_truth(options.folder)  # what lies in a folder that is no pond stays untouched
     places, catalog = Places(options.folder), Catalog(options.folder)
     places.make()
     secret = places.secret()
     with _bound(web) as listener:
         port = listener.getsockname()[1]
-        me = Leader(_url(web, port), os.getpid(), writer_token(), certificate=_certificate(web))
+        name, sound = told_name(web)
+        me = Leader(_url(web, name, port), os.getpid(), writer_token(), certificate=_certificate(web))
         process = _Process(options, places, catalog, Hint(places, me, options.patience), say)
         out = options.out or options.folder / "out"
         verbs = Hosted(
             process.supervisor, catalog, lambda: process.gauges, places, Path(os.path.abspath(out)), options.shards
         )  # fmt: skip
         guard = Guard(
-            make_app(verbs), secret, _names(web), origins=frozenset(web.origins), limits=web.limits
+            make_app(verbs), secret, known_names(web), origins=frozenset(web.origins), limits=web.limits
         )  # fmt: skip
         with _answering(guard, web, listener), interrupts(say) as signals, signals.stopping(process.supervisor.stop):
             say(f"The pond is in {options.folder}; its token in {places.folder}; it is served at {me.url}")
+            if not sound:
+                say(f"The certificate is not for {name}: name one that is in it with --allow-host.")
             process.supervisor.run()
 
 
@@ -140,10 +160,20 @@ def _jvm_gone() -> MillpondError | None:
     return jvm_failure(0.2)
 
 
-def _url(web: Web, port: int) -> str:
-    host = web.host
-    if host in ("0.0.0.0", "::"):
-        host = web.names[0] if web.names else socket.gethostname()
+def told_name(web: Web) -> tuple[str, bool]:
+    """By which of its names commands on this machine are to ask it, and whether the certificate speaks for that one."""
+    own: tuple[str, ...] = (web.host,)
+    if web.host in _ANY:
+        own = (*web.names, "localhost", "127.0.0.1", socket.gethostname())
+    elif web.certificate is not None:
+        own = (web.host, *web.names, *(("localhost",) if _is_loopback(web.host) else ()))
+    if web.certificate is None or web.key is None:
+        return own[0], True
+    found = next((name for name in own if speaks_for(web.certificate, web.key, name)), None)
+    return (own[0], False) if found is None else (found, True)
+
+
+def _url(web: Web, host: str, port: int) -> str:
     return f"{'http' if web.certificate is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
@@ -151,9 +181,10 @@ def _certificate(web: Web) -> str | None:
     return None if web.certificate is None else os.path.abspath(web.certificate)
 
 
-def _names(web: Web) -> frozenset[str]:
-    own = _LOOPBACK_NAMES if _is_loopback(web.host) else {web.host, socket.gethostname()}
-    return frozenset(name.lower() for name in {*own, *web.names})
+def known_names(web: Web) -> frozenset[str]:
+    """By which names requests may ask; those of loopback always, for no page of elsewhere is served by them."""
+    own = () if _is_loopback(web.host) else (web.host, socket.gethostname())
+    return frozenset(name.lower() for name in {*_LOOPBACK_NAMES, *own, *web.names})
 
 
 @contextmanager
@@ -163,7 +194,8 @@ def _bound(web: Web) -> Iterator[socket.socket]:
     try:
         listener = socket.create_server((web.host, web.port), family=family)
     except OSError as error:
-        raise SetupError(f"{web.host}:{web.port} cannot be served at: {error}.", "Choose another --port.") from error
+        cure = "Choose another port with --listen."
+        raise SetupError(f"{web.host}:{web.port} cannot be served at: {error}.", cure) from error
     with listener:
         yield listener
 
@@ -172,8 +204,8 @@ def _bound(web: Web) -> Iterator[socket.socket]:
 def _answering(guard: Guard, web: Web, listener: socket.socket) -> Iterator[None]:
     """Answer requests in a thread of its own; those at hand are answered before it ends."""
     log = logging.StreamHandler()
-    log.setLevel(logging.WARNING)
-    for name in ("millpond.service", "uvicorn.error"):
+    for name, level in (("millpond.service", logging.INFO), ("uvicorn.error", logging.WARNING)):
+        logging.getLogger(name).setLevel(level)
         logging.getLogger(name).addHandler(log)
     config = uvicorn.Config(
         guard, lifespan="off", ws="none", http="h11", log_config=None, access_log=False, proxy_headers=False,

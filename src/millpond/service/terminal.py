@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-import sys
 import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.live import Live
 
-from millpond.control.autoscaling import advice, advice_text
-from millpond.control.progress import utc
-from millpond.errors import NotServingError, QueryTypeError, RequestError, SetupError
-from millpond.placement.autoscale import Policy
-from millpond.runtime.followers.view import Served
+from millpond.errors import MillpondError, NotServingError, RequestError, SetupError
+from millpond.placement.policy import Policy
 from millpond.service.options import Options
+from millpond.service.places import only_pond
 from millpond.service.port import MOVES
+from millpond.service.told import (
+    change_text,
+    diff_lines,
+    event_line,
+    function_line,
+    parameter_line,
+    query_line,
+    query_lines,
+    stream_line,
+)
 from millpond.service.top import picture
-from millpond.service.wire import Changed, Event, FunctionShown, Priced, QueryShown
+from millpond.service.typed import assigned, selected
+from millpond.service.wire import Changed, Priced
 
 if TYPE_CHECKING:
     from millpond.service.client import Client
@@ -102,6 +112,10 @@ Patience = Annotated[
 ]
 
 
+_NO_EDGE = 10_000
+_LOOK_SECONDS = 2.0
+
+
 def run_service(
     options: Options, listen: str, certificate: Path | None, key: Path | None, names: tuple[str, ...],
     origins: tuple[str, ...],
@@ -115,12 +129,12 @@ def run_service(
         from millpond.service.serving import Web, serve
     except ModuleNotFoundError as error:
         raise _missing(error) from error
-    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    said = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     host, _, port = listen.rpartition(":")
     if not (host and port.isascii() and port.isdecimal() and int(port) < 1 << 16):
         raise typer.BadParameter(f"{listen!r} is no HOST:PORT.")
     web = Web(host.strip("[]"), int(port), certificate, key, names, origins)
-    serve(options, web, console.print)
+    serve(options, web, said.print)
 
 
 def client(folder: Path | None, url: str | None, token: str | None, trusted: Path | None) -> Client:
@@ -136,13 +150,12 @@ def client(folder: Path | None, url: str | None, token: str | None, trusted: Pat
     return Client.of(folder, url=url, token=token, certificate=trusted)
 
 
-def look_up(asked: Client, query: str, key: list[str]) -> Served:
-    """The latest row of a key, as a store has it."""
+def look_up(asked: Client, query: str, key: list[str]) -> tuple[int, dict[str, Any] | None]:
+    """The record that the service answers as of, and the latest row of a key, as a store has it."""
     with asked:
         found = asked.lookup(query, *key)
-    if found.row is None:
-        return Served(found.as_of, None)
-    return Served(found.as_of, {"row": found.row, "window": found.window_us, "epoch": found.epoch})
+    row = None if found.row is None else {"row": found.row, "window": found.window_us, "epoch": found.epoch}
+    return found.as_of, row
 
 
 def add_verbs(app: typer.Typer) -> None:
@@ -186,7 +199,7 @@ def _changes(app: typer.Typer) -> None:
         with client(checkpoint, url, token, ca) as asked:
             _tell(
                 asked.add(
-                    name, _select(text), sink=sink, serve=serve, late=late, emit=emit,
+                    name, selected(text), sink=sink, serve=serve, late=late, emit=emit,
                     correct_for=correct_for, deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
                     connection=connection, budget=budget, incomplete=incomplete,
                     backfill=backfill or False, dry_run=dry_run,
@@ -203,7 +216,7 @@ def _changes(app: typer.Typer) -> None:
         """Put another version in the place of a query."""
         with client(checkpoint, url, token, ca) as asked:
             done = asked.alter(
-                name, _select(text), deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
+                name, selected(text), deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
                 dry_run=dry_run,
             )  # fmt: skip
             _tell(done, as_json)
@@ -215,7 +228,7 @@ def _changes(app: typer.Typer) -> None:
     ) -> None:  # fmt: skip
         """Try another version beside a query; `millpond diff` compares their rows."""
         with client(checkpoint, url, token, ca) as asked:
-            _tell(asked.shadow(name, _select(text), dry_run=dry_run), as_json)
+            _tell(asked.shadow(name, selected(text), dry_run=dry_run), as_json)
 
 
 def _scale(app: typer.Typer) -> None:
@@ -239,18 +252,20 @@ def _relocate(app: typer.Typer) -> None:
         as_json: Json = False,
     ) -> None:  # fmt: skip
         """Keep the served rows of some buckets in another store, one that `millpond serve --shard` allows."""
-        with client(checkpoint, url, token, ca) as asked:
-            _tell(asked.relocate(what, to, dry_run=dry_run), as_json)
+        with client(checkpoint, url, token, ca) as asked, _telling(asked, "move"):
+            done = asked.relocate(what, to, dry_run=dry_run)
+        _tell(done, as_json)
 
 
 def _autoscale(app: typer.Typer) -> None:
     @app.command()
     def autoscale(
-        checkpoint: Annotated[Path, typer.Option("--checkpoint", metavar="DIR", help="The pond's folder.")],
-        instances: Range = "1-8", target: Target = 0.5, as_json: Json = False,
+        checkpoint: Folder = None, instances: Range = "1-8", target: Target = 0.5, as_json: Json = False,
     ) -> None:  # fmt: skip
         """Say what `serve --autoscale` would do with a pond now, and why; changes nothing."""
-        found = advice(checkpoint, policy_of(instances, target))
+        from millpond.control.autoscaling import advice, advice_text
+
+        found = advice(checkpoint or only_pond(), policy_of(instances, target))
         _lines(found, as_json, [advice_text(found)])
 
 
@@ -271,7 +286,7 @@ _SAYS = {
     "pause": "Keep rows of a query from leaving, for ever, until resume.",
     "resume": "Let rows of a paused query leave again.",
     "promote": "Let a query and its shadow change places.",
-    "rollback": "Return to the version before promote.",
+    "rollback": "Take a promote back, while the version before it is the shadow.",
     "discard": "End the shadow of a query.",
 }
 
@@ -291,10 +306,12 @@ def _shows(app: typer.Typer) -> None:
     def queries(
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None, as_json: Json = False
     ) -> None:
-        """List the queries in force."""
+        """List the queries in force, and what the streams retain for others; --json: the queries."""
         with client(checkpoint, url, token, ca) as asked:
             found = asked.queries()
-        _lines(found, as_json, [_line(one) for one in found])
+            streams = [] if as_json else asked.streams()
+        lines = [*map(query_line, found), *map(stream_line, streams)]
+        _lines(found, as_json, lines, "The pond is asked nothing.")
 
     @app.command()
     def show(
@@ -304,9 +321,7 @@ def _shows(app: typer.Typer) -> None:
         """Show a query: its text, its columns, from when on it is whole."""
         with client(checkpoint, url, token, ca) as asked:
             found = asked.show(name)
-        columns = [f"  {column.name} {column.type}" for column in found.columns]
-        reason = [] if found.reason is None else [f"quarantined: {found.reason}"]
-        _lines(found, as_json, [_line(found), *columns, *reason, found.text.strip()])
+        _lines(found, as_json, query_lines(found))
 
     @app.command()
     def functions(
@@ -316,7 +331,7 @@ def _shows(app: typer.Typer) -> None:
         """List the operator's functions, and which queries call which version."""
         with client(checkpoint, url, token, ca) as asked:
             found = asked.functions(reload=reload)
-        _lines(found, as_json, [_function(one) for one in found])
+        _lines(found, as_json, map(function_line, found), "The operator has no functions.")
 
     @app.command()
     def history(
@@ -326,7 +341,7 @@ def _shows(app: typer.Typer) -> None:
         """List the newest changes, the newest first: when, by whom, in which record."""
         with client(checkpoint, url, token, ca) as asked:
             found = asked.history(limit)
-        _lines(found, as_json, [_past(one) for one in found])
+        _lines(found, as_json, map(event_line, found), "Nothing was changed yet.")
 
     @app.command()
     def diff(
@@ -336,11 +351,7 @@ def _shows(app: typer.Typer) -> None:
         """Say how the rows of a query and its shadow differ."""
         with client(checkpoint, url, token, ca) as asked:
             found = asked.diff(name)
-        told = f"as of record {found.as_of}: {found.same:,} rows are the same"
-        mine = [f"- {row}" for row in found.examples_of_query]
-        others = [f"+ {row}" for row in found.examples_of_shadow]
-        counts = f"{found.only_query:,} are only the query's (-), {found.only_shadow:,} only its shadow's (+)"
-        _lines(found, as_json, [f"{told}, {counts}", *mine, *others])
+        _lines(found, as_json, diff_lines(found))
 
 
 def _watch(app: typer.Typer) -> None:
@@ -356,7 +367,7 @@ def _watch(app: typer.Typer) -> None:
                 _lines(found, True, [])
             else:
                 placed = asked.placement() if placement else None
-                Console(highlight=False, markup=False).print(picture(found, asked.queries(), placed))
+                console().print(picture(found, asked.queries(), placed))
 
     @app.command()
     def top(
@@ -365,8 +376,8 @@ def _watch(app: typer.Typer) -> None:
         checkpoint: Folder = None, url: Url = None, token: Token = None, ca: Trusted = None,
     ) -> None:  # fmt: skip
         """Show a pond that is served, again and again, until Ctrl-C; it follows the leader."""
-        console, pause = Console(highlight=False, markup=False), threading.Event()
-        with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
+        shown, pause = console(), threading.Event()
+        with Live(console=shown, screen=shown.is_terminal, auto_refresh=False) as live:
             while True:
                 try:
                     with client(checkpoint, url, token, ca) as asked:
@@ -389,7 +400,7 @@ def _parameters() -> typer.Typer:
         """List the live parameters in force."""
         with client(checkpoint, url, token, ca) as asked:
             found = asked.params()
-        _lines(found, as_json, [f"{one.name} = {msgspec.json.encode(one.value).decode()}  {one.type}" for one in found])
+        _lines(found, as_json, map(parameter_line, found), "The pond has no live parameters.")
 
     @param.command("set")
     def put(
@@ -398,7 +409,7 @@ def _parameters() -> typer.Typer:
     ) -> None:  # fmt: skip
         """Set live parameters, in force from the next epoch on."""
         with client(checkpoint, url, token, ca) as asked:
-            for name, value in [_assigned(one) for one in values]:
+            for name, value in [assigned(one) for one in values]:
                 _tell(asked.param(name, value), as_json)
 
     @param.command("feed")
@@ -416,72 +427,47 @@ def _parameters() -> typer.Typer:
     return param
 
 
-def _assigned(text: str) -> tuple[str, bool | int | float | str | list[int | float | str]]:
-    """A parameter and its value: JSON's numbers, booleans, quoted texts and lists, else a text as it stands.
-
-    >>> _assigned("limit=500"), _assigned("rate=0.5"), _assigned("name=ann"), _assigned('code="7"')
-    (('limit', 500), ('rate', 0.5), ('name', 'ann'), ('code', '7'))
-    """
-    name, divided, value = text.partition("=")
-    if not divided:
-        raise RequestError(f"{text!r} is no NAME=VALUE.", "Write limit=500.")
-    try:
-        return name, msgspec.json.decode(value, type=bool | int | float | str | list[int | float | str])
-    except msgspec.MsgspecError:
-        return name, value
-
-
-def _select(text: str) -> str:
-    """The text of a query: as told, of a file, or of the standard input."""
-    if text == "-":
-        return sys.stdin.read()
-    if not text.endswith(".sql"):
-        return text
-    try:
-        return Path(text).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise QueryTypeError(f"{text} cannot be read.", "Name a file that holds a SELECT.") from error
-
-
 def _tell(done: Changed | Priced, as_json: bool) -> None:
+    _lines(done, as_json, [change_text(done)])
+
+
+def _lines(found: object, as_json: bool, lines: Iterable[str], none: str = "") -> None:
+    """What was found, as JSON or as lines; that there is `none` goes to people, not into a pipe."""
     if as_json:
-        typer.echo(msgspec.json.encode(done).decode())
-    elif isinstance(done, Priced):
-        whole = "" if done.complete_from_us is None else f", whole from {utc(done.complete_from_us)}"
-        again = ", the read is restarted" if done.rereads else ""
-        freed = f", {done.freed_bytes:,} bytes are freed" if done.freed_bytes else ""
-        moved = f", {done.moved_buckets:,} buckets with about {done.moved_bytes:,} bytes" if done.moved_buckets else ""
-        since = f", in force from record {done.effective} on" if done.moved_buckets else ""
-        read = f", {done.recalled_bytes:,} bytes of retained events are read again" if done.recalled_bytes else ""
-        read += f", {done.reread_bytes:,} bytes of the source are read again" if done.reread_bytes else ""
-        read += f", {done.reread_records:,} records of the source are read again" if done.reread_records else ""
-        typer.echo(f"{done.cost}{whole}{again}{freed}{moved}{since}{read}")
+        typer.echo(msgspec.json.encode(found).decode())
+    elif told := [*lines]:
+        typer.echo("\n".join(told))
     else:
-        where = "" if done.record is None else f" at record {done.record}"
-        whole = "" if done.complete_from_us is None else f", whole from {utc(done.complete_from_us)}"
-        typer.echo(f"{done.kind} {done.name}{where}{whole}")
+        typer.echo(none, err=True)
 
 
-def _line(one: QueryShown) -> str:
-    whole = "" if one.complete_from_us is None else f"  whole from {utc(one.complete_from_us)}"
-    streams = ", ".join(one.streams)
-    return f"{one.name}  {one.kind}  {one.state}  version {one.version}  of {streams}  to {one.sink}{whole}"
+def console() -> Console:
+    """Where tables go: what is no terminal has no edge at which to cut them."""
+    made = Console(highlight=False, markup=False)
+    return made if made.is_terminal else Console(highlight=False, markup=False, width=_NO_EDGE)
 
 
-def _function(one: FunctionShown) -> str:
-    called = f"{one.name}@{one.version}({', '.join(one.takes)}) {one.returns}"
-    old = "" if one.newest else ", which is no longer its newest version"
-    return f"{called}  {one.module}  sha256 {one.digest[:12]}  called by {', '.join(one.queries) or 'no query'}{old}"
+@contextmanager
+def _telling(asked: Client, follower: str) -> Iterator[None]:
+    """Say on standard error how far a change is that waits, each time that its note in the status is another one."""
+    ended, said = threading.Event(), ""
 
+    def watch() -> None:
+        nonlocal said
+        while not ended.wait(_LOOK_SECONDS):
+            with suppress(MillpondError):  # whatever keeps it from telling, the change itself says
+                notes = {one.name: one.note or "" for one in asked.status().followers}
+                if (note := notes.get(follower, "")) not in ("", said):
+                    typer.echo(f"{note} …", err=True)
+                    said = note
 
-def _past(one: Event) -> str:
-    value = "" if one.value is None else f" = {msgspec.json.encode(one.value).decode()}"
-    why = f": {one.text}" if one.kind in ("scale", "move") else ""
-    return f"{one.record}  {utc(one.at_us)}  {one.kind} {one.name}{value}  by {one.who or '-'}{why}"
-
-
-def _lines(found: object, as_json: bool, lines: list[str]) -> None:
-    typer.echo(msgspec.json.encode(found).decode() if as_json else "\n".join(lines))
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watching.join(_LOOK_SECONDS)
 
 
 def _missing(error: ModuleNotFoundError) -> SetupError:

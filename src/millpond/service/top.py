@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from millpond.control.progress import utc
+from millpond.clock import utc
 from millpond.service.wire import Placed, QueryShown, Status
 
 

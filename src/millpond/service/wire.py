@@ -5,12 +5,13 @@ Times are microseconds since 1970 UTC. A request with a field that is not here i
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
 FileFormat = Literal["parquet", "json", "csv"]
 SinkFormat = Literal["parquet", "json", "csv", "delta", "webhook"]
+Emit = Literal["final", "update"]
 Role = Literal["starting", "standby", "leader", "stopping"]
 
 
@@ -24,7 +25,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     sink: SinkFormat | None = None
     serve: bool = False
     late: FileFormat | None = None
-    emit: Literal["final", "update"] = "final"
+    emit: Emit = "final"
     correct_for: str | None = None
     deduplicate: tuple[str, ...] = ()
     deduplicate_within: str | None = None
@@ -32,6 +33,12 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     budget: str | None = None
     incomplete: bool = False
     backfill: bool | str = False
+
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "sink": get_args(SinkFormat), "late": get_args(FileFormat), "emit": get_args(Emit),
+}  # fmt: skip
+"""What some fields of `Asked` may be."""
 
 
 class Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -73,12 +80,14 @@ class Relocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Changed(msgspec.Struct, frozen=True, tag_field="answer", tag="changed"):
     """A change that is in the log as `record`, in force for every epoch after it. `record` None: the query is one of
     those that the pond begins with. `complete_from_us`: the earliest start of a window that is answered; None: all.
+    `what`: of instances how many, of rows which have moved and where to.
     """
 
     kind: str
     name: str
     record: int | None = None
     complete_from_us: int | None = None
+    what: str | None = None
 
 
 class Priced(msgspec.Struct, frozen=True, tag_field="answer", tag="priced"):
@@ -105,21 +114,36 @@ class ColumnShown(msgspec.Struct, frozen=True):
     type: str
 
 
+class Retained(msgspec.Struct, frozen=True):
+    """What a stream keeps for queries that come later, in microseconds of event time: cells of slices, events with
+    `columns` and those that are read anyway; slices are cut at multiples of `grain_us` too. 0: nothing of that.
+    """
+
+    slices_us: int = 0
+    events_us: int = 0
+    grain_us: int = 0
+    columns: tuple[str, ...] = ()
+
+
 class StreamShown(msgspec.Struct, frozen=True):
-    """A stream of the pond. `source`: the format it is read in, `derived`, or `rows of` a query."""
+    """A stream of the pond. `source`: the format it is read in, `derived`, or `rows of` a query. `retain`: what it
+    declares to keep beyond what queries in force need; None: nothing.
+    """
 
     name: str
     source: str
     columns: tuple[ColumnShown, ...]
     newest_us: int | None = None
+    retain: Retained | None = None
 
 
 class QueryShown(msgspec.Struct, frozen=True):
-    """A query as it is in force. `state`: running, paused, shadowed or quarantined, for which `reason` says why.
+    """A query as it is in force. `state`: running, paused, shadowed, promoted (its shadow is the version before) or
+    quarantined, for which `reason` says why.
 
-    `record`: its newest change, where it was changed. `complete_from_us`: the earliest start of a window that is
-    answered; None: all. `counts`: rows told, and what became of events, since this leader began; `time_us` of the
-    newest epoch, `own_bytes` and `shared_bytes` of state, `keys`.
+    `complete_from_us`: the earliest start of a window that is answered, and whole, in whichever version; None: all.
+    `counts`: rows told, in all versions, and what became of events, since this leader began; `time_us` of the newest
+    epoch, `own_bytes` and `shared_bytes` of state, `keys`. `shadow`: the text of the version that is tried beside it.
     """
 
     name: str
@@ -134,6 +158,7 @@ class QueryShown(msgspec.Struct, frozen=True):
     complete_from_us: int | None = None
     reason: str | None = None
     counts: dict[str, int] = {}
+    shadow: str | None = None
 
 
 class FunctionShown(msgspec.Struct, frozen=True):
@@ -164,7 +189,9 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A change in the history: its record, the writer's clock there, what was changed and by whom."""
+    """A change in the history: its record, the writer's clock there, what was changed and by whom (`""`: by the pond
+    itself). `functions`: those that the query calls, as `name@version`, each with the SHA-256 of its module's file.
+    """
 
     record: int
     at_us: int
@@ -174,6 +201,7 @@ class Event(msgspec.Struct, frozen=True):
     text: str | None = None
     value: bool | int | float | str | list[int | float | str] | None = None
     complete_from_us: int | None = None
+    functions: dict[str, str] = {}
 
 
 class Found(msgspec.Struct, frozen=True):

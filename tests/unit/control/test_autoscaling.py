@@ -16,7 +16,7 @@ from millpond.log.records import EpochRecord, Receipt
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
-from millpond.placement.autoscale import Policy
+from millpond.placement.policy import Policy
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.runtime.loads import bucket_loads
 from millpond.state.keys import texts_of

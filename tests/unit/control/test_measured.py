@@ -8,16 +8,19 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from millpond.control.explaining import explain_pond
 from millpond.control.measured import measure, measured_text, price_of_state
 from millpond.control.wiring import IDENTITY
 from millpond.errors import ForeignPondError
 from millpond.model.aggregates import Aggregate
+from millpond.model.changed import Asked
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Session, Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.price import price
+from millpond.reconfigure.changes import Add
 from millpond.runtime.sharing import group_cells
 from millpond.testing.local_pond import LocalPond
 
@@ -47,25 +50,32 @@ def ran(folder: Path, queries: list[Query], instances: int = 1) -> LocalPond:
 def test_the_report_says_what_was_read_and_kept(tmp_pond: Path, instances: int) -> None:
     queries = [query("fine", 20, 1), query("coarse", 20, 10, COUNT, SUM)]
     ran(tmp_pond, queries, instances)
-    text = measured_text(measure(tmp_pond, [replace(one, text="SELECT …") for one in queries]))
+    text = measured_text(measure(tmp_pond))
     assert text.startswith("measured as of record 1, over 1 epoch\n  read    20 events once")
     assert "one job per query reads 40 events" in text
     assert "(20 cells); 2 separate copies" in text
     assert [line.split()[-2] for line in text.splitlines()[-3:]] == ["20", "2", "20"]
 
 
-def test_only_the_pond_of_these_queries_is_measured(tmp_pond: Path, tmp_path: Path) -> None:
-    ran(tmp_pond, [query("fine", 20, 1)])
-    with pytest.raises(ForeignPondError, match="not asked the same: coarse, fine"):
-        measure(tmp_pond, [query("coarse", 20, 10)])
+def test_what_is_no_pond_is_not_measured(tmp_path: Path) -> None:
     with pytest.raises(ForeignPondError):
-        measure(tmp_path / "none", [query("fine", 20, 1)])
+        measure(tmp_path / "none")
+
+
+def test_a_pond_is_explained_as_it_is_asked_now(tmp_pond: Path) -> None:
+    pond = ran(tmp_pond, [query("fine", 20, 1)])
+    pond.change(Add(Asked.of(query("coarse", 20, 10)), who="ann"))
+    told = explain_pond(tmp_pond, None, None, None, None, "local[1]", "1g")  # without a file no Spark is started
+    assert "2 queries in 1 group over 1 stream" in told.parts[0]
+    assert "coarse" in told.parts[0]
+    assert told.parts[1].startswith("measured as of record ")
+    assert told.notes == ()
 
 
 def test_state_per_key_is_measured(tmp_pond: Path) -> None:
     asked = [query("fine", 20, 1, COUNT, SUM)]
     pond = ran(tmp_pond, asked)
-    measured = measure(tmp_pond, asked)
+    measured = measure(tmp_pond)
     cells = group_cells(pond.plan.groups[0], pond.manifest, tmp_pond, 1)
     assert (cells.cells, cells.keys) == (20, 2)
     assert set(cells.of_measure.values()) == {1}
@@ -84,7 +94,7 @@ def test_state_per_key_is_measured(tmp_pond: Path) -> None:
 def test_finer_edges_and_longer_windows_grow_it_at_most_so_much(tmp_pond: Path) -> None:
     asked = [query("coarse", 20, 10)]
     plan = ran(tmp_pond, asked).plan
-    lines = price_of_state(price(plan, query("fine", 40, 5)), measure(tmp_pond, asked))
+    lines = price_of_state(price(plan, query("fine", 40, 5)), measure(tmp_pond))
     assert lines[0].endswith("0 more columns, up to 4 times the cells")
 
 
@@ -101,7 +111,7 @@ def test_a_session_costs_an_atom(tmp_pond: Path) -> None:
     asked = [replace(query("visits", 20, 20), window=Session(5 * SECOND))]
     plan = ran(tmp_pond, asked).plan
     more = replace(query("pauses", 20, 20, COUNT, SUM), window=Session(2 * SECOND))
-    (line,) = price_of_state(price(plan, more), measure(tmp_pond, asked))
+    (line,) = price_of_state(price(plan, more), measure(tmp_pond))
     # slot, first, last; a sum and two counts
     assert "bytes per key now; 48 bytes for each open session of a key" in line
-    assert measured_text(measure(tmp_pond, asked)).splitlines()[-1].split()[-2] == "2"
+    assert measured_text(measure(tmp_pond)).splitlines()[-1].split()[-2] == "2"

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from millpond.log.records import EpochRecord
-from millpond.model.changed import Asked
+from millpond.model.changed import ALWAYS, Asked
 from millpond.model.changes import Move, Scale
 from millpond.model.expressions import Column, literal
-from millpond.model.query import Named
+from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Field, Stream
-from millpond.reconfigure.changes import Add, Drop, Pause, SetParameter
+from millpond.model.types import WINDOW
+from millpond.model.windows import Sliding
+from millpond.reconfigure.changes import Add, Drop, End, Pause, Promote, SetParameter, Shadow
 from millpond.service.catalog import Catalog
 from millpond.service.gauges import Gauges
 from millpond.service.wire import ColumnShown, Event, Parameter
@@ -54,8 +56,38 @@ def test_the_catalog_is_the_fold_of_the_log(tmp_path: Path) -> None:
     assert Catalog(tmp_path).history(9) == found
 
 
-def epoch(n: int, events: int, seconds: float) -> Epoch:
-    counts = {"*": {"events": events}, "one": {"rows": 2, "late": 1}}
+def test_a_rollback_is_told_as_one_and_a_promoted_query_as_such(tmp_path: Path) -> None:
+    (tmp_path / "pond.id").write_text("p")
+    pond, catalog, states = LocalPond(tmp_path, [STREAM], [each("one")]), Catalog(tmp_path), []
+    for change in (Shadow(Asked.of(each("one"))), Promote("one"), Promote("one", "ann", back=True)):
+        pond.change(change)
+        states += [query.state for query in catalog.queries(lambda _: {})]
+    assert states == ["shadowed", "promoted", "shadowed"]
+    assert [(event.kind, event.who) for event in catalog.history(9)] == [
+        ("rollback", "ann"), ("promote", ""), ("shadow", ""),
+    ]  # fmt: skip
+
+
+def test_a_query_that_was_backfilled_stays_whole_when_its_early_version_has_ended(tmp_path: Path) -> None:
+    (tmp_path / "pond.id").write_text("p")
+    window = Sliding(10_000_000, 10_000_000)
+    count = Query("bf", "tx", "ts", 0, window, (), (), (Named("w", Column("window", WINDOW)),))
+    pond, catalog, whole = LocalPond(tmp_path, [STREAM], [each("one")]), Catalog(tmp_path), []
+    for change in (Add(Asked.of(count), since_us=18_000_000, backfill_us=ALWAYS), End("bf@0")):
+        pond.change(change)
+        whole += [query.complete_from_us for query in catalog.queries(lambda _: {}) if query.name == "bf"]
+    assert whole == [None, None]
+
+
+def test_gauges_count_rows_of_the_versions_of_a_query_as_its_own() -> None:
+    gauges = Gauges(lambda: 0)
+    gauges.epoch(epoch(1, 9, 0.1, {"one@0": {"rows": 24, "read": 5}, "one@shadow": {"rows": 7}, "one": {"read": 5}}))
+    gauges.epoch(epoch(2, 9, 0.1, {"one": {"rows": 6, "read": 4}}))
+    assert gauges.counts("one") == {"rows": 30, "read": 9}
+
+
+def epoch(n: int, events: int, seconds: float, told: dict[str, dict[str, int]] | None = None) -> Epoch:
+    counts = {"*": {"events": events}, **(told or {"one": {"rows": 2, "late": 1}})}
     record = EpochRecord(
         n=n, writer="", prev="", at=0, spark_query="", batch=n, start={}, end={}, counts=counts
     )

@@ -1,0 +1,95 @@
+"""Says how queries share windows and measures, and what each costs, for `millpond explain`; nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from millpond.control.measured import Measured, measure, measured_text, price_of_state
+from millpond.control.placed import placement_text, read_placement
+from millpond.control.pond import Pond
+from millpond.model.expressions import plain_of
+from millpond.model.join import Join
+from millpond.model.selection import AnyQuery, Selection
+from millpond.model.spec import PondSpec
+from millpond.plan.explain import explain
+from millpond.plan.explain_joins import price_of_join
+from millpond.plan.explain_stateless import price_of_selection
+from millpond.plan.plan import Plan
+from millpond.plan.price import price, price_text
+from millpond.reconfigure.apply import plan_of
+from millpond.reconfigure.lifecycle import current
+from millpond.spark.session import spark_session
+
+
+class Explained(NamedTuple):
+    """Parts of a report, each whole lines, and notes about it."""
+
+    parts: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def explain_file(text: str, add: str | None, more: str | None, master: str, memory: str) -> Explained:
+    """The queries of a file, and the price of one more: `add`, a SELECT, or those of `more`, a file.
+
+    Raises:
+        QueryError: one of them is wrong.
+    """
+    pond = Pond(spark_session(master, driver_memory=memory))
+    pond.load(text)
+    plan = pond.plan
+    return Explained((explain(plan, pond.streams), *_prices(pond, plan, add, more, None)))
+
+
+def explain_pond(
+    folder: Path, text: str | None, store: str | None, add: str | None, more: str | None, master: str, memory: str
+) -> Explained:
+    """What the pond in `folder` is asked now, whatever a file says, what it measured, and where its buckets lie if a
+    `store` is told. The `text` of a file declares streams for prices; that its queries are others is a note.
+
+    Raises:
+        ForeignPondError: there is no pond. CorruptError: it does not read. QueryError: a query is wrong.
+        StoreError: the store cannot be asked.
+    """
+    measured = measure(folder)
+    plan = plan_of(measured.spec)
+    parts = [explain(plan, measured.spec.streams), measured_text(measured)]
+    if store is not None:
+        parts.append(placement_text(read_placement(folder, store)))
+    if text is None:
+        return Explained((*parts,))
+    pond = Pond(spark_session(master, driver_memory=memory), folder)
+    for name, value in measured.spec.left.parameters.items():  # a file's texts may be made of them
+        if (plain := plain_of(value)) is not None:
+            pond.param(name, plain)
+    pond.load(text)
+    notes = _differs(measured.spec, pond.queries)  # before those that are priced are the pond's, too
+    return Explained((*parts, *_prices(pond, plan, add, more, measured)), notes)
+
+
+def _prices(
+    pond: Pond, plan: Plan, add: str | None, more: str | None, measured: Measured | None
+) -> Iterator[str]:  # fmt: skip
+    if add is None:
+        return
+    for query in pond.load(more) if more is not None else (pond.add("added", add),):
+        if isinstance(query, Selection):
+            yield price_of_selection(plan, query)
+        elif isinstance(query, Join):
+            yield price_of_join(plan, query)
+        else:
+            found = price(plan, query)
+            yield price_text(found, price_of_state(found, measured))
+
+
+def _differs(spec: PondSpec, queries: tuple[AnyQuery, ...]) -> tuple[str, ...]:
+    """That a file asks something else than the pond, if it does."""
+    known, told = ({query.name: replace(query, text="") for query in some} for some in (current(spec), queries))
+    other = sorted(name for name in {*known, *told} if known.get(name) != told.get(name))
+    if not other:
+        return ()
+    many = "differs" if len(other) == 1 else "differ"
+    return (f"This is what the pond is asked now; of it, or of the file's queries, {', '.join(other)} {many}.",)

@@ -1,0 +1,71 @@
+"""Certificates: what a client trusts, and for which names one speaks, found by a handshake within this process."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from contextlib import suppress
+from pathlib import Path
+
+from millpond.errors import CertificateError, SetupError
+
+_ROUNDS = 8
+"""More than a handshake has."""
+
+_NAMES_DIFFER = (62, 64)
+"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
+
+
+def trusting(certificate: str | os.PathLike[str] | None) -> ssl.SSLContext:
+    """A client's context that trusts a file of PEM besides the system's, whoever signed what is in it.
+
+    Raises:
+        SetupError: the file is no certificate.
+    """
+    context = ssl.create_default_context()
+    if certificate is not None:
+        try:
+            context.load_verify_locations(certificate)
+        except (OSError, ssl.SSLError) as error:
+            raise SetupError(f"{certificate} is no certificate: {error}.", "Name a file of PEM with --ca.") from error
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a service's own may be told, and not its signer's
+    return context
+
+
+def speaks_for(certificate: Path, key: Path, name: str) -> bool:
+    """Whether a client that trusts this very certificate takes it for that of `name`; not if it does not load."""
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        serving.load_cert_chain(certificate, key, password="")
+        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+        server = serving.wrap_bio(to_server, to_client, server_side=True)
+        client = trusting(certificate).wrap_bio(to_client, to_server, server_hostname=name)
+        for _ in range(_ROUNDS):
+            with suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+                return True
+            with suppress(ssl.SSLWantReadError):
+                server.do_handshake()
+    except (OSError, ValueError, SetupError):  # an error of TLS is an OSError
+        return False
+    return False
+
+
+def distrusted(error: BaseException, url: str) -> CertificateError | None:
+    """That a certificate was not taken, if that is what an error is about, or one that it came of."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, ssl.SSLCertVerificationError):
+        found = found.__cause__ or found.__context__
+    if found is None:
+        return None
+    why = found.verify_message.rstrip(".")
+    if found.verify_code in _NAMES_DIFFER:
+        return CertificateError(
+            f"The certificate at {url} is for another name: {why}.",
+            "Ask by a name that is in it, --url https://NAME:PORT; `millpond serve --allow-host NAME` tells it to "
+            "commands on its own machine.",
+        )
+    return CertificateError(
+        f"The certificate at {url} is not trusted here: {why}.",
+        "Name it, or the one that signed it, with --ca FILE.pem; if it has expired, renew it.",
+    )

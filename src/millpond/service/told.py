@@ -1,0 +1,134 @@
+"""What a service answers, as text for a terminal: a line each, whole, however narrow the terminal is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from millpond.clock import utc
+from millpond.plan.words import count_of, duration
+from millpond.service.wire import (
+    Changed,
+    Differs,
+    Event,
+    FunctionShown,
+    Parameter,
+    Priced,
+    QueryShown,
+    StreamShown,
+)
+
+_DIGEST = 12
+"""So many digits of a digest tell two versions apart."""
+
+
+def change_text(done: Changed | Priced) -> str:
+    """What a change did, or would cost.
+
+    >>> change_text(Changed("scale", "instances", 63, None, "4")), change_text(Changed("pause", "spend", 7))
+    ('scale instances to 4 at record 63', 'pause spend at record 7')
+    """
+    whole = "" if done.complete_from_us is None else f", whole from {utc(done.complete_from_us)}"
+    if isinstance(done, Changed):
+        where = "" if done.record is None else f" at record {done.record}"
+        what = "" if done.what is None else f" to {done.what}" if done.kind == "scale" else f": {done.what}"
+        return f"{done.kind} {done.name}{what}{where}{whole}"
+    again = ", the read is restarted" if done.rereads else ""
+    freed = f", {done.freed_bytes:,} bytes are freed" if done.freed_bytes else ""
+    moved = f", {done.moved_buckets:,} buckets with about {done.moved_bytes:,} bytes" if done.moved_buckets else ""
+    since = f", in force from record {done.effective} on" if done.moved_buckets else ""
+    read = f", {done.recalled_bytes:,} bytes of retained events are read again" if done.recalled_bytes else ""
+    read += f", {done.reread_bytes:,} bytes of the source are read again" if done.reread_bytes else ""
+    read += f", {done.reread_records:,} records of the source are read again" if done.reread_records else ""
+    return f"{done.cost}{whole}{again}{freed}{moved}{since}{read}"
+
+
+def query_line(one: QueryShown) -> str:
+    """A query, without its text."""
+    whole = "" if one.complete_from_us is None else f"  whole from {utc(one.complete_from_us)}"
+    streams = ", ".join(one.streams)
+    return f"{one.name}  {one.kind}  {one.state}  version {one.version}  of {streams}  to {one.sink}{whole}"
+
+
+def query_lines(one: QueryShown) -> Iterator[str]:
+    """A query with its columns, its text and that of its shadow."""
+    yield query_line(one)
+    yield from (f"  {column.name} {column.type}" for column in one.columns)
+    if one.reason is not None:
+        yield f"quarantined: {one.reason}"
+    yield one.text.strip()
+    if one.shadow is not None:
+        yield f"its shadow, whose rows are only compared:\n{one.shadow.strip()}"
+
+
+def stream_line(one: StreamShown) -> str:
+    """A stream, and what it retains for queries that come later.
+
+    >>> from millpond.service.wire import Retained
+    >>> stream_line(StreamShown("tx", "kafka", (), None, Retained(7 * 86_400_000_000, 3_600_000_000, 0, ("ms",))))
+    'stream tx  kafka  retains slices for 7 days, events for 1 hour (ms and what queries read)'
+    >>> stream_line(StreamShown("tx", "kafka", ()))
+    'stream tx  kafka  retains what its queries need'
+    """
+    kept, parts = one.retain, []
+    if kept is not None and kept.slices_us:
+        parts.append(f"slices for {duration(kept.slices_us)}")
+    if kept is not None and kept.grain_us:
+        parts.append(f"slices cut at multiples of {duration(kept.grain_us)}")
+    if kept is not None and kept.events_us:
+        more = f" ({', '.join(kept.columns)} and what queries read)" if kept.columns else ""
+        parts.append(f"events for {duration(kept.events_us)}{more}")
+    return f"stream {one.name}  {one.source}  retains {', '.join(parts) or 'what its queries need'}"
+
+
+def parameter_line(one: Parameter) -> str:
+    """A live parameter, and where its value comes from.
+
+    >>> parameter_line(Parameter("top", ["/home"], "string", "busiest.page", 57))
+    'top = ["/home"]  string  fed by busiest.page, its value by record 57'
+    """
+    given = "" if one.record is None else f", its value by record {one.record}"
+    fed = "" if one.source is None else f"  fed by {one.source}{given}"
+    return f"{one.name} = {_json(one.value)}  {one.type}{fed}"
+
+
+def function_line(one: FunctionShown) -> str:
+    """A version of a function, its digest, and who calls it."""
+    called = f"{one.name}@{one.version}({', '.join(one.takes)}) {one.returns}"
+    old = "" if one.newest else ", which is no longer its newest version"
+    digest = f"sha256 {one.digest[:_DIGEST]}"
+    return f"{called}  {one.module}  {digest}  called by {', '.join(one.queries) or 'no query'}{old}"
+
+
+def event_line(one: Event) -> str:
+    """A change in the history, with the text of a query in one line and the functions that it calls.
+
+    >>> event_line(Event(4, 1_100_000, "add", "a", "ann@::1", "SELECT\\n  1", None, 0, {"f@2": "ab" * 32}))
+    '4  1970-01-01 00:00:01.100Z  add a  by ann@::1, whole from 1970-01-01 00:00:00Z: SELECT 1  f@2 sha256 abababababab'
+    >>> event_line(Event(5, 1_048_340, "end", "spend@1", ""))
+    '5  1970-01-01 00:00:01.048Z  end spend@1  by the pond itself'
+    """
+    value = "" if one.value is None else f" = {_json(one.value)}"
+    whole = "" if one.complete_from_us is None else f", whole from {utc(one.complete_from_us)}"
+    text = "" if one.text is None else f": {' '.join(one.text.split())}"
+    called = "".join(f"  {name} sha256 {digest[:_DIGEST]}" for name, digest in one.functions.items())
+    who = one.who or "the pond itself"
+    return f"{one.record}  {utc(one.at_us, 3)}  {one.kind} {one.name}{value}  by {who}{whole}{text}{called}"
+
+
+def diff_lines(found: Differs) -> Iterator[str]:
+    """How a query and its shadow differ, with as many rows as the service tells."""
+    yield (
+        f"as of record {found.as_of}: {found.same:,} rows are the same, {found.only_query:,} are only the query's (-), "
+        f"{found.only_shadow:,} only its shadow's (+)"
+    )
+    sides = (("-", found.only_query, found.examples_of_query), ("+", found.only_shadow, found.examples_of_shadow))
+    for sign, many, examples in sides:
+        yield from (f"{sign} {row}" for row in examples)
+        if many > len(examples):
+            yield f"{sign} … and {count_of(many - len(examples), 'row')} more, of which none is shown"
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

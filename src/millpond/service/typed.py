@@ -1,0 +1,44 @@
+"""What people type behind a verb, as values."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from millpond.errors import QueryTypeError, RequestError
+
+
+def assigned(text: str) -> tuple[str, bool | int | float | str | list[int | float | str]]:
+    """A parameter and its value: JSON's numbers, booleans, quoted texts and lists, else a text as it stands.
+
+    >>> assigned("limit=500"), assigned("rate=0.5"), assigned("name=ann"), assigned('code="7"')
+    (('limit', 500), ('rate', 0.5), ('name', 'ann'), ('code', '7'))
+
+    Raises:
+        RequestError: it is no NAME=VALUE.
+    """
+    name, divided, value = text.partition("=")
+    if not divided:
+        raise RequestError(f"{text!r} is no NAME=VALUE.", "Write limit=500.")
+    try:
+        return name, msgspec.json.decode(value, type=bool | int | float | str | list[int | float | str])
+    except msgspec.MsgspecError:
+        return name, value
+
+
+def selected(text: str) -> str:
+    """The text of a query: as told, of a file, or of the standard input.
+
+    Raises:
+        QueryTypeError: the file cannot be read.
+    """
+    if text == "-":
+        return sys.stdin.read()
+    if not text.endswith(".sql"):
+        return text
+    try:
+        return Path(text).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise QueryTypeError(f"{text} cannot be read.", "Name a file that holds a SELECT.") from error

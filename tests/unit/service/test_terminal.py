@@ -1,0 +1,145 @@
+"""The verbs of a terminal: where they find a pond, what they print into a pipe, and what they load."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from millpond.cli import app
+from millpond.control.wiring import IDENTITY
+from millpond.errors import ForeignPondError, RequestError, SetupError
+from millpond.model.aggregates import Aggregate
+from millpond.model.expressions import Column
+from millpond.model.query import Named, Query
+from millpond.model.stream import Field, Stream
+from millpond.model.windows import Sliding
+from millpond.service import terminal
+from millpond.service.client import Client
+from millpond.service.told import diff_lines, query_lines
+from millpond.service.top import picture
+from millpond.service.wire import Asked, ColumnShown, Differs, FollowerShown, QueryShown, Status
+from millpond.testing.local_pond import LocalPond
+
+TX = Stream("tx", (Field("ts", "timestamp"), Field("c", "string")))
+COUNT = Query(
+    "spend", "tx", "ts", 0, Sliding(10_000_000, 10_000_000), (Column("c", "string"),),
+    (Aggregate("count", None, None, "bigint"),), (Named("n", Column("agg:0", "bigint")),),
+)  # fmt: skip
+
+
+@pytest.fixture
+def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only pond that was served from the current folder; it has run for three epochs."""
+    pond = tmp_path / "tx.pond"
+    (pond / "service").mkdir(parents=True)
+    local = LocalPond(pond, [TX], [COUNT], 1)
+    (pond / IDENTITY).write_text("local")
+    for epoch in range(3):
+        rows = {"ts": pa.array([epoch * 1_000_000], pa.int64()), "c": ["a"]}
+        local.epoch({"tx": [pa.table(rows)]})
+    monkeypatch.chdir(tmp_path)
+    return pond
+
+
+def test_why_and_explain_find_the_only_pond(only: Path) -> None:
+    why = CliRunner().invoke(app, ["why", "spend", "--json"])
+    assert why.exit_code == 0, why.exception
+    assert json.loads(why.output)["facts"]["query"]["name"] == "spend"
+    explained = CliRunner().invoke(app, ["explain"])
+    assert explained.exit_code == 0, explained.exception
+    assert "1 query in 1 group over 1 stream" in explained.output
+    assert "measured as of record 3, over the last 3 epochs" in explained.output
+
+
+def test_autoscale_finds_the_only_pond(only: Path) -> None:
+    found = CliRunner().invoke(app, ["autoscale"]).exception  # its epochs took no time at all
+    assert isinstance(found, ForeignPondError) and found.what == "The pond in tx.pond has not run long enough."
+    (only.parent / "other.pond" / "service").mkdir(parents=True)
+    for words in (["autoscale"], ["why", "spend"], ["explain"]):
+        refused = CliRunner().invoke(app, words).exception
+        assert isinstance(refused, SetupError) and "2 ponds" in refused.what and "--checkpoint" in refused.cure
+
+
+def shown(name: str) -> QueryShown:
+    return QueryShown(name, "windowed", "running", 1, "SELECT 1", ("tx",), (ColumnShown("n", "bigint"),), "noop", True)
+
+
+def test_a_pipe_gets_whole_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"a_query_with_a_rather_long_name_{i}" for i in range(3)]
+    out = io.StringIO()
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "stdout", out)
+    terminal.console().print(picture(Status("leader", "p", 9, 8, 3), [shown(name) for name in names]))
+    assert all(name in out.getvalue() for name in names)
+    assert "shared kB" in out.getvalue() and "…" not in out.getvalue() and "\x1b" not in out.getvalue()
+
+
+class Silent:
+    """A service that has nothing, whatever it is asked for."""
+
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Callable[..., list[Any]]:
+        return lambda *_, **__: []
+
+
+@pytest.mark.parametrize("words", [["list"], ["history"], ["param", "list"], ["functions"]])
+def test_that_there_is_nothing_is_told(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    monkeypatch.setattr(terminal, "client", lambda *_: Silent())
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.strip()
+    assert CliRunner().invoke(app, [*words, "--json"]).stdout == "[]\n"
+
+
+def test_what_a_move_waits_for_is_told_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = threading.Event()
+
+    def status() -> Any:
+        return SimpleNamespace(followers=(FollowerShown("move", 0, note="3 of 4 buckets are copied"),))
+
+    monkeypatch.setattr(terminal, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(terminal.typer, "echo", lambda text, err: (text, err) == (
+        "3 of 4 buckets are copied …", True) and told.set())
+    with terminal._telling(SimpleNamespace(status=status), "move"):  # type: ignore[arg-type]
+        assert told.wait(10)
+
+
+def test_a_shadow_is_shown_with_its_text() -> None:
+    one = QueryShown("a", "stateless", "shadowed", 1, "SELECT 1", ("tx",), (), "noop", False, shadow="SELECT 2")
+    assert [*query_lines(one)][-2:] == ["SELECT 1", "its shadow, whose rows are only compared:\nSELECT 2"]
+
+
+def test_a_comparison_says_that_it_stops() -> None:
+    lines = [*diff_lines(Differs(7, 1, 25, 1, tuple("ab"), ("c",)))]
+    assert lines[1:] == ["- a", "- b", "- … and 23 rows more, of which none is shown", "+ c"]
+
+
+def test_a_sink_that_there_is_not_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(RequestError, match="sink is 'xml'") as told:
+        Client("http://127.0.0.1:9", "token").add("a", "SELECT 1", sink="xml")
+    assert told.value.cure == "Use one of parquet, json, csv, delta, webhook."
+    assert Asked("a", "SELECT 1", late="csv").late == "csv"
+
+
+def test_what_asks_a_service_loads_neither_spark_nor_arrow() -> None:
+    code = "import sys, millpond.cli, millpond.service.client; print([m for m in sys.modules if '.' not in m])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "'httpx'" in found
+    for heavy in ("pyspark", "pyarrow", "numpy", "pandas", "fastapi", "uvicorn", "lmdb"):
+        assert f"'{heavy}'" not in found
