@@ -46,6 +46,7 @@ FOLLOWER_STEPS = (
     "sink.after_cursor",
     "view.before_apply",
     "view.after_apply",
+    "prune.before_body",
     "prune.before_delete",
 )
 DIRECT_STEPS = (

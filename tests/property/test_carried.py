@@ -80,3 +80,16 @@ def test_a_store_that_forgets_at_once_ends_the_epoch(tmp_path: Path) -> None:
         for rows in case.epochs:
             run.epoch([rows])
     assert Carrier(tmp_path, MemoryFiles()).put_back(run.pond.manifest) == 0
+
+
+def test_who_takes_over_does_not_miss_what_the_driver_before_prunes(tmp_path: Path) -> None:
+    case = random_case(3, 60, 2)
+    run = Run(tmp_path, case.queries, 1, file_store=MemoryFiles())
+    for rows in case.epochs[:2]:
+        run.epoch([rows])
+    early = run.pond.manifest
+    gone, *left = sorted(live_files(early))
+    (tmp_path / gone).unlink()
+    store = MemoryFiles()
+    Carrier(tmp_path, store).begin(early)
+    assert store.names() == {*left}

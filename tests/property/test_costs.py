@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from millpond.errors import ChangeRefused, OverBudgetError, QueryTypeError
 from millpond.log.records import EpochRecord, decode
+from millpond.model.aggregates import Aggregate
 from millpond.model.budget import Budget, budget_of
 from millpond.model.expressions import Column
 from millpond.model.join import Join, Side, Within
@@ -91,6 +92,37 @@ def test_the_state_that_only_one_query_needs_goes_with_it(tmp_path: Path) -> Non
     after = costs(pond.plan, pond.manifest, {})
     assert summed(before.values()).bytes - summed(after.values()).bytes == before["other"].own_bytes > 0
     assert (before["count"].keys, before["other"].keys) == (40, 5)
+
+
+def test_what_is_a_querys_own_is_what_goes_with_it_and_nobody_elses(tmp_path: Path) -> None:
+    def asked(name: str, *aggregates: Aggregate) -> Query:
+        told = tuple(Named(f"o{i}", Column(f"agg:{i}", one.type)) for i, one in enumerate(aggregates))
+        return replace(COUNT, name=name, aggregates=aggregates, output=told)
+
+    each = ("sum", "v", "int"), ("max", "g", "bigint"), ("min", "ts", "timestamp"), ("sum", "amount", "double")
+    made = [aggregate_of(function, Column(name, type)) for function, name, type in each]
+    some = [asked("count", aggregate_of("count", None)), *(asked(f"q{i}", one) for i, one in enumerate(made))]
+
+    def run(name: str, queries: list[Query]) -> LocalPond:
+        pond = LocalPond(tmp_path / name, [STREAM], queries, 1, 16)
+        for second in range(5):
+            pond.epoch(rows(second + 1, 1000))
+        return pond
+
+    pond = run("all", some)
+    before = costs(pond.plan, pond.manifest, {})
+    own = {name: cost.own_bytes for name, cost in before.items()}
+    assert own["count"] == 0, "others need it, too"
+    for one in some[1:]:
+        left = run(one.name, [other for other in some if other is not one])
+        less = summed(before.values()).bytes - summed(costs(left.plan, left.manifest, {}).values()).bytes
+        assert own[one.name] == pytest.approx(less, rel=0.2), one.name
+    for name in ("q1", "q2"):
+        pond.change(accept.drop(Pond(pond.spec, pond.manifest), name))
+    after = costs(pond.plan, pond.manifest, {})
+    # what they leave in segments is shared until these are merged
+    assert {name: cost.own_bytes for name, cost in after.items()} == {n: own[n] for n in ("count", "q0", "q3")}
+    assert summed(after.values()).bytes == summed(before.values()).bytes
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,8 @@ from millpond.state.store import BucketStore
 IDENTITY = "pond.id"
 """File that names the pond; its presence is what makes a folder a pond's."""
 
-GRACE_SECONDS = 3600.0
+GRACE_SECONDS = 30.0
+"""How long what is not needed any more stays for whoever is reading it; who comes later reads anew."""
 
 LOOK_SECONDS = 10.0
 """How often a view on the network is looked at while the pond is silent."""
@@ -136,15 +137,24 @@ def open_store(address: str, truth: Truth, buckets: int, *, read_only: bool = Fa
         ForeignPondError: it holds another pond's rows.
         StoreError: no such store is known, or it cannot be opened.
     """
+    check_address(address)
     if address == "memory":
         return MemoryStore()
     path = store_file(address, truth)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         return LmdbStore(path, owner=truth.pond, read_only=read_only)
-    if on_network(address):
-        return network_store(address, truth.pond, buckets, read_only=read_only)
-    raise StoreError(f"There is no store {shown(address)!r}.", STORES)
+    return network_store(address, truth.pond, buckets, read_only=read_only)
+
+
+def check_address(address: str) -> None:
+    """Refuse an address of no kind of store that is known; whether one is there is seen when it is opened.
+
+    Raises:
+        StoreError: no such store is known.
+    """
+    if address != "memory" and address.partition(":")[0] != "lmdb" and not on_network(address):
+        raise StoreError(f"There is no store {shown(address)!r}.", STORES)
 
 
 def on_network(address: str) -> bool:
@@ -319,7 +329,8 @@ def follow(
     prune = PruneFollower(
         truth.folder, lambda: _lowest(runners), grace_seconds, carrier, start=truth.manifest.n
     )
-    runner.add(prune)
+    # it looks also while the pond is silent, and its writes hold up no sink
+    runners.join(Runner(truth.log, truth.manifests, [prune], look_every=max(1.0, grace_seconds / 2)))
     return Followers(runners, joining.tables, joining.late_tables, opened, prune, joining, slots)
 
 

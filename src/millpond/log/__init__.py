@@ -1,4 +1,4 @@
-"""The truth: numbered, immutable, created-if-absent records, and everything that is a pure fold of them.
+"""The truth: numbered, created-if-absent records that never say anything else, and every pure fold of them.
 
 Entry points: `port.Log` (the one verb), `records` (the bytes), `manifest.load` (what is live),
 `protocol.Writer` (take over, begin, commit) and `follower.Pump` (whatever reads the log).

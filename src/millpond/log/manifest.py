@@ -11,9 +11,10 @@ A manifest is derived and may be lost: `<pond>/manifest/<n>` only spares a resta
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from itertools import chain
+from typing import TypeVar
 
 import msgspec
 
@@ -35,6 +36,7 @@ from millpond.log.records import (
 MAGIC = b"MPMAN1\n"
 _CHECKSUM_BYTES = 32
 _BEFORE_THE_LOG = -1
+T = TypeVar("T")
 
 
 class LiveSection(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -288,6 +290,21 @@ def load(log: Log, manifests: Manifests, upto: int | None = None, known: Manifes
         if last is not None and last > manifest.n:
             _check_no_hole(log, manifest.n + 1)
     return manifest
+
+
+def read_sections(log: Log, manifests: Manifests, manifest: Manifest, read: Callable[[Manifest], T]) -> T:
+    """Return what `read` makes of the sections that `manifest` names, or of those of now, if one is missing.
+
+    Whoever reads beside the epochs holds no file back: what a later record has superseded may be gone.
+    CorruptError: something is missing that is named now.
+    """
+    try:
+        return read(manifest)
+    except CorruptError:
+        newest = load(log, manifests, known=manifest)
+        if newest.n == manifest.n:
+            raise
+        return read(newest)
 
 
 def _tail(log: Log, first: int, upto: int | None) -> Iterator[Entry]:

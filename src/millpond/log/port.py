@@ -2,7 +2,8 @@
 
 Guaranteed:
   * of all appends of one `n`, by any threads, processes or hosts, exactly one record is ever visible;
-  * a record is visible whole or not at all, and never changes after it was first visible;
+  * a record is visible whole or not at all, and what it says never changes after it was first visible; only its body
+    may be taken back when nothing needs it (`bodies`);
   * when `append` returns `Won`, or `Lost`, the record at `n` survives a crash of this process, and of the
     machine as far as the folder itself does (local disks: fsync of the file and of the folder);
   * `Lost.winner` holds the bytes that stand at `n`; they may be the caller's own, when the reply to a first
@@ -44,7 +45,7 @@ class Folder(Protocol):
         """Create the file with all of `data`, durably, unless the name exists; True if this call did."""
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write the file whole, over any older one; for derived files only."""
+        """Write the file whole, over any older one; for derived files, and records without their bodies."""
 
     def read(self, name: str) -> bytes | None:
         """Return the whole file, or None when there is none."""

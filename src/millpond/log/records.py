@@ -1,16 +1,21 @@
 """The records of the log and their bytes.
 
-    record     = magic length header body checksum
-    magic      = "MPLOG1" LF                    7 bytes; the digit is the version of this grammar
-    length     = u32, little-endian             bytes of the header
-    header     = JSON object, UTF-8             one of the structs below; "kind" names which
-    body       = *OCTET                         inline deltas, one after another; a receipt's `at` and `size`
+    record     = magic sizes seal header body checksum
+    magic      = "MPLOG2" LF                    7 bytes; the digit is the version of this grammar
+    sizes      = 3 u32, little-endian           bytes of the header as it is stored, of the header, of the body
+    seal       = 32 bytes                       SHA-256 of the body as it is stored
+    header     = JSON object, UTF-8, packed     one of the structs below; "kind" names which
+    body       = *OCTET, packed                 inline deltas, one after another; a receipt's `at` and `size`
                                                 count from the first byte of the body; empty but for epochs
-    checksum   = 32 bytes                       SHA-256 of everything before; also the record's *digest*
+    checksum   = 32 bytes                       SHA-256 of everything before but the body; also the record's *digest*
 
-`prev` is the digest of record n - 1, in lower-case hexadecimal; "" in the first record. So the digest of
-the newest record vouches for the whole log. Headers are written with sorted keys of maps: equal records
-have equal bytes. A reader passes over header fields that it does not know.
+The digest covers the body by its seal, so a record is the same, and as sure, when its body is taken back
+(`without_body`): then nothing stands between header and checksum. `prev` is the digest of record n - 1, in lower-case
+hexadecimal; "" in the first record. So the digest of the newest record vouches for the whole log. Headers are written
+with sorted keys of maps: equal records have equal bytes. A reader passes over header fields that it does not know.
+
+Version 1, which is read as well: nothing is packed, the bytes of the header are all that is told before it, and the
+checksum is of everything before.
 """
 
 from __future__ import annotations
@@ -18,16 +23,18 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
 from millpond.errors import CorruptError
+from millpond.log.packing import Packed, pack
 
-MAGIC = b"MPLOG1\n"
+MAGIC = b"MPLOG2\n"
+FIRST_MAGIC = b"MPLOG1\n"
+_SIZES = struct.Struct("<III")
 _LENGTH = struct.Struct("<I")
-_HEADER_START = len(MAGIC) + _LENGTH.size
-_CHECKSUM_BYTES = 32
+_DIGEST_BYTES = 32
 
 SectionKind = Literal["segment", "keys", "left", "events", "tallies", "rows", "late", "dead", "backfill"]
 
@@ -143,12 +150,22 @@ class EpochRecord(
 Record = ClaimRecord | ChangeRecord | EpochRecord
 
 
+class Body(Protocol):
+    """The bytes of a record's body, or what is read of them."""
+
+    def read(self, offset: int, size: int) -> memoryview:
+        """Return `size` bytes at `offset`, or fewer at the end; ValueError: they do not unpack."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record as it stands in the log: the header's values, the body's bytes, the digest in hexadecimal."""
+    """A record as it stands in the log: the header's values, the body, the digest in hexadecimal.
+
+    `body` is None where it was taken back.
+    """
 
     record: Record
-    body: memoryview
+    body: Body | None
     digest: str
 
     @property
@@ -157,10 +174,15 @@ class Entry:
         return self.record.n
 
     def inline(self, receipt: Receipt) -> memoryview:
-        """Return an inline receipt's delta; CorruptError when the body does not hold it."""
+        """Return an inline receipt's delta.
+
+        CorruptError: the body does not hold it. FileNotFoundError: it was taken back.
+        """
         if receipt.file is not None:
             raise ValueError(f"the delta of instance {receipt.instance} is the file {receipt.file}")
-        delta = self.body[receipt.at : receipt.at + receipt.size]
+        if self.body is None:
+            raise FileNotFoundError(f"the body of record {self.n} was taken back")
+        delta = self.body.read(receipt.at, receipt.size)
         if hashlib.sha256(delta).hexdigest() != receipt.digest:
             raise CorruptError(
                 f"The delta of instance {receipt.instance} in record {self.n} fails its digest.",
@@ -185,33 +207,99 @@ _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 def encode(record: Record, body: bytes = b"") -> bytes:
     """Return the record's bytes; equal records and bodies give equal bytes."""
     header = _encoder.encode(record)
-    framed = b"".join((MAGIC, _LENGTH.pack(len(header)), header, body))
-    return framed + hashlib.sha256(framed).digest()
+    packed, stored = pack(header), pack(body)
+    sizes = _SIZES.pack(len(packed), len(header), len(body))
+    told = b"".join((MAGIC, sizes, hashlib.sha256(stored).digest(), packed))
+    return b"".join((told, stored, hashlib.sha256(told).digest()))
 
 
 def decode(data: bytes) -> Entry:
     """Read a record back; CorruptError when a byte is damaged, missing or added."""
     view = memoryview(data)
-    content, checksum = view[:-_CHECKSUM_BYTES], view[-_CHECKSUM_BYTES:]
-    if hashlib.sha256(content).digest() != checksum:
-        raise CorruptError("A record of the log fails its checksum.", "Restore the pond's folder.")
-    if content[: len(MAGIC)] != MAGIC:
-        raise CorruptError(
-            "A record of the log has another version.", "Use the Millpond that wrote it, or a newer."
-        )
+    content, checksum = view[:-_DIGEST_BYTES], view[-_DIGEST_BYTES:]
     try:
-        (header_bytes,) = _LENGTH.unpack_from(content, len(MAGIC))
-        body_start = _HEADER_START + header_bytes
-        if body_start > len(content):
-            raise ValueError(f"a header of {header_bytes} bytes in a record of {len(data)}")
-        record = _decoder.decode(content[_HEADER_START:body_start])
+        parts = _parts(content)
+        told = content if parts.seal is None else content[: len(content) - len(parts.stored)]
+        if hashlib.sha256(told).digest() != checksum:
+            raise CorruptError("A record of the log fails its checksum.", "Restore the pond's folder.")
+        if parts.seal is not None and parts.stored and hashlib.sha256(parts.stored).digest() != parts.seal:
+            raise CorruptError("The body of a record fails its checksum.", "Restore the pond's folder.")
+        record = _decoder.decode(parts.header.read(0, parts.header_bytes))
+        return Entry(record, parts.body(), checksum.hex())
     except (ValueError, struct.error) as error:
         raise CorruptError(
             f"A record of the log is malformed: {error}.", "Restore the pond's folder."
         ) from error
-    return Entry(record, content[body_start:], checksum.hex())
+
+
+def body_of(data: memoryview) -> Body | None:
+    """Return the body in a record's bytes, without checking them; None: it was taken back.
+
+    CorruptError: they are none.
+    """
+    try:
+        return _parts(data[:-_DIGEST_BYTES]).body()
+    except (ValueError, struct.error) as error:
+        raise CorruptError(f"A record of the log is malformed: {error}.", "Restore the pond's folder.") from error
+
+
+def without_body(data: bytes) -> bytes | None:
+    """Return the same record without its body; None: it has none, or its digest would not be the same without it.
+
+    CorruptError: it is damaged.
+    """
+    decode(data)
+    stored = _parts(memoryview(data)[:-_DIGEST_BYTES])
+    if stored.seal is None or not stored.stored:
+        return None
+    return data[: len(data) - _DIGEST_BYTES - len(stored.stored)] + data[-_DIGEST_BYTES:]
+
+
+class _Plain:
+    """Bytes that lie there as they are."""
+
+    def __init__(self, stored: memoryview) -> None:
+        self._stored = stored
+
+    def read(self, offset: int, size: int) -> memoryview:
+        return self._stored[offset : offset + size]
+
+
+class _Parts(NamedTuple):
+    """What a record's bytes are made of; `seal` None: it is of version 1."""
+
+    header: Body
+    header_bytes: int
+    stored: memoryview
+    body_bytes: int
+    seal: bytes | None
+
+    def body(self) -> Body | None:
+        if self.seal is None:
+            return _Plain(self.stored)
+        return Packed(self.stored, self.body_bytes) if self.stored or not self.body_bytes else None
+
+
+def _parts(content: memoryview) -> _Parts:
+    magic, start = bytes(content[: len(MAGIC)]), len(MAGIC)
+    if magic == FIRST_MAGIC:
+        (stored_bytes,) = _LENGTH.unpack_from(content, start)
+        header_bytes, body_bytes, seal = stored_bytes, 0, None
+        start += _LENGTH.size
+    elif magic == MAGIC:
+        stored_bytes, header_bytes, body_bytes = _SIZES.unpack_from(content, start)
+        start += _SIZES.size
+        seal = bytes(content[start : start + _DIGEST_BYTES])
+        start += _DIGEST_BYTES
+    else:
+        raise CorruptError("A record of the log has another version.", "Use the Millpond that wrote it, or a newer.")
+    if start + stored_bytes > len(content):
+        raise ValueError(f"a header of {stored_bytes} bytes in a record of {len(content)}")
+    stored = content[start : start + stored_bytes]
+    header: Body = _Plain(stored) if seal is None else Packed(stored, header_bytes)
+    return _Parts(header, header_bytes, content[start + stored_bytes :], body_bytes, seal)
 
 
 def digest_of(data: bytes) -> str:
     """Return the digest in a record's bytes, in hexadecimal, without checking it."""
-    return data[-_CHECKSUM_BYTES:].hex()
+    return data[-_DIGEST_BYTES:].hex()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -64,14 +65,22 @@ class Carrier:
         """Put what live sections are in, and the store lacks, there; returns how many files."""
         lacking = self._store.lacking(sorted(live_files(manifest)))
         for name in lacking:
-            self._store.put(name, [(self._folder / name).read_bytes()], kept=True)
+            self._put(name)
         if lacking:
             self.note = f"{len(lacking)} files that the store had lost were put back, at record {manifest.n}"
         return len(lacking)
 
+    def _put(self, name: str) -> None:
+        self._store.put(name, [(self._folder / name).read_bytes()], kept=True)
+
     def begin(self, manifest: Manifest) -> None:
-        """Bring the store to what `manifest` names: put back what it lacks, remove what no record names."""
-        self.put_back(manifest)
+        """Bring the store to what `manifest` names: put back what it lacks, remove what no record names.
+
+        What a driver that is still at work has pruned since is not missed.
+        """
+        for name in self._store.lacking(sorted(live_files(manifest))):
+            with suppress(FileNotFoundError):
+                self._put(name)
         self.note = None
         self._store.remove_many(self._store.names() - live_files(manifest))
 

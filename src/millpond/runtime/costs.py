@@ -7,7 +7,7 @@ all tasks together; what is left of `gather_us` and `fold_us` is divided among a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from millpond.log.manifest import LiveSection, Manifest
@@ -16,14 +16,17 @@ from millpond.plan.plan import GroupPlan, Plan, QueryPlan
 from millpond.plan.tallies import keeps_tallies
 from millpond.runtime.holistic import needs_events
 from millpond.runtime.tasks import GROUP_US, WHOLE_POND
+from millpond.state.segments import MEASURE_DIGITS, bytes_told
 
 _ONE = 1 << 40
 """What a measure weighs, so that it can be divided among many."""
 
 
 class Cost(NamedTuple):
-    """Of one query: time of an epoch (µs), rows told in it, bytes of state that are its own and its part of those that
-    it shares, keys of its group. `own_bytes` go if it is dropped: what it costs on top of the others.
+    """Of one query: time of an epoch (µs), rows told in it, bytes of state, keys of its group.
+
+    `own_bytes` go if this query alone is dropped, as soon as segments are merged: nobody else needs them.
+    `shared_bytes` are its equal part of what it needs with others, and of what dropped queries left until then.
     """
 
     time_us: int = 0
@@ -82,10 +85,9 @@ def _bytes(plan: Plan, manifest: Manifest) -> tuple[dict[str, int], dict[str, in
     live = state_of(plan, manifest)
     for group in plan.groups:
         names = [query.query.name for query in group.queries]
-        cells, read_by = _size(live[group.id], "segment"), _askers(group)
-        for place, size in divided(cells, dict.fromkeys(range(len(read_by)), 1)).items():
-            askers = read_by[place] or names
-            _add(own if len(askers) == 1 else shared, divided(size, dict.fromkeys(askers, 1)))
+        for askers, size in _cells(group, live[group.id]):
+            users = sorted(askers) or names
+            _add(own if len(users) == 1 else shared, divided(size, dict.fromkeys(users, 1)))
         for kind in ("keys", "events", "tallies"):
             users = [query.query.name for query in group.queries if _uses(query, kind)] or names
             size = _size(live[group.id], kind)
@@ -95,6 +97,21 @@ def _bytes(plan: Plan, manifest: Manifest) -> tuple[dict[str, int], dict[str, in
         size = sum(section.size for section in live[log.id])
         _add(own if len({*users}) == 1 else shared, divided(size, dict.fromkeys(users, 1)))
     return own, shared
+
+
+def _cells(group: GroupPlan, sections: Iterable[LiveSection]) -> Iterator[tuple[set[str], int]]:
+    """Bytes of segments, and the queries that read them; none: all do, or those that did are dropped."""
+    readers: dict[str, set[str]] = {}
+    for measure, askers in zip(group.measures, _askers(group), strict=True):
+        id = measure.base.id if group.signed else measure.id
+        readers.setdefault(id[:MEASURE_DIGITS], set()).update(askers)
+    for section in sections:
+        if section.kind == "segment":
+            left = section.size
+            for ids, size in bytes_told(str(section.info.get("bytes", ""))):
+                left -= size
+                yield {name for id in ids for name in readers.get(id, ())}, size
+            yield set(), left
 
 
 def _keys(plan: Plan, manifest: Manifest) -> dict[str, int]:

@@ -70,7 +70,7 @@ from millpond.state.delta import DeltaWriter
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.event_log import Events
 from millpond.state.files import Files
-from millpond.state.segments import encode_cells, to_bytes
+from millpond.state.segments import as_told, to_bytes
 
 FAN_IN = 8
 """Segments of one level that a snapshot replaces by one of the next: each cell is rewritten O(log) times."""
@@ -284,7 +284,8 @@ class _GroupFold:
         }
         if apart:
             info[apart] = 1
-        data = to_bytes(encode_cells(cells))
+        data, told = as_told(cells)
+        info |= told
         self._added += 0 if level else data.size
         self._delta.add("segment", self._group.id, data, cells.rows, info, supersedes)
 

@@ -38,7 +38,7 @@ from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events, encode_events
 from millpond.state.files import Files
 from millpond.state.keys import canonical
-from millpond.state.segments import encode_cells, to_bytes
+from millpond.state.segments import as_told, to_bytes
 
 
 def shares_here(manifest: Manifest) -> dict[tuple[int, str], float]:
@@ -172,7 +172,8 @@ class _Making:
         info = self._info(place, int(mine.slices.start_us.min()), int(mine.slices.end_us.max()))
         if apart != "segments":
             info[apart] = 1
-        found.setdefault(apart, []).append(self._write("segment", to_bytes(encode_cells(mine)), mine.rows, info))
+        data, told = as_told(mine)
+        found.setdefault(apart, []).append(self._write("segment", data, mine.rows, info | told))
 
     def _move_events(
         self, place: SectionPlace, events: Events, kind: SectionKind, found: dict[str, list[SectionPlace]]

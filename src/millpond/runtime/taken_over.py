@@ -39,7 +39,7 @@ from millpond.state.cells import Piece, cells_at, merge, piece_of, rows_named, s
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events, encode_events
 from millpond.state.files import Files
-from millpond.state.segments import encode_cells, to_bytes
+from millpond.state.segments import as_told, to_bytes
 from millpond.state.tallies import as_stored
 
 
@@ -159,9 +159,10 @@ class _TakingOver:
             return ()
         merged = merge(pieces, keys)
         span = {"first": int(merged.slices.start_us.min()), "last": int(merged.slices.end_us.max())}
-        info: dict[str, int | list[int]] = {**span, "slots": [*span_of(merged)], "level": max(levels)}
+        data, told = as_told(merged)
+        info: dict[str, int | str | list[int]] = {**span, "slots": [*span_of(merged)], "level": max(levels), **told}
         info |= {} if apart == "segments" else {apart: 1}
-        return (self._write("segment", to_bytes(encode_cells(merged)), merged.rows, info),)
+        return (self._write("segment", data, merged.rows, info),)
 
     def _events(
         self, sources: list[_Source], kind: SectionKind, mine: tuple[SectionPlace, ...]
@@ -200,7 +201,7 @@ class _TakingOver:
         return level
 
     def _write(
-        self, kind: SectionKind, data: pa.Buffer, rows: int, info: Mapping[str, int | list[int]],
+        self, kind: SectionKind, data: pa.Buffer, rows: int, info: Mapping[str, int | str | list[int]],
         supersedes: tuple[str, ...] = (),
     ) -> SectionPlace:  # fmt: skip
         more: dict[str, int | str | list[int]] = {**info, "generation": self._own.generation}

@@ -143,7 +143,8 @@ class QueryShown(msgspec.Struct, frozen=True):
 
     `complete_from_us`: the earliest start of a window that is answered, and whole, in whichever version; None: all.
     `counts`: rows told, in all versions, and what became of events, since this leader began; `time_us` of the newest
-    epoch, `own_bytes` and `shared_bytes` of state, `keys`. `shadow`: the text of the version that is tried beside it.
+    epoch, `keys`, and bytes of state: `own_bytes` go if this query alone is dropped, `shared_bytes` are its equal part
+    of what it needs with others. `shadow`: the text of the version that is tried beside it.
     """
 
     name: str

@@ -7,14 +7,14 @@ the writer's token and Spark's task attempt id: attempts never overwrite each ot
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 
 from millpond.errors import CorruptError
-from millpond.log.manifest import Manifest
+from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import Receipt, Section, SectionKind, decode
 from millpond.state.files import Files
@@ -65,17 +65,39 @@ class DeltaWriter:
         return Receipt(instance, attempt, self._size, digest.hexdigest(), name, 0, sections, counts, fed=self.fed), b""
 
 
-def check_deltas(folder: Path, log: Log, manifest: Manifest) -> None:
+def check_deltas(folder: Path, log: Log, manifests: Manifests, manifest: Manifest) -> None:
     """Compare everything that `manifest` still names with its digests: once per driver, at about 1 GB a second.
+
+    The driver before may be at work still, and prune what its epochs supersede meanwhile: that is not missed.
 
     Raises:
         CorruptError: a file is missing or damaged.
     """
     files = {section.file: section.delta_digest for section in manifest.sections.values() if section.file is not None}
+    records = sorted({section.n for section in manifest.sections.values() if section.file is None})
     with ThreadPoolExecutor(max_workers=4) as pool:
-        list(pool.map(lambda named: check_delta(folder / named[0], named[1]), files.items()))
-    for n in sorted({section.n for section in manifest.sections.values() if section.file is None}):
-        decode(log.read(n) or b"")
+        found = [*pool.map(lambda named: _failure(check_delta, folder / named[0], named[1]), files.items())]
+    found += [_failure(_check_body, log, n) for n in records]
+    failed = {place: error for place, error in zip((*files, *records), found, strict=True) if error is not None}
+    if not failed:
+        return
+    now = load(log, manifests, known=manifest).sections.values()
+    for place in (section.n if section.file is None else section.file for section in now):
+        if place in failed:
+            raise failed[place]
+
+
+def _failure(check: Callable[..., None], *of: object) -> CorruptError | None:
+    try:
+        check(*of)
+    except CorruptError as error:
+        return error
+    return None
+
+
+def _check_body(log: Log, n: int) -> None:
+    if decode(log.read(n) or b"").body is None:
+        raise CorruptError(f"The body of record {n} was taken back.", "Restore the pond's folder.")
 
 
 def check_delta(path: Path, digest: str) -> None:

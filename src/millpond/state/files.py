@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -13,14 +12,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from millpond.errors import CorruptError, FilesLostError
-from millpond.log.records import MAGIC
+from millpond.log.records import Body, body_of
 from millpond.state.file_store import FileStore, Parts
 
 INLINE_BYTES = 256 * 1024
 """A delta below this size travels in its receipt, so that a tiny epoch is one file in all."""
 
 _EPOCHS_PER_SWEEP = 64
-_LENGTH = struct.Struct("<I")
 
 
 class Files:
@@ -31,6 +29,7 @@ class Files:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._mapped: dict[str, pa.Buffer] = {}
+        self._bodies: dict[str, Body] = {}
 
     def hold(self, file: str, data: pa.Buffer) -> None:
         """Let a file that is not written yet be read."""
@@ -56,12 +55,19 @@ class Files:
         """`size` bytes at `offset` of the body of a record's file, copied so that they are aligned.
 
         Raises:
-            CorruptError, FilesLostError: as `read`.
+            CorruptError, FilesLostError: as `read`; the body was taken back.
         """
-        start = len(MAGIC) + _LENGTH.size
-        (header_bytes,) = _LENGTH.unpack(self.read(record, len(MAGIC), _LENGTH.size))
+        body = self._bodies.get(record)
+        if body is None:
+            body = self._bodies[record] = self._body(record)
+        try:
+            found = body.read(offset, size)
+        except ValueError as error:
+            raise CorruptError(f"{record} does not unpack: {error}.", "Restore the file from a copy.") from error
+        if len(found) < size:
+            raise CorruptError(f"The body of {record} ends before {offset + size}.", "Restore the file from a copy.")
         aligned = pa.allocate_buffer(size)
-        memoryview(aligned)[:] = memoryview(self.read(record, start + header_bytes + offset, size))
+        memoryview(aligned).cast("B")[:] = found
         return aligned
 
     def write(self, file: str, parts: Parts) -> None:
@@ -94,6 +100,14 @@ class Files:
             path.unlink(missing_ok=True)
             with suppress(OSError):  # it has more than what was told
                 path.parent.rmdir()
+
+    def _body(self, record: str) -> Body:
+        if record not in self._mapped:
+            self._mapped[record] = self._map(record)
+        body = body_of(memoryview(self._mapped[record]).cast("B"))
+        if body is None:
+            raise CorruptError(f"The body of {record} was taken back.", "Restore the file from a copy.")
+        return body
 
     def _map(self, file: str) -> pa.Buffer:
         path = self._folder / file

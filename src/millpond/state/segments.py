@@ -23,6 +23,9 @@ from millpond.state.signatures import Stored, from_stored, to_stored
 
 Whole: TypeAlias = npt.NDArray[np.integer]
 
+MEASURE_DIGITS = 8
+"""So much of a measure's id tells it from the others of a group."""
+
 _WIDTHS = (np.int8, np.int16, np.int32, np.int64)
 
 
@@ -85,6 +88,36 @@ def columns_batch(
         else:
             same[name] = first
     return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays)), same
+
+
+def as_told(cells: Cells) -> tuple[pa.Buffer, dict[str, str]]:
+    """The cells' bytes, and what the section tells of them: `bytes`, what each measure takes, by the beginning of its
+    id, or several that have one column; a column's part of what frames them all is its own.
+    """
+    batch = encode_cells(cells)
+    data = to_bytes(batch)
+    frame = max(0, data.size - batch.nbytes) // batch.num_columns
+    measures: dict[int, dict[str, None]] = {}
+    sizes: dict[int, int] = {}
+    for name, column in cells.columns.items():
+        measures.setdefault(id(column), {})[name.partition(":")[0][:MEASURE_DIGITS]] = None
+        if id(column) not in sizes:
+            sizes[id(column)] = batch.column(name).nbytes + frame
+    told: dict[str, int] = {}
+    for at, ids in measures.items():
+        named = "+".join(sorted(ids))
+        told[named] = told.get(named, 0) + sizes[at]
+    return data, {"bytes": " ".join(f"{named}:{size}" for named, size in told.items())}
+
+
+def bytes_told(text: str) -> list[tuple[list[str], int]]:
+    """What `as_told` has told, by measures.
+
+    >>> bytes_told("5e6b10ee:120 ab21b95a+c26f7aea:64")
+    [(['5e6b10ee'], 120), (['ab21b95a', 'c26f7aea'], 64)]
+    """
+    pairs = (part.partition(":") for part in text.split())
+    return [(named.split("+"), int(size)) for named, _, size in pairs]
 
 
 def decode_cells(batch: pa.RecordBatch) -> Cells:

@@ -194,7 +194,9 @@ class DeltaDisk:
         else:
             record = log.read(live.n)
             assert record is not None
-            data = bytes(decode(record).body)
+            body = decode(record).body
+            assert body is not None
+            data = bytes(body.read(0, live.offset + live.size))
         rows = [row_of(item) for item in json.loads(data[live.offset : live.offset + live.size])]
         demand(len(rows) == live.rows, f"section {live.id} holds {len(rows)} rows, not {live.rows}")
         return rows

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from millpond.errors import CorruptError
-from millpond.log.manifest import Change, Manifest, Manifests, encode_manifest, fold, fold_all, load
+from millpond.log.manifest import Change, Manifest, Manifests, encode_manifest, fold, fold_all, load, read_sections
 from millpond.log.port import HINT_NAME, Log, numbered_name
 from millpond.log.records import Record, decode
 from millpond.testing.log_examples import chain, change, claim, epoch, file_receipt, inline_receipt
@@ -250,3 +250,23 @@ def test_only_the_newest_manifests_are_kept() -> None:
         pond.manifests.save(folded(HISTORY[: n + 1]))
     assert sorted(pond.manifest_folder.files) == [*(numbered_name(n) for n in range(2, 6)), HINT_NAME]
     assert pond.manifest_folder.files[numbered_name(5)] == encode_manifest(folded(HISTORY))
+
+
+def test_what_an_older_manifest_names_may_be_gone_and_what_the_newest_names_may_not() -> None:
+    pond = Pond(HISTORY)
+    asked: list[int] = []
+
+    def read(manifest: Manifest) -> int:
+        asked.append(manifest.n)
+        if manifest.n < least:
+            raise CorruptError("It is gone.", "Restore it.")
+        return manifest.n
+
+    least = 5
+    assert read_sections(pond.log, pond.manifests, folded(HISTORY[:3]), read) == 5
+    assert read_sections(pond.log, pond.manifests, folded(HISTORY), read) == 5
+    least = 6
+    for known in (folded(HISTORY[:3]), folded(HISTORY)):
+        with pytest.raises(CorruptError, match="It is gone"):
+            read_sections(pond.log, pond.manifests, known, read)
+    assert asked == [2, 5, 5, 2, 5, 5]

@@ -9,10 +9,13 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptError
-from millpond.log.records import Receipt, encode
+from millpond.log.records import Receipt, encode, without_body
 from millpond.state.delta import DeltaWriter
 from millpond.state.files import INLINE_BYTES, Files
-from millpond.testing.log_examples import epoch
+from millpond.testing.log_examples import INLINE_DELTA, epoch
+
+FIRST = Path(__file__).parents[2] / "golden" / "formats" / "v1" / "epoch.bin"
+"""A record of version 1, of which nothing is packed."""
 
 
 def written(folder: Path, *sizes: int) -> tuple[Receipt, bytes]:
@@ -73,13 +76,20 @@ def test_sections_are_arrow_buffers_too(tmp_path: Path) -> None:
 
 def test_inline_sections_are_read_from_the_record_and_aligned(tmp_path: Path) -> None:
     receipt, body = written(tmp_path, 3, 70)
+    record = encode(epoch(5, "ab" * 32, {}, {}, receipts=(receipt,)), b"x" * 77 + body)
     (tmp_path / "log").mkdir()
-    (tmp_path / "log" / "5").write_bytes(encode(epoch(5, "ab" * 32, {}, {}, receipts=(receipt,)), b"x" * 77 + body))
+    (tmp_path / "log" / "5").write_bytes(record)
+    (tmp_path / "log" / "6").write_bytes(without_body(record) or b"")
+    (tmp_path / "log" / "7").write_bytes(FIRST.read_bytes())
     files = Files(tmp_path)
     for section in receipt.sections:
         found = files.read_inline("log/5", 77 + section.offset, section.size)
         assert found.to_pybytes() == body[section.offset : section.offset + section.size]
         assert found.address % 64 == 0
+    assert files.read_inline("log/7", 0, len(INLINE_DELTA)).to_pybytes() == INLINE_DELTA
+    for name, end in (("log/5", 77 + len(body) + 1), ("log/7", len(INLINE_DELTA) + 1), ("log/6", 1)):
+        with pytest.raises(CorruptError):
+            files.read_inline(name, end - 1, 1)
 
 
 def test_missing_short_and_empty_files_are_corrupt(tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
-"""Deletes delta files that nothing can need any more; a follower like any other, and the last in line.
+"""Deletes what nothing can need any more, delta files and bodies of records: a follower like any other, the last one.
 
 A file `delta/<n>/<instance>-<token>-<attempt>.arrow` goes when all of this holds:
   * n is committed, so an attempt whose record may still be appended is never touched;
   * the manifest does not name the file: its sections were superseded or retired, or its attempt lost;
   * every other follower's cursor is n or more;
-  * it has been seen so for `grace_seconds`, in which a reader with an older manifest can finish or read anew.
+  * it has been seen so for `grace_seconds`, in which a reader with an older manifest can finish.
 
-Nothing is stored: after a restart the grace begins anew. Deleting twice, or by two drivers, does no harm, for
-what is not named at one record is named at no later one.
+The body of record n goes by the same rules, the deltas inside being its files; the record stays, and its digest.
+
+Nothing is proved by the grace: a reader that comes later still misses a file, and reads anew (`read_sections`), which
+the grace makes rare. So it may be short, and nothing of it is stored: after a restart it begins anew. Deleting twice,
+or by two drivers, does no harm, for what is not named at one record is named at no later one.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from pathlib import Path
 
 from millpond.clock import Clock, now_us
 from millpond.faults import reached
+from millpond.log.bodies import Bodies
 from millpond.log.follower import NOTHING_APPLIED
+from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.runtime.carried import Carrier
@@ -28,6 +33,8 @@ DELTA_FOLDER = "delta"
 _US = 1_000_000
 _SWEEPS_PER_GRACE = 4
 _NUMBER_DIGITS = 20
+_BODIES_PER_SWEEP = 256
+"""Each is a write that is synced; the first sweeps of a long log must not hold up the end of the pond."""
 
 
 class PruneFollower:
@@ -35,7 +42,8 @@ class PruneFollower:
 
     `lowest_cursor` returns the smallest cursor of all other followers; `start` is the record to begin after
     (the head at start-up: older records need not be read again, for a sweep looks at the folder). What goes from
-    the folder goes from the `carrier`, too.
+    the folder goes from the `carrier`, too. Asked for its cursor it sweeps as well, so whoever drives it should ask now
+    and then while no records come.
     """
 
     name = "prune"
@@ -56,28 +64,37 @@ class PruneFollower:
         self._grace_us = round(grace_seconds * _US)
         self._clock = clock
         self._reached = start
+        self._newest: Manifest | None = None
+        self._bodies = Bodies(LocalFolder(pond / "log"))
         self._unneeded_since: dict[str, int] = {}
+        self._bare_since: dict[int, int] = {}
         self._next_sweep_us: int | None = None
         self.deleted_files = 0
         self.deleted_bytes = 0
 
     def cursor(self) -> int:
-        """See `Follower.cursor`."""
+        """See `Follower.cursor`; sweeps when it is time."""
+        if self._newest is not None:
+            self._sweep_if_due(self._newest)
         return self._reached
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         """See `Follower.apply`; sweeps now and then, about four times per grace."""
         if not is_next(self.name, self._reached, n):
             return
+        self._sweep_if_due(manifest)
+        self._reached, self._newest = n, manifest
+
+    def _sweep_if_due(self, manifest: Manifest) -> None:
         now = self._clock()
         if self._next_sweep_us is None or now >= self._next_sweep_us:
             self.sweep(manifest)
             self._next_sweep_us = now + self._grace_us // _SWEEPS_PER_GRACE
-        self._reached = n
 
     def sweep(self, manifest: Manifest) -> int:
         """Delete what may go as of `manifest`, the newest known; return how many files went."""
         last = min(self._lowest_cursor(), manifest.n)
+        self._sweep_bodies(manifest, last)
         named = {section.file for section in manifest.sections.values()}
         now = self._clock()
         unneeded: dict[str, int] = {}
@@ -103,6 +120,19 @@ class PruneFollower:
         if gone and self._carrier is not None:
             self._carrier.remove(gone)
         return len(gone)
+
+    def _sweep_bodies(self, manifest: Manifest, last: int) -> None:
+        named = {section.n for section in manifest.sections.values() if section.file is None}
+        now, since = self._clock(), dict[int, int]()
+        for n in self._bodies.upto(last):
+            if n not in named:
+                since[n] = self._bare_since.get(n, now)
+        for n in sorted(n for n in since if now - since[n] >= self._grace_us)[:_BODIES_PER_SWEEP]:
+            reached("prune.before_body")
+            self.deleted_bytes += self._bodies.take_back(n)
+            del since[n]
+        self._bare_since = since
+        self._bodies.save()
 
     def _delta_folders(self) -> Iterator[tuple[int, Path]]:
         folder = self._pond / DELTA_FOLDER

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from millpond.log.bodies import HINT_NAME, Bodies
+from millpond.log.local import LocalFolder
+from millpond.log.records import decode
 from millpond.runtime.followers.prune import PruneFollower
+from millpond.runtime.followers.rows import RowsGone
 
 SECOND = 1_000_000
 
@@ -97,9 +101,75 @@ def test_as_a_follower_it_sweeps_now_and_then(filled: Any, world: World, monkeyp
         filled.feed(follower, follower.cursor() + 1, follower.cursor() + 1)
     filled.feed(follower, 0)
     assert follower.cursor() == 3
-    assert sweeps == [0, 2, 3]
+    assert sweeps == [0, 1, 2], "as of the newest record that it has seen when it is time"
 
 
 def test_nothing_to_prune(pond: Any, world: World, tmp_path: Path) -> None:
     pond.claim()
     assert pruner(pond, world, 0).sweep(pond.at[0]) == 0
+
+
+def size_of_log(pond: Any) -> int:
+    return sum(path.stat().st_size for path in (pond.path / "log").glob("0*"))
+
+
+def test_bodies_of_records_go_and_records_stay(pond: Any, make_row: Any, world: World) -> None:
+    rows = [make_row(f"c-{i}", float(i)) for i in range(100)]
+    pond.claim()
+    for _ in range(3):
+        pond.epoch({"q": rows}, inline=True)
+    pond.epoch(retired=["1/0/0", "3/0/0"])
+    follower, before = pruner(pond, world, start=4), size_of_log(pond)
+    world.lowest = 2
+    follower.sweep(pond.at[4])
+    world.us = 10 * SECOND - 1
+    follower.sweep(pond.at[4])
+    assert size_of_log(pond) == before
+    world.us += 1
+    follower.sweep(pond.at[4])
+    assert size_of_log(pond) == before - follower.deleted_bytes < before
+    world.lowest = 3
+    follower.sweep(pond.at[4])
+    world.us += 10 * SECOND
+    follower.sweep(pond.at[4])
+    # 2 is live; what is folded, and vouched for, is as before
+    assert [decode(pond.log.read(n)).body is None for n in range(5)] == [False, True, False, True, False]
+    assert pond.head() == pond.at[4]
+    with pytest.raises(RowsGone):
+        pond.rows.table(decode(pond.log.read(1)), "q")
+    assert pond.rows.table(decode(pond.log.read(2)), "q").num_rows == 100
+
+
+def test_a_driver_that_comes_later_looks_at_few_records(
+    pond: Any, make_row: Any, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millpond.log.bodies._RECORDS_PER_HINT", 8)
+    monkeypatch.setattr("millpond.runtime.followers.prune._BODIES_PER_SWEEP", 5)
+    pond.claim()
+    for n in range(1, 13):
+        pond.epoch({"q": [make_row("a", float(n))]}, inline=True, retired=[f"{n - 1}/0/0"] if n > 2 else [])
+    world.lowest, folder = 11, LocalFolder(pond.path / "log")
+    follower = pruner(pond, world, start=12)
+    went = []
+    for _ in range(5):
+        before = follower.deleted_bytes
+        follower.sweep(pond.at[12])
+        went.append(follower.deleted_bytes > before)
+        world.us += 10 * SECOND
+    assert went == [False, True, True, True, False], "a few at once: 0 and 2 to 11"
+    full = [n for n in range(1, 13) if decode(pond.log.read(n)).body is not None]
+    assert full == [1, 12], "1 is live, and 12 is not followed"
+    left = sorted(Bodies(folder).upto(12))
+    assert {1, 12} <= {*left} and len(left) < 13
+    folder.replace(HINT_NAME, b"damaged")
+    assert sorted(Bodies(folder).upto(12)) == [*range(13)]
+
+
+def test_a_silent_pond_is_swept_when_it_is_asked_for_its_cursor(filled: Any, world: World) -> None:
+    follower = pruner(filled, world, start=2)
+    filled.feed(follower)
+    assert "1/0-w-0.arrow" in files(filled)
+    for _ in range(5):
+        world.us += 5 * SECOND
+        assert follower.cursor() == 3
+    assert files(filled) == ["2/0-w-0.arrow", "4/0-w-99.arrow"]
