@@ -137,13 +137,13 @@ def test_what_is_due() -> None:
 def test_merges_wait_while_windows_close_until_twice_as_many_are_due() -> None:
     eight = [place(f"a{i}", 0) for i in range(8)]
     more = [place(f"c{i}", 0) for i in range(8)]
-    assert merges_due([*eight, *more[:7]], (), 8, 0, closes=True) == []
-    assert merges_due([*eight, *more], (), 8, 0, closes=True) == [Merge(tuple(range(16)), 1)]
+    assert merges_due([*eight, *more[:7]], (), 8, 0, long=True) == []
+    assert merges_due([*eight, *more], (), 8, 0, long=True) == [Merge(tuple(range(16)), 1)]
     large = [place(f"b{i}", 1, 4 << 20) for i in range(8)]
     begun = [place("p", 2, 8 << 20, tuple(f"b{i}" for i in range(8)), (10, 3))]
     goes_on = Merge(tuple(range(8)), 2, 4, Position(10, 3))
-    assert merges_due([*large, *eight], begun, 8, 0, closes=True) == []
-    assert merges_due([*large, *eight, *more], begun, 8, 0, closes=True) == [goes_on, Merge(tuple(range(8, 24)), 1)]
+    assert merges_due([*large, *eight], begun, 8, 0, long=True) == []
+    assert merges_due([*large, *eight, *more], begun, 8, 0, long=True) == [goes_on, Merge(tuple(range(8, 24)), 1)]
 
 
 def test_what_has_left_is_merged_at_any_level() -> None:

@@ -25,20 +25,26 @@ class Step(NamedTuple):
     towards: int
 
 
-def step(lies: BucketMap, now: BucketMap, asked: BucketMap, sizes: Sequence[float], most: float) -> Step | None:
+def step(
+    lies: BucketMap, now: BucketMap, asked: BucketMap, sizes: Sequence[float], most: float, waits: bool = False
+) -> Step | None:
     """The map to record before the next epoch; None: the next epoch goes where the log says.
 
     State lies by `lies`; `now` is the map for the next epoch, `asked` the one that was asked for. `sizes`: bytes of
-    each bucket, of which `most` move at once, but at least one bucket.
+    each bucket, of which `most` move at once, but at least one bucket. `waits`: nothing moves yet.
 
     >>> born, wanted = BucketMap(0, (0, 0, 0, 0), 1), BucketMap(7, (0, 1, 1, 1), 2)
     >>> step(born, wanted, wanted, (10,) * 4, 20)
     Step(owners=(0, 1, 1, 0), instances=2, towards=7)
     >>> step(BucketMap(8, (0, 1, 1, 0), 2), BucketMap(8, (0, 1, 1, 0), 2), wanted, (10,) * 4, 20)
     Step(owners=(0, 1, 1, 1), instances=2, towards=7)
+    >>> step(born, wanted, wanted, (10,) * 4, 20, waits=True)
+    Step(owners=(0, 0, 0, 0), instances=1, towards=7)
     """
     if now.number not in (lies.number, asked.number) or lies.number == asked.number:
         return None  # a step that no epoch has followed yet, or nothing to do
+    if waits:
+        return None if now.number == lies.number else Step(lies.owners, lies.instances, asked.number)
     before, after = np.array(lies.owners), np.array(asked.owners)
     moving = np.flatnonzero(before != after)
     first = _first(np.array(sizes)[moving], most)

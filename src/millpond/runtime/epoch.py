@@ -152,10 +152,10 @@ def _map_record(
 
 
 def next_step(setting: Setting, manifest: Manifest, waits: bool = False) -> Step | None:
-    """The step to record before the next epoch; None: there is none, or it `waits` and may, one of several.
+    """The step to record before the next epoch, if there is one; one of several moves nothing if it `waits`.
 
-    It moves `step_bytes`, or a 512th of all state if that is more: each one passes over the state that stays. Where
-    more would be made anew by each step (see `taken_over.stays`), all goes at once.
+    It moves `step_bytes`, or a 512th of all state if more: each passes over the state that stays. Where more than that
+    would be made anew by each step (see `taken_over.stays`), all goes at once.
     """
     (lies, now), asked = maps(setting, manifest), map_asked(setting, manifest)
     if lies[1:] == asked[1:]:
@@ -170,10 +170,10 @@ def next_step(setting: Setting, manifest: Manifest, waits: bool = False) -> Step
             else:
                 anew += section.size
     most = max(setting.step_bytes, sum(held) / 512)
-    if anew > most or (waits and lies == now and sum(held) > most):
+    if anew > most:
         return None
     owned = Counter(lies.owners)
-    return step(lies, now, asked, [held[owner] / owned[owner] for owner in lies.owners], most)
+    return step(lies, now, asked, [held[one] / owned[one] for one in lies.owners], most, waits and sum(held) > most)
 
 
 def told_plan(setting: Setting, manifest: Manifest) -> Plan:

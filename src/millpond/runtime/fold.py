@@ -134,7 +134,8 @@ class _GroupFold:
         reasons: dict[str, str],
     ) -> None:
         self._task, self._group, self._delta, self._counts = task, group, delta, counts
-        self._collected, self._added, self._closes = Collected(task, delta, counts, reasons), 0, False
+        self._collected, self._added = Collected(task, delta, counts, reasons), 0
+        self._long = instance in task.sources  # merges wait for epochs in which neither state comes nor windows close
         self._state = task.of(instance, group)
         types = [arrow_type(key.type) for key in group.keys]
         cache = Path(task.cache) / task.pond / f"{group.id}-{instance}" if task.cache else None
@@ -302,7 +303,7 @@ class _GroupFold:
         if len(self._keys) > self._keys.committed:
             self._write_keys(self._keys.committed, len(self._keys), 0, ())
         places = self._state.keys
-        level = full_level(places, due_at(FAN_IN, self._closes))
+        level = full_level(places, due_at(FAN_IN, self._long))
         if level is None:
             return
         bases = np.cumsum([0, *(place.rows for place in places)]).tolist()
@@ -319,7 +320,7 @@ class _GroupFold:
         while buckets are moving: that takes its time.
         """
         state = self._state
-        if self._task.moving or full_level(state.keys, due_at(FAN_IN, self._closes)) is None:
+        if self._task.moving or full_level(state.keys, due_at(FAN_IN, self._long)) is None:
             return False
         old = [*self._old, *self._old_tiles, *self._old_revisions]
         naming: list[Cells | Events] = [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)]
@@ -363,7 +364,7 @@ class _GroupFold:
             return Changes(self._group, self._keys, self._task.buckets, old, held, fresh, *kept)
 
         self._tell_changes(changes, before, after)
-        self._closes = bool(closing)
+        self._long |= bool(closing)
 
     def _tell_changes(
         self, make: Callable[[], Changes | SessionChanges], before: Watermark, after: Watermark
@@ -476,7 +477,7 @@ class _GroupFold:
         parts = (state.segments, self._old), (state.tiles, self._old_tiles), (state.revisions, self._old_revisions)
         for places, old in parts:
             left = [] if self._task.moving else shares_left(state, places, old, self._left)
-            for due in merges_due(places, state.portions, FAN_IN, self._added, self._task.moving, left, self._closes):
+            for due in merges_due(places, state.portions, FAN_IN, self._added, self._task.moving, left, self._long):
                 ends = tuple(places[i].id for i in due.chosen)
                 apart = state.apart(places[due.chosen[0]])
                 done = merged(due, old, self._left, committed, keys, horizon, column_ids(self._group, apart))

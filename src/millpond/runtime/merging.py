@@ -6,7 +6,8 @@ epoch merges the cells of some slices, the next one those of the next slices, an
 slots: a window then reads few portions. A portion tells instead of which segments it is, and nobody reads it while one
 of them is left (`epoch.group_state`): the last portion ends them all.
 
-Epochs in which windows close are the longest, so merges wait for others, until twice as many segments are due.
+Epochs in which windows close, or state comes from other instances, are the longest, so merges wait for others, until
+twice as many segments are due.
 
 Cells of keys that have left, since their buckets are another instance's now, are left out by merges. Levels alone might
 not come to a segment for very long, so segments that have lost half of their cells are due whatever their levels are:
@@ -64,21 +65,21 @@ class Merged(NamedTuple):
         return {"instead": " ".join(names), **until}
 
 
-def due_at(fan_in: int, closes: bool) -> int:
-    """How many sections of a level are merged; in an epoch that `closes` windows they wait for more."""
-    return 2 * fan_in if closes else fan_in
+def due_at(fan_in: int, long: bool) -> int:
+    """How many sections of a level are merged; in an epoch that is `long` anyway they wait for more."""
+    return 2 * fan_in if long else fan_in
 
 
 def merges_due(
     places: Sequence[SectionPlace], waiting: Sequence[SectionPlace], fan_in: int, added: int, moving: bool = False,
-    left: Sequence[float] = (), closes: bool = False,
+    left: Sequence[float] = (), long: bool = False,
 ) -> list[Merge]:  # fmt: skip
     """The merges of an epoch that adds so many bytes: the next portion of what has begun, and what becomes due.
 
     `waiting`: the portions that nobody reads yet. One merge in portions goes on at a time; small ones do not wait.
     There are no portions while buckets are `moving`: that takes its time, and the epochs between its steps are those in
-    which windows close. `left`: what part of each segment has left since it was written. An epoch that `closes` windows
-    merges only what there is twice too much of.
+    which windows close. `left`: what part of each segment has left since it was written. An epoch that is `long` merges
+    only what there is twice too much of.
     """
 
     def portions(chosen: Sequence[int]) -> int:
@@ -87,8 +88,8 @@ def merges_due(
     found, instead = list[Merge](), {name for place in waiting for name in place.instead}
     begun = tuple(i for i, place in enumerate(places) if place.id in instead)
     mine = [portion for portion in waiting if any(places[i].id in portion.instead for i in begun)]
-    full = due_at(fan_in, closes)
-    behind = not closes or full_level(places, full) is not None
+    full = due_at(fan_in, long)
+    behind = not long or full_level(places, full) is not None
     if mine and behind and not moving:
         found.append(Merge(begun, mine[0].level, portions(begun), max(portion.until for portion in mine)))
     share = left or [0.0] * len(places)
