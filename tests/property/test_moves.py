@@ -255,7 +255,8 @@ def test_many_buckets_move_in_steps_and_what_stays_is_not_touched(tmp_path: Path
         ways.append(now.instances)
         run.epoch([rows])
     assert moves == [0, 1, 0, 1, 1, 1, 1] + [0] * (len(moves) - 7), "a bucket at a time, until all are there"
-    assert ways == [2] + [3] * (len(ways) - 1) and not run.pond.step() and map_asked(run.pond.setting, run.pond.manifest).number == asked
+    assert ways == [2] + [3] * (len(ways) - 1)
+    assert not run.pond.step() and map_asked(run.pond.setting, run.pond.manifest).number == asked
     live = run.pond.manifest.sections
     written = [one for one in live.values() if one.kind == "segment" and one.instance < 2 and one.n > asked]
     least = min(one.rows for one in before.values())
