@@ -175,16 +175,6 @@ def test_a_server_that_evicts_is_refused(server: RedisServer) -> None:
             client.config_set("maxmemory-policy", "noeviction")
 
 
-def test_a_cleared_bucket_leaves_no_key_behind(server: RedisServer) -> None:
-    store = RedisStore(server.url, TAGS, owner="p")
-    store.apply_many(steps(0))
-    store.clear_many(range(1, BUCKETS))
-    with redis.Redis.from_url(server.url) as client:
-        kept = [b"mp:{%b}:%b" % (TAGS[0].encode(), of) for of in (b"meta", b"rows:spend", b"tables")]
-        assert sorted(client.keys()) == kept
-    store.close()
-
-
 def test_a_full_server_refuses_whole_steps_and_can_be_read_and_cleared(server: RedisServer) -> None:
     store = RedisStore(server.url, TAGS)
     store.apply_many(steps(0))

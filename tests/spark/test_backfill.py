@@ -24,7 +24,7 @@ from millpond.model.stream import Stream
 from millpond.reconfigure.price import COMPLETE_AT_ONCE
 from millpond.spark import backfill
 from millpond.testing.compare import assert_same_rows, rows_of
-from millpond.testing.waiting import wait_for
+from millpond.testing.servers import until
 
 ASKED = {
     "spend": SPEND,
@@ -144,10 +144,10 @@ def test_a_source_is_read_again_while_epochs_go_on(spark: SparkSession, tmp_path
         pond.add("first", SPEND)
         with ThreadPoolExecutor(1) as running:
             run = running.submit(pond.run, once=False)
-            wait_for(lambda: read_by(pond, "first") >= 80, 240)
+            until(lambda: read_by(pond, "first") >= 80, "events are read", 240)
             pond.add("later", ASKED["holistic"], backfill=True)
             come(5, 8)
-            wait_for(lambda: read_by(pond, "first") >= 320, 240)
+            until(lambda: read_by(pond, "first") >= 320, "events are read", 240)
             pond.stop()
             run.result(60)
         assert [name for name in {one.change.name for one in pond.history()} if "@" not in name] == ["later"]

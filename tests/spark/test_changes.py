@@ -39,7 +39,7 @@ from millpond.spark.driver import Epoch
 from millpond.spark.read import read
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.naive_changes import NaiveChanges
-from millpond.testing.waiting import wait_for
+from millpond.testing.servers import until
 
 SECOND = 1_000_000
 FILES = 8
@@ -425,12 +425,12 @@ def test_what_a_change_makes_spark_read_is_analysed_before_epochs_wait_for_it(
         pond.add("spend", SPEND)
         with ThreadPoolExecutor(1) as running:
             run = running.submit(pond.run, once=False)
-            wait_for(lambda: read_by(pond, "spend") == 80)
+            until(lambda: read_by(pond, "spend") == 80, "the pond has come so far", 60)
             assert len(readings.threads) == 1
             pond.add("wide", WIDE)
             make_input(tmp_path / "new", 3)
             (tmp_path / "new" / "f2.parquet").rename(tmp_path / "in" / "f2.parquet")
-            wait_for(lambda: read_by(pond, "wide") == 40)
+            until(lambda: read_by(pond, "wide") == 40, "the pond has come so far", 60)
             pond.stop()
             run.result(60)
         assert readings.threads == [readings.threads[0], threading.get_ident()] != [readings.threads[0]] * 2
@@ -462,11 +462,11 @@ def test_queries_are_changed_from_another_thread_on_a_silent_pond(spark: SparkSe
         pond.add("spend", SPEND)
         with ThreadPoolExecutor(1) as running:
             run = running.submit(pond.run, once=False)
-            wait_for(lambda: read_by(pond, "spend") == 80)
+            until(lambda: read_by(pond, "spend") == 80, "the pond has come so far", 60)
             pond.add("wide", WIDE)  # more columns
             pond.add("other", SPEND.replace("STREAM tx", "STREAM more"))  # a stream more
             pond.drop("spend")
-            wait_for(lambda: read_by(pond, "other") == 40)
+            until(lambda: read_by(pond, "other") == 40, "the pond has come so far", 60)
             with pytest.raises(ChangeRefused, match="is running"):
                 pond.add("wide", WIDE)
             pond.stop()
@@ -497,7 +497,7 @@ def test_a_query_that_reads_more_is_started_beside_an_epoch(
             waiting = pond._driver._desk._waiting
             before = len(waiting)
             asked.append(other.submit(pond.add, "wide", WIDE))
-            wait_for(lambda: len(waiting) > before)
+            until(lambda: len(waiting) > before, "the pond has come so far", 60)
 
         told.todo = {2: [*([lambda: pond.add("wide", COUNT)] if end == "refused" else []), beside]}
         pond.run(drain=True)

@@ -27,7 +27,7 @@ from millpond.runtime.dead_letters import records_between
 from millpond.spark import backfill
 from millpond.spark.driver import Epoch
 from millpond.testing.kafka_server import KafkaServer
-from millpond.testing.waiting import wait_for
+from millpond.testing.servers import until
 
 TABLE = """
     CREATE TABLE tx (id BIGINT, ts TIMESTAMP, k STRING, v BIGINT) USING kafka
@@ -290,10 +290,10 @@ def test_a_query_that_reads_more_takes_over_where_the_offsets_are(
     with Pond(spark, tmp_path / "pond") as pond, ThreadPoolExecutor(1) as running:
         load(pond, topic)
         run = running.submit(pond.run, once=False)
-        wait_for(lambda: "q" in pond.counts() and pond.counts()["q"][0].read == 200)
+        until(lambda: "q" in pond.counts() and pond.counts()["q"][0].read == 200, "the pond has come so far", 60)
         pond.add("newest", QUERY.replace("sum(v)", "max(id)"))
         kafka_server.produce(topic, records(given[200:]))
-        wait_for(lambda: pond.counts()["q"][0].read == 600 and pond.counts()["newest"][0].read == 400)
+        until(lambda: [pond.counts()[name][0].read for name in ("q", "newest")] == [600, 400], "all is read", 60)
         pond.stop()
         assert run.result(60) is False
         assert [*(tmp_path / "pond" / "spark").glob("*-000001")]

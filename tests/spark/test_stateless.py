@@ -107,7 +107,7 @@ def test_plans_and_prices_are_told(spark: SparkSession, folder: Path) -> None:
         plan = pond.plan
         del pond._queries["more"]
         price = price_of_selection(pond.plan, more)
-        measured = measured_text(measure(folder / "pond", pond.queries))
+        measured = measured_text(measure(folder / "pond"))
     assert "5 queries in 1 group and 4 stateless over 1 stream" in text
     assert "stateless: tx, rows leave in the epoch that reads them" in text
     assert "counted: id; where (amount < 10.0)" in text

@@ -111,7 +111,7 @@ return {applied, redis.call('HGETALL', KEYS[2])}
 # All keys of a bucket have its tag, so those of its tables may be made here.
 _CLEAR = Script("#!lua flags=allow-oom" + _OWNED + """
 for _, table in ipairs(redis.call('SMEMBERS', KEYS[2])) do redis.call('UNLINK', ARGV[2] .. table) end
-return redis.call('UNLINK', KEYS[1], KEYS[2])
+return redis.call('UNLINK', KEYS[1])
 """)
 
 _DROP = Script("#!lua flags=allow-oom" + _OWNED + """
