@@ -476,18 +476,24 @@ def test_queries_are_changed_from_another_thread_on_a_silent_pond(spark: SparkSe
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("end", ["taken over", "not copied", "refused"])
+@pytest.mark.parametrize(
+    ("end", "files", "at"),
+    [("taken over", FILES, 2), ("taken over", 41, 31), ("not copied", FILES, 2), ("refused", FILES, 2)],
+)
 def test_a_query_that_reads_more_is_started_beside_an_epoch(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, files: int, at: int
 ) -> None:
-    """One that cannot take over leaves nothing behind, and the change is made all the same, or refused."""
+    """One that cannot take over leaves nothing behind, and the change is made all the same, or refused.
+
+    Spark merges its list of files every ten batches: before the change at epoch 31, and in the successor.
+    """
 
     def no_room(_current: Path) -> Path:
         raise OSError("no room")
 
     if end == "not copied":
         monkeypatch.setattr("millpond.spark.handover.next_checkpoint", no_room)
-    epochs, told, asked = make_input(tmp_path / "in"), Told({}), list[Future[object]]()
+    epochs, told, asked = make_input(tmp_path / "in", files), Told({}), list[Future[object]]()
     with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond, ThreadPoolExecutor(1) as other:
         pond.stream(stream(tmp_path / "in"))
         first = pond.add("count", COUNT)
@@ -499,12 +505,15 @@ def test_a_query_that_reads_more_is_started_beside_an_epoch(
             asked.append(other.submit(pond.add, "wide", WIDE))
             until(lambda: len(waiting) > before, "the pond has come so far", 60)
 
-        told.todo = {2: [*([lambda: pond.add("wide", COUNT)] if end == "refused" else []), beside]}
+        told.todo = {at: [*([lambda: pond.add("wide", COUNT)] if end == "refused" else []), beside]}
         pond.run(drain=True)
         failed = asked[0].exception(60)
         assert isinstance(failed, ChangeRefused) if end == "refused" else failed is None
         checkpoints = [folder.name.partition("-")[2] for folder in sorted((tmp_path / "pond" / "spark").iterdir())]
         assert checkpoints == (["", "000001"] if end == "taken over" else [""])
+        lists = max((tmp_path / "pond" / "spark").iterdir()) / "sources" / "tx"
+        assert {file.name for file in lists.iterdir()} >= {f"{n}.compact" for n in range(19, files - 1, 10)}
+        assert (lists / "5").exists() is (at < 20)
         rows = expected(pond, [first], epochs)
         assert rows.keys() == {"count", "wide"}
         for name in rows:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from millpond.errors import CorruptError, OffsetGapError, PlaceError, of_machine
@@ -32,6 +32,9 @@ KEPT = 2
 
 _IN_ORDER = ("commits", "offsets", "sources")
 """Spark writes them in the opposite order, so a copy made while it does never names what it lacks."""
+
+_MERGED = ".compact"
+"""So ends the name of a file of a source's list into which Spark has merged those before."""
 
 _NO_METADATA = (
     '{"batchWatermarkMs":0,"batchTimestampMs":0,'
@@ -111,20 +114,40 @@ def _checkpoints(root: Path) -> list[Path]:
 
 def _copy(source: Path, target: Path) -> None:
     for name in _IN_ORDER:
-        for file in _files(source / name):
-            place = target / file.relative_to(source)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            _copy_file(file, place)
-    _copy_file(source / "metadata", target / "metadata")
+        for folder, _, names in os.walk(source / name):
+            place = target / Path(folder).relative_to(source)
+            place.mkdir(parents=True)
+            for file in _needed(names):
+                _copy_file(f"{folder}/{file}", f"{place}/{file}")
+    _copy_file(f"{source}/metadata", f"{target}/metadata")
+
+
+def _needed(names: Iterable[str]) -> list[str]:
+    """Those of a folder's files that Spark reads: none that is temporary or a checksum (it does without), of a source's
+    list none that was merged, from the last merge but one on: the two tell Spark how far apart they are.
+
+    >>> _needed(["9.compact", "10", "11", "19.compact", "20", "29.compact", "30", ".30.crc"])
+    ['19.compact', '20', '29.compact', '30']
+    """
+    shown = [name for name in names if not name.startswith(".")]
+    merged = sorted(_number(name) for name in shown if name.endswith(_MERGED))
+    first = merged[-2] if len(merged) > 1 else 0
+    return [name for name in shown if not 0 <= _number(name) < first]
+
+
+def _number(name: str) -> int:
+    """The batch of a file of Spark's lists; -1 of others."""
+    text = name.removesuffix(_MERGED)
+    return int(text) if text.isdecimal() else -1
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Files without Spark's checksums (it does without) and temporary files."""
+    """All files but Spark's checksums and temporary files."""
     for place, _, names in os.walk(folder):
         yield from (Path(place, name) for name in names if not name.startswith("."))
 
 
-def _copy_file(source: Path, target: Path) -> None:
+def _copy_file(source: str, target: str) -> None:
     try:
         # Spark never writes into a file that has its name already
         os.link(source, target)
@@ -269,8 +292,7 @@ def _lacking_sources(checkpoint: Path, offsets: Offsets) -> list[str]:
     for name, offset in offsets.items():
         if name == TICK or not _needs_list(offset):
             continue
-        names = [file.name for file in _files(checkpoint / "sources" / name)]
-        numbers = [int(name.removesuffix(".compact")) for name in names if name.removesuffix(".compact").isdecimal()]
+        numbers = (_number(file.name) for file in _files(checkpoint / "sources" / name))
         value = json.loads(offset) if offset[:1] == "{" else {}
         if max(numbers, default=-1) < value.get("logOffset", 0):
             lacking.append(name)

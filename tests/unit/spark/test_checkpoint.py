@@ -59,6 +59,16 @@ def test_a_driver_goes_on_with_a_copy_of_its_predecessors_checkpoint(tmp_path: P
     assert not (second / "offsets" / "5").exists()
 
 
+def test_what_spark_has_merged_is_not_copied(tmp_path: Path) -> None:
+    first = checkpoint(own_checkpoint(tmp_path, 0), FILES)
+    lists = first / "sources" / "events"
+    for name in (*map(str, range(9)), "9.compact", *map(str, range(10, 19)), "19.compact", "20"):
+        put(lists / name)
+    assert {file.name for file in (next_checkpoint(first) / "sources" / "events").iterdir()} == {
+        "9.compact", *map(str, range(10, 19)), "19.compact", "20"
+    }  # fmt: skip
+
+
 def test_two_checkpoints_are_kept_and_no_leftovers(tmp_path: Path) -> None:
     put(tmp_path / ".00000000000000000002-half" / "metadata")
     for claim in (1, 5, 9):
