@@ -25,7 +25,6 @@ of state in memory, the pond `state_mb` on disk. Only seconds in which the machi
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -38,21 +37,25 @@ from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
 import numpy as np
-from live_load import PATIENCE, SCHEMA, SPARE, Arrivals, Arrived, Load, Plain, by_country, hourly
+from live_load import PATIENCE, SCHEMA, SPARE, Arrivals, Arrived, Load
 from live_plain import CORES
+from live_restarts import LEAST_S, Size, compared, restarts
 from own_time import OwnTime
 from picture import timeline
 from pyspark.sql import SparkSession
 from results import FOLDER, keep
 
 from millpond import Pond, spark_session
+from millpond.garbage import pass_by_what_is_loaded
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Stream
 from millpond.placement.moves import buckets_moving
 from millpond.spark.driver import Epoch
 
-LEAST_S = 0.005
 PATIENCE_S = 60.0
+LITTLE = 4_000_000
+"""Bytes that an epoch writes at most in which no state is merged that came while it was filled."""
+
 HALF = "0-511"
 """Buckets whose served rows move to another store and back."""
 
@@ -71,23 +74,8 @@ SCALED = 3
 """In one of so many turns the number of instances changes: half of the state moves, and back."""
 
 
-class Size(NamedTuple):
-    """How much: the load, MB of state, seconds before each change and after it, how often each is made; for plain Spark
-    the large files of state and how often it is restarted; seconds of the windows of queries that are not changed.
-    """
-
-    load: Load
-    state_mb: float
-    before_s: float
-    after_s: float
-    times: int
-    plain_files: int
-    restarts: int
-    others: tuple[int, ...]
-
-
-LARGE = Size(Load(1_000_000, 5_000, 0.25), 1024.0, 4.0, 10.0, 6, 6, 3, (5, 10, 20, 30))
-SMALL = Size(Load(2_000, 200, 0.25), 0.02, 0.3, 0.3, 1, 1, 1, (5,))
+LARGE = Size(Load(1_000_000, 5_000, 0.25), 1024.0, 4.0, 10.0, 6, 6, 3, (5, 10, 20, 30), 40)
+SMALL = Size(Load(2_000, 200, 0.25), 0.02, 0.3, 0.3, 1, 1, 1, (5,), 1)
 
 
 class Made(NamedTuple):
@@ -139,9 +127,9 @@ def main(size: Size = LARGE, results: Path = FOLDER) -> dict[str, float]:
         figures, broken = told(seen)
         _draw(seen, results / "live_change.svg")
         shutil.rmtree(work / "pond")
-        restarts, plain_mb = _restarts(spark, work, size)
+        restarted, plain_mb = restarts(spark, work, size)
     figures |= {"state_mb": seen.state_mb, "plain_state_mb": plain_mb, "stolen": seen.stolen}
-    figures |= {**restarts, **compared(broken, restarts)}
+    figures |= {**restarted, **compared(broken, restarted)}
     keep("live_change", {name: round(value, 3) for name, value in figures.items()}, results)
     return figures
 
@@ -193,6 +181,7 @@ class _Changing:
         try:
             self._fill()
             self._load.begin()
+            self._settle()
             self._step("warm", lambda: self._pond.param("least", 1.5))
             self._made.clear(), self._quiet.clear()
             for turn in range(self._size.times):
@@ -209,6 +198,15 @@ class _Changing:
             while not self._epochs or self._epochs[-1].events < wanted:
                 sleep(0.02)
         print(f"state  {self._state_mb():,.1f} MB", flush=True)
+
+    def _settle(self) -> None:
+        """Wait until what filling the state has left to merge is merged; a served pond has done the rest before."""
+        until, count = perf_counter() + 3 * PATIENCE_S, self._size.settled
+        while perf_counter() < until:
+            if len(self._epochs) >= count and max(one.written for one in self._epochs[-count:]) < LITTLE:
+                break
+            sleep(0.1)
+        pass_by_what_is_loaded()
 
     def _every_kind(self, turn: int) -> None:
         pond, noop = self._pond, Sink("noop")
@@ -344,17 +342,6 @@ def told(seen: Seen) -> tuple[dict[str, float], dict[str, float]]:
     }, broken  # fmt: skip
 
 
-def compared(broken: dict[str, float], restarts: dict[str, float]) -> dict[str, float]:
-    """How much longer plain Spark is interrupted than the pond by a change of a kind, the least of them."""
-    ways = {"vs_restart_min": "restart_s", "vs_in_session_min": "restart_in_session_s"}
-    return {
-        name: min(
-            restarts["repartition_s" if kind == "scale" else way] / seconds for kind, seconds in broken.items()
-        )
-        for name, way in ways.items()
-    }
-
-
 def _by_chance(seen: Seen, usual: dict[int, tuple[float, float]]) -> tuple[float, float]:
     """The largest ratios of epochs and of waits, if after each change but `scale` there were quiet times as long: what
     95 of 100 draws of these are below.
@@ -411,78 +398,6 @@ def _waits(seen: Seen, spans: Sequence[tuple[float, float]]) -> list[tuple[float
 
 def _p99(values: Iterable[float]) -> float:
     return float(np.percentile(list(values), 99))
-
-
-def _restarts(spark: SparkSession, work: Path, size: Size) -> tuple[dict[str, float], float]:
-    """Seconds by which plain Spark's query is interrupted longer than between two batches, and MB of its state."""
-    time, longer, state = OwnTime(), dict[str, list[float]](), 0.0
-    load = Arrivals(work / "again", size.load, time.now)
-    for _ in range(size.plain_files):
-        load.hour()
-    spark = spark.newSession()  # plain Spark's settings are its own
-    plain = Plain(spark, load.folder, work / "plain")
-    spark.conf.set("spark.sql.shuffle.partitions", CORES)
-    plain.start("hourly", hourly())
-    for seconds in size.others:
-        plain.start(f"country{seconds}", by_country(seconds))
-    try:
-        plain.wait("hourly", 1)
-        load.begin()
-        for turn in range(size.restarts):
-            for name, partitions in (("restart_in_session_s", 0), ("repartition_s", 4 - turn % 2)):
-                plain.wait("hourly", 4)
-                ended = plain.ended["hourly"]
-                usual, count = median(np.diff([time.of(at) for at in ended[-4:]])), len(ended)
-                told_last = plain.running["hourly"].lastProgress
-                state = told_last["stateOperators"][0]["memoryUsedBytes"] / 1e6 if told_last else state
-                if partitions:  # needs a checkpoint without a planned batch
-                    load.hold()
-                    plain.running["hourly"].processAllAvailable()
-                    count = len(ended)
-                plain.stop("hourly")
-                if partitions:
-                    plain.repartition("hourly", partitions)
-                    load.begin()
-                plain.start("hourly", hourly(least=0.1 * (turn + 1)))
-                plain.wait("hourly", 1)
-                longer.setdefault(name, []).append(time.of(ended[count]) - time.of(ended[count - 1]) - usual)
-                print(f"{name:20} {longer[name][-1]:.2f} s", flush=True)
-        for name in list(plain.running):
-            plain.stop(name)
-        longer["restart_s"] = _applications(load.folder, work / "plain", size, time)
-    finally:
-        load.end()
-        time.end()
-        for name in list(plain.running):
-            plain.stop(name)
-    return {name: max(LEAST_S, median(values)) for name, values in longer.items()}, state
-
-
-def _applications(source: Path, folder: Path, size: Size, time: OwnTime) -> list[float]:
-    """Seconds by which the query is interrupted longer than between two batches when its application is replaced."""
-    longer, before = list[float](), list[float]()
-    others = [str(seconds) for seconds in size.others]
-    for turn in range(size.restarts + 1):
-        command = [sys.executable, str(Path(__file__).with_name("live_plain.py")), str(source), str(folder)]
-        with subprocess.Popen(
-            [*command, str(0.5 + 0.1 * turn), *others], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as application:
-            assert application.stdin is not None and application.stdout is not None
-            ended = list[float]()
-            while len(ended) < 5:
-                line = application.stdout.readline()
-                if not line:
-                    raise RuntimeError("plain Spark's application has ended")
-                if line.startswith("@hourly "):
-                    ended.append(float(line.split()[1]))
-            if before:
-                own = [time.of(at) for at in (*before, ended[0])]
-                longer.append(own[-1] - own[-2] - median(np.diff(own[:-1])))
-                print(f"{'restart_s':20} {longer[-1]:.2f} s", flush=True)
-            application.stdin.close()
-            later = [float(line.split()[1]) for line in application.stdout if line.startswith("@hourly ")]
-            before = [*ended[1:], *later]
-    return longer
 
 
 def _draw(seen: Seen, path: Path) -> None:

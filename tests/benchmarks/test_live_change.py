@@ -9,8 +9,9 @@ from pathlib import Path
 import live_change
 import many_adds
 import pytest
-from live_change import Done, Made, Seen, compared, told
+from live_change import Done, Made, Seen, told
 from live_load import Arrived
+from live_restarts import compared
 from pyspark.sql import SparkSession
 
 

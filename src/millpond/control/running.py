@@ -10,6 +10,7 @@ from rich.console import Console
 from millpond.control.interrupts import interrupts
 from millpond.control.pond import Pond
 from millpond.control.progress import Progress
+from millpond.garbage import pass_by_what_is_loaded
 from millpond.spark.session import spark_session
 
 
@@ -42,6 +43,7 @@ def run_file(asked: Run, *, once: bool, drain: bool) -> None:
             console.print(str(note), highlight=False, markup=False, soft_wrap=True)
         told.append(Progress(pond.plan, pond.status, console))
         pond.open()
+        pass_by_what_is_loaded()
         with told[0] as progress, signals.stopping(pond.stop):
             pond.run(once=once, drain=drain)
         head = progress.epoch_n

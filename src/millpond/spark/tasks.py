@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from millpond.errors import CorruptError, MillpondError, of_machine
 from millpond.faults import reached
+from millpond.garbage import pass_by_what_is_loaded
 from millpond.log.records import Receipt
 from millpond.runtime.direct import Route, TooMuch, all_told, gathered, shared, tell, told_files
 from millpond.runtime.fold import fold
@@ -159,14 +159,11 @@ def with_code() -> Iterator[None]:
 
 
 def _keep_what_is_loaded() -> None:
-    """Let garbage collection pass by what the process has loaded: Spark's worker collects after each task
-    (`pyspark/daemon.py`), and to go through all modules takes 20 to 70 ms, of which an epoch has four.
-    """
+    """Spark's worker collects garbage after each task (`pyspark/daemon.py`), of which an epoch has four."""
     global _loading
     if _loading:
         _loading -= 1
-        gc.collect()
-        gc.freeze()
+        pass_by_what_is_loaded()
 
 
 _print = traceback.print_exc
