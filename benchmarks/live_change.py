@@ -5,7 +5,7 @@ four others, gets small files at a fixed pace. Each kind of change is made a few
 The last line is one JSON object, kept in `results/` with a timeline. `effective_s_max`: from a change's acceptance
 (analysed, checked, waiting for the epoch at hand) to the begin of the first epoch that is answered by it; the largest
 median of a kind. `p99_ratio_max`: p99 of the seconds of epochs after a change over that of quiet epochs, the largest of
-any kind (all of its changes, with the ten seconds after each: a whole round of most windows); `p99_ratio_all`: of all
+any kind (all its changes, with twenty seconds after each: a whole round of most windows); `p99_ratio_all`: of all
 kinds together; `p99_ratio_max_chance`, `others_p99_ratio_max_chance`: what taking the largest of a dozen small samples
 makes of nothing: nineteen times out of twenty the largest ratio is below that when after each change there is a quiet
 time, drawn at random from all of them. An epoch of fewer instances takes longer, quiet or not, so each is compared with
@@ -74,7 +74,7 @@ SCALED = 3
 """In one of so many turns the number of instances changes: half of the state moves, and back."""
 
 
-LARGE = Size(Load(1_000_000, 5_000, 0.25), 1024.0, 4.0, 10.0, 6, 6, 3, (5, 10, 20, 30), 40)
+LARGE = Size(Load(1_000_000, 5_000, 0.25), 1800.0, 4.0, 20.0, 6, 6, 3, (5, 10, 20, 30), 40)
 SMALL = Size(Load(2_000, 200, 0.25), 0.02, 0.3, 0.3, 1, 1, 1, (5,), 1)
 
 
