@@ -11,7 +11,7 @@ import msgspec
 from millpond.control.reader import read_truth
 from millpond.control.why import RECORDS_READ
 from millpond.errors import ForeignPondError, MillpondError
-from millpond.log.manifest import Manifest, read_sections
+from millpond.log.manifest import Manifest
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord, decode
 from millpond.model.spec import PondSpec
@@ -91,10 +91,7 @@ class Autoscaler:
             pond.scale(decision.instances, who=WHO, why=decision.why)
         elif decision.balance:
             truth, spec = read_truth(pond.path)
-            owners = read_sections(
-                truth.log, truth.manifests, truth.manifest,
-                lambda now: better_owners(spec, now, truth.folder, self._policy),
-            )  # fmt: skip
+            owners = truth.sections(lambda now: better_owners(spec, now, truth.folder, self._policy))
             if owners is not None:
                 pond.assign(owners, seen.instances, decision.why, who=WHO)
 
@@ -138,10 +135,7 @@ def advice(folder: Path, policy: Policy, stretch_us: int = 6 * LOOK_EVERY_US) ->
     memory, decision = Memory(), Decision(seen.instances, False, "")
     for _ in range(policy.steady):
         decision, memory = decide(policy, memory, seen)
-    owners = read_sections(
-        truth.log, truth.manifests, truth.manifest,
-        lambda now: better_owners(spec, now, folder, policy) if decision.balance else None,
-    )  # fmt: skip
+    owners = truth.sections(lambda now: better_owners(spec, now, folder, policy) if decision.balance else None)
     before = asked_map_in(spec, truth.manifest).owners
     moved = sum(old != new for old, new in zip(before, owners or before, strict=True))
     return Advice(

@@ -10,7 +10,6 @@ from millpond.control.reader import read_truth
 from millpond.control.why import RECORDS_READ
 from millpond.control.why_picture import bar
 from millpond.control.wiring import Truth
-from millpond.log.manifest import read_sections
 from millpond.log.records import EpochRecord, decode
 from millpond.model.spec import PondSpec
 from millpond.model.types import is_integer
@@ -52,9 +51,7 @@ def measure(folder: Path) -> Measured:
             for name in totals:
                 totals[name] += record.counts.get(WHOLE_POND, {}).get(name, 0)
     instances = maps_in(spec, truth.manifest)[0].instances
-    found = read_sections(
-        truth.log, truth.manifests, truth.manifest, lambda now: sharing(plan_of(spec), now, truth.folder, instances)
-    )
+    found = truth.sections(lambda now: sharing(plan_of(spec), now, truth.folder, instances))
     return Measured(truth, spec, epochs, totals, found)
 
 
@@ -98,10 +95,7 @@ def price_of_state(price: Price, measured: Measured | None) -> list[str]:
     if measured is not None and price.before is not None:
         truth, spec = measured.truth, measured.spec
         group, instances = price.before, maps_in(spec, truth.manifest)[0].instances
-        cells = read_sections(
-            truth.log, truth.manifests, truth.manifest,
-            lambda now: group_cells(group, now, truth.folder, instances),
-        )  # fmt: skip
+        cells = truth.sections(lambda now: group_cells(group, now, truth.folder, instances))
     kept = () if price.before is None else price.before.kept
     more = sum(_columns(one, price, cells) for one in price.group.kept if one not in kept)
     lines = []

@@ -12,7 +12,7 @@ import numpy as np
 from millpond.control.wiring import Followers, Truth, on_network
 from millpond.errors import ChangeRefused, StoreError
 from millpond.faults import reached
-from millpond.log.manifest import load, read_sections
+from millpond.log.manifest import load
 from millpond.model.spec import PondSpec
 from millpond.placement.moves import maps_in
 from millpond.placement.places import OWN, buckets_named, places_in
@@ -58,10 +58,9 @@ class Moving:
         named = buckets_named(what, store.places, store.shards(range(spec.buckets)))
         manifest = load(self._truth.log, self._truth.manifests)
         instances = maps_in(spec, manifest)[0].instances
-        loads = read_sections(
-            self._truth.log, self._truth.manifests, manifest,
-            lambda now: bucket_loads(plan_of(spec), now, self._truth.folder, instances, spec.buckets),
-        )  # fmt: skip
+        loads = self._truth.sections(
+            lambda now: bucket_loads(plan_of(spec), now, self._truth.folder, instances, spec.buckets), manifest
+        )
         return tuple(np.array(named)[np.argsort(-loads[list(named)], kind="stable")].tolist())
 
     def price(self, buckets: Collection[int], to: str) -> Moved:

@@ -31,7 +31,7 @@ from millpond.control.tally import QueryCounts, Tally
 from millpond.control.why import find_facts
 from millpond.control.wiring import IDENTITY, Followers, Truth, follow, new_writer, open_truth, owners_for
 from millpond.errors import InputError, QueryTypeError, StoreError
-from millpond.log.manifest import Manifest, load, read_sections
+from millpond.log.manifest import Manifest, load
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
@@ -396,10 +396,7 @@ class Pond(Changing, Declaring):
         manifest = self.manifest()
         instances = maps_in(self._spec, manifest)[0].instances if self._spec is not None else 0
         assert self._truth is not None
-        return read_sections(
-            self._truth.log, self._truth.manifests, manifest,
-            lambda now: sharing(self.plan, now, self.path, instances),
-        )  # fmt: skip
+        return self._truth.sections(lambda now: sharing(self.plan, now, self.path, instances), manifest)
 
     def why(self, name: str) -> Why:
         """Why nothing (more) comes out of a query, the main cause first; see `control.causes`.

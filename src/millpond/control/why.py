@@ -14,7 +14,7 @@ import msgspec
 
 from millpond.control.wiring import Truth
 from millpond.errors import QueryTypeError
-from millpond.log.manifest import Manifest, read_sections
+from millpond.log.manifest import Manifest
 from millpond.log.port import Log
 from millpond.log.records import ChangeRecord, ClaimRecord, EpochRecord, decode
 from millpond.model.changes import map_change_in
@@ -140,10 +140,7 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         mark_us = watermarks(manifest).get(query.stream, Watermark()).at(query.delay_us)
         if not query.updating and name not in spec.left.halted:  # whose rows leave with the events that change them
             holding = maps_in(spec, manifest)[0].instances
-            due = read_sections(
-                truth.log, truth.manifests, manifest,
-                lambda now: next_due(group, plan, now, Files(truth.folder), holding),
-            )  # fmt: skip
+            due = truth.sections(lambda now: next_due(group, plan, now, Files(truth.folder), holding))
     elif isinstance(query, Join):
         marks = {side.stream: _mark(manifest, side) for side in (query.right, query.left)}
         slower = min(query.streams, key=lambda name: (marks[name] is not None, marks[name] or 0))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from millpond.control.joining import Joining
 from millpond.errors import ForeignPondError, PlaceError, StoreError
 from millpond.ids import writer_token
 from millpond.log.local import LocalFolder
-from millpond.log.manifest import Manifest, Manifests, load
+from millpond.log.manifest import Manifest, Manifests, load, read_sections
 from millpond.log.port import Log
 from millpond.log.protocol import Writer
 from millpond.log.race import check_create_if_absent
@@ -42,6 +42,8 @@ from millpond.state.keyed import KeyedRows
 from millpond.state.sharded import ShardedStore
 from millpond.state.store import BucketStore
 
+T = TypeVar("T")
+
 IDENTITY = "pond.id"
 """File that names the pond; its presence is what makes a folder a pond's."""
 
@@ -63,6 +65,14 @@ class Truth(NamedTuple):
     log: Log
     manifests: Manifests
     manifest: Manifest
+
+    def sections(self, read: Callable[[Manifest], T], manifest: Manifest | None = None) -> T:
+        """What `read` makes of the sections that are live (by `manifest`), beside epochs that replace them.
+
+        Raises:
+            CorruptError: something is missing that is named now.
+        """
+        return read_sections(self.log, self.manifests, self.manifest if manifest is None else manifest, read)
 
 
 class Followers(NamedTuple):

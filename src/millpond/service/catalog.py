@@ -24,7 +24,7 @@ from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Retention, Stream
 from millpond.plan.feeds import feeds_of
-from millpond.reconfigure.catalog import history, in_force, seen, whole_from
+from millpond.reconfigure.catalog import history, in_force, query_name, seen, whole_from
 from millpond.reconfigure.changes import Add, Alter, Change, Feed, Halt, SetParameter, Shadow, kind_told
 from millpond.reconfigure.lifecycle import HALTED, current, state_in
 from millpond.runtime.epoch import watermarks
@@ -114,7 +114,7 @@ class Catalog:
         known, found = set(callers), self.now()
         for query in found[1].queries if found is not None else ():
             for called in query.user_functions.values():
-                callers.setdefault(called, set()).add(query.name)
+                callers.setdefault(called, set()).add(query_name(query.name))
         return [
             FunctionShown(
                 one.name, one.version, one.module, one.kind, one.takes, one.returns, one.digest, one in known,

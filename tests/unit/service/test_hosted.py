@@ -19,7 +19,7 @@ from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Retention, Stream
 from millpond.model.windows import Sliding
-from millpond.reconfigure.changes import Add, Shadow
+from millpond.reconfigure.changes import Add, Alter, Shadow
 from millpond.service.catalog import Catalog
 from millpond.service.gauges import Gauges
 from millpond.service.hosted import Hosted
@@ -78,6 +78,15 @@ def test_the_history_has_the_digests_of_the_functions_that_a_query_calls(bench: 
     bench.pond.change(Add(Asked.of(counting("two", "SELECT worst(v)", CALLS, functions=(WORST,))), who="ann"))
     bench.pond.change(Add(Asked.of(counting("three", "SELECT 3")), who="ann", before=1))
     assert [event.functions for event in bench.hosted.history(9)] == [{}, {"worst@2": "ab" * 32}]
+
+
+def test_a_function_is_called_by_a_query_whose_version_before_still_tells_windows(bench: Bench) -> None:
+    two = counting("two", "SELECT worst(v)", CALLS, functions=(WORST,))
+    bench.pond.change(Add(Asked.of(two), who="ann"))
+    bench.pond.change(Alter(Asked.of(replace(two, text="SELECT 2")), since_us=HOUR, until_us=HOUR, who="ann"))
+    assert len(bench.pond.spec.queries) == 3
+    bench.leader = SimpleNamespace(load_functions=lambda: (WORST,))
+    assert [shown.queries for shown in bench.hosted.functions(True, "ann")] == [("two",)]
 
 
 def test_instances_and_moves_are_told_with_what_changed(bench: Bench) -> None:
