@@ -8,11 +8,12 @@ median of a kind. `p99_ratio_max`: p99 of the seconds of epochs after a change o
 any kind (all its changes, with twenty seconds after each: a whole round of most windows); `p99_ratio_all`: of all
 kinds together; `p99_ratio_max_chance`, `others_p99_ratio_max_chance`: what taking the largest of a dozen small samples
 makes of nothing: nineteen times out of twenty the largest ratio is below that when after each change there is a quiet
-time, drawn at random from all of them. An epoch of fewer instances takes longer, quiet or not, so each is compared with
-quiet ones of as many as it has. After `scale` all epochs count until the last of its state has moved, which takes a
-hundred times as many as other changes have; most of the keys are on one instance in half of them, so all are compared
-with quiet ones of that number which takes longer. `others_p99_ratio_max`, `others_p99_ratio_all`: the same of the time
-from a file's arrival until it is in the answers of the queries that are not changed. `vs_restart_min`: how much longer
+time, drawn at random from all of them (`p99_ratio_max_even`, …: every second time). An epoch of fewer instances takes
+longer, quiet or not, so each is compared with quiet ones of as many as it has. After `scale` all epochs count until the
+last of its state has moved and is merged, a hundred times as many as other changes have; most of the keys are on one
+instance in half of them, so all are compared with quiet ones of that number which takes longer.
+`others_p99_ratio_max`, `others_p99_ratio_all`: the same of the time from a file's arrival until it is in the answers
+of the queries that are not changed. `vs_restart_min`: how much longer
 plain Spark's query with state is interrupted by stopping it and starting it from its checkpoint (for `scale`: with its
 state repartitioned in between) than the pond by a change, the least of any kind; of each the median time between two
 commits around it, less a quiet one, but at least 5 ms. To change a query of plain Spark its application is stopped and
@@ -54,7 +55,7 @@ from millpond.spark.driver import Epoch
 
 PATIENCE_S = 60.0
 LITTLE = 4_000_000
-"""Bytes that an epoch writes at most in which no state is merged that came while it was filled."""
+"""Bytes that an epoch writes at most in which no state is merged that came or moved in large amounts."""
 
 HALF = "0-511"
 """Buckets whose served rows move to another store and back."""
@@ -182,6 +183,7 @@ class _Changing:
             self._fill()
             self._load.begin()
             self._settle()
+            pass_by_what_is_loaded()  # as a served pond has done long before
             self._step("warm", lambda: self._pond.param("least", 1.5))
             self._made.clear(), self._quiet.clear()
             for turn in range(self._size.times):
@@ -199,14 +201,14 @@ class _Changing:
                 sleep(0.02)
         print(f"state  {self._state_mb():,.1f} MB", flush=True)
 
-    def _settle(self) -> None:
-        """Wait until what filling the state has left to merge is merged; a served pond has done the rest before."""
-        until, count = perf_counter() + 3 * PATIENCE_S, self._size.settled
-        while perf_counter() < until:
+    def _settle(self) -> float:
+        """Wait until what a lot of state that came or moved has left to merge is merged; returns when it was."""
+        patience, count = perf_counter() + 3 * PATIENCE_S, self._size.settled
+        while perf_counter() < patience:
             if len(self._epochs) >= count and max(one.written for one in self._epochs[-count:]) < LITTLE:
                 break
             sleep(0.1)
-        pass_by_what_is_loaded()
+        return perf_counter()
 
     def _every_kind(self, turn: int) -> None:
         pond, noop = self._pond, Sink("noop")
@@ -257,6 +259,8 @@ class _Changing:
         until = self._rested(self._size.after_s)
         while self._moves():
             until = self._rested(self._size.after_s)
+        if kind == "scale":
+            until = self._settle()
         self._made.append(Made(kind, asked, accepted[0], n, until))
         print(f"{kind}: record {n}, {len(self._epochs)} epochs", flush=True)
 
@@ -333,18 +337,19 @@ def told(seen: Seen) -> tuple[dict[str, float], dict[str, float]]:
         print(f"{kind:16} {effective:11.3f} {call:7.3f} {ratios[0] * usual_s:12.3f} {ratios[0]:6.2f} "
               f"{ratios[1]:14.2f} {broken[kind]:14.3f} {max(0, moved - usual_moved) / 1e3:9,.1f} "
               f"{max(0, written - usual_written) / 1e3:11,.1f}")  # fmt: skip
-    chance, others_chance = _by_chance(seen, usual)
+    (even, others_even), (chance, others_chance) = _by_chance(seen, usual)
     return {
         "effective_s_max": max(figures["effective_s"]), "p99_ratio_max": max(figures["p99_ratio"]),
         "p99_ratio_all": _p99(every[0]), "p99_ratio_max_chance": chance,
         "others_p99_ratio_max": max(figures["others_p99_ratio"]), "others_p99_ratio_all": _p99(every[1]),
-        "others_p99_ratio_max_chance": others_chance,
+        "others_p99_ratio_max_chance": others_chance, "p99_ratio_max_even": even,
+        "others_p99_ratio_max_even": others_even,
     }, broken  # fmt: skip
 
 
-def _by_chance(seen: Seen, usual: dict[int, tuple[float, float]]) -> tuple[float, float]:
+def _by_chance(seen: Seen, usual: dict[int, tuple[float, float]]) -> list[list[float]]:
     """The largest ratios of epochs and of waits, if after each change but `scale` there were quiet times as long: what
-    95 of 100 draws of these are below.
+    half of the draws of these are below, and what 95 of 100 are.
     """
     times, seconds = list[tuple[list[float], list[float]]](), list[float]()
     for span in seen.quiet:
@@ -362,8 +367,8 @@ def _by_chance(seen: Seen, usual: dict[int, tuple[float, float]]) -> tuple[float
     for _ in range(DRAWS):
         kinds = [[times[i] for i in dice.integers(0, len(times), count)] for count in counts]
         largest.append([max(_p99(chain(*(one[which] for one in drawn))) for drawn in kinds) for which in (0, 1)])
-    epochs_ratio, others_ratio = np.percentile(largest, 95, axis=0)
-    return float(epochs_ratio), float(others_ratio)
+    found: list[list[float]] = np.percentile(largest, (50, 95), axis=0).tolist()
+    return found
 
 
 def _slowest(usual: dict[int, tuple[float, float]]) -> dict[int, tuple[float, float]]:

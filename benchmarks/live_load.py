@@ -26,6 +26,9 @@ SCHEMA = "ts timestamp, customer bigint, country string, amount double, " + ", "
     f"spare{i} double" for i in range(SPARE)
 )
 HOUR = 3600
+KEPT = 1200
+"""Of so many files the newest stay, five minutes: a folder is listed for each batch, longer the more files it has."""
+
 BEGIN = 1_700_000_400 // HOUR * HOUR
 PATIENCE = "10 days"
 """The delay of the query that keeps all state."""
@@ -93,6 +96,7 @@ class Arrivals:
             count, pace = self._load.events, self._load.every_s
             who = self._dice.integers(0, self._load.customers, count)
             self._add(self._table(self._time + np.sort(self._dice.random(count)) * pace, who), pace)
+            (self.folder / f"{self._files - KEPT:06}.parquet").unlink(missing_ok=True)
             due = max(due + pace, self._now() - 10 * pace)
             while (left := due - self._now()) > 0:
                 sleep(left)

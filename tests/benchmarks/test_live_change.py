@@ -62,6 +62,7 @@ def test_what_chance_makes_of_quiet_times_is_told() -> None:
     seen = Seen(epochs, [Arrived(one.began, one.events) for one in epochs], made, quiet, 1.0)
     found, _ = told(seen)
     assert found["p99_ratio_max"] == pytest.approx(1.0) and 1.7 < found["p99_ratio_max_chance"] <= 2.0
+    assert 1.0 <= found["p99_ratio_max_even"] <= found["p99_ratio_max_chance"]
 
 
 @pytest.mark.slow
