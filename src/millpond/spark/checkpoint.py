@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from millpond.errors import CorruptError, OffsetGapError, PlaceError, of_machine
@@ -26,15 +26,13 @@ from millpond.log.manifest import Manifest
 from millpond.log.port import numbered_name
 from millpond.log.protocol import TICK
 from millpond.log.records import Offsets
+from millpond.spark.seen import COMPACT, list_batch
 
 KEPT = 2
 """Those of the driver at work and of the one before it: whoever is overtaken may still be at work there."""
 
 _IN_ORDER = ("commits", "offsets", "sources")
 """Spark writes them in the opposite order, so a copy made while it does never names what it lacks."""
-
-_MERGED = ".compact"
-"""So ends the name of a file of a source's list into which Spark has merged those before."""
 
 _NO_METADATA = (
     '{"batchWatermarkMs":0,"batchTimestampMs":0,'
@@ -130,21 +128,9 @@ def _needed(names: Iterable[str]) -> list[str]:
     ['19.compact', '20', '29.compact', '30']
     """
     shown = [name for name in names if not name.startswith(".")]
-    merged = sorted(_number(name) for name in shown if name.endswith(_MERGED))
+    merged = sorted(list_batch(name) for name in shown if name.endswith(COMPACT))
     first = merged[-2] if len(merged) > 1 else 0
-    return [name for name in shown if not 0 <= _number(name) < first]
-
-
-def _number(name: str) -> int:
-    """The batch of a file of Spark's lists; -1 of others."""
-    text = name.removesuffix(_MERGED)
-    return int(text) if text.isdecimal() else -1
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """All files but Spark's checksums and temporary files."""
-    for place, _, names in os.walk(folder):
-        yield from (Path(place, name) for name in names if not name.startswith("."))
+    return [name for name in shown if not 0 <= list_batch(name) < first]
 
 
 def _copy_file(source: str, target: str) -> None:
@@ -268,7 +254,7 @@ def _gap(what: str, manifest: Manifest) -> None:
 
 def _batches(folder: Path) -> list[int]:
     try:
-        return [int(name) for name in os.listdir(folder) if name.isdecimal()]
+        return [batch for name in os.listdir(folder) if (batch := list_batch(name)) >= 0]
     except FileNotFoundError:
         return []
 
@@ -292,9 +278,8 @@ def _lacking_sources(checkpoint: Path, offsets: Offsets) -> list[str]:
     for name, offset in offsets.items():
         if name == TICK or not _needs_list(offset):
             continue
-        numbers = (_number(file.name) for file in _files(checkpoint / "sources" / name))
         value = json.loads(offset) if offset[:1] == "{" else {}
-        if max(numbers, default=-1) < value.get("logOffset", 0):
+        if max(_batches(checkpoint / "sources" / name), default=-1) < value.get("logOffset", 0):
             lacking.append(name)
     return lacking
 

@@ -19,7 +19,9 @@ import msgspec
 from millpond.errors import CorruptError
 from millpond.runtime.backfill import PastEpoch
 
-_COMPACT = ".compact"
+COMPACT = ".compact"
+"""So ends the name of a list in which Spark has merged those before."""
+
 _VERSION = "v1"
 _TRIES = 3
 """Spark merges its list and deletes what it merged while it is read."""
@@ -42,6 +44,16 @@ class SeenFile(NamedTuple):
     batch: int
 
 
+def list_batch(name: str) -> int:
+    """The batch of a list, or of the last that was merged into it, by its file's name; -1 of other files.
+
+    >>> list_batch("7"), list_batch("9.compact"), list_batch(".7.crc")
+    (7, 9, -1)
+    """
+    text = name.removesuffix(COMPACT)
+    return int(text) if text.isdecimal() else -1
+
+
 def seen_files(folder: Path, upto: int) -> list[SeenFile]:
     """The files of a file source's batches up to one, from its folder in a checkpoint, in the order of batches.
 
@@ -61,8 +73,8 @@ def seen_files(folder: Path, upto: int) -> list[SeenFile]:
 
 def _seen(folder: Path, upto: int) -> list[SeenFile]:
     names = os.listdir(folder)
-    merged = max((int(n.removesuffix(_COMPACT)) for n in names if _is_number(n.removesuffix(_COMPACT), n)), default=-1)
-    lists = [] if merged < 0 else [f"{merged}{_COMPACT}"]
+    merged = max((list_batch(name) for name in names if name.endswith(COMPACT)), default=-1)
+    lists = [] if merged < 0 else [f"{merged}{COMPACT}"]
     later = {int(name) for name in names if name.isdecimal() and merged < int(name) <= upto}
     lacking = sorted({*range(merged + 1, upto + 1)} - later)
     if lacking:
@@ -72,10 +84,6 @@ def _seen(folder: Path, upto: int) -> list[SeenFile]:
     lists += [str(number) for number in sorted(later)]
     found = [_file(line) for name in lists for line in _lines(folder / name)]
     return sorted((one for one in found if one.batch <= upto), key=lambda one: one.batch)
-
-
-def _is_number(text: str, name: str) -> bool:
-    return text != name and text.isdecimal()
 
 
 def _lines(path: Path) -> Sequence[str]:
