@@ -19,6 +19,7 @@ from millpond.control.interrupts import interrupts
 from millpond.control.pond import Pond
 from millpond.control.wiring import address_at, check_address, open_truth
 from millpond.errors import MillpondError, SetupError
+from millpond.garbage import pass_by_what_is_loaded
 from millpond.ids import writer_token
 from millpond.placement.places import check_place
 from millpond.service.app import make_app
@@ -139,6 +140,7 @@ class _Process:
         pond = Pond(spark, asked.folder, instances=asked.instances, store=asked.store, on_epoch=self._committed)
         pond.load(asked.text, queries=False)
         self._pond, self._autoscaler = pond, None if asked.autoscale is None else Autoscaler(asked.autoscale)
+        pass_by_what_is_loaded()  # now, and not while a standby takes over
         return pond
 
     def _begins(self, made: Runs) -> bool:

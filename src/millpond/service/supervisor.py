@@ -8,7 +8,6 @@ from typing import Protocol
 
 from millpond.clock import Clock, lap_us
 from millpond.errors import FencedError, MillpondError, NotServingError, TruthError
-from millpond.garbage import pass_by_what_is_loaded
 from millpond.service.leader import Hint
 from millpond.service.places import Places
 from millpond.service.wire import Failure, Role
@@ -129,7 +128,6 @@ class Supervisor:
         runs = self._begins(pond)
         if runs:
             pond.open()
-        pass_by_what_is_loaded()
         self.took_over_s = (self._clock() - began) / 1e6
         self._pond, self.role, self._led = pond, "leader", True
         self._say(f"Leading after {self.took_over_s:.1f} s.")
