@@ -105,9 +105,5 @@ class PostgresServer(Watched):
 
 
 def _children(parent: int) -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # one that has just ended
-            if int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
-                found.append(int(folder.name))
-    return found
+    tasks = Path(f"/proc/{parent}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
