@@ -30,6 +30,7 @@ from millpond.reconfigure.catalog import history, whole_from
 from millpond.reconfigure.changes import Add, Change, SetParameter, change_of
 from millpond.reconfigure.price import COMPLETE_AT_ONCE, COMPLETE_LATER, price_of
 from millpond.reconfigure.rescale import scale
+from millpond.runtime import fold, merging
 from millpond.runtime.backfill import Again, Past, brought, take
 from millpond.runtime.epoch import maps
 from millpond.runtime.followers.prune import PruneFollower
@@ -288,6 +289,18 @@ def test_changes_between_random_epochs_are_those_of_the_naive_twin(tmp_path: Pat
     random_run(tmp_path, seed, MIXED if seed % 2 else SLICED)
 
 
+@pytest.mark.parametrize("seed", range(16))
+def test_so_are_those_of_queries_whose_slices_become_one_as_often_as_they_can(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "FAN_IN", 2)
+    if seed % 4 == 3:
+        monkeypatch.setattr(merging, "PORTION_BYTES", 200)
+        monkeypatch.setattr(merging, "_REWRITTEN", 0)
+    retain = Retention(40 * SECOND, 0, 5 * SECOND * (seed % 2)) if seed % 3 == 0 else None
+    random_run(tmp_path, 300 + seed, SLICED, epochs=25, retain=retain)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_what_a_stream_retains_makes_later_queries_whole_from_before_they_came(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
@@ -484,6 +497,27 @@ def test_a_query_that_needs_what_is_kept_answers_the_windows_that_are_open(tmp_p
     for rows in epochs[18:]:
         run.epoch([rows])
     assert run.check(epochs, "covered") == 4 + 2 + 2 + 1
+
+
+def test_a_query_begins_where_time_is_still_cut_at_its_edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    #   ten seconds beside an hour that waits for an hour: what is older than the open ten seconds is one slice
+    monkeypatch.setattr(fold, "FAN_IN", 2)
+    dice = random.Random(2)
+    epochs = [[event(second + i / 10, dice) for i in range(10)] for second in range(60)]
+    ten = msgspec.structs.replace(aggregated(1), delay_us=5 * SECOND)
+    hour = {"window": Sliding(3600 * SECOND, 3600 * SECOND), "delay_us": 3600 * SECOND}
+    run = Changing(tmp_path, [ten, msgspec.structs.replace(ten, name="hour", **hour)], 2)
+    for rows in epochs[:48]:
+        run.epoch([rows])
+    patient = msgspec.structs.replace(ten, name="patient", delay_us=3600 * SECOND)
+    twenty = msgspec.structs.replace(ten, name="twenty", window=Sliding(20 * SECOND, 20 * SECOND))
+    for asked in (patient, twenty):
+        change = accept.add(run.between(), asked)
+        assert change.since_us == 40 * SECOND, "the watermark is at 42.9 s"
+        run.change(change)
+    for rows in epochs[48:]:
+        run.epoch([rows])
+    assert run.check(epochs, "cut") == 6 + 1 + 2 + 1
 
 
 def test_what_a_query_with_frames_counts_is_in_no_cell(tmp_path: Path) -> None:

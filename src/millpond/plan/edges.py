@@ -32,11 +32,11 @@ def slices_of(windows: Sequence[Sliding], times_us: Times) -> Slicing:
     [0, 20]
     """
     first, last = int(times_us.min()), int(times_us.max())
-    many = sum((last - first) // step + 2 for _, step in _phases(windows))
+    many = sum((last - first) // step + 2 for _, step in phases(windows))
     if many <= _SPARE_EDGES + len(times_us):
         edges = edges_between(windows, first, last)
         return Slicing(edges[:-1], edges[1:], slice_of(times_us, edges))
-    found = [(times_us - (times_us - phase) % step, step) for phase, step in _phases(windows)]
+    found = [(times_us - (times_us - phase) % step, step) for phase, step in phases(windows)]
     starts, rows, position = np.unique(
         np.maximum.reduce([low for low, _ in found]), return_index=True, return_inverse=True
     )
@@ -52,7 +52,7 @@ def edges_between(windows: Sequence[Sliding], first_us: int, last_us: int) -> Ti
     [20, 30, 40]
     """
     parts = []
-    for phase, step in _phases(windows):
+    for phase, step in phases(windows):
         low = first_us - (first_us - phase) % step
         high = last_us - (last_us - phase) % step + step
         parts.append(low + step * np.arange((high - low) // step + 1, dtype=np.int64))  # exact, however long a step
@@ -62,8 +62,12 @@ def edges_between(windows: Sequence[Sliding], first_us: int, last_us: int) -> Ti
     return edges[begin : end + 1]
 
 
-def _phases(windows: Sequence[Sliding]) -> set[tuple[int, int]]:
-    """The regular grids (phase, step) on which the windows start and end."""
+def phases(windows: Sequence[Sliding]) -> set[tuple[int, int]]:
+    """The regular grids (phase, step) on which the windows start and end.
+
+    >>> sorted(phases([Sliding(45, 15), Sliding(50, 20)]))
+    [(0, 15), (0, 20), (10, 20)]
+    """
     edges = [(edge, w.slide_us) for w in windows for edge in (w.offset_us, w.offset_us + w.size_us)]
     return {(edge % step, step) for edge, step in edges}
 

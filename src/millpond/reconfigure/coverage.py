@@ -5,7 +5,8 @@ So a new query is whole from the latest of these times on, each the earliest amo
 
   measures     since when some query has each measure, with a delay as long: its events were taken
   delay        since when some query has this delay: lateness classes tell which events are late for it
-  edges        since when time is cut at the starts, and at the ends, of its windows; at a stream's grain it always was
+  edges        since when time is cut at the starts, and at the ends, of its windows, as far back as a query that cuts
+               there needs it (`runtime.widening`); at a stream's grain it always was, and is
   retention    how far back some query needs its slices, and its events if they are asked for, or a stream retains them
 
 What a stream retains is said once, where it is declared, so it has been so since the stream's first event. A query for
@@ -47,7 +48,7 @@ def covered_from(plan: Plan, query: Query, mark: Watermark) -> int | None:
         return None
     if not {*alone.measures} <= {*group.measures}:
         return None
-    found = [_retained(group, group.celled, mark), *_known(group, query, alone.measures)]
+    found = [_retained(group, group.celled, mark), *_known(group, query, alone.measures, mark)]
     if any(map(needs_events, alone.queries)):
         needing = [one for one in group.queries if needs_events(one)]
         found.append(_needed([needed_from([one], mark) for one in needing], needing))
@@ -55,7 +56,9 @@ def covered_from(plan: Plan, query: Query, mark: Watermark) -> int | None:
 
 
 def _retained(group: GroupPlan, plans: Sequence[QueryPlan], mark: Watermark) -> int | None:
-    """From when on all slices are there, since some of the queries needs them, or its stream has retained them."""
+    """From when on all slices are there, and all edges of the queries between them, since some of these needs them, or
+    its stream has retained them.
+    """
     return _needed([retained_from(group, [plan], mark) for plan in plans], plans)
 
 
@@ -68,7 +71,9 @@ def _needed(from_us: Iterable[int | None], plans: Iterable[QueryPlan]) -> int | 
     return min(times, default=None)
 
 
-def _known(group: GroupPlan, query: Query, measures: Collection[Measure]) -> Iterator[int | None]:
+def _known(
+    group: GroupPlan, query: Query, measures: Collection[Measure], mark: Watermark
+) -> Iterator[int | None]:
     """For each thing that the query needs, since when some query in force has it; a grain was always there."""
     patient = [plan for plan in group.queries if plan.query.late_after_us >= query.late_after_us]
     delays = [plan.from_us for plan in patient if plan.query.late_after_us == query.late_after_us]
@@ -86,7 +91,7 @@ def _known(group: GroupPlan, query: Query, measures: Collection[Measure]) -> Ite
     window, grain = query.window, group.retention.grain_us
     for phase in {window.offset_us, (window.offset_us + window.size_us) % window.slide_us}:
         if not grain or phase % grain or window.slide_us % grain:
-            yield min((plan.from_us for plan in group.celled if _cuts(plan, phase, window.slide_us)), default=None)
+            yield _retained(group, [plan for plan in group.celled if _cuts(plan, phase, window.slide_us)], mark)
 
 
 def _cuts(plan: QueryPlan, phase_us: int, step_us: int) -> bool:

@@ -64,6 +64,7 @@ from millpond.runtime.sessions import AT_ONCE, Asked, Sessions, asked_of, closin
 from millpond.runtime.tallies import TallyLog, needs_tallies, tallies_needed_from
 from millpond.runtime.tasks import GROUP_US, WHOLE_POND, FoldTask, TimeLine, Watermark
 from millpond.runtime.tiles import Held, new_tiles
+from millpond.runtime.widening import Edges, needed_edges
 from millpond.state.atoms import LAST, merge_atoms, some_atoms
 from millpond.state.cells import Cells, Piece, merge, piece_of, span_of
 from millpond.state.delta import DeltaWriter
@@ -182,7 +183,8 @@ class _GroupFold:
         self._merge_events(events_from)
         if self._tallies is not None:
             self._tallies.merge(self._delta, tallies_needed_from(self._group, after), FAN_IN)
-        self._snapshot(horizon)
+        more = [] if tiles is None else [tiles]
+        self._snapshot(horizon, lambda: needed_edges(self._group, after, [*self._old_tiles, *more]))
 
     def _decided(self, log: GroupLog, before: Watermark, after: Watermark) -> list[Piece]:
         """The cells of events that repeat none, and that the watermark has passed."""
@@ -467,9 +469,9 @@ class _GroupFold:
         if self._log is not None:
             self._log.merge(self._delta, horizon, FAN_IN)
 
-    def _snapshot(self, horizon: int | None) -> None:
+    def _snapshot(self, horizon: int | None, edges: Callable[[], Edges] | None = None) -> None:
         """Replace FAN_IN segments of one level by one of the next, without slices that no window needs, and without
-        keys that have left.
+        keys that have left; slices are as wide as `edges` let them be.
 
         When nothing of them is needed there is no next: they are retired in this epoch.
         """
@@ -480,7 +482,9 @@ class _GroupFold:
             for due in merges_due(places, state.portions, FAN_IN, self._added, self._task.moving, left, self._long):
                 ends = tuple(places[i].id for i in due.chosen)
                 apart = state.apart(places[due.chosen[0]])
-                done = merged(due, old, self._left, committed, keys, horizon, column_ids(self._group, apart))
+                needed_at = edges() if edges and not apart else None
+                ids = column_ids(self._group, apart)
+                done = merged(due, old, self._left, committed, keys, horizon, ids, needed_at)
                 needed = horizon is None or any((old[i].slices.end_us > horizon).any() for i in due.chosen)
                 # where all that is needed has left, a segment without cells replaces them
                 if done.cells.rows or needed:

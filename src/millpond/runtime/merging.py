@@ -25,6 +25,7 @@ import numpy as np
 from millpond.arrays import Ints, places_of
 from millpond.runtime.generations import full_level, still_here
 from millpond.runtime.tasks import Position, SectionPlace
+from millpond.runtime.widening import Edges, widened
 from millpond.state.cells import Cells, merge, needed_slices, part_of, piece_of, with_measures
 
 PORTION_BYTES = 8 << 20
@@ -116,12 +117,13 @@ def merges_due(
 
 def merged(
     due: Merge, old: Sequence[Cells], left: Ints | None, committed: int, keys: int, horizon: int | None,
-    ids: Collection[str] | None = None,
+    ids: Collection[str] | None = None, edges: Edges | None = None,
 ) -> Merged:  # fmt: skip
     """What the epoch writes of a merge: all of it, or the next portion that has cells.
 
     Without slices that end by the `horizon`, keys that have `left`, and columns of measures that are not among `ids`
-    (None: with all); `committed`: old cells have slots below it, all below `keys`.
+    (None: with all); `committed`: old cells have slots below it, all below `keys`. Slices lie between `edges` (None: as
+    they do).
     """
     chosen = [with_measures(old[i], ids) for i in due.chosen]
     if due.portions == 0:
@@ -141,7 +143,8 @@ def merged(
             cells._replace(slots=cells.slots.astype(np.int32) - np.int32(low))
             for cells in still_here(parts, left, committed)
         ]
-        pieces = [piece_of(cells) for cells in moved]
+        wide = moved if edges is None else [part for cells in moved for part in widened(cells, edges)]
+        pieces = [piece_of(cells) for cells in wide]
         found = merge(pieces, max(1, (keys if high is None else min(keys, high)) - low))
         if found.rows or until is None:
             return Merged(found._replace(slots=found.slots + np.int32(low)), until)

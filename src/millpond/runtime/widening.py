@@ -1,0 +1,103 @@
+"""Slices that nobody tells apart any more: where segments are merged, they become one.
+
+Time is cut at the edges of all windows of a group. So beside minutes a day would be kept in 1,440 slices for each key,
+until it has closed, where by itself it is one. But an edge is needed only while a window that begins or ends there is
+open or retained. When a cell is written anew anyway, its slice is widened to the nearest edges that are: cells of one
+key that then have the same slice are one cell.
+
+Windows that are open begin and end at edges that are needed, so none cuts a wider slice; nor does a tile, whose cells
+repeat those of the slices that lie in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from millpond.arrays import Ints, distinct_of, distinct_rows
+from millpond.model.windows import Sliding
+from millpond.plan.edges import phases
+from millpond.plan.plan import GroupPlan
+from millpond.runtime.horizon import retained_from
+from millpond.runtime.tasks import Watermark
+from millpond.runtime.tiles import grids
+from millpond.state.cells import Cells, part_of
+
+_EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+class Edges(NamedTuple):
+    """The edges that are needed: by (phase, step) of a grid all of it from a time on, and some more, ascending."""
+
+    since: dict[tuple[int, int], int]
+    more: Ints
+
+    def around(self, starts_us: Ints, ends_us: Ints) -> tuple[Ints, Ints]:
+        """For each slice the last edge at or before its start, and the first at or after its end; its own bounds where
+        there is none.
+
+        >>> edges = Edges({(0, 60): 0, (0, 10): 100}, np.array([], np.int64))
+        >>> [bounds.tolist() for bounds in edges.around(np.array([20, 70, 110]), np.array([30, 80, 120]))]
+        [[0, 60, 110], [60, 100, 120]]
+        """
+        low, high = np.full(len(starts_us), _EARLIEST), np.full(len(ends_us), _LATEST)
+        for (phase, step), since in self.since.items():
+            before = starts_us - (starts_us - phase) % step
+            after = np.maximum(ends_us, since)
+            low = np.where(before >= since, np.maximum(low, before), low)
+            high = np.minimum(high, after + (phase - after) % step)
+        if len(self.more):
+            padded = np.concatenate([[_EARLIEST], self.more, [_LATEST]])
+            low = np.maximum(low, padded[np.searchsorted(self.more, starts_us, "right")])
+            high = np.minimum(high, padded[np.searchsorted(self.more, ends_us, "left") + 1])
+        return np.where(low == _EARLIEST, starts_us, low), np.where(high == _LATEST, ends_us, high)
+
+
+def needed_edges(group: GroupPlan, mark: Watermark, tiles: Iterable[Cells]) -> Edges:
+    """The edges of windows that are open or retained, those at the grain, and those of tiles that are or will be."""
+    since: dict[tuple[int, int], int] = {}
+
+    def need(place: tuple[int, int], from_us: int) -> None:
+        since[place] = min(from_us, since.get(place, from_us))
+
+    for plan in group.celled:
+        assert isinstance(plan.query.window, Sliding)
+        needed = retained_from(group, [plan], mark)
+        for place in phases([plan.query.window]):
+            need(place, plan.from_us if needed is None else max(plan.from_us, needed))
+    grain = group.retention.grain_us
+    if grain:  # of these a query that comes later may ask at any time
+        need((0, grain), _EARLIEST)
+    for width, phase, from_us in grids(group):
+        need((phase, width), from_us)
+    bounds = [bound for cells in tiles for bound in cells.slices[:2]]
+    return Edges(since, distinct_of(np.concatenate([np.zeros(0, np.int64), *bounds])))
+
+
+def widened(cells: Cells, edges: Edges) -> Iterator[Cells]:
+    """The cells, of slices as wide as can be, in parts in each of which a slice comes once."""
+    slices = cells.slices
+    start, end = edges.around(slices.start_us, slices.end_us)
+    wider = slices._replace(start_us=start, end_us=end)
+    _, of = distinct_rows([start, end, slices.late_class, slices.signatures])
+    nth = _nth(of)
+    if not nth.any():
+        yield cells._replace(slices=wider)
+        return
+    for turn in range(int(nth.max()) + 1):
+        yield part_of(cells._replace(slices=wider), np.flatnonzero(nth == turn))
+
+
+def _nth(values: Ints) -> Ints:
+    """The how-manieth of its value each is.
+
+    >>> _nth(np.array([4, 7, 4, 4, 7])).tolist()
+    [0, 0, 1, 2, 1]
+    """
+    order = np.argsort(values, kind="stable")
+    counts = np.bincount(values)
+    found = np.empty(len(values), np.int64)
+    found[order] = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return found

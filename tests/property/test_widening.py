@@ -1,0 +1,131 @@
+"""Slices that nobody tells apart any more become one where segments are merged: fewer cells, the same answers."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.property.test_merging import BASE
+
+from millpond.log.manifest import Manifest
+from millpond.model.windows import Sliding
+from millpond.runtime import fold, merging
+from millpond.runtime.widening import Edges, widened
+from millpond.state.cells import Cells, Slices, merge, piece_of
+from millpond.testing import oracle
+from millpond.testing.answers import Run, dealt
+from millpond.testing.cases import SECOND
+from millpond.testing.compare import assert_same_rows
+
+TEN = replace(BASE, name="ten", window=Sliding(10 * SECOND, 10 * SECOND))
+LATER = replace(BASE, name="later", window=Sliding(7 * SECOND, 7 * SECOND), delay_us=40 * SECOND)
+TILED = replace(BASE, name="tiled", window=Sliding(64 * SECOND, SECOND))
+SLIDING = replace(BASE, name="sliding", window=Sliding(45 * SECOND, 15 * SECOND, 4 * SECOND), emit="update")
+
+GRIDS = st.dictionaries(
+    st.tuples(st.integers(0, 9), st.sampled_from((3, 10, 40))), st.integers(-50, 150) | st.just(-(1 << 63)), max_size=3
+)
+SLICE = st.tuples(st.integers(-60, 160), st.sampled_from((1, 3, 10)), st.integers(0, 1))
+SLICES = st.lists(SLICE, min_size=1, max_size=30, unique=True)
+
+
+@given(GRIDS, st.lists(st.integers(-60, 160), max_size=4), SLICES)
+def test_a_slice_is_as_wide_as_the_edges_that_are_needed_let_it_be(
+    grids: dict[tuple[int, int], int], more: list[int], asked: list[tuple[int, int, int]]
+) -> None:
+    needed = {*more} | {
+        time for (phase, step), since in grids.items() for time in range(-500, 700)
+        if time >= since and (time - phase) % step == 0
+    }  # fmt: skip
+    start, end = np.array([(start, start + length) for start, length, _ in asked]).T
+    edges = Edges(grids, np.array(sorted({*more}), np.int64))
+    low, high = edges.around(start, end)
+    for i, (begin, until) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+        before = [edge for edge in needed if edge <= begin]
+        after = [edge for edge in needed if edge >= until]
+        assert low[i] == (max(before) if before else begin)
+        assert high[i] == (min(after) if after else until)
+
+
+@given(GRIDS, SLICES, st.integers(0, 1 << 30))
+def test_cells_of_one_key_in_one_slice_are_one(
+    grids: dict[tuple[int, int], int], asked: list[tuple[int, int, int]], seed: int
+) -> None:
+    dice = np.random.default_rng(seed)
+    start, length, late = np.array(sorted(asked)).T
+    slots = [np.sort(dice.choice(20, dice.integers(1, 20), replace=False)) for _ in asked]
+    offsets, rows = np.cumsum([0, *map(len, slots)]), np.concatenate(slots).astype(np.int32)
+    columns = {"n": dice.integers(1, 100, len(rows)), "m:max": dice.integers(-100, 100, len(rows))}
+    cells = Cells(Slices(start, start + length, late), offsets, rows, columns)
+    edges = Edges(grids, np.zeros(0, np.int64))
+    low, high = edges.around(start, start + length)
+    naive: dict[tuple[int, ...], tuple[int, int]] = {}
+    for i in range(len(start)):
+        for row in range(*offsets[i : i + 2]):
+            at = int(low[i]), int(high[i]), int(late[i]), int(rows[row])
+            n, most = naive.get(at, (0, -1000))
+            naive[at] = n + int(columns["n"][row]), max(most, int(columns["m:max"][row]))
+    found = merge([piece_of(part) for part in widened(cells, edges)], 20)
+    slices = np.repeat(np.stack(found.slices[:3], axis=1), np.diff(found.offsets), axis=0)
+    at = [(*of, slot) for of, slot in zip(slices.tolist(), found.slots.tolist(), strict=True)]
+    values = zip(found.columns["n"].tolist(), found.columns["m:max"].tolist(), strict=True)
+    assert len(at) == len(naive) and dict(zip(at, values, strict=True)) == naive
+
+
+def cells_in(manifest: Manifest) -> int:
+    """Cells that are read."""
+    every = [one for one in manifest.sections.values() if one.kind == "segment"]
+    return sum(one.rows for one in every if "instead" not in one.info and "tiles" not in one.info)
+
+
+@pytest.mark.parametrize("portion_bytes", [8 << 20, 2000])
+def test_beside_narrow_windows_a_wide_one_keeps_few_cells(
+    portion_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    #   ten seconds beside an hour: 20 keys in each second, 600 s; all slices would be 60 for each key
+    monkeypatch.setattr(fold, "FAN_IN", 3)
+    monkeypatch.setattr(merging, "PORTION_BYTES", portion_bytes)
+    monkeypatch.setattr(merging, "_REWRITTEN", 0)
+    same = {"v": 1, "amount": 1.0, "g": 1, "f": 1.0, "flag": True}
+    epochs = [[same | {"k": f"k{i}", "ts": now * SECOND + i} for i in range(20)] for now in range(0, 600, 2)]
+    run, most = Run(tmp_path, [BASE, TEN], 2), 0
+    for rows in epochs:
+        run.epoch([rows])
+        most = max(most, cells_in(run.pond.manifest))
+    assert most < 20 * 20, "of sixty slices of a key few are left"
+    run.pond.drain()
+    found = run.answers()
+    for query in (BASE, TEN):
+        assert_same_rows(oracle.answer(query, epochs, drained=True), found.rows[query.name], about=query.name)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_answers_are_those_of_the_naive_twin(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fold, "FAN_IN", 2)
+    if seed % 2:
+        monkeypatch.setattr(merging, "PORTION_BYTES", 4000)
+        monkeypatch.setattr(merging, "_REWRITTEN", 0)
+    dice, now, epochs = random.Random(seed), 0, []
+    for _ in range(80):
+        now += dice.choice((1, 1, 2, 5))
+        times = [now - dice.choice((0, 0, 1, 4, 20, 60)) for _ in range(12)]
+        epochs.append([
+            {"k": dice.choice("abcdefgh"), "ts": time * SECOND + dice.randrange(SECOND), "v": dice.randrange(100),
+             "amount": dice.randrange(1000) / 8, "g": 1, "f": 1.0, "flag": True}
+            for time in times
+        ])  # fmt: skip
+    queries = [BASE, TEN, LATER, SLIDING, *([TILED] if seed % 3 else [])]
+    run, deal = Run(tmp_path, queries, 1 + seed % 3), dealt(seed)
+    for rows in epochs:
+        run.epoch(deal(rows))
+    run.pond.drain()
+    found = run.answers()
+    assert not found.quarantined
+    for query in queries:
+        if query.emit != "update":
+            assert_same_rows(oracle.answer(query, epochs, drained=True), found.rows[query.name], about=query.name)
