@@ -15,7 +15,7 @@ which slices do not suffice may begin with the events that its stream retained: 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from millpond.errors import UnsupportedQuery
 from millpond.log.manifest import Manifest
@@ -29,7 +29,7 @@ from millpond.plan.plan import GroupPlan, Measure, Plan, QueryPlan, measures_rea
 from millpond.plan.tallies import keeps_tallies
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.holistic import needs_events
-from millpond.runtime.horizon import needed_from, retained_from
+from millpond.runtime.horizon import kept_from, needed_from, retained_from
 from millpond.runtime.retained import columns_in, retained_sections
 from millpond.runtime.tasks import Watermark
 
@@ -51,7 +51,7 @@ def covered_from(plan: Plan, query: Query, mark: Watermark) -> int | None:
     found = [_retained(group, group.celled, mark), *_known(group, query, alone.measures, mark)]
     if any(map(needs_events, alone.queries)):
         needing = [one for one in group.queries if needs_events(one)]
-        found.append(_needed([needed_from([one], mark) for one in needing], needing))
+        found.append(min((kept_from(one, needed_from([one], mark)) for one in needing), default=None))
     return None if None in found else max(time for time in found if time is not None)
 
 
@@ -59,16 +59,7 @@ def _retained(group: GroupPlan, plans: Sequence[QueryPlan], mark: Watermark) -> 
     """From when on all slices are there, and all edges of the queries between them, since some of these needs them, or
     its stream has retained them.
     """
-    return _needed([retained_from(group, [plan], mark) for plan in plans], plans)
-
-
-def _needed(from_us: Iterable[int | None], plans: Iterable[QueryPlan]) -> int | None:
-    """The earliest of the times from which on something is kept for a query; since it is in force, that is."""
-    times = (
-        plan.from_us if needed is None else max(plan.from_us, needed)
-        for needed, plan in zip(from_us, plans, strict=True)
-    )
-    return min(times, default=None)
+    return min((kept_from(plan, retained_from(group, [plan], mark)) for plan in plans), default=None)
 
 
 def _known(

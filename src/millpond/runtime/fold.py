@@ -7,7 +7,7 @@ that is run again, anywhere, on packets in any order of arrival, gives the same 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import msgspec
@@ -184,7 +184,7 @@ class _GroupFold:
         if self._tallies is not None:
             self._tallies.merge(self._delta, tallies_needed_from(self._group, after), FAN_IN)
         more = [] if tiles is None else [tiles]
-        self._snapshot(horizon, lambda: needed_edges(self._group, after, [*self._old_tiles, *more]))
+        self._snapshot(horizon, cache(lambda: needed_edges(self._group, after, [*self._old_tiles, *more])))
 
     def _decided(self, log: GroupLog, before: Watermark, after: Watermark) -> list[Piece]:
         """The cells of events that repeat none, and that the watermark has passed."""

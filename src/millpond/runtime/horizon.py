@@ -44,6 +44,11 @@ def retained_from(group: GroupPlan, queries: Iterable[QueryPlan], mark: Watermar
     return None if mark.max_time_us is None else min(needed, mark.max_time_us - kept_us)
 
 
+def kept_from(plan: QueryPlan, needed_us: int | None) -> int:
+    """From when on something is kept that a query needs from a time on (None: all of it): since it is in force."""
+    return plan.from_us if needed_us is None else max(plan.from_us, needed_us)
+
+
 def ends_by(place: SectionPlace, horizon: int) -> bool:
     """Whether a segment holds nothing that ends after a time."""
     return not place.rows or (place.last_us is not None and place.last_us <= horizon)

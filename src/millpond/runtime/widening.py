@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from millpond.arrays import Ints, distinct_of, distinct_rows
+from millpond.arrays import Ints, distinct_of, distinct_rows, repeated
 from millpond.model.windows import Sliding
 from millpond.plan.edges import phases
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.horizon import retained_from
+from millpond.runtime.horizon import kept_from, retained_from
 from millpond.runtime.tasks import Watermark
 from millpond.runtime.tiles import grids
 from millpond.state.cells import Cells, part_of
@@ -64,14 +64,14 @@ def needed_edges(group: GroupPlan, mark: Watermark, tiles: Iterable[Cells]) -> E
 
     for plan in group.celled:
         assert isinstance(plan.query.window, Sliding)
-        needed = retained_from(group, [plan], mark)
+        from_us = kept_from(plan, retained_from(group, [plan], mark))
         for place in phases([plan.query.window]):
-            need(place, plan.from_us if needed is None else max(plan.from_us, needed))
+            need(place, from_us)
     grain = group.retention.grain_us
     if grain:  # of these a query that comes later may ask at any time
         need((0, grain), _EARLIEST)
-    for width, phase, from_us in grids(group):
-        need((phase, width), from_us)
+    for width, phase, since_us in grids(group):
+        need((phase, width), since_us)
     bounds = [bound for cells in tiles for bound in cells.slices[:2]]
     return Edges(since, distinct_of(np.concatenate([np.zeros(0, np.int64), *bounds])))
 
@@ -97,7 +97,6 @@ def _nth(values: Ints) -> Ints:
     [0, 0, 1, 2, 1]
     """
     order = np.argsort(values, kind="stable")
-    counts = np.bincount(values)
     found = np.empty(len(values), np.int64)
-    found[order] = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
+    found[order] = repeated(np.bincount(values))[1]
     return found
