@@ -38,9 +38,9 @@ from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
 import numpy as np
-from live_load import PATIENCE, SCHEMA, SPARE, Arrivals, Arrived, Load
+from live_load import PATIENCE, SCHEMA, SPARE, Arrivals, Arrived, Load, Size
 from live_plain import CORES
-from live_restarts import LEAST_S, Size, compared, restarts
+from live_restarts import LEAST_S, compared, restarts
 from own_time import OwnTime
 from picture import timeline
 from pyspark.sql import SparkSession

@@ -44,6 +44,23 @@ class Load(NamedTuple):
     every_s: float
 
 
+class Size(NamedTuple):
+    """How much: the load, MB of state, seconds before each change and after it, how often each is made; for plain Spark
+    the large files of state and how often it is restarted; seconds of the windows of queries that are not changed; so
+    many epochs write little in a row when what filling the state has left to merge is merged.
+    """
+
+    load: Load
+    state_mb: float
+    before_s: float
+    after_s: float
+    times: int
+    plain_files: int
+    restarts: int
+    others: tuple[int, ...]
+    settled: int
+
+
 class Arrived(NamedTuple):
     """A file that came: when, and how many events all files have had by then."""
 

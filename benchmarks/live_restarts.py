@@ -6,32 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import numpy as np
-from live_load import Arrivals, Load, Plain, by_country, hourly
+from live_load import Arrivals, Plain, Size, by_country, hourly
 from live_plain import CORES
 from own_time import OwnTime
 from pyspark.sql import SparkSession
 
 LEAST_S = 0.005
-
-
-class Size(NamedTuple):
-    """How much: the load, MB of state, seconds before each change and after it, how often each is made; for plain Spark
-    the large files of state and how often it is restarted; seconds of the windows of queries that are not changed; so
-    many epochs write little in a row when what filling the state has left to merge is merged.
-    """
-
-    load: Load
-    state_mb: float
-    before_s: float
-    after_s: float
-    times: int
-    plain_files: int
-    restarts: int
-    others: tuple[int, ...]
-    settled: int
 
 
 def restarts(spark: SparkSession, work: Path, size: Size) -> tuple[dict[str, float], float]:
