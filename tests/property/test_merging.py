@@ -243,9 +243,9 @@ def test_a_slice_that_ends_while_it_is_merged_takes_no_cells_of_the_next_with_it
     slices = Slices(starts, starts + 10, np.zeros(2, np.int64))
     cells = Cells(slices, np.array([0, 100, 200]), np.concatenate([slots, slots]), {"n": np.ones(200, np.int64)})
     first = merged(Merge((0,), 1, 10), [cells], None, 100, 100, 0)
-    assert first.until == (0, 20) and first.cells.slots.tolist() == list(range(20))
+    assert first.until == (0, 20, 0) and first.cells.slots.tolist() == list(range(20))
     then = merged(Merge((0,), 1, 10, first.until), [cells], None, 100, 100, 10)
-    assert then.until == (10, 20)
+    assert then.until == (10, 20, 0)
     assert as_dict(then.cells) == {(10, slot): 1 for slot in range(20)}
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.property.test_merging import BASE
+from tests.property.test_merging import BASE, random_cells
 
 from millpond.log.manifest import Manifest
 from millpond.model.windows import Sliding
 from millpond.runtime import fold, merging
+from millpond.runtime.merging import Merge, merged
 from millpond.runtime.widening import Edges, widened
 from millpond.state.cells import Cells, Slices, merge, piece_of
 from millpond.testing import oracle
@@ -75,6 +78,43 @@ def test_cells_of_one_key_in_one_slice_are_one(
     at = [(*of, slot) for of, slot in zip(slices.tolist(), found.slots.tolist(), strict=True)]
     values = zip(found.columns["n"].tolist(), found.columns["m:max"].tolist(), strict=True)
     assert len(at) == len(naive) and dict(zip(at, values, strict=True)) == naive
+
+
+@pytest.mark.parametrize("going", [False, True])
+@pytest.mark.parametrize("seed", range(60))
+def test_portions_lose_nothing_while_edges_go(seed: int, going: bool) -> None:
+    dice = np.random.default_rng(seed)
+    old = [random_cells(dice, int(dice.choice([4, 30])), int(dice.choice([5, 60]))) for _ in range(4)]
+    due, since, keys = Merge(tuple(range(4)), 1, 1), int(dice.integers(-60, 200)), 60 + int(dice.integers(0, 5))
+
+    def edges() -> Edges:
+        return Edges({(0, 10): since, (0, 40): since - 80, (0, 160): -1000}, np.zeros(0, np.int64))
+
+    def told(cells: Iterable[Cells]) -> Counter[tuple[int, int]]:
+        found = Counter[tuple[int, int]]()
+        for part in cells:
+            low = edges().around(*part.slices[:2])[0]
+            part = part._replace(slices=part.slices._replace(start_us=low))
+            for at, number in zip(cells_at(part), part.columns["n"].tolist(), strict=True):
+                found[at] += number
+        return found
+
+    whole, found = merged(due, old, None, 60, keys, None, edges=edges()).cells.rows, list[Cells]()
+    while True:
+        one = merged(due._replace(portions=int(dice.integers(1, 30))), old, None, 60, keys, None, edges=edges())
+        found += [one.cells] if one.cells.rows else []
+        if one.until is None:
+            break
+        assert one.until > due.begin and one.cells.rows
+        due, since = due._replace(begin=one.until), since + going * int(dice.choice([0, 0, 10, 70]))
+    assert told(found) == told(old)
+    assert going or sum(cells.rows for cells in found) == whole, "slices that become one are in one portion"
+
+
+def cells_at(cells: Cells) -> list[tuple[int, int]]:
+    """Where each cell is: the start of its slice, and its slot."""
+    starts = np.repeat(cells.slices.start_us, np.diff(cells.offsets))
+    return list(zip(starts.tolist(), cells.slots.tolist(), strict=True))
 
 
 def cells_in(manifest: Manifest) -> int:

@@ -40,7 +40,7 @@ from millpond.runtime.recalled import backfilled_groups, recalled_events
 from millpond.runtime.retained import kept_from
 from millpond.runtime.taken_over import stays
 from millpond.runtime.tallies import tallies_needed_from
-from millpond.runtime.tasks import FoldTask, GatherTask, GroupState, Position, SectionPlace, TimeLine, Watermark
+from millpond.runtime.tasks import UNTIL, FoldTask, GatherTask, GroupState, Position, SectionPlace, TimeLine, Watermark
 
 Idle = Mapping[str, frozenset[str]]
 """Stream -> source partitions that its watermark does not wait for."""
@@ -291,7 +291,7 @@ def _place(section: LiveSection) -> SectionPlace:
     return SectionPlace(
         section.id, file, section.file is None, section.offset, section.size, section.rows, *numbers,
         tuple(delays) if isinstance(delays, list) else (), last, str(section.info.get("columns", "")),
-        _instead(section), Position(_number(section, "until_us"), _number(section, "until_slot")),
+        _instead(section), Position(*(_number(section, name) for name in UNTIL)),
         _number(section, "gone"), first, _slots(section),
     )
 

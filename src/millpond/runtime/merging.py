@@ -3,8 +3,8 @@
 Where `fan_in` segments of one level are, they become one of the next, so each cell is rewritten O(log) times (O'Neil et
 al., The Log-Structured Merge-Tree, 1996). A merge of gigabytes would hold up its epoch for as long as it takes; here an
 epoch merges the cells of some slices, the next one those of the next slices, and of a slice that is large those of some
-slots: a window then reads few portions. A portion tells instead of which segments it is, and nobody reads it while one
-of them is left (`epoch.group_state`): the last portion ends them all.
+slots (slices that become one count as one): a window then reads few portions. A portion tells instead of which segments
+it is, and nobody reads it while one of them is left (`epoch.group_state`): the last portion ends them all.
 
 Epochs in which windows close, or state comes from other instances, are the longest, so merges wait for others, until
 twice as many segments are due.
@@ -24,7 +24,7 @@ import numpy as np
 
 from millpond.arrays import Ints, places_of
 from millpond.runtime.generations import full_level, still_here
-from millpond.runtime.tasks import Position, SectionPlace
+from millpond.runtime.tasks import UNTIL, Position, SectionPlace
 from millpond.runtime.widening import Edges, widened
 from millpond.state.cells import Cells, merge, needed_slices, part_of, piece_of, with_measures
 
@@ -62,8 +62,7 @@ class Merged(NamedTuple):
         """What a section of them tells, where it is a portion of a merge of the sections of these names."""
         if not due.portions:
             return {}
-        until = {} if self.until is None else {"until_us": self.until.start_us, "until_slot": self.until.slot}
-        return {"instead": " ".join(names), **until}
+        return {"instead": " ".join(names), **dict(zip(UNTIL, self.until or (), strict=False))}
 
 
 def due_at(fan_in: int, long: bool) -> int:
@@ -131,7 +130,7 @@ def merged(
     kept = [needed_slices(cells, horizon) for cells in chosen]
     share, begin = -(-sum(cells.rows for cells in chosen) // (due.portions or 1)), due.begin
     while True:
-        first, last, slots, until = _portion(chosen, kept, share, begin, keys)
+        first, last, slots, until = _portion(chosen, kept, share, begin, keys, edges)
         parts = []
         for cells, rows in zip(chosen, kept, strict=True):
             starts = cells.slices.start_us[rows]
@@ -152,10 +151,10 @@ def merged(
 
 
 def _portion(
-    chosen: Sequence[Cells], kept: Sequence[Ints], share: int, begin: Position, keys: int
+    chosen: Sequence[Cells], kept: Sequence[Ints], share: int, begin: Position, keys: int, edges: Edges | None
 ) -> tuple[int, int, tuple[int, int | None], Position | None]:
     """About `share` cells from a position on: the first and the last start of their slices, the range of their slots,
-    and where they end.
+    and where they end. Slices that become one are not parted but by slots.
     """
     pairs = list(zip(chosen, kept, strict=True))
     starts = np.concatenate([cells.slices.start_us[rows] for cells, rows in pairs])
@@ -164,13 +163,15 @@ def _portion(
     distinct, where = places_of(starts[later])
     if not len(distinct):
         return 0, -1, (0, None), None
-    counts = np.bincount(where, cells_of[later]).astype(np.int64)
-    here, slot = int(distinct[0]), begin.slot if distinct[0] == begin.start_us else 0
-    if slot or counts[0] > share:
-        end = slot + max(1, -(-keys * share // max(1, int(counts[0]))))
-        if end < keys:
-            return here, here, (slot, end), Position(here, end)
-        return here, here, (slot, None), None if len(distinct) == 1 else Position(here + 1, 0)
-    taken = max(1, int(np.searchsorted(np.cumsum(counts), share, side="right")))
-    last = int(distinct[taken - 1])
-    return here, last, (0, None), None if taken == len(distinct) else Position(last + 1, 0)
+    upto = np.cumsum(np.bincount(where, cells_of[later]).astype(np.int64))
+    begun = int(np.searchsorted(distinct, begin.start_us + begin.span_us, "right")) if begin.slot else 0
+    wide = distinct if edges is None else edges.around(distinct, distinct)[0]
+    ends = np.append(np.flatnonzero(np.diff(wide)) + 1, len(wide))
+    # what has begun goes on with the slices that it began with, though edges between it and others may be gone
+    here, end, slot = int(distinct[0]), begun or int(ends[0]), begin.slot if begun else 0
+    if not slot and upto[end - 1] <= share:
+        end = int(ends[np.searchsorted(upto[ends - 1], share, "right") - 1])
+    last, high = int(distinct[end - 1]), slot + max(1, -(-keys * share // max(1, int(upto[end - 1]))))
+    if high < keys and (slot or upto[end - 1] > share):
+        return here, last, (slot, high), Position(here, high, last - here)
+    return here, last, (slot, None), None if end == len(distinct) else Position(last + 1, 0)

@@ -84,10 +84,17 @@ class GatherTask(msgspec.Struct, frozen=True):
 
 
 class Position(NamedTuple):
-    """A place among cells: before it are slices that start before, and of those that start then smaller slots."""
+    """A place among cells: before it are slices that start before, and of those that start then, or up to `span_us`
+    later, smaller slots.
+    """
 
     start_us: int
     slot: int
+    span_us: int = 0
+
+
+UNTIL = "until_us", "until_slot", "until_span_us"
+"""What a portion's record tells of the position before which all is merged."""
 
 
 class SectionPlace(msgspec.Struct, frozen=True):
