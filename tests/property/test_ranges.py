@@ -16,6 +16,8 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Range, Sliding
 from millpond.plan.build import build_plan
+from millpond.runtime import fold
+from millpond.runtime.event_log import GroupLog
 from millpond.testing.answers import Answers, Run, answers, dealt
 from millpond.testing.cases import DELAYS, SECOND, Case, aggregate_of, random_case
 from millpond.testing.compare import canonical
@@ -169,6 +171,23 @@ def test_events_and_keys_go_when_no_frame_holds_them(tmp_path: Path) -> None:
         run.epoch([events(later)])
     # the last 20 seconds are needed by frames of events to come
     assert [s.rows for s in run.pond.manifest.sections.values() if s.kind == "events"] == [1]
+
+
+def test_large_sections_of_events_are_merged_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fold, "FAN_IN", 2)
+    case, query, found = random_case(4400, 600, 0, epochs=60), amounts("q", 900 * SECOND, 5 * SECOND), []
+    for most in (None, 40):
+        monkeypatch.setattr(GroupLog, "most_rows", most)
+        run, largest = Run(tmp_path / str(most), [query], 2), 0
+        for batch in case.epochs:
+            run.epoch([batch])
+            live = [one for one in run.pond.manifest.sections.values() if one.kind == "events"]
+            largest = max([largest, *(one.rows for one in live)])
+            assert most or len(live) <= 2 * 8, "one of each level"
+        assert (largest > 100) if most is None else (20 < largest <= 40), largest
+        run.pond.drain()
+        found.append(sorted(repr(canonical(row)) for row in run.answers().rows["q"]))
+    assert found[0] == found[1] and len(found[0]) > 100
 
 
 def test_a_query_that_is_added_answers_whole_frames(tmp_path: Path) -> None:

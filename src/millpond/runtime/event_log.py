@@ -24,11 +24,15 @@ from millpond.state.event_log import OFFSET, Events, decode_events, encode_event
 from millpond.state.files import Files
 from millpond.state.segments import to_bytes
 
+MOST_ROWS = 1 << 20
+"""Sections of events are merged into none with more: a merge takes so long at most."""
+
 
 class GroupLog:
     """The events that are live, with those of this epoch; sections are read when they are asked for."""
 
     kind: SectionKind = "events"
+    most_rows: int | None = MOST_ROWS
 
     def __init__(
         self, files: Files, group: GroupPlan | SideLog, log: LogPlan, state: GroupState, keys: Sequence[pa.RecordBatch]
@@ -112,9 +116,12 @@ class GroupLog:
         delta.add(self.kind, self._group.id, to_bytes(encode_events(events)), events.rows, info, supersedes)
 
     def merge(self, delta: DeltaWriter, horizon_us: int | None, fan_in: int) -> None:
-        """Replace `fan_in` sections of one level by one of the next, without events before the horizon."""
-        ending = self.before(horizon_us)
+        """Replace `fan_in` sections of one level by one of the next, without events before the horizon; large ones
+        stay.
+        """
+        ending, most = self.before(horizon_us), self.most_rows
         places = [place for place in self.places if place.id not in ending]
+        places = places if most is None else [place for place in places if place.rows <= most // fan_in]
         level = full_level(places, fan_in)
         if level is None:
             return
@@ -122,6 +129,11 @@ class GroupLog:
         events = self.together([self.section(place) for place in full])
         events = events if horizon_us is None else events.take(events.times_us >= horizon_us)
         self.write(delta, events, level + 1, tuple(place.id for place in full))
+
+    def reaching(self, start_us: int, *, fresh: bool = True) -> list[Events]:
+        """The events of each section that has some at or after a time, then those of this epoch if `fresh`."""
+        live = [self.section(place) for place in self.places if place.last_us is None or place.last_us > start_us]
+        return [*live, *(self._fresh if fresh else ())]
 
     def together(self, parts: Sequence[Events]) -> Events:
         """Parts of the log as one."""
@@ -136,8 +148,7 @@ class GroupLog:
     def within(self, start_us: int, end_us: int, delay: int, *, fresh: bool = True) -> Events:
         """The same events in the order of their sections; without those of this epoch unless `fresh`."""
         parts = []
-        live = [self.section(place) for place in self.places if place.last_us is None or place.last_us > start_us]
-        for events in (*live, *(self._fresh if fresh else ())):
+        for events in self.reaching(start_us, fresh=fresh):
             wanted = (events.times_us >= start_us) & (events.times_us < end_us) & (events.late_class <= delay)
             parts.append(events if wanted.all() else events.take(wanted))
         return self.together(parts)

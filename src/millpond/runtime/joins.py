@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from millpond.arrays import Ints, Mask, distinct_of
+from millpond.arrays import Ints, Mask, distinct_of, ordered
 from millpond.errors import OverflowedError, TooManyPairsError
 from millpond.model.expressions import Expression
 from millpond.model.join import LEFT, RIGHT, Join, Within
@@ -22,6 +22,7 @@ from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.matching import Candidates, Placed
 from millpond.runtime.outbox import rows_stream
 from millpond.runtime.packet import GroupPart
+from millpond.runtime.semijoin import Live, reduced
 from millpond.runtime.tasks import FoldTask, Watermark
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events
@@ -107,21 +108,47 @@ class _JoinFold:
 
     def __init__(self, plan: JoinPlan, logs: Mapping[str, tuple[SideLog, GroupLog]], span: Span) -> None:
         self._join, self._span = plan.join, span
-        self._sides = {side: self._side(plan, side, *logs[side]) for side in (LEFT, RIGHT)}
+        read = reduced({side: self._live(plan, side, *of) for side, of in logs.items()})
+        self._sides = {side: self._side(side, log.together(read[side])) for side, (_, log) in logs.items()}
         distinct = distinct_of(np.concatenate([side.hashes for side in self._sides.values()]))
         self._placed = {name: self._place(side, distinct) for name, side in self._sides.items()}
         self._tried = 0
 
-    def _side(self, plan: JoinPlan, side: str, of: SideLog, log: GroupLog) -> SideEvents:
-        """The events of a side that some due row may be made of."""
-        join, span = plan.join, self._span
-        start = _FIRST if span.before == _FIRST else span.before - kept_us(join, side) + 1
-        delay = of.delays_us.index(join.sides[side].delay_us)
-        events = log.between(max(start, plan.from_us), span.after + 1, delay)
+    def _live(self, plan: JoinPlan, side: str, of: SideLog, log: GroupLog) -> list[Live]:
+        """The events of a side that take part, and what each may be in a row that is due."""
+        join, span, found = plan.join, self._span, list[Live]()
+        start, end = self._reach(side)
+        start, delay = max(start, plan.from_us), of.delays_us.index(join.sides[side].delay_us)
+        for events in log.reaching(start) if start < end else ():
+            times = events.times_us
+            live = (times >= start) & (times < end) & (events.late_class <= delay)
+            if isinstance(join.when, Sliding):
+                found.append(Live(events, live, live if join.preserves(side) else np.zeros_like(live), live))
+                continue
+            asking = span.holds(times)
+            if join.preserves(side):
+                asking |= span.holds(times + alone_after_us(join, side))
+            asking &= live
+            found.append(Live(events, asking, asking, live))
+        return found
+
+    def _reach(self, side: str) -> tuple[int, int]:
+        """From when on, and before when, events of a side may be in rows that are due."""
+        before, after, window = self._span.before, self._span.after, self._join.when
+        if isinstance(window, Sliding):
+            edge = window.offset_us + window.size_us
+            first, last = before + 1 + (edge - before - 1) % window.slide_us, after - (after - edge) % window.slide_us
+            return (max(first - window.size_us, _FIRST), last) if first <= last else (last, last)
+        return (_FIRST if before == _FIRST else before - kept_us(self._join, side) + 1), after + 1
+
+    def _side(self, side: str, events: Events) -> SideEvents:
+        """What a join reads of the events of a side that may be in a row."""
+        join, rows = self._join, np.arange(events.rows)
         condition = kept_rows(join, side)
         if condition is not None:
             passed = events.columns[filter_name(condition)]
-            events = events.take(passed.fill_null(False).to_numpy(zero_copy_only=False))
+            rows = np.flatnonzero(passed.fill_null(False).to_numpy(zero_copy_only=False))
+        events = events.take(rows[ordered(events.slots[rows])])  # so lookups that follow each other are near
         keys = [canonical(events.columns[value_name(key)]) for key in join.sides[side].keys]
         values = [events.columns[value_name(value)] for value in join.sides[side].values]
         return SideEvents(events.slots.astype(np.int64, copy=False), events.times_us, keys, values)

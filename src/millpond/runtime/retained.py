@@ -19,6 +19,7 @@ from millpond.errors import CorruptError
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.plan.plan import KeptEvents
 from millpond.runtime.columns import arrow_type
+from millpond.runtime.event_log import MOST_ROWS
 from millpond.runtime.generations import full_level
 from millpond.runtime.lateness import Judged
 from millpond.runtime.layout import StreamLayout
@@ -30,9 +31,6 @@ from millpond.state.event_log import OFFSET, PARTITION, TIME, Events
 from millpond.state.files import Files
 
 BASE = "base"
-
-MOST_ROWS = 1 << 20
-"""Sections are merged into none with more events: a merge takes so long at most."""
 
 ALWAYS_LATE = np.iinfo(np.int64).max
 """The base of an event that came after a drain."""

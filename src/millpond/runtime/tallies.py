@@ -81,6 +81,7 @@ class TallyLog(GroupLog):
         self._types = _types(group.tallies)
 
     kind = "tallies"
+    most_rows = None  # equal tallies become one
 
     @property
     def places(self) -> tuple[SectionPlace, ...]:
