@@ -19,7 +19,7 @@ from millpond.plan.build import presence_filter
 from millpond.plan.event_log import logged_rows
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import GroupPlan, QueryPlan, fingerprint
-from millpond.runtime.event_log import GroupLog
+from millpond.runtime.event_log import GroupLog, slots_named
 from millpond.runtime.framed import Due
 from millpond.runtime.holistic import passing, ranks
 from millpond.runtime.logged import filter_name, value_name
@@ -71,18 +71,12 @@ def passed_now(
     low, high = before.at(plan.query.delay_us), after.at(plan.query.delay_us)
     if high is None or (low is not None and low >= high):
         return None
-
-    def is_new(events: Events) -> Mask:
-        past = events.times_us <= high
-        return _takes(plan, events) & (past if low is None else past & (events.times_us > low))
-
-    now = passing(log.where(is_new), presence)
+    start = plan.from_us if low is None else max(plan.from_us, low + 1)
+    now = passing(log.within(start, high + 1, plan.delay), presence)
     if not now.rows:
         return None
-    if low is not None and window.size > 1:
-        named = np.zeros(keys, bool)
-        named[now.slots] = True
-        earlier = log.where(lambda events: _takes(plan, events) & (events.times_us <= low) & named[events.slots])
+    if window.size > 1:
+        earlier = log.within(plan.from_us, start, plan.delay, named=slots_named(now, keys))
         now = log.together([passing(earlier, presence), now])
     now = now.take(_order(now, plan))
     places = np.arange(now.rows) if low is None else np.flatnonzero(now.times_us > low)

@@ -18,13 +18,15 @@ from millpond.model.query import Deduplication
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.columns import Array, from_arrow
-from millpond.runtime.event_log import GroupLog
+from millpond.runtime.event_log import GroupLog, slots_named
 from millpond.runtime.holistic import ranks
 from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.raw import RawRows, piece_of_raw, values_of
+from millpond.runtime.semijoin import Sieve
 from millpond.runtime.tasks import Watermark
 from millpond.state.cells import Piece, Slices
 from millpond.state.event_log import OFFSET, PARTITION, Events
+from millpond.state.keys import canonical, hashes_of
 
 _ALWAYS = np.iinfo(np.int64).min
 
@@ -36,24 +38,32 @@ class Decided(NamedTuple):
     repeated: dict[Expression | None, int]
 
 
-def decided(group: GroupPlan, log: GroupLog, before: Watermark, after: Watermark) -> Decided:
-    """What becomes of the events in time between two watermarks."""
+def decided(group: GroupPlan, log: GroupLog, keys: int, before: Watermark, after: Watermark) -> Decided:
+    """What becomes of the events in time between two watermarks; slots are below `keys`."""
     found, delay = group.deduplicated, group.delays_us[0]
     low, high = before.at(delay), after.at(delay)
     if found is None or high is None or (low is not None and low >= high):
         return Decided(None, {})
     low = _ALWAYS if low is None else low
     first = _ALWAYS if low < _ALWAYS + found.within_us else low - found.within_us
-    events = log.within(first, high + 1, 0)
-    passed = events.times_us > low
-    if not passed.any():
+    now = log.within(low + 1, high + 1, 0)
+    if not now.rows:
         return Decided(None, {})
+    earlier = log.within(first, low + 1, 0, named=slots_named(now, keys))
+    events = log.together([earlier.take(Sieve([_hashes(found, now)])(_hashes(found, earlier))), now])
+    passed = events.times_us > low
     repeats = repeated(found, events, passed, group)
     gone = events.take(passed & repeats)
     masks = {one.filter: _mask(gone, one.filter) for one in group.measures}
     counts = {condition: int(np.count_nonzero(mask)) for condition, mask in masks.items()}
     kept = events.take(passed & ~repeats)
     return Decided(_piece(group, kept) if kept.rows else None, counts)
+
+
+def _hashes(found: Deduplication, events: Events) -> Ints:
+    """Equal for events that are equal in what is compared."""
+    columns = [canonical(events.columns[value_name(column)]) for column in found.columns]
+    return hashes_of(columns, events.rows).view(np.int64)
 
 
 def repeated(found: Deduplication, events: Events, passed: Mask, group: GroupPlan) -> Mask:

@@ -6,7 +6,7 @@ of their keys instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -88,10 +88,6 @@ class GroupLog:
         """The events of each live section, then those of this epoch."""
         return [*(self.section(place) for place in self.places), self.together(self._fresh)]
 
-    def where(self, wanted: Callable[[Events], Mask]) -> Events:
-        """All events that a condition takes."""
-        return self.together([events.take(wanted(events)) for events in self.parts()])
-
     def needed(self, horizon_us: int | None) -> list[Events]:
         """All events at or after the horizon."""
         gone = self.before(horizon_us)
@@ -125,15 +121,10 @@ class GroupLog:
         level = full_level(places, fan_in)
         if level is None:
             return
-        full = [place for place in places if place.level == level]
+        full = [place for place in places if place.level == level][:fan_in]
         events = self.together([self.section(place) for place in full])
         events = events if horizon_us is None else events.take(events.times_us >= horizon_us)
         self.write(delta, events, level + 1, tuple(place.id for place in full))
-
-    def reaching(self, start_us: int, *, fresh: bool = True) -> list[Events]:
-        """The events of each section that has some at or after a time, then those of this epoch if `fresh`."""
-        live = [self.section(place) for place in self.places if place.last_us is None or place.last_us > start_us]
-        return [*live, *(self._fresh if fresh else ())]
 
     def together(self, parts: Sequence[Events]) -> Events:
         """Parts of the log as one."""
@@ -145,13 +136,32 @@ class GroupLog:
         every = self.within(start_us, end_us, delay)
         return every.take(ordered(every.slots))
 
-    def within(self, start_us: int, end_us: int, delay: int, *, fresh: bool = True) -> Events:
-        """The same events in the order of their sections; without those of this epoch unless `fresh`."""
+    def within(
+        self, start_us: int, end_us: int, delay: int, *, fresh: bool = True, named: Mask | None = None
+    ) -> Events:
+        """The same events in the order of their sections; without those of this epoch unless `fresh`; only those of
+        slots that are `named`.
+        """
         parts = []
-        for events in self.reaching(start_us, fresh=fresh):
+        for events in self.reaching(start_us, end_us, fresh=fresh):
             wanted = (events.times_us >= start_us) & (events.times_us < end_us) & (events.late_class <= delay)
+            if named is not None:
+                wanted &= named[events.slots]
             parts.append(events if wanted.all() else events.take(wanted))
         return self.together(parts)
+
+    def reaching(self, start_us: int, end_us: int, *, fresh: bool = True) -> list[Events]:
+        """The events of each section that may have some in [start, end), then those of this epoch if `fresh`."""
+        places = [place for place in self.places if place.last_us is None or place.last_us > start_us]
+        places = [place for place in places if place.first_us is None or place.first_us < end_us]
+        return [*map(self.section, places), *(self._fresh if fresh else ())]
+
+
+def slots_named(events: Events, size: int) -> Mask:
+    """Of each slot below `size` whether it has one of the events."""
+    named = np.zeros(size, bool)
+    named[events.slots] = True
+    return named
 
 
 def among(events: Events, slots: Ints) -> Events:

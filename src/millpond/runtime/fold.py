@@ -60,12 +60,12 @@ from millpond.runtime.retained import fold_retained
 from millpond.runtime.rows import BlockKeys, rows_of_block, rows_of_sessions
 from millpond.runtime.selected_rows import write_selected_rows
 from millpond.runtime.session_changes import SessionChanges, added_up, corrected_until
-from millpond.runtime.sessions import AT_ONCE, Asked, Sessions, asked_of, closing, first_needed, needed_atoms
+from millpond.runtime.sessions import AT_ONCE, Asked, Sessions, asked_of, closing, first_needed, read_atoms
 from millpond.runtime.tallies import TallyLog, needs_tallies, tallies_needed_from
 from millpond.runtime.tasks import GROUP_US, WHOLE_POND, FoldTask, TimeLine, Watermark
 from millpond.runtime.tiles import Held, new_tiles
 from millpond.runtime.widening import Edges, needed_edges
-from millpond.state.atoms import LAST, merge_atoms, some_atoms
+from millpond.state.atoms import LAST, merge_atoms
 from millpond.state.cells import Cells, Piece, merge, piece_of, span_of
 from millpond.state.delta import DeltaWriter
 from millpond.state.dictionary import KeyDictionary
@@ -188,7 +188,7 @@ class _GroupFold:
 
     def _decided(self, log: GroupLog, before: Watermark, after: Watermark) -> list[Piece]:
         """The cells of events that repeat none, and that the watermark has passed."""
-        found = decided(self._group, log, before, after)
+        found = decided(self._group, log, len(self._keys), before, after)
         for plan in self._group.queries:
             count = found.repeated.get(self._group.measures[plan.presence].filter, 0)
             if count:
@@ -197,19 +197,19 @@ class _GroupFold:
 
     def _run_sessions(self, pieces: Sequence[Piece], before: Watermark, after: Watermark) -> None:
         """The same for session windows: what no open session holds is not written, or superseded."""
-        gap_us = self._group.gaps_us[0]
-        every = [*self._old, merge_atoms(pieces, gap_us).cells]
-        atoms, targets = merge_atoms([piece_of(cells) for cells in every], gap_us)
-        self._close_sessions(atoms, targets[-1], before, after)
+        gap_us, places = self._group.gaps_us[0], self._state.segments
+        came = merge_atoms(pieces, gap_us).cells
+        level = full_level([place for place in places if place.rows], FAN_IN)
+        whole = self._log is not None  # events are needed from the first that an open session holds
+        read = read_atoms(self._group, places, self._old, came, len(self._keys), level, whole, before, after)
+        self._close_sessions(read.atoms, read.came, before, after)
         self._collected.write()
-        needed = needed_atoms(self._group, atoms, after)
-        *live, fresh = [some_atoms(cells, needed[rows]) for cells, rows in zip(every, targets, strict=True)]
-        expired, until = [not cells.rows for cells in live], corrected_until(self._group, after)
+        expired = [i in read.live and not read.live[i].rows for i in range(len(places))]
+        fresh, until = read.fresh, corrected_until(self._group, after)
         ended = [int(cells.columns[LAST].max()) <= until for cells in self._old_revisions]
         rolled = self._roll([fresh], [*expired, *ended])
-        places = [place for place, gone in zip(self._state.segments, expired, strict=True) if not gone]
-        sealed = [place.id for place, gone in zip(self._state.segments, expired, strict=True) if gone and place.rows]
-        horizon = first_needed(atoms, needed)
+        sealed = [place.id for place, gone in zip(places, expired, strict=True) if gone and place.rows]
+        horizon = first_needed(read.atoms, read.needed)  # of all atoms, where there is a log
         sealed += [place.id for place, gone in zip(self._state.revisions, ended, strict=True) if gone]
         if self._log is not None:
             sealed += self._log.before(horizon)
@@ -218,11 +218,9 @@ class _GroupFold:
         if rolled:
             return
         self._add_keys()
-        level = full_level(places, FAN_IN)
-        if level is not None:
-            kept = [cells for cells in live if cells.rows]
-            chosen = [i for i, place in enumerate(places) if place.level == level]
-            merged = merge_atoms([piece_of(kept[i]) for i in chosen], gap_us).cells
+        chosen = [i for i, place in enumerate(places) if place.level == level and not expired[i]]
+        if level is not None and len(chosen) >= FAN_IN:
+            merged = merge_atoms([piece_of(read.live[i]) for i in chosen], gap_us).cells
             self._write_segment(merged, level + 1, tuple(places[i].id for i in chosen))
         self._merge_corrections(ended, until)
         self._merge_events(horizon)
@@ -386,7 +384,7 @@ class _GroupFold:
         """Rows of the events that the watermark has passed, for queries with a row per event."""
         for plan in self._group.queries:
             if self._log is not None and isinstance(plan.query.window, Range):
-                self._answer_frames(plan, rows_due(self._log, plan, before, after))
+                self._answer_frames(plan, rows_due(self._log, plan, len(self._keys), before, after))
 
     def _answer_frames(self, plan: QueryPlan, parts: Iterable[Due]) -> None:
         """Rows of one query, part by part."""

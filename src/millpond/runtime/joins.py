@@ -119,7 +119,7 @@ class _JoinFold:
         join, span, found = plan.join, self._span, list[Live]()
         start, end = self._reach(side)
         start, delay = max(start, plan.from_us), of.delays_us.index(join.sides[side].delay_us)
-        for events in log.reaching(start) if start < end else ():
+        for events in log.reaching(start, end) if start < end else ():
             times = events.times_us
             live = (times >= start) & (times < end) & (events.late_class <= delay)
             if isinstance(join.when, Sliding):

@@ -10,7 +10,7 @@ from millpond.arrays import Ints, distinct_of
 from millpond.model.windows import Range
 from millpond.plan.build import presence_filter
 from millpond.plan.plan import QueryPlan
-from millpond.runtime.event_log import GroupLog
+from millpond.runtime.event_log import GroupLog, slots_named
 from millpond.runtime.framed import Due
 from millpond.runtime.holistic import passing, ranks
 from millpond.runtime.logged import value_name
@@ -34,16 +34,23 @@ def first_answered(plan: QueryPlan, mark_us: int | None) -> int:
     return max(first, plan.from_us + frames_of(plan)[-1]) if plan.from_us > _ALWAYS else first
 
 
-def rows_due(log: GroupLog, plan: QueryPlan, before: Watermark, after: Watermark) -> Iterator[Due]:
-    """The rows of a query with a `Range` window for the events whose time the watermark reaches."""
+def rows_due(log: GroupLog, plan: QueryPlan, keys: int, before: Watermark, after: Watermark) -> Iterator[Due]:
+    """The rows of a query with a `Range` window for the events whose time the watermark reaches.
+
+    Of events that have had theirs only those of the same keys are read, which are few; slots are below `keys`.
+    """
     delay_us = plan.query.delay_us
     low, high = before.at(delay_us), after.at(delay_us)
     if high is None or (low is not None and low >= high):
         return
     frames = frames_of(plan)
     start = _ALWAYS if low is None else low + 1 - frames[-1]
-    first = first_answered(plan, low)
-    events = passing(log.between(start, high + 1, plan.delay), presence_filter(plan.query))
+    first, presence = first_answered(plan, low), presence_filter(plan.query)
+    now = passing(log.within(first, high + 1, plan.delay), presence)
+    if not now.rows:
+        return
+    earlier = log.within(start, first, plan.delay, named=slots_named(now, keys))
+    events = log.together([passing(earlier, presence), now])
     events = events.take(_order(events, plan))
     at = np.flatnonzero(events.times_us >= first)
     times = events.times_us[at]

@@ -32,25 +32,38 @@ class Live(NamedTuple):
     possible: Mask
 
 
+class Sieve:
+    """Tells which hashes may be among some: all that are, and a few that are not. Deduplication asks the same.
+
+    >>> Sieve([np.array([5, 7])])(np.array([7, 6, 5])).tolist()
+    [True, False, True]
+    """
+
+    def __init__(self, hashes: Iterable[npt.NDArray[np.integer]]) -> None:
+        self._known = np.zeros(_TABLE, bool)
+        for some in hashes:
+            self._known[_places(some)] = True
+
+    def __call__(self, hashes: npt.NDArray[np.integer]) -> Mask:
+        """Which of these may be among them."""
+        found: Mask = self._known[_places(hashes)]
+        return found
+
+
 def reduced(sides: Mapping[str, Sequence[Live]]) -> dict[str, list[Events]]:
     """The events of each side that some row may be made of, section by section."""
-    asked = {RIGHT: _asked(sides[LEFT]), LEFT: _asked(sides[RIGHT])}
-    return {side: [_read(part, asked[side]) for part in parts] for side, parts in sides.items()}
+    asked = {side: Sieve(part.events.slots[part.asking] for part in parts) for side, parts in sides.items()}
+    return {LEFT: _read(sides[LEFT], asked[RIGHT]), RIGHT: _read(sides[RIGHT], asked[LEFT])}
 
 
-def _asked(parts: Iterable[Live]) -> Mask:
-    """Of each place in the table whether a hash that is asked for has it."""
-    table = np.zeros(_TABLE, bool)
+def _read(parts: Iterable[Live], asked: Sieve) -> list[Events]:
+    found = []
     for part in parts:
-        table[_places(part.events.slots[part.asking])] = True
-    return table
-
-
-def _read(part: Live, asked: Mask) -> Events:
-    wanted = asked[_places(part.events.slots)]
-    wanted &= part.possible
-    wanted |= part.needed
-    return part.events if wanted.all() else part.events.take(wanted)
+        wanted = asked(part.events.slots)
+        wanted &= part.possible
+        wanted |= part.needed
+        found.append(part.events if wanted.all() else part.events.take(wanted))
+    return found
 
 
 def _places(hashes: npt.NDArray[np.integer]) -> Ints:

@@ -1,13 +1,17 @@
 """Sessions from atoms: which a query has, which of them the watermark closes, and their merged columns.
 
-All atoms that an open session still holds are taken together in each epoch. A session of gap g is a run of a key's
-atoms with no hole longer than g; it closes when the watermark reaches its end. No event that is not late can join a
-closed one: such an event lies above the watermark, so at or after the end.
+A session of gap g is a run of a key's atoms with no hole longer than g; it closes when the watermark reaches its end.
+No event that is not late can join a closed one: such an event lies above the watermark, so at or after the end.
+
+An epoch changes or closes only sessions of keys that have a fresh atom, or one whose end the watermark passes. All
+atoms of these keys are taken together; of others nothing but their last times is read. Which atoms no open session
+holds any more is found out where segments are merged, or none of their atoms can be the last of an open session. (With
+an event log all are taken in each epoch: it ends with the first event that an open session holds.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +20,14 @@ import numpy.typing as npt
 from millpond.arrays import Ints, Mask
 from millpond.model.windows import Session
 from millpond.plan.plan import GroupPlan, QueryPlan
-from millpond.runtime.tasks import Watermark
-from millpond.state.atoms import FIRST, LAST, begins, reduced, sorted_by
-from millpond.state.cells import Cells, extreme_of, merge_rule, taken
+from millpond.runtime.tasks import SectionPlace, Watermark
+from millpond.state.atoms import FIRST, LAST, begins, merge_atoms, reduced, some_atoms, sorted_by
+from millpond.state.cells import Cells, extreme_of, merge_rule, piece_of, taken
 
 AT_ONCE = 1 << 18
 """So many sessions are answered at once."""
+
+_EARLIEST = np.iinfo(np.int64).min
 
 
 class Sessions(NamedTuple):
@@ -103,6 +109,64 @@ def open_ones(sessions: Sessions, mark_us: int | None) -> Mask:
         return np.ones(len(sessions.ends_us), bool)
     still: Mask = sessions.ends_us > mark_us
     return still
+
+
+class Read(NamedTuple):
+    """The atoms that an epoch reads: all of some keys, merged; which of them an open session holds; the positions of
+    those that hold one that `came`; of what came what is needed. `live`: the same of each segment that is looked at as
+    a whole, by position.
+    """
+
+    atoms: Cells
+    needed: Mask
+    came: Ints
+    fresh: Cells
+    live: dict[int, Cells]
+
+
+def read_atoms(
+    group: GroupPlan, places: Sequence[SectionPlace], old: Sequence[Cells], came: Cells, keys: int,
+    level: int | None, whole: bool, before: Watermark, after: Watermark,
+) -> Read:  # fmt: skip
+    """What an epoch in which some atoms `came` reads of the `old` ones, whose slots are below `keys`.
+
+    Looked at as a whole are the segments of the `level` that is merged, if any, and those with which no open session
+    ends, which may be over; all of them if `whole`.
+    """
+    over_us = _over_us(group, after)
+    looked = [
+        i for i, place in enumerate(places)
+        if whole or place.level == level or not old[i].rows or int(old[i].columns[LAST].max()) <= over_us
+    ]  # fmt: skip
+    touched = _touched(group, old, keys, before, after)
+    for cells in (came, *(old[i] for i in looked)):
+        touched[cells.slots] = True
+    some = [*(some_atoms(cells, touched[cells.slots]) for cells in old), came]
+    atoms, targets = merge_atoms([piece_of(cells) for cells in some], group.gaps_us[0])
+    needed = needed_atoms(group, atoms, after)
+    live = {i: some_atoms(some[i], needed[targets[i]]) for i in looked}
+    return Read(atoms, needed, targets[-1], some_atoms(came, needed[targets[-1]]), live)
+
+
+def _over_us(group: GroupPlan, mark: Watermark) -> int:
+    """With atoms whose last time is at most this no open session ends; one that goes on may hold them."""
+    ends = [(mark.at(group.delays_us[asked.delay]), asked.gap_us) for asked in asked_of(group)]
+    return min((_EARLIEST if at is None else at - gap_us for at, gap_us in ends), default=_EARLIEST)
+
+
+def _touched(group: GroupPlan, old: Sequence[Cells], keys: int, before: Watermark, after: Watermark) -> Mask:
+    """Of each slot below `keys` whether the watermark passes what may be the end of a session of it."""
+    touched, spans = np.zeros(keys, bool), set[tuple[int, int]]()
+    for asked in asked_of(group):
+        for delay_us in {group.delays_us[asked.delay], *(plan.query.delay_us for plan in asked.plans)}:
+            low, high = before.at(delay_us), after.at(delay_us)
+            if high is not None and (low is None or low < high):
+                spans.add((_EARLIEST if low is None else low - asked.gap_us, high - asked.gap_us))
+    for cells in old if spans else ():
+        last = cells.columns[LAST] if cells.rows else np.zeros(0, np.int64)
+        for low, high in spans:
+            touched[cells.slots[(last > low) & (last <= high)]] = True
+    return touched
 
 
 def needed_atoms(group: GroupPlan, atoms: Cells, mark: Watermark) -> Mask:

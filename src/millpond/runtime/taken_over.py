@@ -46,8 +46,8 @@ from millpond.state.tallies import as_stored
 def stays(group: GroupPlan | SideLog) -> bool:
     """Whether what does not move of a group is left alone when buckets of it change their owner.
 
-    It is where windows are put together from slices, or from events in a log, by key. What is read as a whole in every
-    epoch (sessions, numbers of events, events that may repeat others) and logs of joins are made anew instead.
+    It is where windows are put together from slices, or from events in a log, by key. Sessions, numbers of events,
+    events that may repeat others, and logs of joins are made anew instead.
     """
     return (
         isinstance(group, GroupPlan) and bool(group.keys)
