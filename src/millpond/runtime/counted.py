@@ -19,8 +19,9 @@ from millpond.plan.build import presence_filter
 from millpond.plan.event_log import logged_rows
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import GroupPlan, QueryPlan, fingerprint
-from millpond.runtime.event_log import GroupLog, slots_named
+from millpond.runtime.event_log import GroupLog
 from millpond.runtime.framed import Due
+from millpond.runtime.generations import are_named
 from millpond.runtime.holistic import passing, ranks
 from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.tasks import SectionPlace, Watermark
@@ -76,7 +77,7 @@ def passed_now(
     if not now.rows:
         return None
     if window.size > 1:
-        earlier = log.within(plan.from_us, start, plan.delay, named=slots_named(now, keys))
+        earlier = log.within(plan.from_us, start, plan.delay, named=are_named([now], keys))
         now = log.together([passing(earlier, presence), now])
     now = now.take(_order(now, plan))
     places = np.arange(now.rows) if low is None else np.flatnonzero(now.times_us > low)

@@ -18,7 +18,8 @@ from millpond.model.query import Deduplication
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.columns import Array, from_arrow
-from millpond.runtime.event_log import GroupLog, slots_named
+from millpond.runtime.event_log import GroupLog
+from millpond.runtime.generations import are_named
 from millpond.runtime.holistic import ranks
 from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.raw import RawRows, piece_of_raw, values_of
@@ -49,7 +50,7 @@ def decided(group: GroupPlan, log: GroupLog, keys: int, before: Watermark, after
     now = log.within(low + 1, high + 1, 0)
     if not now.rows:
         return Decided(None, {})
-    earlier = log.within(first, low + 1, 0, named=slots_named(now, keys))
+    earlier = log.within(first, low + 1, 0, named=are_named([now], keys))
     events = log.together([earlier.take(Sieve([_hashes(found, now)])(_hashes(found, earlier))), now])
     passed = events.times_us > low
     repeats = repeated(found, events, passed, group)

@@ -16,7 +16,7 @@ from millpond.log.records import SectionKind
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.generations import full_level, left_slots, read_section, slots_now
+from millpond.runtime.generations import due_sections, left_slots, read_section, slots_now
 from millpond.runtime.logged import column_types
 from millpond.runtime.tasks import GroupState, SectionPlace
 from millpond.state.delta import DeltaWriter
@@ -115,16 +115,13 @@ class GroupLog:
         """Replace `fan_in` sections of one level by one of the next, without events before the horizon; large ones
         stay.
         """
-        ending, most = self.before(horizon_us), self.most_rows
-        places = [place for place in self.places if place.id not in ending]
-        places = places if most is None else [place for place in places if place.rows <= most // fan_in]
-        level = full_level(places, fan_in)
-        if level is None:
+        ending = self.before(horizon_us)
+        full = due_sections([one for one in self.places if one.id not in ending], fan_in, self.most_rows)
+        if not full:
             return
-        full = [place for place in places if place.level == level][:fan_in]
         events = self.together([self.section(place) for place in full])
         events = events if horizon_us is None else events.take(events.times_us >= horizon_us)
-        self.write(delta, events, level + 1, tuple(place.id for place in full))
+        self.write(delta, events, full[0].level + 1, tuple(place.id for place in full))
 
     def together(self, parts: Sequence[Events]) -> Events:
         """Parts of the log as one."""
@@ -155,13 +152,6 @@ class GroupLog:
         places = [place for place in self.places if place.last_us is None or place.last_us > start_us]
         places = [place for place in places if place.first_us is None or place.first_us < end_us]
         return [*map(self.section, places), *(self._fresh if fresh else ())]
-
-
-def slots_named(events: Events, size: int) -> Mask:
-    """Of each slot below `size` whether it has one of the events."""
-    named = np.zeros(size, bool)
-    named[events.slots] = True
-    return named
 
 
 def among(events: Events, slots: Ints) -> Events:

@@ -38,10 +38,10 @@ from millpond.runtime.framed import Due, rows_of_events
 from millpond.runtime.generations import (
     OPENING,
     Attached,
+    are_named,
     full_level,
     left_slots,
     left_within,
-    named_slots,
     read_section,
     shares_left,
     slots_section,
@@ -327,7 +327,7 @@ class _GroupFold:
         alone = self._group.deduplicated is not None or len(self._group.celled) < len(self._group.queries)
         if self._log is not None and alone:  # no cell may name the key of an event
             naming += self._log.needed(events_from)
-        named = named_slots(naming, len(self._keys))
+        named = np.flatnonzero(are_named(naming, len(self._keys)))
         if 2 * len(named) > len(self._keys):
             return False
         replaced = [place.id for place in (*state.keys, *state.left, *state.portions)]  # a merge begins anew

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millpond.arrays import Ints
+from millpond.arrays import Ints, Mask
 from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.buckets import buckets_of_keys
@@ -224,9 +224,18 @@ def levels_of(places: Iterable[SectionPlace]) -> list[int]:
     return [level for level, _ in {(place.level, place.instead or place.id) for place in places}]
 
 
-def named_slots(parts: Iterable[Cells | Events], keys: int) -> Ints:
-    """The slots below `keys` that some cell or event names, ascending."""
+def due_sections(places: Sequence[SectionPlace], fan_in: int, most_rows: int | None) -> list[SectionPlace]:
+    """The `fan_in` sections of events that become one of the next level, of `most_rows` at most (None: of any number);
+    none: no level is full.
+    """
+    small = [place for place in places if most_rows is None or place.rows <= most_rows // fan_in]
+    level = full_level(small, fan_in)
+    return [] if level is None else [place for place in small if place.level == level][:fan_in]
+
+
+def are_named(parts: Iterable[Cells | Events], keys: int) -> Mask:
+    """Of each slot below `keys` whether some cell or event names it."""
     named = np.zeros(keys, bool)
     for part in parts:
         named[part.slots] = True
-    return np.flatnonzero(named)
+    return named

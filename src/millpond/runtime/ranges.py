@@ -10,8 +10,9 @@ from millpond.arrays import Ints, distinct_of
 from millpond.model.windows import Range
 from millpond.plan.build import presence_filter
 from millpond.plan.plan import QueryPlan
-from millpond.runtime.event_log import GroupLog, slots_named
+from millpond.runtime.event_log import GroupLog
 from millpond.runtime.framed import Due
+from millpond.runtime.generations import are_named
 from millpond.runtime.holistic import passing, ranks
 from millpond.runtime.logged import value_name
 from millpond.runtime.tasks import Watermark
@@ -49,7 +50,7 @@ def rows_due(log: GroupLog, plan: QueryPlan, keys: int, before: Watermark, after
     now = passing(log.within(first, high + 1, plan.delay), presence)
     if not now.rows:
         return
-    earlier = log.within(start, first, plan.delay, named=slots_named(now, keys))
+    earlier = log.within(start, first, plan.delay, named=are_named([now], keys))
     events = log.together([passing(earlier, presence), now])
     events = events.take(_order(events, plan))
     at = np.flatnonzero(events.times_us >= first)

@@ -20,7 +20,7 @@ from millpond.log.manifest import LiveSection, Manifest
 from millpond.plan.plan import KeptEvents
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.event_log import MOST_ROWS
-from millpond.runtime.generations import full_level
+from millpond.runtime.generations import due_sections
 from millpond.runtime.lateness import Judged
 from millpond.runtime.layout import StreamLayout
 from millpond.runtime.outbox import rows_stream
@@ -117,16 +117,14 @@ def _merge(
     """Replace `fan_in` sections of one level, with the same columns, by one of the next."""
     live = [one for one in places if horizon is None or one.last_us is None or one.last_us > horizon]
     for columns in dict.fromkeys(one.columns for one in live):
-        alike = [one for one in live if one.columns == columns and one.rows <= MOST_ROWS // fan_in]
-        level = full_level(alike, fan_in)
-        if level is None:
+        chosen = due_sections([one for one in live if one.columns == columns], fan_in, MOST_ROWS)
+        if not chosen:
             continue
-        chosen = [one for one in alike if one.level == level]
         table = pa.Table.from_batches([batch for one in chosen for batch in read_events(files, one)])
         if horizon is not None:
             table = table.filter(pa.array(np.asarray(table.column(TIME)) >= horizon))
         whole = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-        _write(kept, whole, level + 1, tuple(one.id for one in chosen), delta)
+        _write(kept, whole, chosen[0].level + 1, tuple(one.id for one in chosen), delta)
 
 
 def read_events(files: Files, place: SectionPlace) -> Iterator[pa.RecordBatch]:
