@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +44,9 @@ def transactions(size: Size) -> Path:
         folder.mkdir(exist_ok=True)
         for number, table in enumerate(_tables(size)):
             # two row groups per core, so that Spark can read a file with all of them
-            pq.write_table(table, folder / f"part-{number:04d}.parquet", row_group_size=max(1, len(table) // 8))
+            part = folder / f"part-{number:04d}.parquet"
+            pq.write_table(table, part, row_group_size=max(1, len(table) // 8))
+            os.utime(part, (1_700_000_000 + number,) * 2)  # Spark takes files in the order of their times
         (folder / "_DONE").touch()
     return folder
 

@@ -55,6 +55,12 @@ def test_each_kind_is_as_frequent_and_some_events_come_twice(tmp_path: Path) -> 
     assert all(row["event"].split(",")[0] == row["kind"] for row in events)
 
 
+def test_spark_reads_the_files_in_order(tmp_path: Path) -> None:
+    parts = sorted(transactions(tmp_path / "in", Size(48, 24, 3)).iterdir())
+    times = [part.stat().st_mtime_ns // 1_000_000 for part in parts]  # what Spark's file source looks at
+    assert times == sorted(set(times)) and len(times) == 24
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(580)
 def test_every_place_is_measured(spark: SparkSession, redis_installed: None, tmp_path: Path) -> None:
