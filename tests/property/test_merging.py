@@ -18,6 +18,7 @@ from millpond.runtime.epoch import group_state
 from millpond.runtime.generations import left_within, shares_left
 from millpond.runtime.merging import Merge, merged, merges_due
 from millpond.runtime.tasks import GroupState, Position, SectionPlace
+from millpond.state import cells as cells_module
 from millpond.state.atoms import some_atoms
 from millpond.state.cells import Cells, Slices, merge, part_of, piece_of, span_of
 from millpond.testing import oracle
@@ -249,8 +250,10 @@ def test_a_slice_that_ends_while_it_is_merged_takes_no_cells_of_the_next_with_it
     assert as_dict(then.cells) == {(10, slot): 1 for slot in range(20)}
 
 
+@pytest.mark.parametrize("lookup", [0, cells_module._LOOKUP], ids=["cut", "gathered"])
 @pytest.mark.parametrize("seed", range(20))
-def test_a_part_of_cells_is_the_naive_one(seed: int) -> None:
+def test_a_part_of_cells_is_the_naive_one(seed: int, lookup: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells_module, "_LOOKUP", lookup)
     dice = np.random.default_rng(seed)
     cells = random_cells(dice, 6, 130 if seed % 2 else 50)
     if seed % 2:

@@ -16,7 +16,7 @@ from tests.property.test_merging import BASE, random_cells
 
 from millpond.log.manifest import Manifest
 from millpond.model.windows import Sliding
-from millpond.runtime import fold, merging
+from millpond.runtime import fold, merging, widening
 from millpond.runtime.merging import Merge, merged
 from millpond.runtime.widening import Edges, widened
 from millpond.state.cells import Cells, Slices, merge, piece_of
@@ -55,9 +55,9 @@ def test_a_slice_is_as_wide_as_the_edges_that_are_needed_let_it_be(
         assert high[i] == (min(after) if after else until)
 
 
-@given(GRIDS, SLICES, st.integers(0, 1 << 30))
+@given(GRIDS, SLICES, st.integers(0, 1 << 30), st.sampled_from((0, widening._EACH)))
 def test_cells_of_one_key_in_one_slice_are_one(
-    grids: dict[tuple[int, int], int], asked: list[tuple[int, int, int]], seed: int
+    grids: dict[tuple[int, int], int], asked: list[tuple[int, int, int]], seed: int, each: int
 ) -> None:
     dice = np.random.default_rng(seed)
     start, length, late = np.array(sorted(asked)).T
@@ -73,7 +73,11 @@ def test_cells_of_one_key_in_one_slice_are_one(
             at = int(low[i]), int(high[i]), int(late[i]), int(rows[row])
             n, most = naive.get(at, (0, -1000))
             naive[at] = n + int(columns["n"][row]), max(most, int(columns["m:max"][row]))
-    found = merge([piece_of(part) for part in widened(cells, edges)], 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(widening, "_EACH", each)
+        parts = widened(cells, edges)
+    assert each == 0 or len(parts) == 1, "small slices are made one at once"
+    found = merge([piece_of(part) for part in parts], 20)
     slices = np.repeat(np.stack(found.slices[:3], axis=1), np.diff(found.offsets), axis=0)
     at = [(*of, slot) for of, slot in zip(slices.tolist(), found.slots.tolist(), strict=True)]
     values = zip(found.columns["n"].tolist(), found.columns["m:max"].tolist(), strict=True)

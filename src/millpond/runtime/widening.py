@@ -11,19 +11,23 @@ repeat those of the slices that lie in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from millpond.arrays import Ints, distinct_of, distinct_rows, repeated
+from millpond.arrays import Ints, distinct_of, distinct_rows, firsts_of, ordered, repeated
 from millpond.model.windows import Sliding
 from millpond.plan.edges import phases
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.horizon import kept_from, retained_from
 from millpond.runtime.tasks import Watermark
 from millpond.runtime.tiles import grids
-from millpond.state.cells import Cells, part_of
+from millpond.state.atoms import reduced
+from millpond.state.cells import Cells, part_of, span_of, taken
+
+_EACH = 1 << 8
+"""To sort so many cells takes about as long as to make a part: of smaller slices one part is made."""
 
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -76,18 +80,35 @@ def needed_edges(group: GroupPlan, mark: Watermark, tiles: Iterable[Cells]) -> E
     return Edges(since, distinct_of(np.concatenate([np.zeros(0, np.int64), *bounds])))
 
 
-def widened(cells: Cells, edges: Edges) -> Iterator[Cells]:
-    """The cells, of slices as wide as can be, in parts in each of which a slice comes once."""
+def widened(cells: Cells, edges: Edges) -> list[Cells]:
+    """The cells, of slices as wide as can be, in parts in each of which a slice comes once: one, of small slices."""
     slices = cells.slices
     start, end = edges.around(slices.start_us, slices.end_us)
-    wider = slices._replace(start_us=start, end_us=end)
-    _, of = distinct_rows([start, end, slices.late_class, slices.signatures])
+    wide = cells._replace(slices=slices._replace(start_us=start, end_us=end))
+    distinct, of = distinct_rows([start, end, slices.late_class, slices.signatures])
+    if len(distinct[0]) == len(of):
+        return [wide]
+    if cells.rows < _EACH * len(of):
+        return [_as_one(wide, of, len(distinct[0]))]
     nth = _nth(of)
-    if not nth.any():
-        yield cells._replace(slices=wider)
-        return
-    for turn in range(int(nth.max()) + 1):
-        yield part_of(cells._replace(slices=wider), np.flatnonzero(nth == turn))
+    return [part_of(wide, np.flatnonzero(nth == turn)) for turn in range(int(nth.max()) + 1)]
+
+
+def _as_one(cells: Cells, of: Ints, slices: int) -> Cells:
+    """The cells with equal slices as one; `of`: which of so many distinct slices each is."""
+    span = span_of(cells)[1]
+    ids = np.repeat(of, np.diff(cells.offsets)) * span + cells.slots
+    order = ordered(ids)
+    distinct, starts = firsts_of(ids[order])
+    new = np.zeros(len(ids), bool)
+    new[starts] = True
+    columns = reduced(taken(cells.columns, order), new)
+    first = np.empty(slices, np.int64)
+    first[of] = np.arange(len(of))  # any of its equals
+    owners = distinct // max(1, span)
+    present, begins = firsts_of(owners)
+    offsets = np.append(begins, len(distinct))
+    return Cells(cells.slices.take(first[present]), offsets, (distinct - owners * span).astype(np.int32), columns)
 
 
 def _nth(values: Ints) -> Ints:

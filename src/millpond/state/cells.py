@@ -29,7 +29,7 @@ LARGEST = np.iinfo(np.int64).max
 SMALLEST = np.iinfo(np.int64).min
 
 _LOOKUP = 40
-"""Looking up the bounds of a run takes about as long as reading so many slots."""
+"""Looking up the bounds of a run, or cutting it out, takes about as long as reading so many slots."""
 
 _CHUNK = 1 << 15  # of slots that are read: what numpy makes of them stays in the cache
 
@@ -130,10 +130,15 @@ def part_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = None
     offsets = np.append(0, np.cumsum(high - low)).astype(np.int64)
     begins = np.flatnonzero(np.append(True, low[1:] != high[:-1])[: len(low)])  # slices beside each other are one run
     ends = np.append(begins[1:], len(low)) - 1 if len(low) else begins
-    runs = [slice(*run) for run in zip(low[begins].tolist(), high[ends].tolist(), strict=True)] or [slice(0, 0)]
+    first_rows, lengths = low[begins], high[ends] - low[begins]
+    if len(begins) > 1 and offsets[-1] < _LOOKUP * len(begins):
+        place, nth = repeated(lengths)
+        rows = first_rows[place] + nth
+        return Cells(cells.slices.take(chosen), offsets, cells.slots[rows], taken(cells.columns, rows))
+    runs = [slice(at, at + length) for at, length in zip(first_rows.tolist(), lengths.tolist(), strict=True)]
 
     def of(column: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
-        return column[runs[0]] if len(runs) == 1 else np.concatenate([column[run] for run in runs])
+        return column[runs[0]] if len(runs) == 1 else np.concatenate([column[:0], *(column[run] for run in runs)])
 
     columns = {name: of(column) for name, column in cells.columns.items()}
     return Cells(cells.slices.take(chosen), offsets, of(cells.slots), columns)
