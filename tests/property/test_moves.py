@@ -32,9 +32,10 @@ from millpond.plan.chain import chained_stream
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.rescale import owned_by
-from millpond.runtime import fold, merging
+from millpond.runtime import fold, generations, merging
 from millpond.runtime.epoch import group_state, map_asked, maps
-from millpond.runtime.generations import left_slots, read_section
+from millpond.runtime.generations import left_slots, read_cells, read_section
+from millpond.runtime.tasks import SectionPlace
 from millpond.state.delta import Files
 from millpond.state.keys import texts_of
 from millpond.testing.answers import Answers, Run, dealt
@@ -289,6 +290,39 @@ def test_steps_are_as_large_to_the_end(tmp_path: Path) -> None:
     run.pond.setting = run.pond.setting._replace(step_bytes=size)
     run.pond.change(owned_by(Pond(run.pond.spec, run.pond.manifest), (1,) * 256, 2))
     assert run.pond.step(waits=True) and not run.pond.step(), "what is little goes at once, and does not wait"
+
+
+def test_short_windows_leave_what_has_moved_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a move brings is old, but for what the newest windows need: epochs that close short ones open that alone."""
+    same = {"v": 1, "amount": 1.0, "g": 1, "f": 1.0, "flag": True}
+    base = next(one for one in others(3)[0] if isinstance(one, Query))
+    hours, tens = (
+        replace(base, name=f"s{size}", window=Sliding(size * SECOND, size * SECOND)) for size in (3600, 10)
+    )
+    run, time = Run(tmp_path, [hours, tens], 2, 64), 0
+
+    def epoch() -> list[SectionPlace]:
+        nonlocal time
+        time, opened = time + 2, list[SectionPlace]()
+        monkeypatch.setattr(generations, "read_cells", lambda files, place, delays: (
+            opened.append(place), read_cells(files, place, delays))[1])  # fmt: skip
+        run.epoch([[same | {"k": f"k{i}", "ts": time * SECOND} for i in range(400)]])
+        return opened
+
+    for _ in range(30):
+        epoch()
+    monkeypatch.setattr(fold, "merges_due", lambda *_: [])
+    run.pond.setting = run.pond.setting._replace(step_bytes=1)
+    run.pond.change(owned_by(Pond(run.pond.spec, run.pond.manifest), (0,) * 64, 1))
+    opened = list[SectionPlace]()
+    while run.pond.step():
+        opened = epoch()
+    brought = [place for place in opened if place.first_us == 0]
+    opened = [place for _ in range(10) for place in epoch()]
+    assert brought and opened and all((place.first_us or 0) > 30 * SECOND for place in opened)
+    run.pond.drain()
+    rows = run.answers().rows
+    assert sum(row["n"] for row in rows["s3600"]) == sum(row["n"] for row in rows["s10"]) == 400 * time // 2
 
 
 def columns_of(run: Run) -> set[str]:

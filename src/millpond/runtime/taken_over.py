@@ -2,10 +2,10 @@
 remembers which slots have left.
 
 The new owner gives the keys the next slots of its own dictionary, in the order in which each source had them, and
-writes their cells as one segment, their events as one section. The old owner keeps its sections as they are: they are
-immutable, and hold cells of keys that stay. A section of the slots that have left says which it must not answer for; a
-merge leaves them out, and a new generation forgets those that no cell names. A key that comes back gets a new slot, so
-what was left behind is never mixed with what is true. All of it is in one record, like any other delta.
+writes their cells as one segment, or two by time, their events as one section. The old owner keeps its sections as they
+are: they are immutable, and hold cells of keys that stay. A section of the slots that have left says which it must not
+answer for; a merge leaves them out, and a new generation forgets those that no cell names. A key that comes back gets a
+new slot, so what was left behind is never mixed with what is true. All of it is in one record, like any other delta.
 """
 
 from __future__ import annotations
@@ -33,9 +33,21 @@ from millpond.runtime.generations import (
     slot_buckets,
     slots_section,
 )  # fmt: skip
+from millpond.runtime.horizon import needed_from
 from millpond.runtime.tallies import TallyLog
-from millpond.runtime.tasks import FoldTask, GroupState, SectionPlace
-from millpond.state.cells import Piece, cells_at, merge, piece_of, rows_named, slot_runs, span_of, with_measures
+from millpond.runtime.tasks import FoldTask, GroupState, SectionPlace, TimeLine
+from millpond.state.cells import (
+    Cells,
+    Piece,
+    cells_at,
+    merge,
+    part_of,
+    piece_of,
+    rows_named,
+    slot_runs,
+    span_of,
+    with_measures,
+)
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events, encode_events
 from millpond.state.files import Files
@@ -83,6 +95,9 @@ class _TakingOver:
     ) -> None:
         self._task, self._instance, self._group, self._files, self._delta = task, instance, group, files, delta
         self._own, self._fan_in = task.of(instance, group), fan_in
+        mark = task.lines.get(group.stream, TimeLine()).mark
+        open_from = [needed_from([plan], mark) for plan in group.celled]
+        self._near_us = max((at for at in open_from if at is not None), default=None)
 
     def state(self) -> GroupState:
         own = self._own
@@ -138,7 +153,8 @@ class _TakingOver:
 
     def _cells(self, sources: list[_Source], apart: str, keys: int) -> tuple[SectionPlace, ...]:
         """The cells of all sources as one segment; slots are below `keys`. Its level is the highest of what it is made
-        of: merges in portions wait until all has moved, and take all segments of a level up at once.
+        of: merges in portions wait until all has moved, and take all segments of a level up at once. Slices in which
+        windows close soon are a segment of their own: epochs need not open all that hold older ones.
         """
         pieces, levels, ids = list[Piece](), list[int](), column_ids(self._group, apart)
         for state, (sections, now) in sources:
@@ -158,11 +174,18 @@ class _TakingOver:
         if not pieces:
             return ()
         merged = merge(pieces, keys)
-        span = {"first": int(merged.slices.start_us.min()), "last": int(merged.slices.end_us.max())}
-        data, told = as_told(merged)
-        info: dict[str, int | str | list[int]] = {**span, "slots": [*span_of(merged)], "level": max(levels), **told}
+        near = np.zeros(len(merged.slices.end_us), bool)
+        if apart == "segments" and self._near_us is not None:
+            near = merged.slices.end_us > self._near_us
+        parts = (part_of(merged, np.flatnonzero(~near)), max(levels)), (part_of(merged, np.flatnonzero(near)), 0)
+        return tuple(self._write_cells(cells, level, apart) for cells, level in parts if cells.rows)
+
+    def _write_cells(self, cells: Cells, level: int, apart: str) -> SectionPlace:
+        span = {"first": int(cells.slices.start_us.min()), "last": int(cells.slices.end_us.max())}
+        data, told = as_told(cells)
+        info: dict[str, int | str | list[int]] = {**span, "slots": [*span_of(cells)], "level": level, **told}
         info |= {} if apart == "segments" else {apart: 1}
-        return (self._write("segment", data, merged.rows, info),)
+        return self._write("segment", data, cells.rows, info)
 
     def _events(
         self, sources: list[_Source], kind: SectionKind, mine: tuple[SectionPlace, ...]
