@@ -27,6 +27,7 @@ from millpond.spark.catalyst import Catalyst
 from millpond.spark.class_archive import archive_path
 from millpond.spark.failures import explained, jvm_gone
 from millpond.spark.java import Gateway, find_java, handed_over, start_gateway
+from millpond.spark.plain_checkpoints import checkpoint_manager
 from millpond.spark.quiet import unlog
 
 Session: TypeAlias = SparkSession
@@ -36,11 +37,6 @@ Frame: TypeAlias = DataFrame
 """A Spark DataFrame, likewise."""
 
 LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
-
-
-LOCAL_CHECKPOINTS = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
 
 
 class When(Enum):
@@ -225,8 +221,7 @@ def reading_session(spark: SparkSession) -> SparkSession:
         wanted = setting.when is When.WANTED and setting.name not in yours
         if setting.when is When.NEEDED or wanted:
             clone.conf.set(setting.name, setting.value)
-    # Spark's default manager forks `readlink` for each file it touches: half of the time of a small epoch.
-    clone.conf.set("spark.sql.streaming.checkpointFileManagerClass", LOCAL_CHECKPOINTS)
+    clone.conf.set("spark.sql.streaming.checkpointFileManagerClass", checkpoint_manager(spark))
     return clone
 
 

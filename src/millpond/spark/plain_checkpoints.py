@@ -1,0 +1,33 @@
+"""Where Spark keeps the checkpoints of ponds: plain files, without a process for each.
+
+Spark keeps what a streaming query has read in three small files per batch. Without Hadoop's own library in C, which
+PySpark has not, each gets its permissions, and so does the checksum beside it, from a process `chmod`: six a batch, and
+all of them together take as long as a small epoch's fold. `PlainCheckpoints.java` is Spark's own manager of checkpoints
+in local files less that; `plain_checkpoints.jar` is what Spark's own compiler made of it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+NAME = "millpond.PlainCheckpoints"
+
+JAR = Path(__file__).with_name("plain_checkpoints.jar")
+
+_BY_SPARK = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+
+def checkpoint_manager(spark: SparkSession) -> str:
+    """The name of the class; Spark's own where the class loader of its driver takes no more jars."""
+    jvm = spark._jvm
+    assert jvm is not None
+    loader = jvm.Thread.currentThread().getContextClassLoader()
+    try:
+        loader.addURL(jvm.java.io.File(str(JAR)).toURI().toURL())  # as `--jars` does; one that it has is no news
+        loader.loadClass(NAME)
+    except Py4JError:
+        return _BY_SPARK
+    return NAME
