@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from millpond.spark import plain_checkpoints
-from millpond.spark.plain_checkpoints import JAR, NAME, checkpoint_manager
+from millpond.spark.plain_checkpoints import BY_SPARK, JAR, NAME, checkpoint_manager
 from millpond.spark.session import reading_session, spark_session
 
 
@@ -51,6 +51,19 @@ def test_a_checkpoint_is_plain_files_that_no_process_touched(spark: SparkSession
     assert {"metadata", "offsets/0", "commits/0", "sources/numbers/0"} <= files
     logs = {name for name in files if name != "metadata" and not name.startswith(".metadata")}
     assert not [name for name in logs if name.endswith(".crc")], "each has two processes where it has a checksum"
+
+
+def test_spark_reads_what_it_has_written_and_it_what_spark_has(spark: SparkSession, tmp_path: Path) -> None:
+    counts: list[int] = []
+    for turn, name in enumerate((BY_SPARK, NAME, BY_SPARK, NAME)):
+        ours = reading_session(spark)
+        ours.conf.set("spark.sql.streaming.checkpointFileManagerClass", name)
+        ours.range(turn + 1).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+        reader = ours.readStream.schema("id long").format("parquet").name("numbers")
+        writer = reader.load(str(tmp_path / "in")).writeStream.foreachBatch(lambda rows, _: counts.append(rows.count()))
+        query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+        assert query.awaitTermination(60)
+    assert counts == [1, 2, 3, 4]
 
 
 def test_what_is_there_is_not_written_over(spark: SparkSession, tmp_path: Path) -> None:

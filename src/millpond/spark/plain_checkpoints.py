@@ -17,7 +17,8 @@ NAME = "millpond.PlainCheckpoints"
 
 JAR = Path(__file__).with_name("plain_checkpoints.jar")
 
-_BY_SPARK = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+BY_SPARK = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""Spark's own manager, of which ours is one."""
 
 
 def checkpoint_manager(spark: SparkSession) -> str:
@@ -29,5 +30,5 @@ def checkpoint_manager(spark: SparkSession) -> str:
         loader.addURL(jvm.java.io.File(str(JAR)).toURI().toURL())  # as `--jars` does; one that it has is no news
         loader.loadClass(NAME)
     except Py4JError:
-        return _BY_SPARK
+        return BY_SPARK
     return NAME
