@@ -130,9 +130,14 @@ class Runner:
     def remove(self, name: str) -> None:
         """Stop driving a follower; returns when it is not at work. An unknown name is no error."""
         with self._changed:
-            self._driven.pop(name, None)
+            self.forget(name)
             if threading.current_thread() is not self._thread:
                 self._changed.wait_for(lambda: self._busy_with != name)
+
+    def forget(self, name: str) -> None:
+        """Stop driving a follower that has no effect outside: it may be at work for the rest of a record."""
+        with self._changed:
+            self._driven.pop(name, None)
             self._changed.notify_all()
 
     def wait(self, n: int, timeout: float | None = None) -> bool:
@@ -216,7 +221,7 @@ class Runner:
             manifest = self._records.manifest(cursor, driven.follower.name)
             self._note_success(driven, cursor, manifest, recovered=False)
         for _ in range(RECORDS_PER_TURN):
-            if manifest.n >= head or self._stopping:
+            if manifest.n >= head or self._stopping or self._driven.get(driven.follower.name) is not driven:
                 return
             entry, following = self._records.following(manifest)
             driven.follower.apply(entry.n, entry, following)
@@ -286,6 +291,11 @@ class Runners:
         for runner in self._runners:
             if name in runner.cursors():
                 runner.remove(name)
+
+    def forget(self, name: str) -> None:
+        """See `Runner.forget`."""
+        for runner in self._runners:
+            runner.forget(name)
 
     def start(self) -> None:
         """Start every thread."""

@@ -211,6 +211,22 @@ def test_remove_waits_for_the_record_at_hand(start: Any, head: int) -> None:
     assert slow.at == at
 
 
+def test_forget_waits_for_nobody(start: Any, head: int) -> None:
+    slow = Recorder("slow")
+    slow.go_on.clear()
+    runner = start(slow)
+    runner.notify(head)
+    assert slow.entered.wait(20)
+    at = len(slow.applied)
+    runner.forget("slow")
+    runner.forget("nobody")
+    assert len(slow.applied) == at and not runner.cursors()
+    slow.go_on.set()
+    runner.add(Recorder("next"))
+    assert runner.wait(head, 20)
+    assert len(slow.applied) == at + 1, "the record at hand, and no more"
+
+
 def test_follower_ahead_of_the_log_and_missing_record_are_reported(start: Any, head: int, clock: Clock) -> None:
     ahead = Recorder("ahead", head + 5)
     runner = start(ahead, Recorder("fine"), running=False, clock=clock)

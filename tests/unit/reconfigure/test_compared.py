@@ -1,0 +1,95 @@
+"""What a query and its shadow tell differently, in whatever records they tell it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from millpond.log.records import ChangeRecord
+from millpond.reconfigure import compared
+from millpond.reconfigure.changes import Promote
+from millpond.reconfigure.compared import Compared
+
+Told = dict[str, list[int]]
+"""Rows of a record, by the query that tells them."""
+
+
+class Records:
+    """A reader of rows that has them in memory."""
+
+    def table(self, record: Any, name: str) -> pa.Table | None:
+        rows = record.told.get(name)
+        return None if rows is None else pa.table({"v": pa.array(rows, pa.int64())})
+
+
+@pytest.fixture
+def following(monkeypatch: pytest.MonkeyPatch) -> Compared:
+    monkeypatch.setattr(compared, "change_of", lambda change: change)
+    found = Compared("q", "q'", lambda *_: b"", 0)
+    monkeypatch.setattr(found, "_rows", Records())
+    return found
+
+
+def apply(following: Compared, n: int, told: Told) -> None:
+    following.apply(n, SimpleNamespace(record=None, told=told), None)  # type: ignore[arg-type]
+
+
+def promote(following: Compared, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compared, "ChangeRecord", SimpleNamespace)
+    following.apply(n, SimpleNamespace(record=SimpleNamespace(change=Promote("q")), told={}), None)  # type: ignore[arg-type]
+    monkeypatch.setattr(compared, "ChangeRecord", ChangeRecord)
+
+
+@pytest.mark.parametrize("few", [0, 50, compared._FEW])
+@pytest.mark.parametrize("seed", range(4))
+def test_differences_are_the_naive_ones(
+    seed: int, few: int, following: Compared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compared, "_FEW", few)
+    dice, query, shadow = random.Random(seed), Counter[int](), Counter[int]()
+    for n in range(1, 60):
+        if dice.random() < 0.1:
+            promote(following, n, monkeypatch)
+            query, shadow = shadow, query
+            continue
+        told: Told = {
+            name: [dice.randrange(30) for _ in range(dice.choice((0, 1, 5, 50)))]
+            for name in ("q", "q'") if dice.random() < 0.8
+        }  # fmt: skip
+        apply(following, n, told)
+        query.update(told.get("q", ()))
+        shadow.update(told.get("q'", ()))
+        if dice.random() < 0.2 or n == 59:
+            found = following.difference()
+            assert Counter(found.only_query) == Counter({f'{{"v":{v}}}': k for v, k in (query - shadow).items()})
+            assert Counter(found.only_shadow) == Counter({f'{{"v":{v}}}': k for v, k in (shadow - query).items()})
+            assert (found.n, found.same) == (n, (query & shadow).total())
+    found = following.difference()
+    apply(following, 3, {"q": [1]})  # again, after a failure
+    assert following.difference() == found
+
+
+def test_a_record_is_added_up_with_few_others(following: Compared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it for each record would take as long as there are differences, while epochs wait for the core."""
+    summed, read = compared._summed, list[int]()
+    monkeypatch.setattr(compared, "_summed", lambda parts: read.append(sum(map(len, parts))) or summed(parts))
+    for n in range(1, 257):
+        apply(following, n, {"q": [n]})
+    assert sum(read) == 256, "few are left until somebody asks"
+    monkeypatch.setattr(compared, "_FEW", 0)
+    for n in range(257, 513):
+        apply(following, n, {"q": [n]})
+    assert sum(read) <= 5 * 512
+    assert len(following.difference().only_query) == 512
+
+
+def test_what_both_tell_is_not_kept(following: Compared) -> None:
+    for n in range(1, 100):
+        apply(following, n, {"q": [n, n], "q'": [n, n]})
+    assert sum(map(len, following._differing)) == 0
+    assert following.difference() == (99, 198, [], [])
