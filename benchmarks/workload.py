@@ -39,7 +39,7 @@ def windows(count: int) -> list[tuple[int, int]]:
 
 def transactions(size: Size) -> Path:
     """A folder of Parquet files, written once per machine: 600 s of event time, in order."""
-    folder = Path(tempfile.gettempdir()) / f"millpond-transactions-{size.events}-{size.files}-{size.customers}"
+    folder = Path(tempfile.gettempdir()) / f"millpond-payments-{size.events}-{size.files}-{size.customers}"
     if not (folder / "_DONE").exists():
         folder.mkdir(exist_ok=True)
         for number, table in enumerate(_tables(size)):

@@ -271,4 +271,6 @@ def test_a_part_of_cells_is_the_naive_one(seed: int, lookup: int, monkeypatch: p
         if start in starts and first <= slot and (until is None or slot < until)
     }
     assert as_dict(found) == wanted and len(found.offsets) == len(chosen) + 1
+    twice = part_of(cells._replace(columns={"n": cells.columns["n"], "m": cells.columns["n"]}), chosen, first, until)
+    assert twice.columns["n"] is twice.columns["m"]
     assert as_dict(merge([piece_of(found)], 130)) == wanted

@@ -84,6 +84,33 @@ def test_cells_of_one_key_in_one_slice_are_one(
     assert len(at) == len(naive) and dict(zip(at, values, strict=True)) == naive
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_small_slices_are_merged_as_large_ones_are(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact sums, extremes of 128 bits, registers, filters, and more equal slices than words are added at once."""
+    dice, many = np.random.default_rng(seed), 1500
+    per = dice.integers(1, 4, many)
+    rows = np.concatenate([np.sort(dice.choice(4, count, replace=False)) for count in per]).astype(np.int32)
+    count = len(rows)
+    words = {f"s:w{place}": dice.integers(-(1 << 51), 1 << 51, count) for place in range(3)}
+    low = dice.integers(-(1 << 62), 1 << 62, (5, count))
+    columns = words | {
+        "n": dice.integers(0, 9, count).astype(np.int8), "e:min": low[0], "e:minlow": low[1], "e:max": low[2],
+        "e:maxlow": low[3], "x:min": dice.integers(-9, 9, count), "h:r0": low[4],
+    }  # fmt: skip
+    start = np.arange(many)
+    cells = Cells(Slices(start, start + 1, start % 2), np.cumsum([0, *per]), rows, columns)
+    edges, found = Edges({(0, 6000): -6000}, np.zeros(0, np.int64)), []
+    for each in (0, 1 << 30):
+        monkeypatch.setattr(widening, "_EACH", each)
+        parts = widened(cells, edges)
+        assert len(parts) == (1 if each else many // 2)
+        found.append(merge([piece_of(part) for part in parts], 4))
+    large, small = found
+    assert large.rows == small.rows == 8 and large.columns.keys() == small.columns.keys()
+    assert large.slots.tolist() == small.slots.tolist() and large.offsets.tolist() == small.offsets.tolist()
+    assert all(column.tolist() == small.columns[name].tolist() for name, column in large.columns.items())
+
+
 @pytest.mark.parametrize("going", [False, True])
 @pytest.mark.parametrize("seed", range(60))
 def test_portions_lose_nothing_while_edges_go(seed: int, going: bool) -> None:

@@ -164,7 +164,7 @@ class Joining:
     def compare_no_more(self, name: str) -> None:
         """Forget what differed."""
         if (found := self.compared.pop(name, None)) is not None:
-            self._runners.forget(found.name)  # an epoch waits for whoever calls
+            self._runners.forget(found.name)  # called between two epochs, which must not wait
 
     def leave(self, query: AnyQuery, n: int) -> None:
         """Let the followers of a query go when they have applied record `n`."""

@@ -16,7 +16,8 @@ from millpond.runtime.followers.cursors import is_next
 from millpond.runtime.followers.rows import ReadSection, RowsGone, RowsReader
 from millpond.runtime.followers.text import json_objects
 
-_FEW = 1 << 20
+_FEW, _PARTS = 1 << 20, 64
+"""So many rows, of so many records, are added up with each other, but not with all others."""
 
 _ROW, _NET = "row", "net"
 _NONE = pa.table({_ROW: pa.array([], pa.large_utf8()), _NET: pa.array([], pa.int64())})
@@ -35,10 +36,10 @@ class Difference(NamedTuple):
 
 
 class Compared:
-    """Follows both from record `since` on; keeps in memory no more than what differs.
+    """Follows both from record `since` on; keeps in memory what differs, and a part of what did for some records.
 
     What differs in a record is added up by itself: most rows are told by both at once. It is added up with the others
-    when there is as much of it as of these, so that each row is looked at about four times, and more than `_FEW` rows.
+    when it is as much as these are, so that each row is looked at about four times, and more than a little.
     """
 
     def __init__(self, query: str, shadow: str, read: ReadSection, since: int) -> None:
@@ -72,10 +73,12 @@ class Compared:
                     texts = pc.cast(json_objects(table, omit_nulls=False), pa.large_utf8())
                     parts.append(pa.table({_ROW: texts, _NET: pa.array([side] * len(table), pa.int64())}))
                     self._told += len(table)
-            if parts:
-                self._differing.append(_summed(parts))
-            if sum(map(len, self._differing[1:])) > max(_FEW, len(self._differing[0])):
-                self._differing = [_summed(self._differing)]
+            if parts and len(fresh := _summed(parts)):
+                self._differing.append(fresh)
+            whole, *more = self._differing
+            if len(more) > _PARTS or sum(map(len, more)) > max(_FEW, len(whole)):
+                more = [_summed(more)]
+                self._differing = [whole, *more] if len(more[0]) <= max(_FEW, len(whole)) else [_summed([whole, *more])]
             self._reached = n
 
     def _swap(self) -> None:

@@ -154,7 +154,8 @@ class _TakingOver:
     def _cells(self, sources: list[_Source], apart: str, keys: int) -> tuple[SectionPlace, ...]:
         """The cells of all sources as one segment; slots are below `keys`. Its level is the highest of what it is made
         of: merges in portions wait until all has moved, and take all segments of a level up at once. Slices in which
-        windows close soon are a segment of their own: epochs need not open all that hold older ones.
+        windows close soon are a segment of their own where they are few, merged like those of epochs: epochs need not
+        open all that hold older ones.
         """
         pieces, levels, ids = list[Piece](), list[int](), column_ids(self._group, apart)
         for state, (sections, now) in sources:
@@ -174,11 +175,13 @@ class _TakingOver:
         if not pieces:
             return ()
         merged = merge(pieces, keys)
-        near = np.zeros(len(merged.slices.end_us), bool)
+        parts = [(merged, max(levels))]
         if apart == "segments" and self._near_us is not None:
             near = merged.slices.end_us > self._near_us
-        parts = (part_of(merged, np.flatnonzero(~near)), max(levels)), (part_of(merged, np.flatnonzero(near)), 0)
-        return tuple(self._write_cells(cells, level, apart) for cells, level in parts if cells.rows)
+            if 0 < self._fan_in * int(np.diff(merged.offsets)[near].sum()) <= merged.rows:
+                old, new = (part_of(merged, np.flatnonzero(some)) for some in (~near, near))
+                parts = [(old, max(levels)), (new, 0)]
+        return tuple(self._write_cells(cells, level, apart) for cells, level in parts)
 
     def _write_cells(self, cells: Cells, level: int, apart: str) -> SectionPlace:
         span = {"first": int(cells.slices.start_us.min()), "last": int(cells.slices.end_us.max())}

@@ -27,7 +27,7 @@ from millpond.state.atoms import reduced
 from millpond.state.cells import Cells, part_of, span_of, taken
 
 _EACH = 1 << 8
-"""To sort so many cells takes about as long as to make a part: of smaller slices one part is made."""
+"""To sort so many cells takes about as long as to make a part of them: where parts would be smaller, one is made."""
 
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -88,10 +88,11 @@ def widened(cells: Cells, edges: Edges) -> list[Cells]:
     distinct, of = distinct_rows([start, end, slices.late_class, slices.signatures])
     if len(distinct[0]) == len(of):
         return [wide]
-    if cells.rows < _EACH * len(of):
-        return [_as_one(wide, of, len(distinct[0]))]
     nth = _nth(of)
-    return [part_of(wide, np.flatnonzero(nth == turn)) for turn in range(int(nth.max()) + 1)]
+    turns = int(nth.max()) + 1
+    if cells.rows < _EACH * turns:
+        return [_as_one(wide, of, len(distinct[0]))]
+    return [part_of(wide, np.flatnonzero(nth == turn)) for turn in range(turns)]
 
 
 def _as_one(cells: Cells, of: Ints, slices: int) -> Cells:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 NAME = "millpond.PlainCheckpoints"
@@ -29,6 +29,8 @@ def checkpoint_manager(spark: SparkSession) -> str:
     try:
         loader.addURL(jvm.java.io.File(str(JAR)).toURI().toURL())  # as `--jars` does; one that it has is no news
         loader.loadClass(NAME)
+    except Py4JNetworkError:
+        raise  # there is no JVM
     except Py4JError:
         return BY_SPARK
     return NAME

@@ -19,6 +19,7 @@ from millpond.state.cells import (
     Piece,
     Slices,
     cells_at,
+    each_once,
     extreme_names,
     extreme_of,
     merge_rule,
@@ -76,7 +77,7 @@ def _reach(places: Ints, last_us: Ints) -> Ints:
 
 def reduced(columns: Mapping[str, npt.NDArray[np.integer]], new: Mask) -> dict[str, Ints]:
     """Columns with the rows of each run merged into one; a run begins where `new` is set."""
-    found = {name: column.astype(np.int64, copy=False) for name, column in columns.items()}
+    found = each_once(columns, lambda column: column.astype(np.int64, copy=False))
     if new.all():
         return found
     while True:

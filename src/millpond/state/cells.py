@@ -14,7 +14,7 @@ A column that a piece of state lacks is 0, or the identity of its merge.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,8 +140,7 @@ def part_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = None
     def of(column: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
         return column[runs[0]] if len(runs) == 1 else np.concatenate([column[:0], *(column[run] for run in runs)])
 
-    columns = {name: of(column) for name, column in cells.columns.items()}
-    return Cells(cells.slices.take(chosen), offsets, of(cells.slots), columns)
+    return Cells(cells.slices.take(chosen), offsets, of(cells.slots), each_once(cells.columns, of))
 
 
 def bounds_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = None) -> tuple[Ints, Ints]:
@@ -212,8 +211,15 @@ def cells_at(cells: Cells, rows: Ints) -> Cells:
 
 def taken(columns: Mapping[str, npt.NDArray[np.integer]], rows: Ints | slice) -> dict[str, npt.NDArray[np.integer]]:
     """Some rows; columns that are one array stay one."""
-    cut = {place: column[rows] for place, column in {id(column): column for column in columns.values()}.items()}
-    return {name: cut[id(column)] for name, column in columns.items()}
+    return each_once(columns, lambda column: column[rows])
+
+
+def each_once(
+    columns: Mapping[str, npt.NDArray[Any]], made: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+) -> dict[str, npt.NDArray[Any]]:
+    """What is made of each column, once of those that are one array."""
+    found = {place: made(column) for place, column in {id(column): column for column in columns.values()}.items()}
+    return {name: found[id(column)] for name, column in columns.items()}
 
 
 def with_measures(cells: Cells, ids: Collection[str] | None) -> Cells:
