@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from millpond.arrays import Ints, distinct_of, distinct_rows, firsts_of, ordered, repeated
+from millpond.arrays import Ints, distinct_of, distinct_rows, firsts_of, new_values, ordered, repeated
 from millpond.model.windows import Sliding
 from millpond.plan.edges import phases
 from millpond.plan.plan import GroupPlan
@@ -100,10 +100,9 @@ def _as_one(cells: Cells, of: Ints, slices: int) -> Cells:
     span = span_of(cells)[1]
     ids = np.repeat(of, np.diff(cells.offsets)) * span + cells.slots
     order = ordered(ids)
-    distinct, starts = firsts_of(ids[order])
-    new = np.zeros(len(ids), bool)
-    new[starts] = True
-    columns = reduced(taken(cells.columns, order), new)
+    ids = ids[order]
+    new = new_values(ids)
+    columns, distinct = reduced(taken(cells.columns, order), new), ids[new]
     first = np.empty(slices, np.int64)
     first[of] = np.arange(len(of))  # any of its equals
     owners = distinct // max(1, span)

@@ -196,12 +196,18 @@ def test_followers_come_and_go(start: Any, head: int) -> None:
     assert list(runner.cursors()) == ["two"]
 
 
-def test_remove_waits_for_the_record_at_hand(start: Any, head: int) -> None:
+def at_work(start: Any, head: int) -> tuple[Any, Recorder]:
+    """A runner, and its follower, which is held up in its first record."""
     slow = Recorder("slow")
     slow.go_on.clear()
     runner = start(slow)
     runner.notify(head)
     assert slow.entered.wait(20)
+    return runner, slow
+
+
+def test_remove_waits_for_the_record_at_hand(start: Any, head: int) -> None:
+    runner, slow = at_work(start, head)
     threading.Timer(0.05, slow.go_on.set).start()
     runner.remove("slow")
     at = slow.at
@@ -212,11 +218,7 @@ def test_remove_waits_for_the_record_at_hand(start: Any, head: int) -> None:
 
 
 def test_forget_waits_for_nobody(start: Any, head: int) -> None:
-    slow = Recorder("slow")
-    slow.go_on.clear()
-    runner = start(slow)
-    runner.notify(head)
-    assert slow.entered.wait(20)
+    runner, slow = at_work(start, head)
     at = len(slow.applied)
     runner.forget("slow")
     runner.forget("nobody")
