@@ -130,15 +130,13 @@ def part_of(cells: Cells, chosen: Ints, first: int = 0, until: int | None = None
     offsets = np.append(0, np.cumsum(high - low)).astype(np.int64)
     begins = np.flatnonzero(np.append(True, low[1:] != high[:-1])[: len(low)])  # slices beside each other are one run
     ends = np.append(begins[1:], len(low)) - 1 if len(low) else begins
-    first_rows, lengths = low[begins], high[ends] - low[begins]
     if len(begins) > 1 and offsets[-1] < _LOOKUP * len(begins):
-        place, nth = repeated(lengths)
-        rows = first_rows[place] + nth
+        rows = _rows_between(low, high)
         return Cells(cells.slices.take(chosen), offsets, cells.slots[rows], taken(cells.columns, rows))
-    runs = [slice(at, at + length) for at, length in zip(first_rows.tolist(), lengths.tolist(), strict=True)]
+    runs = [slice(*run) for run in zip(low[begins].tolist(), high[ends].tolist(), strict=True)] or [slice(0, 0)]
 
     def of(column: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
-        return column[runs[0]] if len(runs) == 1 else np.concatenate([column[:0], *(column[run] for run in runs)])
+        return column[runs[0]] if len(runs) == 1 else np.concatenate([column[run] for run in runs])
 
     return Cells(cells.slices.take(chosen), offsets, of(cells.slots), each_once(cells.columns, of))
 
@@ -166,9 +164,7 @@ def rows_named(cells: Cells, wanted: Mask, runs: Ints) -> Ints:
     slices = len(cells.offsets) - 1
     if len(runs) * slices * _LOOKUP < cells.rows:
         found = _looked_up(cells.slots, cells.offsets[:-1], cells.offsets[1:], runs.reshape(-1)).reshape(-1, 2)
-        place, nth = repeated(found[:, 1] - found[:, 0])
-        rows: Ints = found[place, 0] + nth
-        return rows
+        return _rows_between(found[:, 0], found[:, 1])
     chunks = range(0, cells.rows, _CHUNK)
     parts = [np.flatnonzero(wanted[cells.slots[at : at + _CHUNK]]) + at for at in chunks]
     return np.concatenate([np.zeros(0, np.int64), *parts])
@@ -181,6 +177,13 @@ def slot_runs(wanted: Mask) -> Ints:
     [[0, 1], [2, 4]]
     """
     return np.flatnonzero(np.diff(wanted, prepend=False, append=False)).reshape(-1, 2)
+
+
+def _rows_between(low: Ints, high: Ints) -> Ints:
+    """The rows from each low bound to before its high one."""
+    run, nth = repeated(high - low)
+    rows: Ints = low[run] + nth
+    return rows
 
 
 def _looked_up(slots: npt.NDArray[np.integer], begins: Ints, ends: Ints, bounds: Ints) -> Ints:
