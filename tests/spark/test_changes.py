@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timezone
@@ -28,13 +29,13 @@ from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import ChangeRecord, ClaimRecord, EpochRecord, decode
-from millpond.model.endpoints import Source
+from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Literal, literal
 from millpond.model.query import Query
 from millpond.model.spec import from_json
 from millpond.model.stream import Field, Retention, Stream
 from millpond.plan.parameters import constant_of
-from millpond.reconfigure.changes import Add, Alter, change_of, kind_told
+from millpond.reconfigure.changes import Add, Alter, Shadow, change_of, kind_told
 from millpond.spark.driver import Epoch
 from millpond.spark.read import read
 from millpond.testing.compare import assert_same_rows, rows_of
@@ -394,6 +395,51 @@ def test_a_version_is_tried_compared_and_promoted(spark: SparkSession, tmp_path:
     # fewer events are above 90 than above 50, so the sums of most windows differ
     assert len(differences[0].only_query) > 3 and len(differences[0].only_shadow) > 0
     assert len(differences[1].only_query) > len(differences[0].only_query)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("sink", ["memory", "noop"])
+def test_what_two_versions_tell_otherwise_is_known_wherever_their_rows_go(
+    sink: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    epochs, told = make_input(tmp_path / "in"), Told({})
+    tried, small = BIG.replace("50", "55"), "SELECT k, v FROM STREAM tx WHERE v < 40"
+    with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        for name, text in {"big": BIG, "small": small}.items():
+            pond.add(name, text, sink=Sink(sink))
+        for name, text in {"old": BIG, "new": tried}.items():
+            pond.add(name, text)
+        told.todo = {
+            2: [lambda: pond.shadow("big", tried), lambda: pond.shadow("small", small.replace("40", "60"))]
+        }
+        pond.run(drain=True)
+        pond.settle()
+        big, since = pond.diff("big"), shadow_since(pond, "big")
+        windows = {name: [row for row in rows_of(pond.table(name)) if row["w"]["start"] >= since]
+                   for name in ("old", "new")}  # fmt: skip
+        rows = [row for rows in epochs[2:] for row in rows]
+        assert sorted(map(json.loads, pond.diff("small").only_shadow), key=repr) == sorted(
+            ({"k": row["k"], "v": row["v"]} for row in rows if 40 <= row["v"] < 60), key=repr
+        )  # fmt: skip
+        assert pond.diff("small")[1:3] == (sum(row["v"] < 40 for row in rows), [])
+    only = {name: Counter(map(numbers, map(json.loads, told))) for name, told in (("old", big[2]), ("new", big[3]))}
+    naive = {name: Counter(map(numbers, rows)) for name, rows in windows.items()}
+    assert only == {"old": naive["old"] - naive["new"], "new": naive["new"] - naive["old"]}
+    assert big.same == (naive["old"] & naive["new"]).total() > 0 < len(big.only_query)
+
+
+def shadow_since(pond: Pond, name: str) -> datetime:
+    """From which time on windows are answered by both versions."""
+    made = next(one.change for one in pond.history() if isinstance(one.change, Shadow) and one.change.name == name)
+    assert isinstance(made.since_us, int)
+    return datetime.fromtimestamp(made.since_us / SECOND, timezone.utc)
+
+
+def numbers(row: dict[str, Any]) -> tuple[Any, ...]:
+    """A row of BIG, with a time that may be a text."""
+    start = row["w"]["start"]
+    return datetime.fromisoformat(start) if isinstance(start, str) else start, row["k"], row["n"], row["total"]
 
 
 def read_by(pond: Pond, name: str) -> int:

@@ -36,7 +36,7 @@ _SIZES = struct.Struct("<III")
 _LENGTH = struct.Struct("<I")
 _DIGEST_BYTES = 32
 
-SectionKind = Literal["segment", "keys", "left", "events", "tallies", "rows", "late", "dead", "backfill"]
+SectionKind = Literal["segment", "keys", "left", "events", "tallies", "rows", "differing", "late", "dead", "backfill"]
 
 STATE: tuple[SectionKind, ...] = ("keys", "left", "segment", "events", "tallies")
 """The kinds of sections that state is made of; rows stay where they were written."""

@@ -62,7 +62,9 @@ def build_plan(
     spans = tuple(
         _Span(since.get(name), left.until_us.get(name), name in left.apart, name in left.recalled) for name in names
     )
-    return _planned(ordered, spans, tuple(sorted(left.times.items())), left.signed)
+    made = _planned(ordered, spans, tuple(sorted(left.times.items())), left.signed)
+    beside = tuple(pair for pair in sorted(left.shadows.items()) if {*pair} <= {*names})
+    return msgspec.structs.replace(made, beside=beside) if beside else made
 
 
 class _Span(NamedTuple):

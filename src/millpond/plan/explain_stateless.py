@@ -16,7 +16,7 @@ def stateless_lines(plan: Plan, stream: str) -> Iterator[str]:
     """The stateless queries over one stream."""
     selections = plan.selections_of(stream)
     filters = dict.fromkeys(one.where for one in selections if one.where is not None)
-    moved = moved_selections(selections)
+    moved = moved_selections(selections, plan.compared_names)
     yield f"stateless: {stream}, rows leave in the epoch that reads them"
     once = f"{count_of(len(filters), 'predicate')}, each evaluated once per event"
     yield f"  filters   {once if filters else 'none'}"
@@ -43,7 +43,8 @@ def price_of_selection(plan: Plan, query: Selection) -> str:
         measure.filter for group in plan.groups if group.stream == query.stream for measure in group.measures
     }
     shared = "none" if query.where is None else "1 shared" if query.where in known else "1 more"
-    before, after = (row_bytes(carried(moved_selections(some))) for some in (others, [*others, query]))
+    moved = (moved_selections(some, plan.compared_names) for some in (others, [*others, query]))
+    before, after = map(row_bytes, map(carried, moved))
     lines = [
         f"one more query: {query.name}",
         f"  columns   {len(more) or 'none'} more{': ' * bool(more)}{', '.join(more)}; "

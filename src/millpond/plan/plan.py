@@ -234,7 +234,7 @@ class Plan(msgspec.Struct, frozen=True):
     """Every group of the pond, its stateless queries and its joins, in a fixed order.
 
     `timed`: streams, and by which column their times are observed though no query tells them any more. `kept`: events
-    that streams retain.
+    that streams retain. `beside`: pairs of a query and its shadow.
     """
 
     groups: tuple[GroupPlan, ...]
@@ -242,6 +242,17 @@ class Plan(msgspec.Struct, frozen=True):
     joined: Joins | msgspec.UnsetType = msgspec.UNSET
     timed: tuple[tuple[str, str], ...] | msgspec.UnsetType = msgspec.UNSET
     kept: tuple[KeptEvents, ...] | msgspec.UnsetType = msgspec.UNSET
+    beside: tuple[tuple[str, str], ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def compared(self) -> dict[str, str]:
+        """Of queries whose rows are compared with those of a shadow, its name."""
+        return {} if isinstance(self.beside, msgspec.UnsetType) else dict(self.beside)
+
+    @property
+    def compared_names(self) -> set[str]:
+        """These queries, and their shadows."""
+        return {name for pair in self.compared.items() for name in pair}
 
     @property
     def retained(self) -> tuple[KeptEvents, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from millpond.model.expressions import Column, Expression, Foreign, Literal, may_raise, walk
 from millpond.model.selection import Selection
@@ -21,9 +21,11 @@ def bit_of(selection: Selection) -> Bit:
     return selection.where, tuple(dict.fromkeys(raising))
 
 
-def moved_selections(selections: Iterable[Selection]) -> tuple[Selection, ...]:
-    """Those whose rows somebody wants: the rows of others are counted where they are read, and moved nowhere."""
-    return tuple(selection for selection in selections if selection.sink.format != "noop")
+def moved_selections(selections: Iterable[Selection], compared: Collection[str] = ()) -> tuple[Selection, ...]:
+    """Those whose rows somebody wants, or that are `compared`: the rows of others are counted where they are read, and
+    moved nowhere.
+    """
+    return tuple(one for one in selections if one.sink.format != "noop" or one.name in compared)
 
 
 def carried(selections: Sequence[Selection]) -> tuple[Expression, ...]:

@@ -224,7 +224,7 @@ def _discarded(spec: PondSpec, left: Changed, name: str) -> PondSpec:
 
 def _hidden(query: AnyQuery, name: str) -> AnyQuery:
     """A version whose rows are only compared."""
-    made = msgspec.structs.replace(query, name=name, sink=Sink("memory"))
+    made = msgspec.structs.replace(query, name=name, sink=Sink())
     return msgspec.structs.replace(made, serve=False, late=msgspec.UNSET) if isinstance(made, Query) else made
 
 

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.log.manifest import Manifest
-from millpond.log.records import ChangeRecord, Entry
+from millpond.log.records import ChangeRecord, Entry, EpochRecord
 from millpond.reconfigure.changes import Promote, change_of
+from millpond.runtime.differing import NET
 from millpond.runtime.followers.cursors import is_next
 from millpond.runtime.followers.rows import ReadSection, RowsGone, RowsReader
 from millpond.runtime.followers.text import json_objects
@@ -19,8 +20,8 @@ from millpond.runtime.followers.text import json_objects
 _FEW, _PARTS = 1 << 20, 64
 """So many rows, of so many records, are added up with each other, but not with all others."""
 
-_ROW, _NET = "row", "net"
-_NONE = pa.table({_ROW: pa.array([], pa.large_utf8()), _NET: pa.array([], pa.int64())})
+_ROW = "row"
+_NONE = pa.table({_ROW: pa.array([], pa.large_utf8()), NET: pa.array([], pa.int64())})
 
 
 class Difference(NamedTuple):
@@ -45,7 +46,7 @@ class Compared:
     def __init__(self, query: str, shadow: str, read: ReadSection, since: int) -> None:
         self.name = f"compare:{query}"
         self._query, self._shadow = query, shadow
-        self._rows = RowsReader(read, own=True)
+        self._rows = RowsReader(read, "differing")
         self._lock = threading.Lock()
         self._reached, self._told = since, 0
         self._differing = [_NONE]
@@ -63,33 +64,38 @@ class Compared:
             change = change_of(record.record.change) if isinstance(record.record, ChangeRecord) else None
             if isinstance(change, Promote) and change.name == self._query:
                 self._swap()
-            parts = []
-            for name, side in ((self._query, 1), (self._shadow, -1)):
-                try:
-                    table = self._rows.table(record, name)
-                except RowsGone:
-                    table = None
-                if table is not None:
-                    texts = pc.cast(json_objects(table, omit_nulls=False), pa.large_utf8())
-                    parts.append(pa.table({_ROW: texts, _NET: pa.array([side] * len(table), pa.int64())}))
-                    self._told += len(table)
-            if parts and len(fresh := _summed(parts)):
-                self._differing.append(fresh)
+            if isinstance(record.record, EpochRecord):
+                self._take(record, record.record)
             whole, *more = self._differing
             if len(more) > _PARTS or sum(map(len, more)) > max(_FEW, len(whole)):
                 more = [_summed(more)]
                 self._differing = [whole, *more] if len(more[0]) <= max(_FEW, len(whole)) else [_summed([whole, *more])]
             self._reached = n
 
+    def _take(self, entry: Entry, record: EpochRecord) -> None:
+        """What differs in an epoch; nothing is compared where one of both raised, for some of its rows are missing."""
+        names = self._query, self._shadow
+        if any(record.quarantined.get(name) for name in names):
+            return
+        try:
+            table = self._rows.batches(entry, self._query)
+        except RowsGone:
+            return
+        self._told += sum(record.counts.get(name, {}).get("rows", 0) for name in names)
+        if table is not None:
+            texts = pc.cast(json_objects(table.drop_columns([NET]), omit_nulls=False), pa.large_utf8())
+            fresh = _summed([pa.table({_ROW: texts, NET: table[NET]})])
+            self._differing += [fresh] if len(fresh) else []
+
     def _swap(self) -> None:
         """Query and shadow have changed places: what one of them told was the other's."""
-        self._differing = [pa.table({_ROW: part[_ROW], _NET: pc.negate(part[_NET])}) for part in self._differing]
+        self._differing = [pa.table({_ROW: part[_ROW], NET: pc.negate(part[NET])}) for part in self._differing]
 
     def difference(self) -> Difference:
         """What differs so far."""
         with self._lock:
             self._differing = [_summed(self._differing)]
-            rows, net = (self._differing[0][name].to_pylist() for name in (_ROW, _NET))
+            rows, net = (self._differing[0][name].to_pylist() for name in (_ROW, NET))
             only = [
                 [row for row, count in zip(rows, net, strict=True) for _ in range(max(0, side * count))]
                 for side in (1, -1)
@@ -100,6 +106,6 @@ class Compared:
 
 def _summed(parts: Sequence[pa.Table]) -> pa.Table:
     """Each row once, with what it comes to; none where that is nothing. On one core: epochs need the others."""
-    summed = pa.concat_tables(parts).group_by(_ROW, use_threads=False).aggregate([(_NET, "sum")])
-    net = summed[f"{_NET}_sum"]
-    return pa.table({_ROW: summed[_ROW], _NET: net}).filter(pc.not_equal(net, 0))
+    summed = pa.concat_tables(parts).group_by(_ROW, use_threads=False).aggregate([(NET, "sum")])
+    net = summed[f"{NET}_sum"]
+    return pa.table({_ROW: summed[_ROW], NET: net}).filter(pc.not_equal(net, 0))

@@ -11,6 +11,7 @@ from millpond.arrays import Ints, Mask
 from millpond.errors import OverflowedError, UserFunctionError
 from millpond.plan.feeds import Fed, merged
 from millpond.plan.plan import QueryPlan
+from millpond.runtime.differing import Differing
 from millpond.runtime.families import Family, Made
 from millpond.runtime.fed import share_of
 from millpond.runtime.outbox import rows_stream
@@ -21,12 +22,16 @@ from millpond.state.delta import DeltaWriter
 class Collected:
     """What the queries of one group say in an epoch; `counts` and `reasons` are those of the receipt."""
 
-    def __init__(self, task: FoldTask, delta: DeltaWriter, counts: dict[str, int], reasons: dict[str, str]) -> None:
+    def __init__(
+        self, task: FoldTask, delta: DeltaWriter, counts: dict[str, int], reasons: dict[str, str], differing: Differing
+    ) -> None:
         self._task, self._delta, self._counts, self._reasons = task, delta, counts, reasons
+        self._differing = differing
         self._rows: dict[str, list[pa.RecordBatch]] = {}
         self._unread: dict[str, int] = {}
         self._counted: dict[Family, Ints] = {}
         self._read: dict[Family, Mask] = {}
+        self._leaving: set[str] = set()
 
     def is_going(self, plan: QueryPlan) -> bool:
         """Whether a query has not been given up, now or before."""
@@ -34,13 +39,18 @@ class Collected:
         return name not in self._task.quarantined and f"raised:{name}" not in self._counts
 
     def read(self, family: Family) -> Mask:
-        """Which queries of a family, by their position, have rows that somebody reads."""
+        """Which queries of a family, by their position, have rows that somebody reads, or that are compared."""
         if family not in self._read:
             replaced, feeding = self._task.replaced, {fed.query for fed in self._task.fed}
+            queries = [plan.query for plan in family.plans]
+            self._leaving |= {
+                query.name for query in queries
+                if query.serve or query.sink.format != "noop" or query.name in self._task.feeds
+            }  # fmt: skip
             self._read[family] = np.array([
-                query.serve or query.sink.format != "noop" or query.name in self._task.feeds
+                query.name in self._leaving or query.name in self._differing.names
                 or replaced.get(query.name, query.name) in feeding
-                for query in (plan.query for plan in family.plans)
+                for query in queries
             ])  # fmt: skip
         return self._read[family]
 
@@ -76,7 +86,7 @@ class Collected:
         self._unread.pop(name, None)
 
     def write(self) -> None:
-        """Add all rows to the delta, a section for each query, and count them."""
+        """Add all rows that leave to the delta, a section for each query, and count all."""
         for query, found in self._rows.items():
             rows = sum(batch.num_rows for batch in found)
             self._counts[f"rows:{query}"] = rows
@@ -85,7 +95,9 @@ class Collected:
                 share = share_of(fed, found)
                 if share is not None:
                     self._delta.fed[fed.name] = merged(self._delta.fed.get(fed.name), share)
-            self._delta.add("rows", of or query, rows_stream(found), rows, {"version": query} if of else {})
+            self._differing.add(query, found)
+            if query in self._leaving:
+                self._delta.add("rows", of or query, rows_stream(found), rows, {"version": query} if of else {})
         for family, counted in self._counted.items():
             for at in np.flatnonzero(counted).tolist():
                 name = family.plans[at].query.name

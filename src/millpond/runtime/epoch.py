@@ -494,7 +494,7 @@ def retired(
             if past or not section.rows:  # one without atoms was written for what it supersedes
                 gone.append(section.id)
         elif section.n <= followed and (
-            section.kind in ("late", "dead") or (section.kind == "rows" and section.group not in served)
+            section.kind in ("differing", "late", "dead") or (section.kind == "rows" and section.group not in served)
         ):
             gone.append(section.id)
     return tuple(gone)

@@ -32,6 +32,7 @@ from millpond.runtime.counted import counter_of, needed_events, passed_now, wort
 from millpond.runtime.counting import bounded
 from millpond.runtime.dead_letters import write_dead_letters
 from millpond.runtime.deduplicated import decided
+from millpond.runtime.differing import Differing
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.families import Family, families
 from millpond.runtime.framed import Due, rows_of_events
@@ -92,13 +93,13 @@ def fold(
     began = lap_us()
     came = arrived(packets)
     counts = came.counts | {f"bytes_moved:{WHOLE_POND}": sum(packet.size for packet in packets)}
-    reasons, delta = dict[str, str](), DeltaWriter()
+    reasons, delta, differing = dict[str, str](), DeltaWriter(), Differing(task.plan)
     files.fetch(task.files(instance))
     task = moved_in(task, instance, files, delta, FAN_IN)
     marks = marks_of(task.lines, came.newest, task.drain_floor_us)
     for group in task.plan.groups:
         group_began = lap_us()
-        folding = _GroupFold(task, instance, group, files, delta, counts, reasons)
+        folding = _GroupFold(task, instance, group, files, delta, counts, reasons, differing)
         before, after = marks.get(group.stream, (Watermark(), Watermark()))
         folding.run(came.parts.get(group.id, []), Watermark() if group.id in task.backfilled else before, after)
         counts[f"{GROUP_US}:{group.id}"] = counts.get(f"{GROUP_US}:{group.id}", 0) + lap_us() - group_began
@@ -109,7 +110,8 @@ def fold(
         floor = task.lines.get(stream, TimeLine()).mark.floor_us
         write_late_rows(task.late.get(stream, ()), found_late, floor, task.number, delta, counts)
     for stream, found_selected in came.selected.items():
-        write_selected_rows(task.plan.selections_of(stream), found_selected, delta)
+        write_selected_rows(task.plan.selections_of(stream), found_selected, delta, differing)
+    differing.write(delta)
     for stream, found_dead in came.dead.items():
         write_dead_letters(stream, found_dead, task.number, delta, counts)
     counts[f"fold_us:{WHOLE_POND}"] = lap_us() - began
@@ -133,9 +135,10 @@ class _GroupFold:
         delta: DeltaWriter,
         counts: dict[str, int],
         reasons: dict[str, str],
+        differing: Differing,
     ) -> None:
         self._task, self._group, self._delta, self._counts = task, group, delta, counts
-        self._collected, self._added = Collected(task, delta, counts, reasons), 0
+        self._collected, self._added = Collected(task, delta, counts, reasons, differing), 0
         self._long = instance in task.sources  # merges wait for epochs in which neither state comes nor windows close
         self._state = task.of(instance, group)
         types = [arrow_type(key.type) for key in group.keys]

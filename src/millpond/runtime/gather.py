@@ -155,7 +155,8 @@ def _gather_chunk(
         dealt_out(kept, every, parts)
     if judged is not None:
         late_rows = catch.packed(stream, table, judged)
-    selected = select_rows(task.plan.selections_of(stream.name), stream, table, evaluator, sources, counts)
+    selections, compared = task.plan.selections_of(stream.name), task.plan.compared_names
+    selected = select_rows(selections, stream, table, evaluator, sources, counts, compared)
     counts.whole[WHOLE_POND]["gather_us"] = lap_us() - began
     for instance in range(task.instances):
         header = Header(stream.name, partition, sequence, newest, {})

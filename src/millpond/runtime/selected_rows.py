@@ -6,7 +6,7 @@ then a boolean per distinct bit. A foreign column is carried as Spark sent it, `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from millpond.model.types import is_known
 from millpond.plan.select import Bit, bit_of, carried, leaves_of, moved_selections
 from millpond.runtime.columns import NONE, Values, arrow_type, from_arrow, to_arrow
 from millpond.runtime.counting import Counts, Sources, count_selected
+from millpond.runtime.differing import Differing
 from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.layout import StreamLayout
 from millpond.runtime.outbox import rows_stream
@@ -27,10 +28,11 @@ from millpond.state.delta import DeltaWriter
 
 def select_rows(
     selections: Sequence[Selection], layout: StreamLayout, table: pa.RecordBatch, every: Evaluator,
-    sources: Sources | None, counts: Counts,
+    sources: Sources | None, counts: Counts, compared: Collection[str] = (),
 ) -> bytes:  # fmt: skip
-    """Count what became of a chunk's events, and give the rows that some query wants as they travel; no bytes
-    without rows. `every` evaluates over the whole chunk; outputs are evaluated for the rows that WHERE takes.
+    """Count what became of a chunk's events, and give the rows that some query wants, or that are `compared`, as they
+    travel; no bytes without rows. `every` evaluates over the whole chunk; outputs are evaluated for the rows that WHERE
+    takes.
     """
     if not selections:
         return b""
@@ -54,7 +56,7 @@ def select_rows(
         applied = np.zeros(table.num_rows, bool)
         applied[rows] = of_rows
         count_selected(counts, [selection.name for selection in asking], applied, (mask & ~applied) | raised, sources)
-    return _packed(moved_selections(selections), taken, columns, some)
+    return _packed(moved_selections(selections, compared), taken, columns, some)
 
 
 def _tested(every: Evaluator, where: Expression | None) -> tuple[Mask, Mask]:
@@ -90,10 +92,10 @@ def _carry(expression: Expression, columns: StreamColumns, some: Evaluator) -> p
 
 
 def write_selected_rows(
-    selections: Sequence[Selection], batches: Iterable[pa.RecordBatch], delta: DeltaWriter
+    selections: Sequence[Selection], batches: Iterable[pa.RecordBatch], delta: DeltaWriter, differing: Differing
 ) -> None:  # fmt: skip
     """One section of the delta per query that has rows; `batches` are those of one stream, in their order."""
-    moved = moved_selections(selections)
+    moved, leaving = (moved_selections(selections, compared) for compared in (differing.names, ()))
     places = {expression: place for place, expression in enumerate(carried(moved))}
     bits, arrived = _bits(moved), list(batches)
     for selection in moved:
@@ -102,7 +104,8 @@ def write_selected_rows(
             mask = batch.column(place)
             if mask.true_count:
                 found.append(_projected(selection, batch, mask, places))
-        if found:
+        differing.add(selection.name, found)
+        if found and selection in leaving:
             delta.add("rows", selection.name, rows_stream(found), sum(rows.num_rows for rows in found), {})
 
 

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from millpond.log.records import ChangeRecord
+from millpond.log.records import ChangeRecord, EpochRecord
 from millpond.reconfigure import compared
 from millpond.reconfigure.changes import Promote
 from millpond.reconfigure.compared import Compared
+from millpond.runtime.differing import differing
 
 Told = dict[str, list[int]]
 """Rows of a record, by the query that tells them."""
 
 
 class Records:
-    """A reader of rows that has them in memory."""
+    """A reader of what differs that has it in memory."""
 
-    def table(self, record: Any, name: str) -> pa.Table | None:
-        rows = record.told.get(name)
-        return None if rows is None else pa.table({"v": pa.array(rows, pa.int64())})
+    def batches(self, entry: Any, name: str) -> pa.Table | None:
+        rows = differing(*(batches_of(entry.told.get(one, ())) for one in (name, f"{name}'")))
+        return None if rows is None else pa.Table.from_batches([rows])
+
+
+def batches_of(rows: Sequence[int]) -> list[pa.RecordBatch]:
+    return [pa.RecordBatch.from_pydict({"v": pa.array(rows, pa.int64())})] if rows else []
 
 
 @pytest.fixture
@@ -35,8 +41,13 @@ def following(monkeypatch: pytest.MonkeyPatch) -> Compared:
     return found
 
 
-def apply(following: Compared, n: int, told: Told) -> None:
-    following.apply(n, SimpleNamespace(record=None, told=told), None)  # type: ignore[arg-type]
+def apply(following: Compared, n: int, told: Told, raised: str = "") -> None:
+    counts = {name: {"rows": len(rows)} for name, rows in told.items()}
+    record = EpochRecord(
+        n=n, writer="", prev="", at=0, spark_query="", batch=n, start={}, end={}, counts=counts,
+        quarantined={raised: "why"} if raised else {},
+    )  # fmt: skip
+    following.apply(n, SimpleNamespace(record=record, told=told), None)  # type: ignore[arg-type]
 
 
 def promote(following: Compared, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +83,12 @@ def test_differences_are_the_naive_ones(
     found = following.difference()
     apply(following, 3, {"q": [1]})  # again, after a failure
     assert following.difference() == found
+
+
+@pytest.mark.parametrize("raised", ["q", "q'"])
+def test_a_record_in_which_one_of_both_raised_says_nothing(following: Compared, raised: str) -> None:
+    apply(following, 1, {"q": [1, 2], "q'": [1]}, raised)
+    assert following.difference() == (1, 0, [], [])
 
 
 def test_a_record_is_added_up_with_few_others(following: Compared, monkeypatch: pytest.MonkeyPatch) -> None:

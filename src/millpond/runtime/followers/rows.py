@@ -38,16 +38,15 @@ class RowsReader:
     """Finds and reads the sections of one kind, `rows` or `late`; share one among all followers of a pond.
 
     A record is indexed by query once, so that a thousand sinks do not each search a thousand sections. With `instance`
-    only what that instance wrote is found; with `own` no rows of versions that were replaced.
+    only what that instance wrote is found.
     """
 
     def __init__(
-        self, read_section: ReadSection, kind: SectionKind = "rows", instance: int | None = None, own: bool = False
-    ) -> None:
+        self, read_section: ReadSection, kind: SectionKind = "rows", instance: int | None = None
+    ) -> None:  # fmt: skip
         self._read_section = read_section
         self._kind = kind
         self._instance = instance
-        self._own = own
         self._lock = threading.Lock()
         self._indexes: OrderedDict[str, _Index] = OrderedDict()
 
@@ -93,7 +92,7 @@ class RowsReader:
         with self._lock:
             index = self._indexes.get(entry.digest)
             if index is None:
-                index = self._indexes[entry.digest] = _index_of(entry, self._kind, self._instance, self._own)
+                index = self._indexes[entry.digest] = _index_of(entry, self._kind, self._instance)
                 if len(self._indexes) > _REMEMBERED_RECORDS:
                     self._indexes.popitem(last=False)
             return index
@@ -140,7 +139,7 @@ def section_reader(folder: Path) -> ReadSection:
     return read
 
 
-def _index_of(entry: Entry, kind: SectionKind, instance: int | None, own: bool) -> _Index:
+def _index_of(entry: Entry, kind: SectionKind, instance: int | None) -> _Index:
     record = entry.record
     index: _Index = {}
     # An empty reason in `quarantined` ends a quarantine, so rows beside it count.
@@ -152,7 +151,6 @@ def _index_of(entry: Entry, kind: SectionKind, instance: int | None, own: bool) 
                 # late events are late whether or not a result raised
                 raised = str(section.info.get("version", section.group))
                 left_out = kind == "rows" and bool(record.quarantined.get(raised))
-                left_out = left_out or (own and "version" in section.info)
                 if section.kind == kind and section.rows and not left_out:
                     index.setdefault(section.group, []).append((receipt, section))
     return index
