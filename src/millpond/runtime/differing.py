@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millpond.arrays import Ints
 from millpond.plan.plan import Plan
@@ -16,8 +16,6 @@ from millpond.state.delta import DeltaWriter
 
 NET = "__net"
 """How often more the query tells a row than its shadow."""
-
-_AT = "at"
 
 
 class Differing:
@@ -43,35 +41,71 @@ class Differing:
 def differing(query: Sequence[pa.RecordBatch], shadow: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
     """The rows that one tells more often than the other, each with `NET`; None: both tell the same.
 
-    Rows are the same if their bits are. With columns that Arrow does not group by, lists and maps, all of them differ.
+    Rows are the same if their bits are. With lists, maps and the like all of them differ.
     """
-    sides = [(pa.Table.from_batches(rows), net) for rows, net in ((query, 1), (shadow, -1)) if rows]
+    sides = [
+        (pa.Table.from_batches(rows), net) for rows, net in ((query, 1), (shadow, -1)) if any(map(len, rows))
+    ]  # fmt: skip
     if not sides:
         return None
     told = pa.concat_tables([rows for rows, _ in sides]).combine_chunks()
     net: Ints = np.repeat([net for _, net in sides], [len(rows) for rows, _ in sides])
-    if len(sides) == 2:
-        with suppress(pa.ArrowNotImplementedError):
-            told, net = _summed(told, net)
+    keys = _keys(told) if len(sides) == 2 else None
+    if keys is not None:
+        of = keys.dictionary_encode().indices.to_numpy()
+        summed = np.bincount(of, net).astype(np.int64)
+        first = np.empty(len(summed), np.int64)
+        first[of[::-1]] = np.arange(len(of) - 1, -1, -1)
+        differs = np.flatnonzero(summed)
+        told, net = told.take(pa.array(first[differs])), summed[differs]
     made = told.append_column(NET, pa.array(net, pa.int64())).combine_chunks().to_batches()
     return made[0] if made else None
 
 
-def _summed(told: pa.Table, net: Ints) -> tuple[pa.Table, Ints]:
-    """Each row once, with what it comes to; none where that is nothing. On one core: other instances need theirs."""
-    plain = [part for column in told.columns for part in _plain(column.combine_chunks())]
-    names = [str(i) for i in range(len(plain))]
-    keyed = pa.table([*plain, pa.array(net), pa.array(np.arange(len(net)))], [*names, NET, _AT])
-    summed = keyed.group_by(names, use_threads=False).aggregate([(NET, "sum"), (_AT, "min")])
-    summed = summed.filter(pc.not_equal(summed[f"{NET}_sum"], 0))
-    return told.take(summed[f"{_AT}_min"]), summed[f"{NET}_sum"].to_numpy()
+def _keys(told: pa.Table) -> pa.Array | None:
+    """Rows as bytes, equal where the rows are; None: there is a column whose values have no fixed size.
+
+    Arrow's own grouping by columns imports Pandas, 0.2 s in a worker's first epoch that needs it.
+    """
+    words: list[npt.NDArray[Any]] = []
+    for part in (part for column in told.columns for part in _plain(column.combine_chunks())):
+        found = _words(part)
+        if found is None:
+            return None
+        words += [word for word in found if (word != word[0]).any()]  # the window is the same, mostly
+    rows = np.empty(len(told), [(str(i), word.dtype) for i, word in enumerate(words)])
+    for i, word in enumerate(words):
+        rows[str(i)] = word
+    data = [None, pa.py_buffer(rows.view(np.uint8))]
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(rows.dtype.itemsize), len(rows), data)
 
 
 def _plain(column: pa.Array) -> Iterator[pa.Array]:
-    """A column as such that Arrow groups by: of a struct whether it is NULL, and its fields."""
+    """A column as such without fields: of a struct whether it is NULL, and its fields."""
     if not pa.types.is_struct(column.type):
         yield column
         return
     yield column.is_null()
     for field in column.flatten():
         yield from _plain(field)
+
+
+def _words(column: pa.Array) -> list[npt.NDArray[Any]] | None:
+    """The values of a column as words that tell which are equal: whether it is NULL, then its bits, 0 where it is."""
+    kind, null = column.type, np.asarray(column.is_null())
+    if pa.types.is_null(kind):
+        return []
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        column = column.dictionary_encode().indices
+    elif pa.types.is_boolean(kind):
+        column = column.cast(pa.uint8())
+    elif not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind)):
+        return None
+    size, data = column.type.bit_width // 8, column.buffers()[1]
+    width = min(size, 8)
+    flat = np.frombuffer(data, f"u{width}")
+    each = size // width
+    values = flat[column.offset * each : (column.offset + len(column)) * each].reshape(len(column), each)
+    if not column.null_count:
+        return [*values.T]
+    return [null, *np.where(null[:, None], np.zeros(1, values.dtype), values).T]
