@@ -398,7 +398,7 @@ def test_a_version_is_tried_compared_and_promoted(spark: SparkSession, tmp_path:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("sink", ["memory", "noop"])
+@pytest.mark.parametrize("sink", ["memory", "noop", "served"])
 def test_what_two_versions_tell_otherwise_is_known_wherever_their_rows_go(
     sink: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -406,8 +406,8 @@ def test_what_two_versions_tell_otherwise_is_known_wherever_their_rows_go(
     tried, small = BIG.replace("50", "55"), "SELECT k, v FROM STREAM tx WHERE v < 40"
     with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond:
         pond.stream(stream(tmp_path / "in"))
-        for name, text in {"big": BIG, "small": small}.items():
-            pond.add(name, text, sink=Sink(sink))
+        pond.add("big", BIG, sink=Sink("memory" if sink == "memory" else "noop"), serve=sink == "served")
+        pond.add("small", small, sink=Sink("memory" if sink == "memory" else "noop"))
         for name, text in {"old": BIG, "new": tried}.items():
             pond.add(name, text)
         told.todo = {
@@ -423,6 +423,9 @@ def test_what_two_versions_tell_otherwise_is_known_wherever_their_rows_go(
             ({"k": row["k"], "v": row["v"]} for row in rows if 40 <= row["v"] < 60), key=repr
         )  # fmt: skip
         assert pond.diff("small")[1:3] == (sum(row["v"] < 40 for row in rows), [])
+        kept = {section.group for section in pond.manifest().sections.values() if section.kind == "rows"}
+        wanted = {"memory": {"big", "small"}, "noop": set(), "served": {"big"}}[sink]
+        assert kept & {"big", "small", "big@shadow", "small@shadow"} <= wanted, "what nobody reads is not written"
     only = {name: Counter(map(numbers, map(json.loads, told))) for name, told in (("old", big[2]), ("new", big[3]))}
     naive = {name: Counter(map(numbers, rows)) for name, rows in windows.items()}
     assert only == {"old": naive["old"] - naive["new"], "new": naive["new"] - naive["old"]}

@@ -88,8 +88,9 @@ def subqueries(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[SubQuer
         does = [f"map {', '.join(item.name for item in selection.output)}"]
         first = _first(f"{selection.name}.1", selection, stream, asked, readers[selection.stream], does)
         how = "the rows of a source partition go to one instance, once for all queries that take them"
-        if selection.sink.format != "noop":
-            first = msgspec.structs.replace(first, leaves=Travel(selection.sink.format, "round-robin", how))
+        if selection.sink.format != "noop" or selection.name in plan.compared_names:
+            goes = "diff" if selection.sink.format == "noop" else selection.sink.format
+            first = msgspec.structs.replace(first, leaves=Travel(goes, "round-robin", how))
         found[selection.name] = (first,)
     for joined in plan.joins.plans:
         join, parts = joined.join, []

@@ -5,6 +5,7 @@ All of this is decided between two epochs, by the manifest that the change's rec
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -46,6 +47,9 @@ from millpond.runtime.epoch import watermarks
 from millpond.runtime.tasks import Watermark
 
 _ABOVE = "@"
+_TEXTLESS = re.compile(r"\bmap<|\b(?:binary|variant)\b(?!:)")
+"""Types, or parts of them, that JSON has no text for; a field may be called like one."""
+
 
 
 class Pond(NamedTuple):
@@ -214,7 +218,7 @@ def shadow(
     """A version beside the query of the same name, whose rows are only compared with its.
 
     Raises:
-        ChangeRefused: as `alter`; or windows cannot be told to both.
+        ChangeRefused: as `alter`; or windows cannot be told to both, or rows not compared.
     """
     check_move(pond.spec, query.name, "shadow")
     old = query_of(pond.spec, query.name)
@@ -226,6 +230,11 @@ def shadow(
         raise ChangeRefused(
             f"The rows of {query.name} may change, so those of two versions are compared by nobody.",
             "Add it under another name, or alter it.",
+        )
+    if textless := [item.name for item in query.output if _TEXTLESS.search(item.expression.type)]:
+        raise ChangeRefused(
+            f"Rows are compared as JSON, which has no text for {', '.join(textless)} of {query.name}.",
+            "Select parts of a map, or the base64 of bytes; or add it under another name.",
         )
     if isinstance(old, Selection) or isinstance(query, Selection) or keeps_state(old, query):
         return Shadow(Asked.of(query), who=who)

@@ -65,17 +65,17 @@ class Compared:
             if isinstance(change, Promote) and change.name == self._query:
                 self._swap()
             if isinstance(record.record, EpochRecord):
-                self._take(record, record.record)
+                self._take(record, record.record, manifest)
             whole, *more = self._differing
             if len(more) > _PARTS or sum(map(len, more)) > max(_FEW, len(whole)):
                 more = [_summed(more)]
                 self._differing = [whole, *more] if len(more[0]) <= max(_FEW, len(whole)) else [_summed([whole, *more])]
             self._reached = n
 
-    def _take(self, entry: Entry, record: EpochRecord) -> None:
-        """What differs in an epoch; nothing is compared where one of both raised, for some of its rows are missing."""
+    def _take(self, entry: Entry, record: EpochRecord, manifest: Manifest) -> None:
+        """What differs in an epoch; nothing is compared while one of both is quarantined, for its rows are missing."""
         names = self._query, self._shadow
-        if any(record.quarantined.get(name) for name in names):
+        if any(name in manifest.quarantined for name in names):
             return
         try:
             table = self._rows.batches(entry, self._query)

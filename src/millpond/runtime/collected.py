@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
 from millpond.errors import OverflowedError, UserFunctionError
+from millpond.model.selection import AnyQuery
 from millpond.plan.feeds import Fed, merged
 from millpond.plan.plan import QueryPlan
 from millpond.runtime.differing import Differing
@@ -31,7 +32,6 @@ class Collected:
         self._unread: dict[str, int] = {}
         self._counted: dict[Family, Ints] = {}
         self._read: dict[Family, Mask] = {}
-        self._leaving: set[str] = set()
 
     def is_going(self, plan: QueryPlan) -> bool:
         """Whether a query has not been given up, now or before."""
@@ -42,17 +42,16 @@ class Collected:
         """Which queries of a family, by their position, have rows that somebody reads, or that are compared."""
         if family not in self._read:
             replaced, feeding = self._task.replaced, {fed.query for fed in self._task.fed}
-            queries = [plan.query for plan in family.plans]
-            self._leaving |= {
-                query.name for query in queries
-                if query.serve or query.sink.format != "noop" or query.name in self._task.feeds
-            }  # fmt: skip
             self._read[family] = np.array([
-                query.name in self._leaving or query.name in self._differing.names
+                self._leaves(query) or query.name in self._differing.asked
                 or replaced.get(query.name, query.name) in feeding
-                for query in queries
+                for query in (plan.query for plan in family.plans)
             ])  # fmt: skip
         return self._read[family]
+
+    def _leaves(self, query: AnyQuery) -> bool:
+        """Whether somebody reads the rows of a query where they are written."""
+        return query.serve or query.sink.format != "noop" or query.name in self._task.feeds
 
     def take(self, family: Family, make: Callable[[], Made]) -> bool:
         """Add the rows that are made of a family; False if one of its queries raised: a lone one is given up."""
@@ -86,7 +85,7 @@ class Collected:
         self._unread.pop(name, None)
 
     def write(self) -> None:
-        """Add all rows that leave to the delta, a section for each query, and count all."""
+        """Add all rows to the delta but those that are only compared, a section for each query, and count them."""
         for query, found in self._rows.items():
             rows = sum(batch.num_rows for batch in found)
             self._counts[f"rows:{query}"] = rows
@@ -96,7 +95,8 @@ class Collected:
                 if share is not None:
                     self._delta.fed[fed.name] = merged(self._delta.fed.get(fed.name), share)
             self._differing.add(query, found)
-            if query in self._leaving:
+            asked = self._differing.asked.get(query)
+            if asked is None or self._leaves(asked):
                 self._delta.add("rows", of or query, rows_stream(found), rows, {"version": query} if of else {})
         for family, counted in self._counted.items():
             for at in np.flatnonzero(counted).tolist():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.arrays import Ints
+from millpond.model.selection import AnyQuery
 from millpond.plan.plan import Plan
-from millpond.runtime.outbox import rows_stream
+from millpond.runtime.outbox import PRIVATE, rows_stream
 from millpond.state.delta import DeltaWriter
 
 NET = "__net"
@@ -19,36 +20,43 @@ NET = "__net"
 
 
 class Differing:
-    """What the compared queries of a plan and their shadows tell in one epoch, until both are known."""
+    """What the compared queries of a plan and their shadows tell in one epoch, until both are known.
 
-    def __init__(self, plan: Plan) -> None:
-        self._compared, self.names = plan.compared, plan.compared_names
-        self._told: dict[str, Sequence[pa.RecordBatch]] = {}
+    `silent`: those that tell nothing, so that nothing can be told of their pairs.
+    """
+
+    def __init__(self, plan: Plan, silent: Collection[str]) -> None:
+        self._compared, self._silent, names = plan.compared, silent, plan.compared_names
+        self.asked: dict[str, AnyQuery] = {query.name: query for query in plan.asked if query.name in names}
+        self._told: dict[str, list[pa.RecordBatch]] = {}
 
     def add(self, name: str, rows: Sequence[pa.RecordBatch]) -> None:
-        """The rows of one of them."""
-        if name in self.names:
-            self._told[name] = rows
+        """The rows of one of them; those of a served query have columns that only the view reads."""
+        if name in self.asked:
+            self._told[name] = [
+                batch.select([column for column in batch.schema.names if not column.startswith(PRIVATE)])
+                for batch in rows if batch.num_rows
+            ]  # fmt: skip
 
     def write(self, delta: DeltaWriter) -> None:
         """Add what differs to the delta: of each pair a section that is named like the query."""
         for query, shadow in self._compared.items():
-            rows = differing(*(self._told.get(name, ()) for name in (query, shadow)))
+            if query in self._silent or shadow in self._silent:
+                continue
+            rows = differing(*(self._told.get(name, []) for name in (query, shadow)))
             if rows is not None:
-                delta.add("differing", query, rows_stream([rows]), rows.num_rows, {})
+                delta.add("differing", query, rows_stream(rows.to_batches()), rows.num_rows, {})
 
 
-def differing(query: Sequence[pa.RecordBatch], shadow: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
-    """The rows that one tells more often than the other, each with `NET`; None: both tell the same.
+def differing(query: Sequence[pa.RecordBatch], shadow: Sequence[pa.RecordBatch]) -> pa.Table | None:
+    """The rows that one tells more often than the other, each with `NET`; None: both tell the same. No batch is empty.
 
-    Rows are the same if their bits are. With lists, maps and the like all of them differ.
+    Rows are the same if their bits are. With lists and the like all of them differ.
     """
-    sides = [
-        (pa.Table.from_batches(rows), net) for rows, net in ((query, 1), (shadow, -1)) if any(map(len, rows))
-    ]  # fmt: skip
+    sides = [(_nullable(pa.Table.from_batches(rows)), net) for rows, net in ((query, 1), (shadow, -1)) if rows]
     if not sides:
         return None
-    told = pa.concat_tables([rows for rows, _ in sides]).combine_chunks()
+    told = pa.concat_tables([rows for rows, _ in sides])
     net: Ints = np.repeat([net for _, net in sides], [len(rows) for rows, _ in sides])
     keys = _keys(told) if len(sides) == 2 else None
     if keys is not None:
@@ -58,8 +66,19 @@ def differing(query: Sequence[pa.RecordBatch], shadow: Sequence[pa.RecordBatch])
         first[of[::-1]] = np.arange(len(of) - 1, -1, -1)
         differs = np.flatnonzero(summed)
         told, net = told.take(pa.array(first[differs])), summed[differs]
-    made = told.append_column(NET, pa.array(net, pa.int64())).combine_chunks().to_batches()
-    return made[0] if made else None
+    return told.append_column(NET, pa.array(net, pa.int64())) if len(net) else None
+
+
+def _nullable(rows: pa.Table) -> pa.Table:
+    """The rows without a word on which parts of their values are never NULL: two versions may know differently."""
+    schema = pa.schema([pa.field(field.name, _with_nulls(field.type)) for field in rows.schema])
+    return rows if rows.schema == schema else rows.cast(schema)
+
+
+def _with_nulls(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _with_nulls(field.type)) for field in kind])
+    return pa.list_(_with_nulls(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 def _keys(told: pa.Table) -> pa.Array | None:

@@ -93,7 +93,7 @@ def fold(
     began = lap_us()
     came = arrived(packets)
     counts = came.counts | {f"bytes_moved:{WHOLE_POND}": sum(packet.size for packet in packets)}
-    reasons, delta, differing = dict[str, str](), DeltaWriter(), Differing(task.plan)
+    reasons, delta, differing = dict[str, str](), DeltaWriter(), Differing(task.plan, task.quarantined)
     files.fetch(task.files(instance))
     task = moved_in(task, instance, files, delta, FAN_IN)
     marks = marks_of(task.lines, came.newest, task.drain_floor_us)

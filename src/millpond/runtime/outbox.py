@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+PRIVATE = "__"
+"""Columns whose names begin so are for the view only, and leave through no sink."""
+
 
 def rows_stream(batches: Sequence[pa.RecordBatch]) -> bytes:
     """The batches, at least one, as an Arrow IPC stream, lz4."""

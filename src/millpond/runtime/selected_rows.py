@@ -95,7 +95,7 @@ def write_selected_rows(
     selections: Sequence[Selection], batches: Iterable[pa.RecordBatch], delta: DeltaWriter, differing: Differing
 ) -> None:  # fmt: skip
     """One section of the delta per query that has rows; `batches` are those of one stream, in their order."""
-    moved, leaving = (moved_selections(selections, compared) for compared in (differing.names, ()))
+    moved, leaving = moved_selections(selections, differing.asked), {one.name for one in moved_selections(selections)}
     places = {expression: place for place, expression in enumerate(carried(moved))}
     bits, arrived = _bits(moved), list(batches)
     for selection in moved:
@@ -105,7 +105,7 @@ def write_selected_rows(
             if mask.true_count:
                 found.append(_projected(selection, batch, mask, places))
         differing.add(selection.name, found)
-        if found and selection in leaving:
+        if found and selection.name in leaving:
             delta.add("rows", selection.name, rows_stream(found), sum(rows.num_rows for rows in found), {})
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from millpond.errors import ChangeRefused, CorruptError
 from millpond.log.manifest import Manifest
 from millpond.model.changed import ALWAYS, Asked
-from millpond.model.expressions import Column, Parameter, call, literal
+from millpond.model.expressions import Column, Foreign, Parameter, call, literal
 from millpond.model.join import Join, Side, Within
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
@@ -132,6 +132,22 @@ def test_only_a_query_with_a_shadow_is_compared() -> None:
         assert refused.value.cure.startswith(cure)
     with pytest.raises(ChangeRefused, match="There is no query 'other'"):
         check_compared(tried().spec, "other")
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [("map<string,int>", False), ("struct<a:int,b:map<string,int>>", False), ("array<binary>", False),
+     ("variant", False), ("struct<binary:int,variant:array<string>>", True), ("bigint", True)],
+)  # fmt: skip
+def test_rows_that_json_has_no_text_for_are_not_compared(kind: str, told: bool) -> None:
+    each = replace(EACH, output=(*EACH.output, Named("m", Foreign("m", "m", kind))))
+    pond = pond_of(each)
+    if told:
+        assert accept.shadow(pond, each).name == "each"
+        return
+    with pytest.raises(ChangeRefused, match="no text for m of each") as refused:
+        accept.shadow(pond, each)
+    assert "base64" in refused.value.cure
 
 
 def _paused(pond: Pond) -> Pause:

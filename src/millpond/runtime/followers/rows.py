@@ -17,12 +17,10 @@ import pyarrow as pa
 
 from millpond.errors import CorruptError
 from millpond.log.records import Entry, EpochRecord, Receipt, Section, SectionKind
+from millpond.runtime.outbox import PRIVATE
 
 ReadSection: TypeAlias = Callable[[int, Receipt, Section], pa.Buffer]
 """Bytes of a section whose delta is a file, by `(n, receipt, section)`; FileNotFoundError: it is gone."""
-
-PRIVATE = "__"
-"""Columns whose names begin so are for the view only, and leave through no sink."""
 
 _REMEMBERED_RECORDS = 8
 _REMEMBERED_FILES = 1024
@@ -35,7 +33,7 @@ class RowsGone(CorruptError):
 
 
 class RowsReader:
-    """Finds and reads the sections of one kind, `rows` or `late`; share one among all followers of a pond.
+    """Finds and reads the sections of one kind, `rows` or `late` say; share one among all followers of a pond.
 
     A record is indexed by query once, so that a thousand sinks do not each search a thousand sections. With `instance`
     only what that instance wrote is found.

@@ -31,8 +31,9 @@ from millpond.faults import reached
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.plan.modes import OP
-from millpond.runtime.followers.rows import PRIVATE, ReadSection, RowsGone, RowsReader
+from millpond.runtime.followers.rows import ReadSection, RowsGone, RowsReader
 from millpond.runtime.followers.text import json_objects
+from millpond.runtime.outbox import PRIVATE
 from millpond.state.store import NEVER, Apply, BucketStore, TableWrite, Verdict, Wanted
 
 KEY, BUCKET, END, START, DELETED = "__key", "__bucket", "__end", "__start", "__deleted"
