@@ -54,7 +54,7 @@ from millpond.placement.moves import buckets_moving
 from millpond.spark.driver import Epoch
 
 PATIENCE_S = 60.0
-LITTLE = 4_000_000
+LITTLE = 2_000_000
 """Bytes that an epoch writes at most in which no state is merged that came or moved in large amounts."""
 
 HALF = "0-511"

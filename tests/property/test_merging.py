@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
@@ -13,11 +14,14 @@ from millpond.log.manifest import Manifest
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
+from millpond.plan.build import build_plan
+from millpond.plan.plan import GroupPlan
 from millpond.runtime import fold, merging
+from millpond.runtime.closing import each_closes, may_close
 from millpond.runtime.epoch import group_state
 from millpond.runtime.generations import left_within, shares_left
 from millpond.runtime.merging import Merge, merged, merges_due
-from millpond.runtime.tasks import GroupState, Position, SectionPlace
+from millpond.runtime.tasks import GroupState, Position, SectionPlace, Watermark
 from millpond.state import cells as cells_module
 from millpond.state.atoms import some_atoms
 from millpond.state.cells import Cells, Slices, merge, part_of, piece_of, span_of
@@ -40,6 +44,8 @@ QUERIES = [
     replace(BASE, name="ten", window=Sliding(10 * SECOND, 10 * SECOND)),
     replace(BASE, name="changing", emit="update"),
 ]
+
+PORTION = merging.PORTION_BYTES
 
 
 @pytest.fixture
@@ -119,42 +125,66 @@ def test_what_is_due() -> None:
     eight = [place(f"a{i}", 0) for i in range(8)]
     assert merges_due(eight[:7], (), 8, 0) == []
     assert merges_due(eight, (), 8, 0) == [Merge(tuple(range(8)), 1)]
-    large = [place(f"b{i}", 1, 4 << 20) for i in range(8)]
+    large = [place(f"b{i}", 1, PORTION // 2) for i in range(8)]
     assert merges_due(large, (), 8, 0) == [Merge(tuple(range(8)), 2, 4)]
-    assert merges_due(large, (), 8, 4 << 20) == [Merge(tuple(range(8)), 2, 2)], "as fast as events come"
+    assert merges_due(large, (), 8, PORTION // 2) == [Merge(tuple(range(8)), 2, 2)], "as fast as events come"
     ends = (10, 3), (7, 900)
-    begun = [place(f"p{i}", 2, 8 << 20, tuple(f"b{i}" for i in range(8)), end) for i, end in enumerate(ends)]
+    begun = [place(f"p{i}", 2, PORTION, tuple(f"b{i}" for i in range(8)), end) for i, end in enumerate(ends)]
     goes_on = Merge(tuple(range(8)), 2, 4, Position(10, 3))
     assert merges_due([*large, *eight], begun, 8, 0) == [goes_on, Merge(tuple(range(8, 16)), 1)]
-    more = [place(f"c{i}", 0, 4 << 20) for i in range(8)]
+    more = [place(f"c{i}", 0, PORTION // 2) for i in range(8)]
     assert merges_due([*large, *more], begun, 8, 0) == [goes_on], "one at a time"
     assert merges_due(large, begun, 8, 1 << 30) == [goes_on._replace(portions=1)]
-    portions = [place(f"p{i}", 2, 8 << 20, ("b0", "b1"), (i, 0)) for i in range(12)]
+    portions = [place(f"p{i}", 2, PORTION, ("b0", "b1"), (i, 0)) for i in range(12)]
     assert merges_due([*large, *eight], begun, 8, 0, moving=True) == [Merge(tuple(range(8, 16)), 1)]
     assert merges_due(large, (), 8, 0, moving=True) == [], "portions wait where buckets move"
     assert merges_due(portions, (), 8, 0) == [], "portions of one merge are one segment"
 
 
-def test_merges_wait_while_windows_close_until_twice_as_many_are_due() -> None:
-    eight = [place(f"a{i}", 0) for i in range(8)]
-    more = [place(f"c{i}", 0) for i in range(8)]
-    assert merges_due([*eight, *more[:7]], (), 8, 0, long=True) == []
-    assert merges_due([*eight, *more], (), 8, 0, long=True) == [Merge(tuple(range(16)), 1)]
-    large = [place(f"b{i}", 1, 4 << 20) for i in range(8)]
-    begun = [place("p", 2, 8 << 20, tuple(f"b{i}" for i in range(8)), (10, 3))]
-    goes_on = Merge(tuple(range(8)), 2, 4, Position(10, 3))
-    assert merges_due([*large, *eight], begun, 8, 0, long=True) == []
-    assert merges_due([*large, *eight, *more], begun, 8, 0, long=True) == [goes_on, Merge(tuple(range(8, 24)), 1)]
+def test_merges_wait_while_windows_close_however_many_are_due() -> None:
+    many = [place(f"a{i}", 0) for i in range(80)]
+    assert merges_due(many, (), 8, 0, long=True) == []
+    large = [place(f"b{i}", 1, PORTION // 2) for i in range(8)]
+    begun = [place("p", 2, PORTION, tuple(f"b{i}" for i in range(8)), (10, 3))]
+    assert merges_due([*large, *many], begun, 8, 0, long=True) == []
+    assert merges_due([*large, *many], begun, 8, 0)[0] == Merge(tuple(range(8)), 2, 4, Position(10, 3))
+    gone = [1.0, *(0.6 for _ in many[1:])]
+    assert merges_due(many, (), 8, 0, left=gone, long=True) == [Merge((0,), 0, 0)], "which reads nothing"
+
+
+def windows_of(*slides: int) -> GroupPlan:
+    return build_plan([replace(BASE, name=f"w{i}", delay_us=0, window=Sliding(slide, slide)) for i, slide in
+                       enumerate(slides)]).groups[0]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "each"),
+    [(97, 101, False), (99, 110, True), (95, 104, True), (None, 104, False), (80, 100, True), (98, 98, False)],
+)
+def test_whether_the_epochs_around_one_close_windows_too(before: int | None, after: int, each: bool) -> None:
+    for group in (windows_of(10), windows_of(10, 100)):
+        assert each_closes(group, Watermark(before), Watermark(after)) == each
+
+
+@pytest.mark.parametrize("gains", [(1,), (9,), (5, 15), (10,), (25, 3), (2, 9, 9)])
+def test_there_is_always_an_epoch_that_merges(gains: tuple[int, ...]) -> None:
+    group, time, waited, longest = windows_of(10), 1_000, 0, 0
+    for gain in itertools.islice(itertools.cycle(gains), 400):
+        marks = Watermark(time), Watermark(time + gain)
+        waits = may_close(group, *marks) and not each_closes(group, *marks)
+        waited, time = (waited + 1) * waits, time + gain
+        longest = max(longest, waited)
+    assert longest <= 9
 
 
 def test_what_has_left_is_merged_at_any_level() -> None:
     some = [place(f"a{i}", i) for i in range(5)]
     assert merges_due(some, (), 8, 0, left=[0.0, 0.4, 0.5, 0.9, 1.0]) == [Merge((4,), 0, 0), Merge((2, 3), 3)]
     assert merges_due(some, (), 8, 0, left=[1.0] * 5) == [Merge((0, 1, 2, 3, 4), 0, 0)]
-    large = [place(f"b{i}", 1, 4 << 20) for i in range(8)]
+    large = [place(f"b{i}", 1, PORTION // 2) for i in range(8)]
     assert merges_due(large, (), 8, 0, left=[0.5] * 8) == [Merge(tuple(range(8)), 1, 4)]
     assert merges_due(large, (), 8, 0, left=[0.5] * 2 + [0.1] * 6) == [Merge((0, 1), 1)]
-    begun = [place("p", 2, 8 << 20, ("b0", "b1"), (10, 3))]
+    begun = [place("p", 2, PORTION, ("b0", "b1"), (10, 3))]
     goes_on = Merge((0, 1), 2, 1, Position(10, 3))
     assert merges_due(large, begun, 8, 0, left=[1.0] * 8) == [goes_on, Merge(tuple(range(2, 8)), 0, 0)]
     assert merges_due(large, begun, 8, 0, left=[0.5] * 8) == [goes_on], "one in portions at a time"
@@ -248,6 +278,28 @@ def test_a_slice_that_ends_while_it_is_merged_takes_no_cells_of_the_next_with_it
     then = merged(Merge((0,), 1, 10, first.until), [cells], None, 100, 100, 10)
     assert then.until == (10, 20, 0)
     assert as_dict(then.cells) == {(10, slot): 1 for slot in range(20)}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_portions_of_a_slice_are_alike_wherever_its_slots_are(seed: int) -> None:
+    """What has moved here has slots behind those of what was here, and runs of them lie in few segments."""
+    dice, keys = np.random.default_rng(seed), 10_000
+    bounds = np.sort(dice.choice(np.arange(4_000, keys), 9, replace=False))
+    old = []
+    for first, end in itertools.pairwise(bounds.tolist()):
+        slots = np.sort(dice.choice(np.arange(first, end), -(-(end - first) // 2), replace=False)).astype(np.int32)
+        slices = Slices(np.array([0]), np.array([10]), np.zeros(1, np.int64))
+        old.append(Cells(slices, np.array([0, len(slots)]), slots, {"n": np.ones(len(slots), np.int64)}))
+    total, due, sizes = sum(cells.rows for cells in old), Merge(tuple(range(8)), 1, 10), list[int]()
+    while True:
+        one = merged(due, old, None, keys, keys, None)
+        sizes.append(one.cells.rows)
+        if one.until is None:
+            break
+        due = due._replace(begin=one.until)
+    assert sum(sizes) == total
+    share = -(-total // 10)
+    assert max(sizes) <= 1.2 * share + 10 and min(sizes[:-1]) >= 0.8 * share - 10, (share, sizes)
 
 
 @pytest.mark.parametrize("lookup", [0, cells_module._LOOKUP], ids=["cut", "gathered"])

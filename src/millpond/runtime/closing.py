@@ -59,6 +59,15 @@ def may_close(group: GroupPlan, before: Watermark, after: Watermark) -> bool:
     return any(True for _ in _spans(group, before, after))
 
 
+def each_closes(group: GroupPlan, before: Watermark, after: Watermark) -> bool:
+    """Whether the epochs on both sides of one may close windows, too, if event time goes on in them as in it."""
+    if before.max_time_us is None or after.max_time_us is None:
+        return False
+    gained = after.max_time_us - before.max_time_us
+    earlier = Watermark(before.max_time_us - gained)
+    return may_close(group, earlier, before) and may_close(group, after, after.advanced(after.max_time_us + gained))
+
+
 def _spans(group: GroupPlan, before: Watermark, after: Watermark) -> Iterator[tuple[int | None, int]]:
     """Of each window and delay of which ends are passed: (low, high], where the slices of these windows are."""
     for position, delay in _asked(group):

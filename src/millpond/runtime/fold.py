@@ -24,7 +24,7 @@ from millpond.runtime.arrived import arrived
 from millpond.runtime.blocks import AnyBlock, blocks_of
 from millpond.runtime.buckets import buckets_of_keys
 from millpond.runtime.changes import Changes
-from millpond.runtime.closing import Closing, at_once, batches, closing_windows, together
+from millpond.runtime.closing import Closing, at_once, batches, closing_windows, each_closes, together
 from millpond.runtime.collected import Collected
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.combine import edges_of, slices_between
@@ -52,7 +52,7 @@ from millpond.runtime.horizon import ends_by, events_needed_from, slices_needed_
 from millpond.runtime.joins import fold_joins
 from millpond.runtime.late_rows import write_late_rows
 from millpond.runtime.lateness import marks_of
-from millpond.runtime.merging import due_at, merged, merges_due
+from millpond.runtime.merging import merged, merges_due
 from millpond.runtime.moved import moved_in
 from millpond.runtime.numbering import numbered
 from millpond.runtime.packet import GroupPart
@@ -306,7 +306,7 @@ class _GroupFold:
         if len(self._keys) > self._keys.committed:
             self._write_keys(self._keys.committed, len(self._keys), 0, ())
         places = self._state.keys
-        level = full_level(places, due_at(FAN_IN, self._long))
+        level = None if self._long else full_level(places, FAN_IN)
         if level is None:
             return
         bases = np.cumsum([0, *(place.rows for place in places)]).tolist()
@@ -323,7 +323,7 @@ class _GroupFold:
         while buckets are moving: that takes its time.
         """
         state = self._state
-        if self._task.moving or full_level(state.keys, due_at(FAN_IN, self._long)) is None:
+        if self._task.moving or self._long or full_level(state.keys, FAN_IN) is None:
             return False
         old = [*self._old, *self._old_tiles, *self._old_revisions]
         naming: list[Cells | Events] = [*added, *(cells for cells, gone in zip(old, expired, strict=True) if not gone)]
@@ -367,7 +367,7 @@ class _GroupFold:
             return Changes(self._group, self._keys, self._task.buckets, old, held, fresh, *kept)
 
         self._tell_changes(changes, before, after)
-        self._long |= bool(closing)
+        self._long |= bool(closing) and not each_closes(self._group, before, after)
 
     def _tell_changes(
         self, make: Callable[[], Changes | SessionChanges], before: Watermark, after: Watermark

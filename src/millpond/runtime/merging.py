@@ -6,8 +6,7 @@ epoch merges the cells of some slices, the next one those of the next slices, an
 slots (slices that become one count as one): a window then reads few portions. A portion tells instead of which segments
 it is, and nobody reads it while one of them is left (`epoch.group_state`): the last portion ends them all.
 
-Epochs in which windows close, or state comes from other instances, are the longest, so merges wait for others, until
-twice as many segments are due.
+Epochs in which windows close, or state comes from other instances, are the longest, so merges wait for others.
 
 Cells of keys that have left, since their buckets are another instance's now, are left out by merges. Levels alone might
 not come to a segment for very long, so segments that have lost half of their cells are due whatever their levels are:
@@ -22,13 +21,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from millpond.arrays import Ints, places_of
+from millpond.arrays import Ints, distinct_of, places_of
 from millpond.runtime.generations import full_level, still_here
 from millpond.runtime.tasks import UNTIL, Position, SectionPlace
 from millpond.runtime.widening import Edges, widened
 from millpond.state.cells import Cells, merge, needed_slices, part_of, piece_of, with_measures
 
-PORTION_BYTES = 8 << 20
+PORTION_BYTES = 4 << 20
 
 _REWRITTEN = 4
 """A portion is at least so many times as large as what its epoch adds: each cell is rewritten about that often."""
@@ -65,11 +64,6 @@ class Merged(NamedTuple):
         return {"instead": " ".join(names), **dict(zip(UNTIL, self.until or (), strict=False))}
 
 
-def due_at(fan_in: int, long: bool) -> int:
-    """How many sections of a level are merged; in an epoch that is `long` anyway they wait for more."""
-    return 2 * fan_in if long else fan_in
-
-
 def merges_due(
     places: Sequence[SectionPlace], waiting: Sequence[SectionPlace], fan_in: int, added: int, moving: bool = False,
     left: Sequence[float] = (), long: bool = False,
@@ -78,8 +72,8 @@ def merges_due(
 
     `waiting`: the portions that nobody reads yet. One merge in portions goes on at a time; small ones do not wait.
     There are no portions while buckets are `moving`: that takes its time, and the epochs between its steps are those in
-    which windows close. `left`: what part of each segment has left since it was written. An epoch that is `long` merges
-    only what there is twice too much of.
+    which windows close. `left`: what part of each segment has left since it was written. An epoch that is `long` anyway
+    only ends what has left.
     """
 
     def portions(chosen: Sequence[int]) -> int:
@@ -88,19 +82,19 @@ def merges_due(
     found, instead = list[Merge](), {name for place in waiting for name in place.instead}
     begun = tuple(i for i, place in enumerate(places) if place.id in instead)
     mine = [portion for portion in waiting if any(places[i].id in portion.instead for i in begun)]
-    full = due_at(fan_in, long)
-    behind = not long or full_level(places, full) is not None
-    if mine and behind and not moving:
+    if mine and not long and not moving:
         found.append(Merge(begun, mine[0].level, portions(begun), max(portion.until for portion in mine)))
     share = left or [0.0] * len(places)
     free = [i for i in range(len(places)) if i not in begun]
     ended = tuple(i for i in free if share[i] >= 1)
     if ended:
         found.append(Merge(ended, 0, 0))
+    if long:
+        return found
     mostly = tuple(i for i in free if _MUCH <= share[i] < 1)
     wanted = [(mostly[:_MOST], max(places[i].level for i in mostly))] if mostly else []
     others = [i for i in free if share[i] < _MUCH]
-    level = full_level([places[i] for i in others], full)
+    level = full_level([places[i] for i in others], fan_in)
     if level is not None:
         wanted.append((tuple(i for i in others if places[i].level == level)[:_MOST], level + 1))
     waits = moving or bool(mine)
@@ -171,7 +165,36 @@ def _portion(
     here, end, slot = int(distinct[0]), begun or int(ends[0]), begin.slot if begun else 0
     if not slot and upto[end - 1] <= share:
         end = int(ends[np.searchsorted(upto[ends - 1], share, "right") - 1])
-    last, high = int(distinct[end - 1]), slot + max(1, -(-keys * share // max(1, int(upto[end - 1]))))
-    if high < keys and (slot or upto[end - 1] > share):
-        return here, last, (slot, high), Position(here, high, last - here)
+    last = int(distinct[end - 1])
+    if slot or upto[end - 1] > share:
+        high = _slot_after(pairs, (here, last), slot, share)
+        if high is not None and high < keys:
+            return here, last, (slot, high), Position(here, high, last - here)
     return here, last, (slot, None), None if end == len(distinct) else Position(last + 1, 0)
+
+
+def _slot_after(
+    pairs: Sequence[tuple[Cells, Ints]], starts_us: tuple[int, int], slot: int, share: int
+) -> int | None:  # fmt: skip
+    """The slot before which about `share` cells are, from another one on, of slices that start in a time; None: fewer.
+
+    What a segment has of a slice is taken to lie evenly between its first slot and its last: it may have few of them,
+    as what has moved has none of those that were there before.
+    """
+    first, end, count = list[Ints](), list[Ints](), list[Ints]()
+    for cells, rows in pairs:
+        starts, counts = cells.slices.start_us[rows], np.diff(cells.offsets)[rows]
+        some = rows[(starts >= starts_us[0]) & (starts <= starts_us[1]) & (counts > 0)]
+        first.append(cells.slots[cells.offsets[some]].astype(np.int64))
+        end.append(cells.slots[cells.offsets[some + 1] - 1].astype(np.int64) + 1)
+        count.append(cells.offsets[some + 1] - cells.offsets[some])
+    begins, ends, counts = (np.concatenate(some) for some in (first, end, count))
+    places = distinct_of(np.concatenate([begins, ends, [slot]]))
+    each, rise = counts / (ends - begins), np.zeros(len(places))
+    np.add.at(rise, np.searchsorted(places, begins), each)
+    np.subtract.at(rise, np.searchsorted(places, ends), each)
+    before = np.append(0, np.cumsum(np.cumsum(rise)[:-1] * np.diff(places)))
+    wanted = before[np.searchsorted(places, slot)] + share
+    if wanted >= before[-1]:
+        return None
+    return max(slot + 1, int(np.ceil(np.interp(wanted, before, places))))
