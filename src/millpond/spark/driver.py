@@ -411,7 +411,8 @@ class Driver:
         if wanted is not None:
             self._record_map(lambda run: map_record(self._setting, run, self._writer.token, *wanted, now_us()))
         manifest = self._writer.manifest
-        waits = self._calm.waits(self._setting.plan.groups, watermarks(manifest))
+        since = (now_us() - self._ended) / 1e6
+        waits = self._calm.waits(self._setting.plan.groups, watermarks(manifest), since)
         found = next_step(self._setting, manifest, waits)
         if found is not None:
             self._record_map(lambda run: step_record(self._setting, run, self._writer.token, found, now_us()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 
 import pytest
@@ -91,3 +92,24 @@ def test_a_step_does_not_wait_where_time_stands_still_or_is_not_known() -> None:
     calm = Calm()
     assert every_second([calm.waits([group], {"s": Watermark(None)}) for _ in range(4)])
     assert not calm.waits([group], {"other": Watermark(7)})
+
+
+def test_a_step_waits_until_an_epoch_has_waited_for_what_it_reads() -> None:
+    """A file comes every second, and is read 0.3 s later, or when that can be planned, 0.4 s after the epoch before."""
+    calm, group, dice = Calm(), group_of((Sliding(10_000, 10_000), 0)), random.Random(1)
+    ended, unread, taken, late = 0.0, 0, 0, 0
+    for _ in range(2_000):
+        planned, comes = ended + 0.4 * dice.uniform(0.9, 1.1), unread + 0.3
+        began = max(planned, comes)
+        waited = calm.waits([group], {"s": Watermark(5)}, began - ended)
+        taken += not waited
+        late += not waited and comes < planned - 0.1
+        unread = math.floor(began - 0.3) + 1
+        ended = began + (0.3 if waited else 0.65) * dice.uniform(0.9, 1.1)
+    assert taken > 500 and late < 0.05 * taken
+
+
+def test_steps_are_taken_where_no_epoch_has_to_wait() -> None:
+    calm, group, dice = Calm(), group_of((Sliding(10_000, 10_000), 0)), random.Random(2)
+    waits = [calm.waits([group], {"s": Watermark(5)}, dice.uniform(0.1, 0.11)) for _ in range(500)]
+    assert every_second(waits)
