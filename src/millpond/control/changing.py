@@ -147,7 +147,7 @@ class Changing(Adding):
         """Try another version of a query beside it, on shared state; its rows go nowhere, and are compared: see `diff`.
 
         Raises:
-            QueryError: as `alter`; nothing was changed.
+            QueryError: as `alter`, or its rows have maps or bytes; nothing was changed.
         """
         made = self._version(name, query)
         streams, who = self._streams_of(made), named(who)

@@ -8,6 +8,7 @@ tinyint … bigint are int64 (their own range is checked where arithmetic could 
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import NamedTuple
 
@@ -49,12 +50,22 @@ class Digits(NamedTuple):
         return self.scale >= other.scale and self.precision - self.scale >= other.precision - other.scale
 
 
+_NO_JSON = re.compile(r"(?:^|[:<,])(?:map<|binary(?=[,>]|$))")  # a field of a struct may be called `binary`
 _INTEGER_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
 def is_known(kind: str) -> bool:
     """Whether columns of `kind` can be held in arrays, and be keys."""
     return kind in KEY_TYPES or is_decimal(kind)
+
+
+def has_json(kind: str) -> bool:
+    """Whether our JSON has a text for values of a SQL type: for no maps and bytes, also within others.
+
+    >>> has_json("array<binary>"), has_json("struct<binary:int>")
+    (False, True)
+    """
+    return _NO_JSON.search(kind) is None
 
 
 def is_array(kind: str) -> bool:

@@ -29,7 +29,9 @@ _NAMED = 4
 
 
 class Travel(msgspec.Struct, frozen=True):
-    """Rows on their way: `place` is the stream, table or sub-query they come from, or the sink they go to."""
+    """Rows on their way: `place` is the stream, table or sub-query they come from, or the sink they go to;
+    `diff`: they are only compared.
+    """
 
     place: str
     route: Route

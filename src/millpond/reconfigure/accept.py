@@ -5,7 +5,6 @@ All of this is decided between two epochs, by the manifest that the change's rec
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
+from millpond.model.types import has_json
 from millpond.model.windows import RUNNING, Session, Sliding
 from millpond.plan.build import check_event_times
 from millpond.plan.complete import tells_complete, with_complete
@@ -47,10 +47,6 @@ from millpond.runtime.epoch import watermarks
 from millpond.runtime.tasks import Watermark
 
 _ABOVE = "@"
-_TEXTLESS = re.compile(r"\bmap<|\b(?:binary|variant)\b(?!:)")
-"""Types, or parts of them, that JSON has no text for; a field may be called like one."""
-
-
 
 class Pond(NamedTuple):
     """A pond between two epochs: what is in force, and what its log amounts to."""
@@ -231,7 +227,7 @@ def shadow(
             f"The rows of {query.name} may change, so those of two versions are compared by nobody.",
             "Add it under another name, or alter it.",
         )
-    if textless := [item.name for item in query.output if _TEXTLESS.search(item.expression.type)]:
+    if textless := [item.name for item in query.output if not has_json(item.expression.type)]:
         raise ChangeRefused(
             f"Rows are compared as JSON, which has no text for {', '.join(textless)} of {query.name}.",
             "Select parts of a map, or the base64 of bytes; or add it under another name.",

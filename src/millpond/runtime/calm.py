@@ -9,7 +9,7 @@ one for each two that they took: where all epochs close windows, none is better 
 What comes while an epoch with a step runs is read by the next one, which begins late, and so on, until an epoch begins
 only when something comes. Steps wait for that, too, six epochs at most: then whatever comes next finds the one with
 the step nearly at its end. An epoch that has waited begins a while after the one before, and others as soon as Spark
-has planned them, which takes about as long each time. Where none has waited, or all have, all are alike.
+has planned them, which takes about as long each time. Where few have waited, or nearly all, all are alike.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _LAST = 4
 _IN_A_ROW = 6
 _TAKEN = 2
 _REMEMBERED = 32
-_SHORT = 10
+_FEW = 10
 _LONGER = 1.3
 """An epoch that begins so many times as long after the one before as the shortest tenth of the last ones has waited for
-what it reads."""
+what it reads, if a tenth of them has: a pause says nothing."""
 _LATE_AT_MOST = 6
 
 
@@ -71,8 +71,8 @@ class Calm:
     def _is_late(self, between_s: float) -> bool:
         """Whether an epoch has begun as soon as it could, where others have waited."""
         self._between.append(between_s)
-        shortest = sorted(self._between)[len(self._between) // _SHORT]
-        return between_s < _LONGER * shortest <= max(self._between)
+        ordered, few = sorted(self._between), len(self._between) // _FEW
+        return few > 0 and between_s < _LONGER * ordered[few] <= ordered[-1 - few]
 
     def _closes(self, group: GroupPlan, before: Watermark | None) -> bool:
         """Whether a window of a group closed in the last epoch, or would in one of the next two."""

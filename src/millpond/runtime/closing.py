@@ -64,7 +64,7 @@ def each_closes(group: GroupPlan, before: Watermark, after: Watermark) -> bool:
     if before.max_time_us is None or after.max_time_us is None:
         return False
     gained = after.max_time_us - before.max_time_us
-    earlier = Watermark(before.max_time_us - gained)
+    earlier = Watermark(before.max_time_us - gained, before.floor_us)
     return may_close(group, earlier, before) and may_close(group, after, after.advanced(after.max_time_us + gained))
 
 

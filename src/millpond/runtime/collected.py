@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
 from millpond.errors import OverflowedError, UserFunctionError
-from millpond.model.selection import AnyQuery
+from millpond.model.query import Query
 from millpond.plan.feeds import Fed, merged
-from millpond.plan.plan import QueryPlan
+from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.differing import Differing
 from millpond.runtime.families import Family, Made
 from millpond.runtime.fed import share_of
@@ -24,10 +24,11 @@ class Collected:
     """What the queries of one group say in an epoch; `counts` and `reasons` are those of the receipt."""
 
     def __init__(
-        self, task: FoldTask, delta: DeltaWriter, counts: dict[str, int], reasons: dict[str, str], differing: Differing
-    ) -> None:
+        self, task: FoldTask, group: GroupPlan, delta: DeltaWriter, counts: dict[str, int], reasons: dict[str, str],
+        differing: Differing,
+    ) -> None:  # fmt: skip
         self._task, self._delta, self._counts, self._reasons = task, delta, counts, reasons
-        self._differing = differing
+        self._queries, self._differing = {plan.query.name: plan.query for plan in group.queries}, differing
         self._rows: dict[str, list[pa.RecordBatch]] = {}
         self._unread: dict[str, int] = {}
         self._counted: dict[Family, Ints] = {}
@@ -43,13 +44,13 @@ class Collected:
         if family not in self._read:
             replaced, feeding = self._task.replaced, {fed.query for fed in self._task.fed}
             self._read[family] = np.array([
-                self._leaves(query) or query.name in self._differing.asked
+                self._leaves(query) or query.name in self._differing.names
                 or replaced.get(query.name, query.name) in feeding
                 for query in (plan.query for plan in family.plans)
             ])  # fmt: skip
         return self._read[family]
 
-    def _leaves(self, query: AnyQuery) -> bool:
+    def _leaves(self, query: Query) -> bool:
         """Whether somebody reads the rows of a query where they are written."""
         return query.serve or query.sink.format != "noop" or query.name in self._task.feeds
 
@@ -85,7 +86,7 @@ class Collected:
         self._unread.pop(name, None)
 
     def write(self) -> None:
-        """Add all rows to the delta but those that are only compared, a section for each query, and count them."""
+        """Add all rows that somebody reads to the delta, a section for each query, and count all."""
         for query, found in self._rows.items():
             rows = sum(batch.num_rows for batch in found)
             self._counts[f"rows:{query}"] = rows
@@ -95,8 +96,7 @@ class Collected:
                 if share is not None:
                     self._delta.fed[fed.name] = merged(self._delta.fed.get(fed.name), share)
             self._differing.add(query, found)
-            asked = self._differing.asked.get(query)
-            if asked is None or self._leaves(asked):
+            if self._leaves(self._queries[query]):
                 self._delta.add("rows", of or query, rows_stream(found), rows, {"version": query} if of else {})
         for family, counted in self._counted.items():
             for at in np.flatnonzero(counted).tolist():

@@ -10,9 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.arrays import Ints
-from millpond.model.selection import AnyQuery
 from millpond.plan.plan import Plan
-from millpond.runtime.outbox import PRIVATE, rows_stream
+from millpond.runtime.outbox import leaving, rows_stream
 from millpond.state.delta import DeltaWriter
 
 NET = "__net"
@@ -26,17 +25,13 @@ class Differing:
     """
 
     def __init__(self, plan: Plan, silent: Collection[str]) -> None:
-        self._compared, self._silent, names = plan.compared, silent, plan.compared_names
-        self.asked: dict[str, AnyQuery] = {query.name: query for query in plan.asked if query.name in names}
+        self._compared, self.names, self._silent = plan.compared, plan.compared_names, silent
         self._told: dict[str, list[pa.RecordBatch]] = {}
 
     def add(self, name: str, rows: Sequence[pa.RecordBatch]) -> None:
         """The rows of one of them; those of a served query have columns that only the view reads."""
-        if name in self.asked:
-            self._told[name] = [
-                batch.select([column for column in batch.schema.names if not column.startswith(PRIVATE)])
-                for batch in rows if batch.num_rows
-            ]  # fmt: skip
+        if name in self.names:
+            self._told[name] = [leaving(batch) for batch in rows if batch.num_rows]
 
     def write(self, delta: DeltaWriter) -> None:
         """Add what differs to the delta: of each pair a section that is named like the query."""

@@ -6,7 +6,8 @@ epoch merges the cells of some slices, the next one those of the next slices, an
 slots (slices that become one count as one): a window then reads few portions. A portion tells instead of which segments
 it is, and nobody reads it while one of them is left (`epoch.group_state`): the last portion ends them all.
 
-Epochs in which windows close, or state comes from other instances, are the longest, so merges wait for others.
+Epochs in which windows close, or state comes from other instances, are the longest, so merges wait for others: for one
+beside it in which none closes, if there is one (`closing.each_closes`).
 
 Cells of keys that have left, since their buckets are another instance's now, are left out by merges. Levels alone might
 not come to a segment for very long, so segments that have lost half of their cells are due whatever their levels are:
@@ -30,7 +31,8 @@ from millpond.state.cells import Cells, merge, needed_slices, part_of, piece_of,
 PORTION_BYTES = 4 << 20
 
 _REWRITTEN = 4
-"""A portion is at least so many times as large as what its epoch adds: each cell is rewritten about that often."""
+"""A portion is at least so many times as large as what its epoch adds: each cell is rewritten about that often. Where
+twice, thrice, … as many segments of level 0 wait as should, it is that many times larger."""
 
 
 _MOST = 64
@@ -76,8 +78,10 @@ def merges_due(
     only ends what has left.
     """
 
+    backlog = max(1, sum(not place.level for place in places) // fan_in)
+
     def portions(chosen: Sequence[int]) -> int:
-        return -(-sum(places[i].size for i in chosen) // max(PORTION_BYTES, _REWRITTEN * added))
+        return -(-sum(places[i].size for i in chosen) // max(PORTION_BYTES, _REWRITTEN * added * backlog))
 
     found, instead = list[Merge](), {name for place in waiting for name in place.instead}
     begun = tuple(i for i, place in enumerate(places) if place.id in instead)
@@ -97,14 +101,14 @@ def merges_due(
     level = full_level([places[i] for i in others], fan_in)
     if level is not None:
         wanted.append((tuple(i for i in others if places[i].level == level)[:_MOST], level + 1))
-    waits = moving or bool(mine)
+    busy = moving or bool(mine)
     for chosen, level in wanted:
         many = portions(chosen)
-        if many < 2:
+        if many < 2 or (moving and many == 2):  # which would be many small ones before all has moved
             found.append(Merge(chosen, level))
-        elif not waits:
+        elif not busy:
             found.append(Merge(chosen, level, many))
-            waits = True
+            busy = True
     return found
 
 

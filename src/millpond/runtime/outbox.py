@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 
+_Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
+
 PRIVATE = "__"
 """Columns whose names begin so are for the view only, and leave through no sink."""
+
+
+def leaving(rows: _Rows) -> _Rows:
+    """The rows as their users see them."""
+    return rows.select([name for name in rows.schema.names if not name.startswith(PRIVATE)])
 
 
 def rows_stream(batches: Sequence[pa.RecordBatch]) -> bytes:

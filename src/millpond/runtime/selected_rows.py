@@ -95,7 +95,7 @@ def write_selected_rows(
     selections: Sequence[Selection], batches: Iterable[pa.RecordBatch], delta: DeltaWriter, differing: Differing
 ) -> None:  # fmt: skip
     """One section of the delta per query that has rows; `batches` are those of one stream, in their order."""
-    moved, leaving = moved_selections(selections, differing.asked), {one.name for one in moved_selections(selections)}
+    moved, leaving = moved_selections(selections, differing.names), {one.name for one in moved_selections(selections)}
     places = {expression: place for place, expression in enumerate(carried(moved))}
     bits, arrived = _bits(moved), list(batches)
     for selection in moved:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from millpond.model.aggregates import Aggregate
+from millpond.model.changed import Changed
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, call, literal
 from millpond.model.join import Join, Side, Within
@@ -111,7 +112,11 @@ def test_rows_of_a_query_go_to_the_next_one_and_stateless_rows_are_dealt_out() -
     leaves = found["large"][0].leaves
     assert leaves is not None
     assert (leaves.place, leaves.route) == ("console", "round-robin")
-    assert subqueries(build_plan([replace(LARGE, sink=Sink())]), STREAMS)["large"][0].leaves is None
+    silent = replace(LARGE, sink=Sink())
+    assert subqueries(build_plan([silent]), STREAMS)["large"][0].leaves is None
+    beside = Changed(shadows={"large": "large@shadow"})
+    compared = subqueries(build_plan([silent, replace(silent, name="large@shadow")], left=beside), STREAMS)
+    assert [parts[0].leaves.place for parts in compared.values() if parts[0].leaves] == ["diff", "diff"]
 
 
 def test_a_join_is_an_operator_of_several_inputs() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from millpond.model.query import Named
 from millpond.model.selection import Selection
 from millpond.plan.build import build_plan
 from millpond.runtime.differing import NET, Differing, differing
-from millpond.state.delta import DeltaWriter
+from millpond.state.delta import DeltaWriter, Files
 
 NAN = float("nan")
 PAIR = {"q": "q@shadow"}
@@ -88,7 +89,7 @@ def test_rows_are_the_same_though_one_version_knows_that_none_is_null() -> None:
     assert differing(*([batch.select(["v"]) for batch in side] for side in told)) is None
 
 
-def test_only_what_others_read_is_compared() -> None:
+def test_only_what_others_read_is_compared(tmp_path: Path) -> None:
     rows, private = batches([[{"k": "a"}]], pa.schema([("k", pa.string())])), pa.array(["[1]"])
     delta, plan = DeltaWriter(), build_plan([ONE, replace(ONE, name="q@shadow")], left=Changed(shadows=PAIR))
     telling = Differing(plan, ())
@@ -99,6 +100,10 @@ def test_only_what_others_read_is_compared() -> None:
     telling.add("q@shadow", [*rows, *rows])
     telling.write(delta)
     assert delta.sections == 1
+    (section,) = delta.finish(Files(tmp_path), 0, 0, "a", {})[0].sections
+    assert (section.kind, section.group, section.rows) == ("differing", "q", 1)
+    written = pa.ipc.open_stream(delta.finish(Files(tmp_path), 0, 0, "a", {})[1][: section.size]).read_all()
+    assert written.to_pylist() == [{"k": "a", NET: -1}]
 
 
 def test_nothing_is_told_of_a_pair_of_which_one_is_silent() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, TypeAlias
@@ -13,12 +12,10 @@ import pyarrow.parquet as pq
 from millpond.errors import UnsupportedQuery
 from millpond.model.endpoints import Sink
 from millpond.model.query import Named
+from millpond.model.types import has_json
 from millpond.runtime.followers.text import as_lines, csv_header, csv_lines, json_objects
 
 WriteTable: TypeAlias = Callable[[pa.Table, BinaryIO], None]
-
-_NO_JSON = re.compile(r"(?:^|[:<,])(?:map<|binary(?=[,>]|$))")
-"""SQL types, also within others, that our JSON has no text for; a field of a struct may be called `binary`."""
 
 _CODECS = ("none", "uncompressed", "snappy", "gzip", "zstd", "lz4", "brotli")
 _BOOLEANS = {"true": True, "false": False}
@@ -41,7 +38,7 @@ def format_of(sink: Sink, output: Iterable[Named] = ()) -> Format:
             return _parquet(options)
         case "json":
             for named in output:
-                if _NO_JSON.search(named.expression.type):
+                if not has_json(named.expression.type):
                     raise UnsupportedQuery(
                         f"JSON has no place for the column {named.name} of type {named.expression.type}.",
                         "Select its parts, or write Parquet.",
@@ -49,7 +46,7 @@ def format_of(sink: Sink, output: Iterable[Named] = ()) -> Format:
             return _json(options)
         case "csv":
             for named in output:
-                if named.expression.type.startswith(("struct", "array")) or _NO_JSON.search(named.expression.type):
+                if named.expression.type.startswith(("struct", "array")) or not has_json(named.expression.type):
                     raise UnsupportedQuery(
                         f"CSV has no place for the column {named.name} of type {named.expression.type}.",
                         "Select its parts (window.start and window.end), or write JSON or Parquet.",

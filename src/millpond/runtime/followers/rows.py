@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from millpond.errors import CorruptError
 from millpond.log.records import Entry, EpochRecord, Receipt, Section, SectionKind
-from millpond.runtime.outbox import PRIVATE
+from millpond.runtime.outbox import leaving
 
 ReadSection: TypeAlias = Callable[[int, Receipt, Section], pa.Buffer]
 """Bytes of a section whose delta is a file, by `(n, receipt, section)`; FileNotFoundError: it is gone."""
@@ -72,9 +72,7 @@ class RowsReader:
     def table(self, entry: Entry, query: str) -> pa.Table | None:
         """All rows of a query in the record as its users see them: without private columns."""
         table = self.batches(entry, query)
-        if table is None:
-            return None
-        return table.select([name for name in table.column_names if not name.startswith(PRIVATE)])
+        return None if table is None else leaving(table)
 
     def needed(self, entry: Entry, query: str, place: str, cure: str) -> pa.Table | None:
         """As `table`, for a `place` that lacks rows which are gone: that is damage, which needs a cure.
