@@ -128,12 +128,13 @@ def test_what_is_due() -> None:
     large = [place(f"b{i}", 1, PORTION // 2) for i in range(8)]
     assert merges_due(large, (), 8, 0) == [Merge(tuple(range(8)), 2, 4)]
     assert merges_due(large, (), 8, PORTION // 2) == [Merge(tuple(range(8)), 2, 2)], "as fast as events come"
-    behind = [place(f"d{i}", 0, 1) for i in range(16)]
-    assert merges_due([*large, *behind], (), 8, PORTION // 2)[-1] == Merge(tuple(range(8)), 2), "faster where many wait"
     ends = (10, 3), (7, 900)
     begun = [place(f"p{i}", 2, PORTION, tuple(f"b{i}" for i in range(8)), end) for i, end in enumerate(ends)]
     goes_on = Merge(tuple(range(8)), 2, 4, Position(10, 3))
     assert merges_due([*large, *eight], begun, 8, 0) == [goes_on, Merge(tuple(range(8, 16)), 1)]
+    for many, size in ((8, 2), (16, 1)):
+        behind = [place(f"d{i}", 0, 1) for i in range(many)]
+        assert merges_due([*large, *behind], begun, 8, PORTION // 2)[0].portions == size, "faster where many wait"
     more = [place(f"c{i}", 0, PORTION // 2) for i in range(8)]
     assert merges_due([*large, *more], begun, 8, 0) == [goes_on], "one at a time"
     assert merges_due(large, begun, 8, 1 << 30) == [goes_on._replace(portions=1)]

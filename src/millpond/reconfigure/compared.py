@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from millpond.log.manifest import Manifest
 from millpond.log.records import ChangeRecord, Entry, EpochRecord
 from millpond.reconfigure.changes import Promote, change_of
-from millpond.runtime.differing import NET
+from millpond.runtime.differing import NET, added_up
 from millpond.runtime.followers.cursors import is_next
 from millpond.runtime.followers.rows import ReadSection, RowsGone, RowsReader
 from millpond.runtime.followers.text import json_objects
@@ -20,8 +20,7 @@ from millpond.runtime.followers.text import json_objects
 _FEW, _PARTS = 1 << 20, 64
 """So many rows, of so many records, are added up with each other, but not with all others."""
 
-_ROW = "row"
-_NONE = pa.table({_ROW: pa.array([], pa.large_utf8()), NET: pa.array([], pa.int64())})
+_NONE = pa.table({NET: pa.array([], pa.int64())})
 
 
 class Difference(NamedTuple):
@@ -82,20 +81,22 @@ class Compared:
         except RowsGone:
             return
         self._told += sum(record.counts.get(name, {}).get("rows", 0) for name in names)
-        if table is not None:
-            texts = pc.cast(json_objects(table.drop_columns([NET]), omit_nulls=False), pa.large_utf8())
-            fresh = _summed([pa.table({_ROW: texts, NET: table[NET]})])
-            self._differing += [fresh] if len(fresh) else []
+        if table is not None and len(fresh := _summed([table])):
+            self._differing.append(fresh)
 
     def _swap(self) -> None:
         """Query and shadow have changed places: what one of them told was the other's."""
-        self._differing = [pa.table({_ROW: part[_ROW], NET: pc.negate(part[NET])}) for part in self._differing]
+        self._differing = [
+            part.drop_columns([NET]).append_column(NET, pc.negate(part[NET])) for part in self._differing
+        ]  # fmt: skip
 
     def difference(self) -> Difference:
         """What differs so far."""
         with self._lock:
-            self._differing = [_summed(self._differing)]
-            rows, net = (self._differing[0][name].to_pylist() for name in (_ROW, NET))
+            self._differing = [whole] = [_summed(self._differing)]
+            texts = _texts(whole)
+            told = added_up(pa.table({"text": texts, NET: whole[NET]}), texts)  # other bits may have the same text
+            rows, net = ([] if told is None else told[name].to_pylist() for name in ("text", NET))
             only = [
                 [row for row, count in zip(rows, net, strict=True) for _ in range(max(0, side * count))]
                 for side in (1, -1)
@@ -106,6 +107,14 @@ class Compared:
 
 def _summed(parts: Sequence[pa.Table]) -> pa.Table:
     """Each row once, with what it comes to; none where that is nothing. On one core: epochs need the others."""
-    summed = pa.concat_tables(parts).group_by(_ROW, use_threads=False).aggregate([(NET, "sum")])
-    net = summed[f"{NET}_sum"]
-    return pa.table({_ROW: summed[_ROW], NET: net}).filter(pc.not_equal(net, 0))
+    some = [part for part in parts if len(part)]
+    if not some:
+        return _NONE
+    told = pa.concat_tables(some)
+    summed = added_up(told)
+    return added_up(told, _texts(told)) if summed is None else summed
+
+
+def _texts(rows: pa.Table) -> pa.Array:
+    """Rows as JSON."""
+    return json_objects(rows.drop_columns([NET]), omit_nulls=False)

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millpond.arrays import Ints
 from millpond.plan.plan import Plan
 from millpond.runtime.outbox import leaving, rows_stream
 from millpond.state.delta import DeltaWriter
@@ -51,17 +50,26 @@ def differing(query: Sequence[pa.RecordBatch], shadow: Sequence[pa.RecordBatch])
     sides = [(_nullable(pa.Table.from_batches(rows)), net) for rows, net in ((query, 1), (shadow, -1)) if rows]
     if not sides:
         return None
-    told = pa.concat_tables([rows for rows, _ in sides])
-    net: Ints = np.repeat([net for _, net in sides], [len(rows) for rows, _ in sides])
-    keys = _keys(told) if len(sides) == 2 else None
-    if keys is not None:
-        of = keys.dictionary_encode().indices.to_numpy()
-        summed = np.bincount(of, net).astype(np.int64)
-        first = np.empty(len(summed), np.int64)
-        first[of[::-1]] = np.arange(len(of) - 1, -1, -1)
-        differs = np.flatnonzero(summed)
-        told, net = told.take(pa.array(first[differs])), summed[differs]
-    return told.append_column(NET, pa.array(net, pa.int64())) if len(net) else None
+    told = pa.concat_tables([rows.append_column(NET, pa.array(np.full(len(rows), net))) for rows, net in sides])
+    summed = added_up(told) if len(sides) == 2 else None
+    told = told if summed is None else summed
+    return told if len(told) else None
+
+
+def added_up(told: pa.Table, keys: pa.Array | None = None) -> pa.Table | None:
+    """Rows with `NET`, their last column: each once, with what it comes to, and none where that is nothing. Rows of
+    equal `keys` are the same, without any those of equal bits; None: some have no fixed size.
+    """
+    rows = told.drop_columns([NET])
+    keys = _keys(rows) if keys is None else keys
+    if keys is None:
+        return None
+    of = keys.dictionary_encode().indices.to_numpy()
+    net = np.bincount(of, told[NET].to_numpy()).astype(np.int64)
+    first = np.empty(len(net), np.int64)
+    first[of[::-1]] = np.arange(len(of) - 1, -1, -1)
+    differs = np.flatnonzero(net)
+    return rows.take(pa.array(first[differs])).append_column(NET, pa.array(net[differs]))
 
 
 def _nullable(rows: pa.Table) -> pa.Table:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -15,7 +16,7 @@ from millpond.log.records import ChangeRecord, EpochRecord
 from millpond.reconfigure import compared
 from millpond.reconfigure.changes import Promote
 from millpond.reconfigure.compared import Compared
-from millpond.runtime.differing import differing
+from millpond.runtime.differing import NET, differing
 
 Told = dict[str, list[int]]
 """Rows of a record, by the query that tells them."""
@@ -108,6 +109,21 @@ def test_what_both_tell_is_not_kept(following: Compared) -> None:
         apply(following, n, {"q": [n, n], "q'": [n, n]})
     assert sum(map(len, following._differing)) == 0 and len(following._differing) == 1
     assert following.difference() == (99, 198, [], [])
+
+
+def test_rows_are_the_same_if_their_texts_are(following: Compared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a number has many bits, and lists are not looked into before."""
+    odd = np.array([np.nan, -np.nan, 1.5])
+    for name, values in {"x": pa.array(odd, from_pandas=False), "l": pa.array([[1], [1], []])}.items():
+        told = pa.table({name: values, NET: [1, -1, 2]})
+        monkeypatch.setattr(following, "_rows", SimpleNamespace(batches=lambda *_, told=told: told))
+        before = following.difference()
+        apply(following, before.n + 1, {"q": [0, 0, 0], "q'": [0]})
+        found = following.difference()
+        assert (found.same, found.only_shadow) == (before.same + 1, [])
+        assert len(found.only_query) == len(before.only_query) + 2
+        following._differing = [compared._NONE]
+        following._told = 2 * found.same
 
 
 def test_few_parts_are_kept_however_many_records_differ(following: Compared) -> None:
