@@ -20,6 +20,7 @@ from millpond.model.stream import Stream
 from millpond.plan.explain_joins import near_text
 from millpond.plan.join import COLUMN, EVERY, ONE, ROW, JoinPlan, Joins, dealt
 from millpond.plan.plan import GroupPlan, Plan, QueryPlan
+from millpond.plan.select import moved_selections
 from millpond.plan.words import count_of
 
 Route: TypeAlias = Literal["point-to-point", "round-robin", "by key", "by hash", "broadcast"]
@@ -85,12 +86,13 @@ def subqueries(plan: Plan, streams: Sequence[Stream]) -> dict[str, tuple[SubQuer
             reader = one.query if group.deduplicated is None else _Reader(one.query.name, None)
             first = _first(f"{one.query.name}.1", reader, stream, asked, readers[group.stream], does)
             found[one.query.name] = first, _aggregate(one.query, group, places)
+    moved = {one.name for one in moved_selections(plan.selections, plan.compared_names)}
     for selection in plan.selections:
         stream = by_name.get(selection.stream, Stream(selection.stream, ()))
         does = [f"map {', '.join(item.name for item in selection.output)}"]
         first = _first(f"{selection.name}.1", selection, stream, asked, readers[selection.stream], does)
         how = "the rows of a source partition go to one instance, once for all queries that take them"
-        if selection.sink.format != "noop" or selection.name in plan.compared_names:
+        if selection.name in moved:
             goes = "diff" if selection.sink.format == "noop" else selection.sink.format
             first = msgspec.structs.replace(first, leaves=Travel(goes, "round-robin", how))
         found[selection.name] = (first,)

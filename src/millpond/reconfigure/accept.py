@@ -48,6 +48,7 @@ from millpond.runtime.tasks import Watermark
 
 _ABOVE = "@"
 
+
 class Pond(NamedTuple):
     """A pond between two epochs: what is in force, and what its log amounts to."""
 

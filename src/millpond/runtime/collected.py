@@ -28,7 +28,7 @@ class Collected:
         differing: Differing,
     ) -> None:  # fmt: skip
         self._task, self._delta, self._counts, self._reasons = task, delta, counts, reasons
-        self._queries, self._differing = {plan.query.name: plan.query for plan in group.queries}, differing
+        self._group, self._differing = group, differing
         self._rows: dict[str, list[pa.RecordBatch]] = {}
         self._unread: dict[str, int] = {}
         self._counted: dict[Family, Ints] = {}
@@ -87,6 +87,7 @@ class Collected:
 
     def write(self) -> None:
         """Add all rows that somebody reads to the delta, a section for each query, and count all."""
+        queries = {plan.query.name: plan.query for plan in self._group.queries} if self._rows else {}
         for query, found in self._rows.items():
             rows = sum(batch.num_rows for batch in found)
             self._counts[f"rows:{query}"] = rows
@@ -96,7 +97,7 @@ class Collected:
                 if share is not None:
                     self._delta.fed[fed.name] = merged(self._delta.fed.get(fed.name), share)
             self._differing.add(query, found)
-            if self._leaves(self._queries[query]):
+            if self._leaves(queries[query]):
                 self._delta.add("rows", of or query, rows_stream(found), rows, {"version": query} if of else {})
         for family, counted in self._counted.items():
             for at in np.flatnonzero(counted).tolist():

@@ -9,13 +9,13 @@ import pyarrow as pa
 
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
-PRIVATE = "__"
+_PRIVATE = "__"
 """Columns whose names begin so are for the view only, and leave through no sink."""
 
 
 def leaving(rows: _Rows) -> _Rows:
     """The rows as their users see them."""
-    return rows.select([name for name in rows.schema.names if not name.startswith(PRIVATE)])
+    return rows.select([name for name in rows.schema.names if not name.startswith(_PRIVATE)])
 
 
 def rows_stream(batches: Sequence[pa.RecordBatch]) -> bytes:

@@ -33,7 +33,7 @@ from millpond.log.records import Entry
 from millpond.plan.modes import OP
 from millpond.runtime.followers.rows import ReadSection, RowsGone, RowsReader
 from millpond.runtime.followers.text import json_objects
-from millpond.runtime.outbox import PRIVATE
+from millpond.runtime.outbox import leaving
 from millpond.state.store import NEVER, Apply, BucketStore, TableWrite, Verdict, Wanted
 
 KEY, BUCKET, END, START, DELETED = "__key", "__bucket", "__end", "__start", "__deleted"
@@ -207,8 +207,7 @@ def latest_documents(table: pa.Table, n: int, size_us: int) -> Iterator[tuple[in
     latest = table.take(pa.array(last))
     ends = latest[END].combine_chunks()
     starts = latest[START].combine_chunks() if START in latest.column_names else pc.subtract(ends, size_us)
-    hidden = (OP,) if DELETED in latest.column_names else ()  # what is stored stands
-    own = latest.select([name for name in latest.column_names if not name.startswith(PRIVATE) and name not in hidden])
+    own = leaving(latest).drop_columns([OP] if DELETED in latest.column_names else [])  # what is stored stands
     documents = _wrapped(json_objects(own, omit_nulls=False), n, starts, ends)
     keys = pc.cast(latest[KEY], pa.binary()).to_pylist()
     texts = pc.cast(documents, pa.large_binary()).to_pylist()
