@@ -33,8 +33,9 @@ from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.rescale import owned_by
 from millpond.runtime import fold, generations, merging
-from millpond.runtime.epoch import group_state, map_asked, maps
+from millpond.runtime.epoch import map_asked, maps
 from millpond.runtime.generations import left_slots, read_cells, read_section
+from millpond.runtime.remembered import group_state
 from millpond.runtime.tasks import SectionPlace
 from millpond.state.delta import Files
 from millpond.state.keys import texts_of

@@ -154,18 +154,14 @@ class Writer:
         yield from self._catch_up()
         self._check_is_ours()
         known = self.manifest.offsets
-        moved = [
-            stream
-            for stream in _compared(start, end)
-            if stream not in known or not same_offset(start.get(stream), end.get(stream))
-        ]
+        news = moved(start, end, known)
         ended = all(same_offset(known.get(stream), end.get(stream)) for stream in _compared(start, end))
         same_batch = (self.manifest.spark_query, self.manifest.batch) == (spark_query, batch)
-        if ended and (moved or same_batch):
+        if ended and (news or same_batch):
             yield Announce(self.manifest.n)
             return AlreadyTrue(self.manifest.epoch_n)
         self._check_continues(f"Spark's batch {batch}", start, end)
-        return Run(self.manifest.n + 1, self.manifest.digest, self.manifest, idle=not moved)
+        return Run(self.manifest.n + 1, self.manifest.digest, self.manifest, idle=not news)
 
     def drain(self) -> Steps[Run]:
         """Begin an epoch that reads nothing: commit it `drained`, start = end = the manifest's offsets."""
@@ -250,6 +246,19 @@ class Writer:
             f" ends at {_shown(known)}.",
             "Spark's checkpoint was restored or moved: run `millpond repair` to set it to the log.",
         )
+
+
+def moved(start: Offsets, end: Offsets, known: Offsets) -> list[str]:
+    """The streams, but the tick, of which there is something between two offsets, or that are not `known` yet.
+
+    >>> moved({"tx": "5"}, {"tx": "7", "millpond_tick": "9"}, {"tx": "5"})
+    ['tx']
+    """
+    return [
+        stream
+        for stream in _compared(start, end)
+        if stream not in known or not same_offset(start.get(stream), end.get(stream))
+    ]
 
 
 def same_offset(one: str | None, other: str | None) -> bool:

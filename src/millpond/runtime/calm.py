@@ -8,15 +8,15 @@ one for each two that they took: where all epochs close windows, none is better 
 
 What comes while an epoch with a step runs is read by the next one, which begins late, and so on, until an epoch begins
 only when something comes. Steps wait for that, too, six epochs at most: then whatever comes next finds the one with
-the step nearly at its end. An epoch that has waited begins a while after the one before, and others as soon as Spark
-has planned them, which takes about as long each time. Where few have waited, or nearly all, all are alike.
+the step nearly at its end. So do merges of state, in half of the epochs that are behind at least: else a pond that
+has no pause would never come to them.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
-from math import inf
+from typing import NamedTuple
 
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.closing import may_close
@@ -25,54 +25,66 @@ from millpond.runtime.tasks import Watermark
 _LAST = 4
 _IN_A_ROW = 6
 _TAKEN = 2
-_REMEMBERED = 32
-_FEW = 10
-_LONGER = 1.3
-"""An epoch that begins so many times as long after the one before as the shortest tenth of the last ones has waited for
-what it reads, if a tenth of them has: a pause says nothing."""
-_LATE_AT_MOST = 6
+_BEHIND_AT_MOST = 6
+_LONGER = 2
+"""Spark takes offsets, and plans what to read of them. Where it comes to the first after the end of an epoch no later
+than in so many times as long as it takes for the second, what it reads was there already."""
+
+
+class Waits(NamedTuple):
+    """What waits for another epoch: a step of a move, merges of state that need not be made now."""
+
+    step: bool = False
+    merges: bool = False
+
+
+def is_behind(ended_us: int, taken_us: int, began_us: int) -> bool:
+    """Whether an epoch reads what was there when the one before ended; `taken_us`: when Spark took its offsets.
+
+    >>> is_behind(0, 20_000, 50_000), is_behind(0, 120_000, 150_000)
+    (True, False)
+    """
+    return taken_us - ended_us < _LONGER * (began_us - taken_us)
 
 
 class Calm:
-    """Looks at the watermarks before each epoch, and says whether a step should wait for the next.
+    """Looks at the watermarks before each epoch, and says what should wait for the next.
 
     >>> Calm().waits([], {"clicks": Watermark(5)})
-    False
+    Waits(step=False, merges=False)
     """
 
     def __init__(self) -> None:
         self._marks: dict[str, Watermark] = {}
         self._gained: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=_LAST))
-        self._may_wait, self._taken = float(_IN_A_ROW), False
-        self._between, self._late = deque[float](maxlen=_REMEMBERED), 0
+        self._may_wait, self._taken, self._behind = float(_IN_A_ROW), False, 0
+        self._merges_may_wait = 0
 
-    def waits(self, groups: Iterable[GroupPlan], marks: Mapping[str, Watermark], between_s: float = inf) -> bool:
-        """Whether a step should wait; `marks`: how far each stream has come, `between_s`: seconds since the end of the
-        epoch before, to this one's begin. To be asked before each epoch.
+    def waits(self, groups: Iterable[GroupPlan], marks: Mapping[str, Watermark], behind: bool = False) -> Waits:
+        """What should wait; `marks`: how far each stream has come, `behind`: see `is_behind`. To be asked before each
+        epoch that reads something.
         """
-        late = self._is_late(between_s)
         before, self._marks = self._marks, dict(marks)
         for stream, mark in marks.items():
             came = before.get(stream, Watermark()).max_time_us
             if came is not None and mark.max_time_us is not None:
                 self._gained[stream].append(mark.max_time_us - came)
+        merges = behind and self._merges_may_wait > 0
+        self._merges_may_wait = min(self._merges_may_wait + (-1 if merges else 1), _IN_A_ROW)
+        return Waits(self._step_waits(groups, before, behind), merges)
+
+    def _step_waits(self, groups: Iterable[GroupPlan], before: Mapping[str, Watermark], behind: bool) -> bool:
         if self._taken:
             self._taken = False
             return True
-        if late and self._late < _LATE_AT_MOST:
-            self._late += 1
+        if behind and self._behind < _BEHIND_AT_MOST:
+            self._behind += 1
             return True
         if self._may_wait >= 1 and any(self._closes(group, before.get(group.stream)) for group in groups):
             self._may_wait -= 1
             return True
-        self._may_wait, self._taken, self._late = min(self._may_wait + 1 / _TAKEN, _IN_A_ROW), True, 0
+        self._may_wait, self._taken, self._behind = min(self._may_wait + 1 / _TAKEN, _IN_A_ROW), True, 0
         return False
-
-    def _is_late(self, between_s: float) -> bool:
-        """Whether an epoch has begun as soon as it could, where others have waited."""
-        self._between.append(between_s)
-        ordered, few = sorted(self._between), len(self._between) // _FEW
-        return few > 0 and between_s < _LONGER * ordered[few] <= ordered[-1 - few]
 
     def _closes(self, group: GroupPlan, before: Watermark | None) -> bool:
         """Whether a window of a group closed in the last epoch, or would in one of the next two."""

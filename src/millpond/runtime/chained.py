@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from millpond.errors import CorruptError
 from millpond.log.manifest import LiveSection, Manifest
-from millpond.log.port import numbered_name
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery
@@ -29,7 +28,8 @@ from millpond.plan.plan import Plan
 from millpond.runtime.gather import gather
 from millpond.runtime.joins import lesser_mark
 from millpond.runtime.layout import ReadColumn, ReadLayout, StreamLayout
-from millpond.runtime.tasks import ChainedRows, GatherTask, SectionPlace, TimeLine, Watermark
+from millpond.runtime.remembered import place_of
+from millpond.runtime.tasks import ChainedRows, GatherTask, TimeLine, Watermark
 from millpond.state.files import Files
 
 
@@ -68,7 +68,7 @@ def chained_rows(manifest: Manifest, streams: Iterable[Stream], layout: ReadLayo
         upstream = next((one.upstream for one in every if one.name == columns.name), None)
         for rows in found if columns.chained else ():
             if rows.query == upstream:
-                places = tuple(map(_place, rows.sections))
+                places = tuple(map(place_of, rows.sections))
                 parts.append(ChainedRows(columns.name, position, rows.instance, places))
     return tuple(parts)
 
@@ -80,11 +80,6 @@ def _committed(manifest: Manifest, queries: frozenset[str]) -> list[_Rows]:
         if section.kind == "rows" and section.n == manifest.epoch_n and section.group in queries and section.rows:
             by_writer.setdefault((section.group, section.instance), []).append(section)
     return [_Rows(*writer, by_writer[writer]) for writer in sorted(by_writer) if writer[0] not in manifest.quarantined]
-
-
-def _place(section: LiveSection) -> SectionPlace:
-    file = section.file if section.file is not None else f"log/{numbered_name(section.n)}"
-    return SectionPlace(section.id, file, section.file is None, section.offset, section.size, section.rows)
 
 
 def chained_lines(

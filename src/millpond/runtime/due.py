@@ -14,8 +14,9 @@ from millpond.model.windows import Framed, Session, Sliding
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.changes import counted_in
 from millpond.runtime.due_events import next_frame
-from millpond.runtime.epoch import group_state, watermarks
+from millpond.runtime.epoch import watermarks
 from millpond.runtime.generations import Attached, read_cells, read_section
+from millpond.runtime.remembered import group_state
 from millpond.runtime.sessions import open_ones, sessions_of
 from millpond.runtime.tasks import GroupState, Watermark
 from millpond.state.atoms import merge_atoms

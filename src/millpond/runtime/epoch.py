@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from millpond.log.manifest import LiveSection, Manifest
-from millpond.log.port import numbered_name
+from millpond.log.manifest import Manifest
 from millpond.log.protocol import Run
 from millpond.log.records import STATE, ChangeRecord, EpochRecord, Fates, Offsets, Receipt
 from millpond.model.changed import Scaled
@@ -37,10 +36,11 @@ from millpond.runtime.layout import ReadLayout
 from millpond.runtime.moved import dealt_logs, moving, shares_here
 from millpond.runtime.packet import SourceFates
 from millpond.runtime.recalled import backfilled_groups, recalled_events
+from millpond.runtime.remembered import group_state
 from millpond.runtime.retained import kept_from
 from millpond.runtime.taken_over import stays
 from millpond.runtime.tallies import tallies_needed_from
-from millpond.runtime.tasks import UNTIL, FoldTask, GatherTask, GroupState, Position, SectionPlace, TimeLine, Watermark
+from millpond.runtime.tasks import FoldTask, GatherTask, TimeLine, Watermark
 
 Idle = Mapping[str, frozenset[str]]
 """Stream -> source partitions that its watermark does not wait for."""
@@ -219,10 +219,11 @@ def gather_task(setting: Setting, run: Run, now_us: int | None = None) -> Gather
 
 
 def fold_task(
-    setting: Setting, run: Run, writer: str, drain: bool = False, idle: Idle | None = None, level: int = 0
+    setting: Setting, run: Run, writer: str, drain: bool = False, idle: Idle | None = None, level: int = 0,
+    merges_wait: bool = False,
 ) -> FoldTask:  # fmt: skip
     """The fold of the epoch; `drain` closes all that queries of one level wait for (see `plan.chain`), `idle`
-    partitions are not waited for.
+    partitions are not waited for. `merges_wait`: see `calm`.
     """
     lines = time_lines(setting, run.manifest, idle or {})
     floors: dict[str, int] = {}
@@ -262,57 +263,8 @@ def fold_task(
         setting.fed,
         backfilled_groups(setting.plan, setting.recalled, run.manifest),
         lies.owners != map_asked(setting, run.manifest).owners,
+        merges_wait,
     )
-
-
-def group_state(manifest: Manifest, instance: int, group: GroupPlan | SideLog | KeptEvents) -> GroupState:
-    """What an instance remembers of a group or a log, as places to read; keys in the order of their numbers."""
-    keys = sorted(manifest.live(instance, group.id, "keys"), key=_base)
-    every = manifest.live(instance, group.id, "segment")
-    portions = {section.id for section in every if any(name in manifest.sections for name in _instead(section))}
-    segments = [section for section in every if section.id not in portions]
-    return GroupState(
-        tuple(_place(section) for section in keys),
-        tuple(_place(s) for s in segments if not _number(s, "tiles") and not _number(s, "revisions")),
-        tuple(_place(section) for section in segments if _number(section, "tiles")),
-        tuple(_place(section) for section in manifest.live(instance, group.id, "events")),
-        tuple(_place(section) for section in segments if _number(section, "revisions")),
-        tuple(_place(section) for section in manifest.live(instance, group.id, "tallies")),
-        tuple(_place(section) for section in manifest.live(instance, group.id, "left")),
-        tuple(_place(section) for section in every if section.id in portions),
-    )
-
-
-def _place(section: LiveSection) -> SectionPlace:
-    file = section.file if section.file is not None else f"log/{numbered_name(section.n)}"
-    numbers = _number(section, "level"), _number(section, "generation")
-    delays = section.info.get("delays", [])
-    first, last = (_number(section, name) if name in section.info else None for name in ("first", "last"))
-    return SectionPlace(
-        section.id, file, section.file is None, section.offset, section.size, section.rows, *numbers,
-        tuple(delays) if isinstance(delays, list) else (), last, str(section.info.get("columns", "")),
-        _instead(section), Position(*(_number(section, name) for name in UNTIL)),
-        _number(section, "gone"), first, _slots(section),
-    )
-
-
-def _slots(section: LiveSection) -> tuple[int, int] | None:
-    told = section.info.get("slots")
-    return (told[0], told[1]) if isinstance(told, list) and len(told) == 2 else None
-
-
-def _instead(section: LiveSection) -> tuple[str, ...]:
-    """Of a portion of a merge the sections that it replaces."""
-    return tuple(str(section.info.get("instead", "")).split())
-
-
-def _base(section: LiveSection) -> int:
-    return _number(section, "base")
-
-
-def _number(section: LiveSection, name: str) -> int:
-    value = section.info.get(name, 0)
-    return value if isinstance(value, int) else 0
 
 
 def drain_floors(

@@ -139,7 +139,7 @@ class _GroupFold:
     ) -> None:
         self._task, self._group, self._delta, self._counts = task, group, delta, counts
         self._collected, self._added = Collected(task, group, delta, counts, reasons, differing), 0
-        self._long = instance in task.sources  # merges wait for others
+        self._long = task.merges_wait or instance in task.sources  # merges wait for others
         self._state = task.of(instance, group)
         types = [arrow_type(key.type) for key in group.keys]
         cache = Path(task.cache) / task.pond / f"{group.id}-{instance}" if task.cache else None

@@ -10,9 +10,9 @@ from millpond.arrays import Ints
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.plan.event_log import LogPlan
 from millpond.plan.plan import GroupPlan, Plan
-from millpond.runtime.epoch import group_state
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.generations import Attached, read_keys, slot_buckets
+from millpond.runtime.remembered import group_state
 from millpond.runtime.tasks import GroupState, SectionPlace
 from millpond.state.files import Files
 

@@ -4,7 +4,7 @@ Where `fan_in` segments of one level are, they become one of the next, so each c
 al., The Log-Structured Merge-Tree, 1996). A merge of gigabytes would hold up its epoch for as long as it takes; here an
 epoch merges the cells of some slices, the next one those of the next slices, and of a slice that is large those of some
 slots (slices that become one count as one): a window then reads few portions. A portion tells instead of which segments
-it is, and nobody reads it while one of them is left (`epoch.group_state`): the last portion ends them all.
+it is, and nobody reads it while one of them is left (`remembered.group_state`): the last portion ends them all.
 
 Epochs in which windows close, or state comes from other instances, are the longest, so merges wait for others: for one
 beside it in which none closes, if there is one (`closing.each_closes`).

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.log.manifest import LiveSection, Manifest
-from millpond.log.port import numbered_name
 from millpond.plan.plan import GroupPlan, Plan
 from millpond.runtime.backfill import columns_of_section
 from millpond.runtime.chained import gather_chained
@@ -23,6 +22,7 @@ from millpond.runtime.gather import CHUNK_ROWS, group_parts
 from millpond.runtime.lateness import Judged, late_classes
 from millpond.runtime.layout import ReadColumn, StreamLayout
 from millpond.runtime.packet import GroupPart, Header, encode_packet
+from millpond.runtime.remembered import place_of
 from millpond.runtime.retained import BASE, column_name, read_events, retained_sections
 from millpond.runtime.stream_columns import StreamColumns
 from millpond.runtime.tasks import GatherTask, RecalledEvents, SectionPlace
@@ -44,7 +44,7 @@ def recalled_events(
             brought = _brought(manifest, name)
             for one in brought:
                 columns = columns_of_section(one.info["columns"])
-                parts.append(RecalledEvents(group.stream, (group.id,), since, (_place(one),), columns))
+                parts.append(RecalledEvents(group.stream, (group.id,), since, (place_of(one),), columns))
             if not brought:
                 wanted.setdefault((group.stream, since), []).append(group.id)
     for (stream, from_us), groups in sorted(wanted.items()):
@@ -55,7 +55,7 @@ def recalled_events(
         for one in retained_sections(manifest, kept):
             last = one.info["last"]
             if isinstance(last, int) and last > from_us:
-                by_writer.setdefault(one.instance, []).append(_place(one))
+                by_writer.setdefault(one.instance, []).append(place_of(one))
         names, columns = tuple(sorted(groups)), tuple(ReadColumn(one.name, 0, one.type) for one in kept.columns)
         parts += [RecalledEvents(stream, names, from_us, tuple(by_writer[i]), columns) for i in sorted(by_writer)]
     return tuple(parts)
@@ -64,11 +64,6 @@ def recalled_events(
 def _brought(manifest: Manifest, version: str) -> list[LiveSection]:
     """What was read again for a version."""
     return [one for one in manifest.sections.values() if one.kind == "backfill" and one.group == version]
-
-
-def _place(section: LiveSection) -> SectionPlace:
-    file = section.file if section.file is not None else f"log/{numbered_name(section.n)}"
-    return SectionPlace(section.id, file, section.file is None, section.offset, section.size, section.rows)
 
 
 def backfilled_groups(

@@ -21,11 +21,12 @@ from millpond.log.manifest import Manifest
 from millpond.model.windows import Framed, Session, Sliding
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan, Plan, QueryPlan
-from millpond.runtime.epoch import group_state, watermarks
+from millpond.runtime.epoch import watermarks
 from millpond.runtime.events_held import events_held
 from millpond.runtime.generations import Attached, left_slots, read_section, still_here
 from millpond.runtime.horizon import needed_from, slices_needed_from
 from millpond.runtime.logged_size import LoggedSize
+from millpond.runtime.remembered import group_state
 from millpond.runtime.retained import retained_sections
 from millpond.runtime.sessions import needed_atoms, open_ones, sessions_of
 from millpond.runtime.tallied_size import TalliedSize

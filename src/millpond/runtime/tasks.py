@@ -187,7 +187,7 @@ class FoldTask(msgspec.Struct, frozen=True):
     that were replaced, the query whose rows theirs are. `instances`: how many there are now, and `before` in the epoch
     before. `fed`: parameters that rows of this epoch give values to. `backfilled`: groups that begin with events from
     before, so that they tell windows that have closed since. `moving`: some state is on its way to another instance, in
-    this epoch or a later one.
+    this epoch or a later one. `merges_wait`: for an epoch that is not behind.
     """
 
     pond: str
@@ -211,6 +211,7 @@ class FoldTask(msgspec.Struct, frozen=True):
     fed: tuple[Fed, ...] = ()
     backfilled: frozenset[str] = frozenset()
     moving: bool = False
+    merges_wait: bool = False
 
     @property
     def buckets(self) -> int:

@@ -151,6 +151,27 @@ def read_offsets(checkpoint: Path, batch: int) -> Offsets:
     """
     if batch < 0:
         return {}
+    offsets: Offsets = {}
+    for line in _offset_lines(checkpoint, batch)[2:]:
+        name, _, offset = line.partition(":")
+        if offset != "-":
+            offsets[name] = offset
+    return offsets
+
+
+def taken_us(checkpoint: Path, batch: int) -> int:
+    """When Spark took the end offsets of a batch, by its clock; 0: it does not tell.
+
+    Raises:
+        CorruptError: as of `read_offsets`.
+    """
+    try:
+        return int(json.loads(_offset_lines(checkpoint, batch)[1])["batchTimestampMs"]) * 1000
+    except (IndexError, KeyError, TypeError, ValueError):
+        return 0
+
+
+def _offset_lines(checkpoint: Path, batch: int) -> list[str]:
     path = checkpoint / "offsets" / str(batch)
     try:
         lines = path.read_text().splitlines()
@@ -160,12 +181,7 @@ def read_offsets(checkpoint: Path, batch: int) -> Offsets:
         ) from error
     if not lines or lines[0] != "v2":
         raise CorruptError(f"{path} is not keyed by stream names.", "Use Spark 4.3 with source evolution on.")
-    offsets: Offsets = {}
-    for line in lines[2:]:
-        name, _, offset = line.partition(":")
-        if offset != "-":
-            offsets[name] = offset
-    return offsets
+    return lines
 
 
 def check_names(offsets: Offsets, streams: Collection[str]) -> None:

@@ -27,12 +27,11 @@ from millpond.errors import (
     MillpondError,
     OffsetGapError,
     SparkError,
-    UnknownSchemaError,
 )
 from millpond.faults import reached
 from millpond.log.manifest import Manifest, Manifests
 from millpond.log.port import Log
-from millpond.log.protocol import AlreadyTrue, Committed, Run, Steps, Writer, perform
+from millpond.log.protocol import AlreadyTrue, Committed, Run, Steps, Writer, moved, perform
 from millpond.log.records import ChangeRecord, EpochRecord, Offsets, Receipt
 from millpond.model.spec import PondSpec
 from millpond.placement.moves import BucketMap
@@ -41,7 +40,7 @@ from millpond.reconfigure.apply import arranged, clear_tables, is_read
 from millpond.reconfigure.budgets import Budgets
 from millpond.reconfigure.changes import Change
 from millpond.reconfigure.desk import Desk, Make, Prepare
-from millpond.runtime.calm import Calm
+from millpond.runtime.calm import Calm, Waits, is_behind
 from millpond.runtime.carried import Carrier
 from millpond.runtime.dead_letters import Breaker, records_between
 from millpond.runtime.epoch import (
@@ -65,7 +64,15 @@ from millpond.runtime.offsets import with_partitions
 from millpond.runtime.pace import Pace
 from millpond.runtime.tasks import FoldTask, GatherTask
 from millpond.spark.batches import Batches
-from millpond.spark.checkpoint import check_continues, check_names, own_checkpoint, query_id, read_offsets, repair
+from millpond.spark.checkpoint import (
+    check_continues,
+    check_names,
+    own_checkpoint,
+    query_id,
+    read_offsets,
+    repair,
+    taken_us,
+)
 from millpond.spark.direct import Direct
 from millpond.spark.failures import explained
 from millpond.spark.handover import Reading, Stopped, Succession, Successor, started
@@ -73,7 +80,7 @@ from millpond.spark.kafka import paced
 from millpond.spark.lookups import Lookups
 from millpond.spark.session import jvm_failure
 from millpond.spark.tasks import OpenFiles, deltas_of, packets_of
-from millpond.spark.values import learn_schema
+from millpond.spark.values import learnt
 
 T = TypeVar("T")
 
@@ -343,7 +350,7 @@ class Driver:
                     self._hand_over(successor)
             self._lookups.renew()  # Spark plans a batch before it calls, so this is for the next one
         except (MillpondError, PySparkException, Py4JError, ConnectionError) as error:
-            self._rereading, self._failure = self._learnt(self._explained(error))
+            self._rereading, self._failure = learnt(self._setting.streams, self._explained(error))
             raise
         finally:
             self._busy, self._epochs_in = False, None
@@ -369,17 +376,6 @@ class Driver:
             self._rereading = True
         raise Stopped
 
-    def _learnt(self, error: MillpondError) -> tuple[bool, MillpondError | None]:
-        """Whether to read again, as what was missing is known now; otherwise what to end with."""
-        if not isinstance(error, UnknownSchemaError):
-            return False, error
-        name, number = error.schema_id
-        try:
-            learn_schema(next(stream for stream in self._setting.streams if stream.name == name), number)
-        except MillpondError as failure:
-            return False, failure
-        return True, None
-
     def _begin(self, frame: DataFrame, number: int) -> None:
         reached("begin.start")
         start, end = read_offsets(self._checkpoint, number - 1), read_offsets(self._checkpoint, number)
@@ -387,6 +383,8 @@ class Driver:
         check_names(end, layout.sources if layout is not None else ())
         batch = Batch(query_id(self._checkpoint), number, start, end)
         self._follow_slots(end)
+        news = moved(start, end, self._writer.manifest.offsets)  # of a tick nothing moves
+        waits = self._step(taken_us(self._checkpoint, number)) if news else Waits()
         run = self._perform(self._writer.begin(number, start, end, batch.spark_query))
         reached("begin.decided")
         if isinstance(run, AlreadyTrue):
@@ -400,22 +398,24 @@ class Driver:
         idle = self._watch.idle(run.manifest.max_time, now_us())
         if run.idle and not (self._watch.is_news(idle) or pending(self._setting, run.manifest)):
             return
-        self._run_batch(run, batch, frame, gather_task(self._setting, run, now_us()), idle=idle)
+        gathering = gather_task(self._setting, run, now_us())
+        self._run_batch(run, batch, frame, gathering, idle=idle, merges_wait=waits.merges)
 
     def _follow_slots(self, end: Offsets) -> None:
-        """Give buckets the owners that fit the store or the topic better, if there are any, by a record of its own;
-        many of them in steps.
-        """
+        """Give buckets the owners that fit the store or the topic better, if there are any, by a record of its own."""
         now = map_asked(self._setting, self._writer.manifest)
         wanted = self._direct.wanted(self._setting, end, now, self._wanted(now))
         if wanted is not None:
             self._record_map(lambda run: map_record(self._setting, run, self._writer.token, *wanted, now_us()))
-        manifest = self._writer.manifest
-        since = (now_us() - self._ended) / 1e6
-        waits = self._calm.waits(self._setting.plan.groups, watermarks(manifest), since)
-        found = next_step(self._setting, manifest, waits)
+
+    def _step(self, taken: int) -> Waits:
+        """Record the next step of many buckets towards their owners, if it should not wait; tells what should."""
+        manifest, behind = self._writer.manifest, is_behind(self._ended, taken, now_us())
+        waits = self._calm.waits(self._setting.plan.groups, watermarks(manifest), behind)
+        found = next_step(self._setting, manifest, waits.step)
         if found is not None:
             self._record_map(lambda run: step_record(self._setting, run, self._writer.token, found, now_us()))
+        return waits
 
     def _record_map(self, made: Callable[[Run], ChangeRecord]) -> None:
         reached("map.before")
@@ -432,10 +432,10 @@ class Driver:
 
     def _run_batch(
         self, run: Run, batch: Batch, frame: DataFrame | None, gathering: GatherTask, drained: int | None = None,
-        idle: Idle | None = None,
+        idle: Idle | None = None, merges_wait: bool = False,
     ) -> None:  # fmt: skip
-        began = now_us()
-        task = fold_task(self._setting, run, self._writer.token, drained is not None, idle, drained or 0)
+        began, token = now_us(), self._writer.token
+        task = fold_task(self._setting, run, token, drained is not None, idle, drained or 0, merges_wait)
         if frame is not None:
             self._batches.limit(frame.sparkSession)
         reached("epoch.before_job")

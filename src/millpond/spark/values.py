@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from millpond.errors import SetupError
+from millpond.errors import MillpondError, SetupError, UnknownSchemaError
 from millpond.model.stream import Field, Stream
 from millpond.runtime.registry import Registered, schemas_of
 
@@ -84,14 +84,20 @@ def registered(options: Mapping[str, str]) -> tuple[dict[int, Registered | None]
     return schemas.known(), schemas.patient
 
 
-def learn_schema(stream: Stream, number: int) -> None:
-    """Ask the registry of a stream's connection for a schema that a record names.
-
-    Raises:
-        SetupError, SourceError: as `registered`.
+def learnt(streams: Iterable[Stream], error: MillpondError) -> tuple[bool, MillpondError | None]:
+    """Ask the registry of a stream's connection for the schema whose absence an error tells; whether it is known now,
+    so that all may be read again, and with what to end otherwise.
     """
-    assert stream.source is not None
-    schemas_of(dict(stream.source.options).get("connection")).learn(number)
+    if not isinstance(error, UnknownSchemaError):
+        return False, error
+    name, number = error.schema_id
+    source = next(stream.source for stream in streams if stream.name == name)
+    assert source is not None
+    try:
+        schemas_of(dict(source.options).get("connection")).learn(number)
+    except MillpondError as failure:
+        return False, failure
+    return True, None
 
 
 def with_number(records: DataFrame) -> DataFrame:

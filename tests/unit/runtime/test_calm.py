@@ -14,7 +14,7 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Counted, Range, Session, Sliding, Window
 from millpond.plan.build import build_plan
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.calm import Calm
+from millpond.runtime.calm import Calm, is_behind
 from millpond.runtime.tasks import Watermark
 
 
@@ -30,7 +30,7 @@ def group_of(*windows: tuple[Window, int]) -> GroupPlan:
 def asked(group: GroupPlan, times: list[int]) -> list[bool]:
     """Before each epoch but the first: whether a step waits; the epochs end at `times`."""
     calm = Calm()
-    waits = [calm.waits([group], {"s": Watermark(time)}) for time in times[:-1]]
+    waits = [calm.waits([group], {"s": Watermark(time)}).step for time in times[:-1]]
     assert all(waited for taken, waited in itertools.pairwise(waits) if not taken), "no step follows another"
     return waits
 
@@ -90,30 +90,37 @@ def test_a_step_does_not_wait_where_time_stands_still_or_is_not_known() -> None:
     group = group_of((Sliding(1, 1), 0))
     assert every_second(asked(group, [5] * 10))
     calm = Calm()
-    assert every_second([calm.waits([group], {"s": Watermark(None)}) for _ in range(4)])
-    assert not calm.waits([group], {"other": Watermark(7)})
+    assert every_second([calm.waits([group], {"s": Watermark(None)}).step for _ in range(4)])
+    assert not calm.waits([group], {"other": Watermark(7)}).step
 
 
-def test_a_step_waits_until_an_epoch_has_waited_for_what_it_reads() -> None:
-    """A file comes every second, and is read 0.3 s later, or when that can be planned, 0.4 s after the epoch before."""
+def test_steps_and_merges_wait_until_an_epoch_has_waited_for_what_it_reads() -> None:
+    """A file comes every second; its offsets are taken within 0.2 s, and planned in 0.2 s more."""
     calm, group, dice = Calm(), group_of((Sliding(10_000, 10_000), 0)), random.Random(1)
-    ended, unread, taken, late = 0.0, 0, 0, 0
+    ended, unread, steps, merges, behind, waited_too_long = 0.0, 0, 0, 0, 0, 0
     for _ in range(2_000):
-        planned, comes = ended + 0.4 * dice.uniform(0.9, 1.1), unread + 0.3
-        began = max(planned, comes)
-        waited = calm.waits([group], {"s": Watermark(5)}, began - ended)
-        taken += not waited
-        late += not waited and comes < planned - 0.1
-        unread = math.floor(began - 0.3) + 1
-        ended = began + (0.3 if waited else 0.65) * dice.uniform(0.9, 1.1)
-    assert taken > 500 and late < 0.05 * taken
+        taken = max(ended + 0.2 * dice.uniform(0.7, 1.1), unread + 0.05)
+        began = taken + 0.2 * dice.uniform(0.9, 1.1)
+        found = is_behind(int(ended * 1e6), int(taken * 1e6), int(began * 1e6))
+        waits = calm.waits([group], {"s": Watermark(5)}, found)
+        steps, merges = steps + (not waits.step), merges + (not waits.merges)
+        behind += unread < ended
+        waited_too_long += not waits.step and unread < ended - 0.1
+        unread = math.floor(taken) + 1
+        ended = began + (0.4 + 0.35 * (not waits.step) + 0.1 * (not waits.merges)) * dice.uniform(0.9, 1.1)
+    assert 100 < behind < 1_400, "it may be either"
+    assert steps > 300 and waited_too_long < 0.05 * steps and merges > 1_000
 
 
-@pytest.mark.parametrize("noise", [0.05, 0.15])
-def test_steps_are_taken_where_no_epoch_has_to_wait(noise: float) -> None:
-    """Spark's start and pauses now and then tell nothing apart."""
-    calm, group, dice = Calm(), group_of((Sliding(10_000, 10_000), 0)), random.Random(2)
-    between = [8.0, *(0.1 * dice.uniform(1 - noise, 1 + noise) for _ in range(499))]
-    between[30::30] = [3.0] * len(between[30::30])
-    waits = [calm.waits([group], {"s": Watermark(5)}, seconds) for seconds in between]
-    assert waits.count(False) > (230 if noise > 0.1 else 249)
+def test_steps_and_merges_are_made_where_no_epoch_has_to_wait() -> None:
+    calm, group = Calm(), group_of((Sliding(10_000, 10_000), 0))
+    waits = [calm.waits([group], {"s": Watermark(5)}, behind=True) for _ in range(800)]
+    assert [waited.step for waited in waits].count(False) == 100, "six epochs are left out, and the one after a step"
+    assert [waited.merges for waited in waits].count(False) == 400
+
+
+def test_where_none_has_waited_merges_of_the_next_ones_that_are_behind_wait() -> None:
+    calm, group = Calm(), group_of((Sliding(10_000, 10_000), 0))
+    assert not any(calm.waits([group], {"s": Watermark(5)}).merges for _ in range(100))
+    waits = [calm.waits([group], {"s": Watermark(5)}, behind=True).merges for _ in range(8)]
+    assert waits == [True] * 6 + [False, True]

@@ -26,13 +26,13 @@ from millpond.runtime.epoch import (
     drain_floors,
     fold_task,
     gather_task,
-    group_state,
     retired,
     told_plan,
     watermarks,
 )
 from millpond.runtime.horizon import needed_from
 from millpond.runtime.layout import ReadLayout
+from millpond.runtime.remembered import group_state
 from millpond.runtime.tasks import Watermark
 
 COUNT = Aggregate("count", None, None, "bigint")

@@ -1,0 +1,76 @@
+"""What an instance remembers of a group, as places to read."""
+
+from __future__ import annotations
+
+from millpond.log.manifest import LiveSection, Manifest
+from millpond.log.port import numbered_name
+from millpond.plan.join import SideLog
+from millpond.plan.plan import GroupPlan, KeptEvents
+from millpond.runtime.tasks import UNTIL, GroupState, Position, SectionPlace
+
+_MOST = 100_000
+
+
+def group_state(manifest: Manifest, instance: int, group: GroupPlan | SideLog | KeptEvents) -> GroupState:
+    """What an instance remembers of a group or a log, as places to read; keys in the order of their numbers."""
+    keys = sorted(manifest.live(instance, group.id, "keys"), key=_base)
+    every = manifest.live(instance, group.id, "segment")
+    portions = {section.id for section in every if any(name in manifest.sections for name in _instead(section))}
+    segments = [section for section in every if section.id not in portions]
+    return GroupState(
+        tuple(place_of(section) for section in keys),
+        tuple(place_of(s) for s in segments if not _number(s, "tiles") and not _number(s, "revisions")),
+        tuple(place_of(section) for section in segments if _number(section, "tiles")),
+        tuple(place_of(section) for section in manifest.live(instance, group.id, "events")),
+        tuple(place_of(section) for section in segments if _number(section, "revisions")),
+        tuple(place_of(section) for section in manifest.live(instance, group.id, "tallies")),
+        tuple(place_of(section) for section in manifest.live(instance, group.id, "left")),
+        tuple(place_of(section) for section in every if section.id in portions),
+    )
+
+
+def place_of(section: LiveSection) -> SectionPlace:
+    """Where a section is, and what it tells of itself."""
+    known = _known.get(id(section))
+    if known is not None:
+        return known[1]
+    if len(_known) >= _MOST:
+        _known.clear()
+    _known[id(section)] = section, _placed(section)
+    return _known[id(section)][1]
+
+
+_known: dict[int, tuple[LiveSection, SectionPlace]] = {}
+"""Sections, by their identity, and where they are: each epoch asks it of all that live."""
+
+
+def _placed(section: LiveSection) -> SectionPlace:
+    file = section.file if section.file is not None else f"log/{numbered_name(section.n)}"
+    numbers = _number(section, "level"), _number(section, "generation")
+    delays = section.info.get("delays", [])
+    first, last = (_number(section, name) if name in section.info else None for name in ("first", "last"))
+    return SectionPlace(
+        section.id, file, section.file is None, section.offset, section.size, section.rows, *numbers,
+        tuple(delays) if isinstance(delays, list) else (), last, str(section.info.get("columns", "")),
+        _instead(section), Position(*(_number(section, name) for name in UNTIL)),
+        _number(section, "gone"), first, _slots(section),
+    )
+
+
+def _slots(section: LiveSection) -> tuple[int, int] | None:
+    told = section.info.get("slots")
+    return (told[0], told[1]) if isinstance(told, list) and len(told) == 2 else None
+
+
+def _instead(section: LiveSection) -> tuple[str, ...]:
+    """Of a portion of a merge the sections that it replaces."""
+    return tuple(str(section.info.get("instead", "")).split())
+
+
+def _base(section: LiveSection) -> int:
+    return _number(section, "base")
+
+
+def _number(section: LiveSection, name: str) -> int:
+    value = section.info.get(name, 0)
+    return value if isinstance(value, int) else 0
