@@ -26,9 +26,6 @@ _LAST = 4
 _IN_A_ROW = 6
 _TAKEN = 2
 _BEHIND_AT_MOST = 6
-_LONGER = 2
-"""Spark takes offsets, and plans what to read of them. Where it comes to the first after the end of an epoch no later
-than in so many times as long as it takes for the second, what it reads was there already."""
 
 
 class Waits(NamedTuple):
@@ -38,13 +35,16 @@ class Waits(NamedTuple):
     merges: bool = False
 
 
-def is_behind(ended_us: int, taken_us: int, began_us: int) -> bool:
-    """Whether an epoch reads what was there when the one before ended; `taken_us`: when Spark took its offsets.
+def is_behind(ended_us: int, asking_us: int, taken_us: int, began_us: int) -> bool:
+    """Whether an epoch reads what was there when the one before ended.
 
-    >>> is_behind(0, 20_000, 50_000), is_behind(0, 120_000, 150_000)
+    Spark asks the sources for offsets, which takes it `asking_us`, takes these, and plans what to read. Where it has
+    waited in between, for less than it has planned, that counts as nothing.
+
+    >>> is_behind(0, 20_000, 30_000, 55_000), is_behind(0, 20_000, 120_000, 145_000)
     (True, False)
     """
-    return taken_us - ended_us < _LONGER * (began_us - taken_us)
+    return taken_us - ended_us - asking_us < began_us - taken_us
 
 
 class Calm:

@@ -21,13 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millpond.clock import now_us
-from millpond.errors import (
-    FencedError,
-    FilesLostError,
-    MillpondError,
-    OffsetGapError,
-    SparkError,
-)
+from millpond.errors import FencedError, FilesLostError, MillpondError, OffsetGapError, SparkError
 from millpond.faults import reached
 from millpond.log.manifest import Manifest, Manifests
 from millpond.log.port import Log
@@ -78,6 +72,7 @@ from millpond.spark.failures import explained
 from millpond.spark.handover import Reading, Stopped, Succession, Successor, started
 from millpond.spark.kafka import paced
 from millpond.spark.lookups import Lookups
+from millpond.spark.progress import asking_us
 from millpond.spark.session import jvm_failure
 from millpond.spark.tasks import OpenFiles, deltas_of, packets_of
 from millpond.spark.values import learnt
@@ -410,7 +405,8 @@ class Driver:
 
     def _step(self, taken: int) -> Waits:
         """Record the next step of many buckets towards their owners, if it should not wait; tells what should."""
-        manifest, behind = self._writer.manifest, is_behind(self._ended, taken, now_us())
+        manifest = self._writer.manifest
+        behind = is_behind(self._ended, asking_us(self._query), taken, now_us())
         waits = self._calm.waits(self._setting.plan.groups, watermarks(manifest), behind)
         found = next_step(self._setting, manifest, waits.step)
         if found is not None:

@@ -99,9 +99,9 @@ def test_steps_and_merges_wait_until_an_epoch_has_waited_for_what_it_reads() -> 
     calm, group, dice = Calm(), group_of((Sliding(10_000, 10_000), 0)), random.Random(1)
     ended, unread, steps, merges, behind, waited_too_long = 0.0, 0, 0, 0, 0, 0
     for _ in range(2_000):
-        taken = max(ended + 0.1 * dice.uniform(0.7, 1.1), unread + 0.02)
+        taken = max(ended + 0.1 * dice.uniform(0.7, 1.1), unread + 0.05)
         began = taken + 0.08 * dice.uniform(0.9, 1.1)
-        found = is_behind(int(ended * 1e6), int(taken * 1e6), int(began * 1e6))
+        found = is_behind(*(int(at * 1e6) for at in (ended, 0.09, taken, began)))
         waits = calm.waits([group], {"s": Watermark(5)}, found)
         steps, merges = steps + (not waits.step), merges + (not waits.merges)
         behind += unread < ended
