@@ -115,6 +115,23 @@ def test_portions_end_with_what_they_are_made_of(tmp_path: Path) -> None:
     assert len(left) <= 2 and sum(one.rows for one in left) <= 2
 
 
+@pytest.mark.usefixtures("long_merges")
+def test_an_epoch_that_is_behind_merges_nothing(tmp_path: Path) -> None:
+    case, deal, dice = random_case(904, 1500, 1, epochs=60), dealt(4), random.Random(4)
+    run, merged = Run(tmp_path, QUERIES[:3], 2), {True: 0, False: 0}
+    for rows in case.epochs:
+        run.pond.merges_wait = dice.random() < 0.5
+        before = run.pond.manifest
+        run.epoch(deal(rows))
+        level = {name: one.info.get("level") for name, one in run.pond.manifest.sections.items() if "level" in one.info}
+        merged[run.pond.merges_wait] += sum(bool(level[name]) for name in level.keys() - before.sections.keys())
+    assert merged[False] > 20 and not merged[True]
+    run.pond.drain()
+    for query in QUERIES[:3]:
+        expected = oracle.answer(query, case.epochs, drained=True)
+        assert_same_rows(expected, run.answers().rows[query.name], about=query.name)
+
+
 def place(
     name: str, level: int, size: int = 100, instead: tuple[str, ...] = (), until: tuple[int, int] = (0, 0)
 ) -> SectionPlace:

@@ -76,7 +76,7 @@ def read_columns(plan: Plan, stream: Stream, late: Iterable[LateAsk], first: int
 
 class LocalPond:
     """One pond in `folder`; a second one on the same folder takes over from the first, with other queries if need be:
-    they are those in force where none are given.
+    they are those in force where none are given. While `merges_wait`, epochs are behind.
 
     `epoch` takes the events of one batch: stream name -> one Arrow table per source partition. With a `file_store`
     each task runs on a host of its own. With `partitions` of a topic, epochs go without the shuffle where they can;
@@ -104,6 +104,7 @@ class LocalPond:
         self._lay_out()
         self._folder, self._file_store = folder, file_store
         self.partitions: int | None = None
+        self.merges_wait = False
         self.direct: list[Sequence[Shared | TooMuch]] = []
         self._carrier = None if file_store is None else Carrier(folder, file_store)
         self._followers = [(Pump(follower.name), follower) for follower in followers]
@@ -227,7 +228,7 @@ class LocalPond:
         seen: Header | None = None,
     ) -> None:  # fmt: skip
         frames = list(frames)
-        folding = fold_task(self.setting, run, self._writer.token, drain, level=level)
+        folding = fold_task(self.setting, run, self._writer.token, drain, level=level, merges_wait=self.merges_wait)
 
         def attempt() -> Deltas:
             return self._deltas(gather_task(self.setting, run), folding, frames, seen)

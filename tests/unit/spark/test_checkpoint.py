@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.errors import OffsetGapError
+from millpond.errors import CorruptError, OffsetGapError
 from millpond.log.manifest import Manifest
 from millpond.log.records import Offsets
 from millpond.spark.checkpoint import (
@@ -19,6 +19,7 @@ from millpond.spark.checkpoint import (
     read_offsets,
     repair,
     set_query_id,
+    taken_us,
 )
 
 KAFKA: Offsets = {"clicks": '{"clicks":{"0":7}}'}
@@ -130,6 +131,15 @@ def test_offsets_that_speak_for_themselves_are_repaired_from_the_log_alone(tmp_p
     check_continues(folder, manifest(KAFKA))
     assert (query_id(folder), read_offsets(folder, 4)) == ("q", KAFKA)
     assert [sorted(os.listdir(folder / name)) for name in ("offsets", "commits")] == [["3", "4"], ["4"]]
+
+
+def test_when_offsets_were_taken_stands_beside_them_if_spark_wrote_them(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "c", KAFKA)
+    assert taken_us(folder, 4) == 0, "a repair wrote them"
+    put(folder / "offsets" / "5", 'v2\n{"batchWatermarkMs":0,"batchTimestampMs":1795641628768,"conf":{}}\nclicks:-')
+    assert (taken_us(folder, 5), read_offsets(folder, 5)) == (1795641628768000, {})
+    with pytest.raises(CorruptError, match="batch 6"):
+        taken_us(folder, 6)
 
 
 def test_files_are_repaired_while_their_list_is_there(tmp_path: Path) -> None:
