@@ -8,8 +8,8 @@ one for each two that they took: where all epochs close windows, none is better 
 
 What comes while an epoch with a step runs is read by the next one, which begins late, and so on, until an epoch begins
 only when something comes. Steps wait for that, too, six epochs at most: then whatever comes next finds the one with
-the step nearly at its end. So do merges of state, in half of the epochs that are behind at least: else a pond that
-has no pause would never come to them.
+the step nearly at its end. So do merges of state, three epochs at most: a pond that never has a pause must come to
+them, too.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _LAST = 4
 _IN_A_ROW = 6
 _TAKEN = 2
 _BEHIND_AT_MOST = 6
+_UNMERGED_AT_MOST = 3
 
 
 class Waits(NamedTuple):
@@ -57,8 +58,8 @@ class Calm:
     def __init__(self) -> None:
         self._marks: dict[str, Watermark] = {}
         self._gained: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=_LAST))
-        self._may_wait, self._taken, self._behind = float(_IN_A_ROW), False, 0
-        self._merges_may_wait = 0
+        self._may_wait, self._taken = float(_IN_A_ROW), False
+        self._behind = self._unmerged = 0
 
     def waits(self, groups: Iterable[GroupPlan], marks: Mapping[str, Watermark], behind: bool = False) -> Waits:
         """What should wait; `marks`: how far each stream has come, `behind`: see `is_behind`. To be asked before each
@@ -69,8 +70,8 @@ class Calm:
             came = before.get(stream, Watermark()).max_time_us
             if came is not None and mark.max_time_us is not None:
                 self._gained[stream].append(mark.max_time_us - came)
-        merges = behind and self._merges_may_wait > 0
-        self._merges_may_wait = min(self._merges_may_wait + (-1 if merges else 1), _IN_A_ROW)
+        merges = behind and self._unmerged < _UNMERGED_AT_MOST
+        self._unmerged = self._unmerged + 1 if merges else 0
         return Waits(self._step_waits(groups, before, behind), merges)
 
     def _step_waits(self, groups: Iterable[GroupPlan], before: Mapping[str, Watermark], behind: bool) -> bool:

@@ -7,8 +7,8 @@ slots (slices that become one count as one): a window then reads few portions. A
 it is, and nobody reads it while one of them is left (`remembered.group_state`): the last portion ends them all.
 
 Epochs in which windows close, or state comes from other instances, are the longest, so merges wait for others: for one
-beside it in which none closes, if there is one (`closing.each_closes`). They wait in epochs that are behind, too, half
-of the time at most (`calm`).
+beside it in which none closes, if there is one (`closing.each_closes`). They wait in epochs that are behind, too, not
+for ever (`calm`).
 
 Cells of keys that have left, since their buckets are another instance's now, are left out by merges. Levels alone might
 not come to a segment for very long, so segments that have lost half of their cells are due whatever their levels are:

@@ -109,18 +109,12 @@ def test_steps_and_merges_wait_until_an_epoch_has_waited_for_what_it_reads() -> 
         unread = math.floor(taken) + 1
         ended = began + (0.6 + 0.35 * (not waits.step) + 0.05 * (not waits.merges)) * dice.uniform(0.9, 1.1)
     assert 100 < behind < 1_400, "it may be either"
-    assert steps > 300 and waited_too_long < 0.05 * steps and merges > 1_000
+    assert steps > 300 and waited_too_long < 0.05 * steps and merges > 700
 
 
 def test_steps_and_merges_are_made_where_no_epoch_has_to_wait() -> None:
     calm, group = Calm(), group_of((Sliding(10_000, 10_000), 0))
     waits = [calm.waits([group], {"s": Watermark(5)}, behind=True) for _ in range(800)]
     assert [waited.step for waited in waits].count(False) == 100, "six epochs are left out, and the one after a step"
-    assert [waited.merges for waited in waits].count(False) == 400
-
-
-def test_where_none_has_waited_merges_of_the_next_ones_that_are_behind_wait() -> None:
-    calm, group = Calm(), group_of((Sliding(10_000, 10_000), 0))
-    assert not any(calm.waits([group], {"s": Watermark(5)}).merges for _ in range(100))
-    waits = [calm.waits([group], {"s": Watermark(5)}, behind=True).merges for _ in range(8)]
-    assert waits == [True] * 6 + [False, True]
+    assert [waited.merges for waited in waits] == [True, True, True, False] * 200
+    assert not any(calm.waits([group], {"s": Watermark(5)}).merges for _ in range(9))
