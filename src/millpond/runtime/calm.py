@@ -7,7 +7,7 @@ reads one and the next two), and then as in all of them. So steps leave out six 
 one for each two that they took: where all epochs close windows, none is better than another.
 
 What comes while an epoch with a step runs is read by the next one, which begins late, and so on, until an epoch begins
-only when something comes. Steps wait for that, too, six epochs at most: then whatever comes next finds the one with
+only when something comes. Steps wait for that, too, sixteen epochs at most: then whatever comes next finds the one with
 the step nearly at its end. So do merges of state, three epochs at most: a pond that never has a pause must come to
 them, too.
 """
@@ -25,7 +25,7 @@ from millpond.runtime.tasks import Watermark
 _LAST = 4
 _IN_A_ROW = 6
 _TAKEN = 2
-_BEHIND_AT_MOST = 6
+_BEHIND_AT_MOST = 16
 _UNMERGED_AT_MOST = 3
 
 

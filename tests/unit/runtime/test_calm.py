@@ -114,7 +114,7 @@ def test_steps_and_merges_wait_until_an_epoch_has_waited_for_what_it_reads() -> 
 
 def test_steps_and_merges_are_made_where_no_epoch_has_to_wait() -> None:
     calm, group = Calm(), group_of((Sliding(10_000, 10_000), 0))
-    waits = [calm.waits([group], {"s": Watermark(5)}, behind=True) for _ in range(800)]
-    assert [waited.step for waited in waits].count(False) == 100, "six epochs are left out, and the one after a step"
-    assert [waited.merges for waited in waits] == [True, True, True, False] * 200
+    waits = [calm.waits([group], {"s": Watermark(5)}, behind=True) for _ in range(720)]
+    assert [waited.step for waited in waits].count(False) == 40, "sixteen epochs are left out, and the one after a step"
+    assert [waited.merges for waited in waits] == [True, True, True, False] * 180
     assert not any(calm.waits([group], {"s": Watermark(5)}).merges for _ in range(9))
