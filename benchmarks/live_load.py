@@ -26,7 +26,7 @@ SCHEMA = "ts timestamp, customer bigint, country string, amount double, " + ", "
     f"spare{i} double" for i in range(SPARE)
 )
 HOUR = 3600
-KEPT = 1200
+KEPT = 750
 """Of so many files the newest stay, five minutes: a folder is listed for each batch, longer the more files it has."""
 
 BEGIN = 1_700_000_400 // HOUR * HOUR
