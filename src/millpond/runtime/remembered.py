@@ -8,7 +8,7 @@ from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan, KeptEvents
 from millpond.runtime.tasks import UNTIL, GroupState, Position, SectionPlace
 
-_MOST = 100_000
+_MOST = 10_000
 
 
 def group_state(manifest: Manifest, instance: int, group: GroupPlan | SideLog | KeptEvents) -> GroupState:
@@ -32,16 +32,15 @@ def group_state(manifest: Manifest, instance: int, group: GroupPlan | SideLog | 
 def place_of(section: LiveSection) -> SectionPlace:
     """Where a section is, and what it tells of itself."""
     known = _known.get(id(section))
-    if known is not None:
-        return known[1]
-    if len(_known) >= _MOST:
-        _known.clear()
-    _known[id(section)] = section, _placed(section)
-    return _known[id(section)][1]
+    if known is None:
+        if len(_known) >= _MOST:
+            _known.clear()
+        known = _known[id(section)] = section, _placed(section)
+    return known[1]
 
 
 _known: dict[int, tuple[LiveSection, SectionPlace]] = {}
-"""Sections, by their identity, and where they are: each epoch asks it of all that live."""
+"""Sections, by their identity, and where they are: each epoch asks it of all that live. Several threads look here."""
 
 
 def _placed(section: LiveSection) -> SectionPlace:

@@ -19,6 +19,7 @@ from millpond.model.windows import Sliding
 from millpond.placement.slots import even_owners
 from millpond.plan.build import build_plan
 from millpond.plan.feeds import Fed
+from millpond.runtime import remembered
 from millpond.runtime.epoch import (
     Batch,
     Setting,
@@ -138,6 +139,16 @@ def test_a_group_is_of_the_generation_of_its_keys_and_a_segment_of_its_own() -> 
     assert [place.id for place in state.keys] == ["7/0/0", "8/0/1"]
     assert (state.generation, [place.generation for place in state.segments]) == (4, [3])
     assert group_state(Manifest(), 0, TX).generation == 0
+
+
+def test_where_a_section_is_is_its_own_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "_MOST", 3)
+    here, there = (section("keys", 7, info={"base": 0}, file=file) for file in ("delta/a", "delta/b"))
+    many = [section("segment", n, file=f"delta/{n}") for n in range(9)]
+    for _ in range(2):
+        assert [remembered.place_of(one).file for one in (here, there)] == ["delta/a", "delta/b"]
+        assert [remembered.place_of(one).file for one in many] == [one.file for one in many]
+    assert remembered.place_of(here) is remembered.place_of(here)
 
 
 def test_slices_are_needed_from_the_start_of_the_earliest_open_window() -> None:
