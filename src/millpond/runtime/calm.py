@@ -7,9 +7,9 @@ reads one and the next two), and then as in all of them. So steps leave out six 
 one for each two that they took: where all epochs close windows, none is better than another.
 
 What comes while an epoch with a step runs is read by the next one, which begins late, and so on, until an epoch begins
-only when something comes. Steps wait for that, too, sixteen epochs at most: then whatever comes next finds the one with
-the step nearly at its end. So do merges of state, three epochs at most: a pond that never has a pause must come to
-them, too.
+only when something comes. Steps wait for that, too, four seconds at most: then whatever comes next finds the one with
+the step nearly at its end. So do merges of state, for a second. A pond that never has a pause must come to both, and
+where epochs are long a step makes them little longer.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from millpond.runtime.tasks import Watermark
 _LAST = 4
 _IN_A_ROW = 6
 _TAKEN = 2
-_BEHIND_AT_MOST = 16
-_UNMERGED_AT_MOST = 3
+_STEP_WAITS_US = 4_000_000
+_MERGES_WAIT_US = 1_000_000
 
 
 class Waits(NamedTuple):
@@ -59,9 +59,11 @@ class Calm:
         self._marks: dict[str, Watermark] = {}
         self._gained: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=_LAST))
         self._may_wait, self._taken = float(_IN_A_ROW), False
-        self._behind = self._unmerged = 0
+        self._stepped_us = self._merged_us = 0
 
-    def waits(self, groups: Iterable[GroupPlan], marks: Mapping[str, Watermark], behind: bool = False) -> Waits:
+    def waits(
+        self, groups: Iterable[GroupPlan], marks: Mapping[str, Watermark], behind: bool = False, now_us: int = 0
+    ) -> Waits:
         """What should wait; `marks`: how far each stream has come, `behind`: see `is_behind`. To be asked before each
         epoch that reads something.
         """
@@ -70,21 +72,21 @@ class Calm:
             came = before.get(stream, Watermark()).max_time_us
             if came is not None and mark.max_time_us is not None:
                 self._gained[stream].append(mark.max_time_us - came)
-        merges = behind and self._unmerged < _UNMERGED_AT_MOST
-        self._unmerged = self._unmerged + 1 if merges else 0
-        return Waits(self._step_waits(groups, before, behind), merges)
+        step = self._step_waits(groups, before, behind and now_us - self._stepped_us < _STEP_WAITS_US)
+        merges = behind and now_us - self._merged_us < _MERGES_WAIT_US
+        self._stepped_us, self._merged_us = self._stepped_us if step else now_us, self._merged_us if merges else now_us
+        return Waits(step, merges)
 
     def _step_waits(self, groups: Iterable[GroupPlan], before: Mapping[str, Watermark], behind: bool) -> bool:
         if self._taken:
             self._taken = False
             return True
-        if behind and self._behind < _BEHIND_AT_MOST:
-            self._behind += 1
+        if behind:
             return True
         if self._may_wait >= 1 and any(self._closes(group, before.get(group.stream)) for group in groups):
             self._may_wait -= 1
             return True
-        self._may_wait, self._taken, self._behind = min(self._may_wait + 1 / _TAKEN, _IN_A_ROW), True, 0
+        self._may_wait, self._taken = min(self._may_wait + 1 / _TAKEN, _IN_A_ROW), True
         return False
 
     def _closes(self, group: GroupPlan, before: Watermark | None) -> bool:

@@ -405,9 +405,9 @@ class Driver:
 
     def _step(self, taken: int) -> Waits:
         """Record the next step of many buckets towards their owners, if it should not wait; tells what should."""
-        manifest = self._writer.manifest
-        behind = is_behind(self._ended, asking_us(self._query), taken, now_us())
-        waits = self._calm.waits(self._setting.plan.groups, watermarks(manifest), behind)
+        manifest, now = self._writer.manifest, now_us()
+        behind = is_behind(self._ended, asking_us(self._query), taken, now)
+        waits = self._calm.waits(self._setting.plan.groups, watermarks(manifest), behind, now)
         found = next_step(self._setting, manifest, waits.step)
         if found is not None:
             self._record_map(lambda run: step_record(self._setting, run, self._writer.token, found, now_us()))

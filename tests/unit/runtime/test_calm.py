@@ -102,7 +102,7 @@ def test_steps_and_merges_wait_until_an_epoch_has_waited_for_what_it_reads() -> 
         taken = max(ended + 0.1 * dice.uniform(0.7, 1.1), unread + 0.05)
         began = taken + 0.08 * dice.uniform(0.9, 1.1)
         found = is_behind(*(int(at * 1e6) for at in (ended, 0.09, taken, began)))
-        waits = calm.waits([group], {"s": Watermark(5)}, found)
+        waits = calm.waits([group], {"s": Watermark(5)}, found, int(began * 1e6))
         steps, merges = steps + (not waits.step), merges + (not waits.merges)
         behind += unread < ended
         waited_too_long += not waits.step and unread < ended - 0.1
@@ -112,9 +112,12 @@ def test_steps_and_merges_wait_until_an_epoch_has_waited_for_what_it_reads() -> 
     assert steps > 300 and waited_too_long < 0.05 * steps and merges > 700
 
 
-def test_steps_and_merges_are_made_where_no_epoch_has_to_wait() -> None:
+@pytest.mark.parametrize(("epoch_s", "step_in", "merges_in"), [(0.25, 16, 4), (0.5, 8, 2), (2.0, 2, 1), (9.0, 2, 1)])
+def test_steps_and_merges_are_made_where_no_epoch_has_to_wait(epoch_s: float, step_in: int, merges_in: int) -> None:
+    """The shorter an epoch is, the more does a step make of it; none follows another."""
     calm, group = Calm(), group_of((Sliding(10_000, 10_000), 0))
-    waits = [calm.waits([group], {"s": Watermark(5)}, behind=True) for _ in range(720)]
-    assert [waited.step for waited in waits].count(False) == 40, "sixteen epochs are left out, and the one after a step"
-    assert [waited.merges for waited in waits] == [True, True, True, False] * 180
-    assert not any(calm.waits([group], {"s": Watermark(5)}).merges for _ in range(9))
+    now = [int(1e9 + 1e6 * epoch_s * i) for i in range(100 * step_in)]
+    waits = [calm.waits([group], {"s": Watermark(5)}, True, at) for at in now]
+    assert [waited.step for waited in waits].count(False) == 100
+    assert [waited.merges for waited in waits].count(False) == len(waits) // merges_in
+    assert not any(calm.waits([group], {"s": Watermark(5)}, False, now[-1]).merges for _ in range(9))
