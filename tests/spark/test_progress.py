@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from millpond.clock import now_us
-from millpond.spark.checkpoint import taken_us
+from millpond.spark.checkpoint import read_taken
 from millpond.spark.progress import asking_us
 from millpond.spark.session import reading_session
 
@@ -21,7 +21,7 @@ def test_offsets_are_taken_after_the_batch_before_and_before_their_own(spark: Sp
     times = [now_us()]
 
     def batch(rows: DataFrame, number: int) -> None:
-        times.extend((taken_us(tmp_path / "c", number), now_us()))
+        times.extend((read_taken(tmp_path / "c", number).at_us, now_us()))
         rows.count()
         times.append(now_us())
 

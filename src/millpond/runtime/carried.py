@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from millpond.errors import FilesLostError
 from millpond.log.manifest import Manifest
-from millpond.log.port import numbered_name
 from millpond.log.records import Receipt
+from millpond.runtime.remembered import place_of
 from millpond.state.file_store import FileStore
 from millpond.state.files import Files
 
@@ -91,4 +91,4 @@ class Carrier:
 
 def live_files(manifest: Manifest) -> set[str]:
     """Where live sections are: deltas, and records that have some inside."""
-    return {section.file or f"log/{numbered_name(section.n)}" for section in manifest.sections.values()}
+    return {place_of(section).file for section in manifest.sections.values()}

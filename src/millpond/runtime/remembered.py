@@ -15,7 +15,7 @@ def group_state(manifest: Manifest, instance: int, group: GroupPlan | SideLog | 
     """What an instance remembers of a group or a log, as places to read; keys in the order of their numbers."""
     keys = sorted(manifest.live(instance, group.id, "keys"), key=_base)
     every = manifest.live(instance, group.id, "segment")
-    portions = {section.id for section in every if any(name in manifest.sections for name in _instead(section))}
+    portions = {section.id for section in every if any(name in manifest.sections for name in place_of(section).instead)}
     segments = [section for section in every if section.id not in portions]
     return GroupState(
         tuple(place_of(section) for section in keys),
@@ -51,7 +51,7 @@ def _placed(section: LiveSection) -> SectionPlace:
     return SectionPlace(
         section.id, file, section.file is None, section.offset, section.size, section.rows, *numbers,
         tuple(delays) if isinstance(delays, list) else (), last, str(section.info.get("columns", "")),
-        _instead(section), Position(*(_number(section, name) for name in UNTIL)),
+        tuple(str(section.info.get("instead", "")).split()), Position(*(_number(section, name) for name in UNTIL)),
         _number(section, "gone"), first, _slots(section),
     )
 
@@ -59,11 +59,6 @@ def _placed(section: LiveSection) -> SectionPlace:
 def _slots(section: LiveSection) -> tuple[int, int] | None:
     told = section.info.get("slots")
     return (told[0], told[1]) if isinstance(told, list) and len(told) == 2 else None
-
-
-def _instead(section: LiveSection) -> tuple[str, ...]:
-    """Of a portion of a merge the sections that it replaces."""
-    return tuple(str(section.info.get("instead", "")).split())
 
 
 def _base(section: LiveSection) -> int:

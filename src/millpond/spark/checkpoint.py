@@ -18,6 +18,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from millpond.errors import CorruptError, OffsetGapError, PlaceError, of_machine
 from millpond.faults import reached
@@ -143,35 +144,21 @@ def _copy_file(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def read_offsets(checkpoint: Path, batch: int) -> Offsets:
-    """End offsets of a batch by source name; {} for the batch before the first.
+class Taken(NamedTuple):
+    """End offsets of a batch by source name, and when Spark took them, by its clock (0: it does not tell)."""
+
+    offsets: Offsets
+    at_us: int
+
+
+def read_taken(checkpoint: Path, batch: int) -> Taken:
+    """What Spark took for a batch; nothing for the batch before the first.
 
     Raises:
         CorruptError: the file is missing or of a form this Spark does not write.
     """
     if batch < 0:
-        return {}
-    offsets: Offsets = {}
-    for line in _offset_lines(checkpoint, batch)[2:]:
-        name, _, offset = line.partition(":")
-        if offset != "-":
-            offsets[name] = offset
-    return offsets
-
-
-def taken_us(checkpoint: Path, batch: int) -> int:
-    """When Spark took the end offsets of a batch, by its clock; 0: it does not tell.
-
-    Raises:
-        CorruptError: as of `read_offsets`.
-    """
-    try:
-        return int(json.loads(_offset_lines(checkpoint, batch)[1])["batchTimestampMs"]) * 1000
-    except (IndexError, KeyError, TypeError, ValueError):
-        return 0
-
-
-def _offset_lines(checkpoint: Path, batch: int) -> list[str]:
+        return Taken({}, 0)
     path = checkpoint / "offsets" / str(batch)
     try:
         lines = path.read_text().splitlines()
@@ -181,7 +168,20 @@ def _offset_lines(checkpoint: Path, batch: int) -> list[str]:
         ) from error
     if not lines or lines[0] != "v2":
         raise CorruptError(f"{path} is not keyed by stream names.", "Use Spark 4.3 with source evolution on.")
-    return lines
+    offsets: Offsets = {}
+    for line in lines[2:]:
+        name, _, offset = line.partition(":")
+        if offset != "-":
+            offsets[name] = offset
+    try:
+        return Taken(offsets, int(json.loads(lines[1])["batchTimestampMs"]) * 1000)
+    except (IndexError, KeyError, TypeError, ValueError):
+        return Taken(offsets, 0)
+
+
+def read_offsets(checkpoint: Path, batch: int) -> Offsets:
+    """End offsets of a batch; raises as `read_taken`."""
+    return read_taken(checkpoint, batch).offsets
 
 
 def check_names(offsets: Offsets, streams: Collection[str]) -> None:

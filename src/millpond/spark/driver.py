@@ -64,8 +64,8 @@ from millpond.spark.checkpoint import (
     own_checkpoint,
     query_id,
     read_offsets,
+    read_taken,
     repair,
-    taken_us,
 )
 from millpond.spark.direct import Direct
 from millpond.spark.failures import explained
@@ -373,13 +373,13 @@ class Driver:
 
     def _begin(self, frame: DataFrame, number: int) -> None:
         reached("begin.start")
-        start, end = read_offsets(self._checkpoint, number - 1), read_offsets(self._checkpoint, number)
+        start, (end, taken) = read_offsets(self._checkpoint, number - 1), read_taken(self._checkpoint, number)
         layout = self._setting.layout
         check_names(end, layout.sources if layout is not None else ())
         batch = Batch(query_id(self._checkpoint), number, start, end)
         self._follow_slots(end)
         news = moved(start, end, self._writer.manifest.offsets)  # of a tick nothing moves
-        waits = self._step(taken_us(self._checkpoint, number)) if news else Waits()
+        waits = self._step(taken) if news else Waits()
         run = self._perform(self._writer.begin(number, start, end, batch.spark_query))
         reached("begin.decided")
         if isinstance(run, AlreadyTrue):

@@ -17,9 +17,9 @@ from millpond.spark.checkpoint import (
     own_checkpoint,
     query_id,
     read_offsets,
+    read_taken,
     repair,
     set_query_id,
-    taken_us,
 )
 
 KAFKA: Offsets = {"clicks": '{"clicks":{"0":7}}'}
@@ -135,11 +135,11 @@ def test_offsets_that_speak_for_themselves_are_repaired_from_the_log_alone(tmp_p
 
 def test_when_offsets_were_taken_stands_beside_them_if_spark_wrote_them(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", KAFKA)
-    assert taken_us(folder, 4) == 0, "a repair wrote them"
+    assert read_taken(folder, 4).at_us == 0, "a repair wrote them"
     put(folder / "offsets" / "5", 'v2\n{"batchWatermarkMs":0,"batchTimestampMs":1795641628768,"conf":{}}\nclicks:-')
-    assert (taken_us(folder, 5), read_offsets(folder, 5)) == (1795641628768000, {})
+    assert (read_taken(folder, 5).at_us, read_offsets(folder, 5)) == (1795641628768000, {})
     with pytest.raises(CorruptError, match="batch 6"):
-        taken_us(folder, 6)
+        read_taken(folder, 6)
 
 
 def test_files_are_repaired_while_their_list_is_there(tmp_path: Path) -> None:
