@@ -24,6 +24,7 @@ from millpond.model.windows import Session, Sliding
 from millpond.spark.catalyst import JavaObject, analysed, children, items
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.gate import judge, parse
+from millpond.spark.properties import Mode
 from millpond.spark.read import Watermark
 from millpond.spark.session import reading_session
 from millpond.spark.windows import tumbling_twin, window
@@ -399,6 +400,56 @@ def test_foreign_keys_follow_meaning(front: FrontEnd) -> None:
     assert key("hour(ts)") == key("HOUR(tx.ts)") == key("h", inner) != key("minute(ts)")
     assert key("try_divide(i, 2)") == key("try_divide(j, 2)", inner) != key("try_divide(i, 3)")
     assert key("pmod(i, 2)") != key("pmod(id, 2)")
+    assert key("width_bucket(i, 0, 9, 3)") != key("width_bucket(id, 0, 9, 3)")
+    assert key("CAST(i IN (1, 2) AS STRING)") != key("CAST(id IN (1, 2) AS STRING)")
+
+
+def test_a_case_with_more_than_one_branch_is_no_filter(front: FrontEnd) -> None:
+    for end in ("THEN 1 END", "THEN 10 ELSE 20 END"):
+        text = f"CASE WHEN i IS NULL THEN NULL WHEN i > 5 {end}"
+        (aggregate,) = front.query_from_sql("q", f"SELECT sum({text}) AS s FROM tx GROUP BY {W}").aggregates
+        assert aggregate.filter is None and aggregate.argument is not None
+        assert render(aggregate.argument).count("case") == 1 and aggregate.argument.type == "int"
+
+
+def test_names_of_functions_are_read_in_any_case(front: FrontEnd) -> None:
+    for name in ("max_by", "MAX_BY", "Max_By", "min_by", "MIN_BY"):
+        (aggregate,) = front.query_from_sql("q", f"SELECT {name}(kind, amount, 3) AS k FROM tx GROUP BY {W}").aggregates
+        assert aggregate.function == name.lower()
+
+
+def test_a_window_that_is_not_grouped_by_is_refused(front: FrontEnd) -> None:
+    for asked in (W, "window(ts, '1 hour', '10 minutes')"):
+        text = f"SELECT kind, count(*) AS n FROM (SELECT *, {asked} AS w FROM tx) GROUP BY kind"
+        with pytest.raises(UnsupportedQuery, match="does not group by"):
+            front.query_from_sql("q", text, mode=Mode("update"))
+
+
+def test_a_name_that_with_binds_is_no_stream(front: FrontEnd, tmp_path: Path) -> None:
+    tx = next(stream for stream in front.streams.values() if stream.name == "tx")
+    elsewhere = Source("parquet", (("path", str(tmp_path)),))
+    front.declare(replace(tx, name="other", source=elsewhere), Watermark("ts", "1 second"))
+    front.view("good", "SELECT * FROM tx WHERE amount > 1")
+    text = f"WITH other AS (SELECT * FROM good) SELECT count(*) AS n FROM other GROUP BY {W}"
+    query = front.query_from_sql("q", text)
+    assert query.streams == ("tx",)
+
+
+def test_parameters_are_live_wherever_they_are_taken(front: FrontEnd) -> None:
+    front.parameters = {"least": literal(5, "bigint"), "part": literal(0.5, "double"), "sep": literal("-", "string")}
+    where = "id >= -:least AND amount < -:part AND id <= :least"
+    query = front.query_from_sql("q", f"SELECT count(*) AS n FROM tx WHERE {where} GROUP BY {W}")
+    shown = "" if query.where is None else render(query.where)
+    assert "2305843" not in shown and "2.30584" not in shown and shown.count("least") == 2
+    refused = (
+        "SELECT id > :least AS big, count(*) AS n FROM tx GROUP BY id > :least, {w} HAVING count(*) > :least",
+        "SELECT listagg(kind, :sep) AS k, count(*) AS n FROM tx WHERE kind <> :sep GROUP BY {w}",
+        "SELECT count(*) AS n FROM (SELECT * FROM tx WHERE id > :least UNION ALL SELECT * FROM tx) AS a "
+        "WHERE id < :least GROUP BY {w}",
+    )
+    for text in refused:
+        with pytest.raises(UnsupportedQuery, match="stands where its value cannot change"):
+            front.query_from_sql("q", text.format(w=W))
 
 
 def test_keys_windows_and_outputs(front: FrontEnd) -> None:

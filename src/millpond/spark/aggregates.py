@@ -144,7 +144,7 @@ def _unguarded(argument: Expression) -> tuple[Expression, list[Expression]]:
     # regr_sxx(y, x) arrives as a function of CASE WHEN y IS NULL OR x IS NULL THEN NULL ELSE x END
     parts = condition.args if isinstance(condition, Call) and condition.op == "or" else (condition,)
     unknown = [part.args[0] for part in parts if isinstance(part, Call) and part.op == "isnull"]
-    if _is_null(value) and len(unknown) == len(parts):
+    if _is_null(value) and len(rest) == 1 and len(unknown) == len(parts):
         return rest[0], [call("isnotnull", (part,), "boolean") for part in unknown]
     # count_if(p) arrives as count(CASE WHEN p = false THEN NULL ELSE p END)
     if (

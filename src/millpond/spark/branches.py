@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from millpond.model.stream import Stream
@@ -81,6 +81,19 @@ def is_harmless(expression: JavaObject) -> bool:
     return kind_of(expression) in PLAIN or (
         kind_of(expression) == "GetStructField" and is_harmless(expression.child())
     )
+
+
+def texts_of(derived: Derived) -> Iterator[str]:
+    """The text of whatever Spark evaluates for a derived stream."""
+    for branch in derived.branches:
+        yield from (str(column.sql()) for column in branch.columns.values())
+        for side in branch.sides:
+            if isinstance(side, Side):
+                yield from (str(side.condition.sql()), str(side.plan.toString()))
+            elif isinstance(side, Elements):
+                yield str(side.array.sql())
+            elif isinstance(side, Looked):
+                yield from (str(key.sql()) for key in side.keys)
 
 
 def branch_text(branch: Branch) -> str:

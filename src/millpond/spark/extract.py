@@ -316,8 +316,10 @@ class Reader:
             found = self._below.window_part(group)
             if found is not None:
                 kind = found.window.kind
-                known = isinstance(kind, Sliding | Session | Framed)
-                return found.window.time, kind if known else Session(0, self._down(kind))
+                fixed = isinstance(kind, Sliding | Session | Framed)
+                return found.window.time, kind if fixed else Session(0, self._down(kind))
+        if self._below.windows:
+            raise UnsupportedQuery("The query has a window that it does not group by.", "Group by it, or leave it out.")
         time = next((column for column in items(below.output()) if delay_ms(column) is not None), None)
         if time is None:
             raise never_final("nor has its stream a watermark, which would name its event time")
@@ -454,10 +456,8 @@ class Reader:
         declared = {field.name for field in self._stream.columns}
         for name in names:
             if name not in declared:
-                raise UnsupportedQuery(
-                    f"{name} is no column of {self._stream.name}, but a hidden one of its source.",
-                    "Use the columns of the stream.",
-                )
+                what = f"{name} is no column of {self._stream.name}, but a hidden one of its source."
+                raise UnsupportedQuery(what, "Use the columns of the stream.")
 
     def _unqualified(self, expression: JavaObject) -> JavaObject:
         """The expression over columns by their names in the stream alone, so that equal expressions print alike."""

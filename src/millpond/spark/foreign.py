@@ -23,7 +23,9 @@ from millpond.spark.vocabulary import MOMENTS, OPAQUE, UNSTABLE
 
 _IDENTITY = re.compile(r"@[0-9a-f]{5,}")
 _FIXED = re.compile(r"\s*[+-]?\d{4,}")
-_DROPPED = frozenset({"exprId", "resultId", "qualifier", "metadata", "nullable", "value"})
+_DROPPED = frozenset({"exprId", "resultId", "qualifier", "metadata", "nullable"})
+_STATE = "NamedLambdaVariable", "value"
+"""What it holds while it is evaluated."""
 
 
 class Projected(NamedTuple):
@@ -133,7 +135,8 @@ def _tree(catalyst: Catalyst, node: JavaObject, label: Callable[[JavaObject], ob
         return [kind, function_digest(node), str(node.dataType().catalogString()), *parts]
     tree: list[object] = [kind, str(node.dataType().catalogString())]
     for i in range(node.productArity()):
-        if node.productElementName(i) not in _DROPPED:
+        name = str(node.productElementName(i))
+        if name not in _DROPPED and (kind, name) != _STATE:
             tree.append(_part(catalyst, node.productElement(i), label))
     return tree
 

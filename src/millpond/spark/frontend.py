@@ -22,7 +22,7 @@ from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream, check_order, check_retention
 from millpond.plan.late import late_columns
 from millpond.runtime.functions.host import FunctionHost
-from millpond.spark.branches import Derived, Side, read_by
+from millpond.spark.branches import Derived, Side, read_by, texts_of
 from millpond.spark.catalyst import Catalyst, analysed
 from millpond.spark.chained import check_chained, show_rows
 from millpond.spark.extract import Extraction, Terms
@@ -248,7 +248,9 @@ class FrontEnd:
                 self._catalyst, frame, terms, self._all(), relation, self._functions, self._queries
             )  # fmt: skip
             check_chained(found, upstreams)
-            return self._kept(found._replace(query=marks.restored(found.query)), leaving)
+            sources = [one for one in (found.derived, *(derived for _, derived in found.also)) if one is not None]
+            query = marks.restored(found.query, (text for one in sources for text in texts_of(one)))
+            return self._kept(found._replace(query=query), leaving)
         except PySparkException as error:
             raise spark_refusal(error, text) from error
         except QueryError as error:

@@ -52,6 +52,7 @@ class _Visit(NamedTuple):
     depth: int
     is_plan: bool
     relations: frozenset[str]
+    bound: frozenset[str] = frozenset()
 
 
 def gate(spark: SparkSession, text: str, relations: Collection[str]) -> JavaObject:
@@ -140,21 +141,23 @@ def judge(plan: JavaObject, relations: Collection[str], functions: Collection[st
 
 
 def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
-    node, depth, relations = visit.node, visit.depth + 1, visit.relations
+    node, depth, relations, bound = visit.node, visit.depth + 1, visit.relations, visit.bound
     kind = kind_of(node)
     if kind not in PLANS:
         raise _refused(node, f"the statement or clause {kind}", "Use SELECT … FROM … WHERE … GROUP BY … HAVING.")
     judged.nodes.setdefault(kind, node)
     if kind == "UnresolvedRelation":
-        judged.relations.add(_judge_relation(node, relations))
+        name = _judge_relation(node, relations)
+        judged.relations.update({name} - bound)  # what WITH has named is no stream of that name
     found: list[_Visit] = []
     if kind == "UnresolvedWith":
         # a CTE sees those before it; the query sees them all
         for entry in items(node.cteRelations()):
-            found.append(_Visit(entry._2(), depth, True, relations))
-            relations = relations | {str(entry._1()).lower()}
-    found.extend(_Visit(child, depth, True, relations) for child in children(node))
-    found.extend(_Visit(part, depth, False, relations) for part in items(node.expressions()))
+            found.append(_Visit(entry._2(), depth, True, relations, bound))
+            name = str(entry._1()).lower()
+            relations, bound = relations | {name}, bound | {name}
+    found.extend(_Visit(child, depth, True, relations, bound) for child in children(node))
+    found.extend(_Visit(part, depth, False, relations, bound) for part in items(node.expressions()))
     return found
 
 
@@ -199,7 +202,7 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
         if parts[0].lower() in WINDOWS:
             judged.windows.append(node)
             judged.nodes.setdefault("window", node)
-    return [_Visit(child, visit.depth + 1, False, visit.relations) for child in children(node)]
+    return [visit._replace(node=child, depth=visit.depth + 1, is_plan=False) for child in children(node)]
 
 
 def _judge_generator(node: JavaObject, judged: Judged) -> None:

@@ -66,7 +66,7 @@ def logged_of(
         raise _refused(node, f"is of {arguments[0].type} values", "Cast them to DOUBLE.")
     given = tuple(literal(number, "double") for number in _parameters(catalyst, node, function, name))
     if name == "by":
-        name = "max_by" if text_of(node).startswith("max_by") else "min_by"
+        name = str(function.prettyName())  # both are one class
     rows = [*filters]
     if name in ("first", "last") and function.ignoreNulls():
         rows.append(call("isnotnull", (arguments[0],), "boolean"))

@@ -7,7 +7,8 @@ text, that nobody writes, of the parameter's type; Spark's casts around it stay 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from typing import NamedTuple
 
 import msgspec
@@ -18,6 +19,7 @@ from millpond.model.join import Join
 from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.types import element_of
+from millpond.model.windows import Session
 from millpond.plan.parameters import parameters_in
 
 _TOKENS = re.compile(
@@ -38,8 +40,8 @@ class Marked(NamedTuple):
     text: str
     parameters: tuple[Parameter, ...]
 
-    def restored(self, query: AnyQuery) -> AnyQuery:
-        """The query with parameters for stand-ins.
+    def restored(self, query: AnyQuery, sources: Iterable[str] = ()) -> AnyQuery:
+        """The query with parameters for stand-ins; `sources`: texts of what Spark evaluates below it.
 
         Raises:
             QueryTypeError: one of them is a text where a value of another type is wanted.
@@ -50,9 +52,9 @@ class Marked(NamedTuple):
         made = _changed(query, self)
         for place, parameter in enumerate(self.parameters):
             _check_type(place, parameter, made)
-        found = parameters_in(made)
+        found, left = parameters_in(made), any(map(has_stand_in, sources)) or self._is_left(made)
         for parameter in self.parameters:
-            if parameter.name not in found or any(has_stand_in(node.sql) for node in _foreign(made)):
+            if parameter.name not in found or left:
                 raise UnsupportedQuery(
                     f"The parameter :{parameter.name} stands where its value cannot change while the pond runs.",
                     "Use it in comparisons and arithmetic of WHERE, FILTER, HAVING and outputs, or write its value.",
@@ -60,6 +62,23 @@ class Marked(NamedTuple):
         if isinstance(made, Join):
             raise UnsupportedQuery("A join of two streams has no live parameters.", "Write the value itself.")
         return made
+
+    @property
+    def _numbers(self) -> set[int]:
+        return {_number(place) for place in range(len(self.parameters))}
+
+    def _is_left(self, query: AnyQuery) -> bool:
+        """Whether a stand-in, or its opposite, is still somewhere."""
+        for part in _everything(query):
+            for node in walk(part):
+                if isinstance(node, Foreign) and has_stand_in(node.sql):
+                    return True
+                if isinstance(node, Literal) and isinstance(node.value, str) and has_stand_in(node.value):
+                    return True
+                number = node.value if isinstance(node, Literal) else None
+                if isinstance(number, int | float | Decimal) and abs(number) in self._numbers:
+                    return True
+        return False
 
     def leaf(self, node: Expression) -> Expression:
         """A parameter, if a constant stands for one."""
@@ -77,7 +96,7 @@ def marked(text: str, parameters: Mapping[str, Literal]) -> Marked:
     """The text with a stand-in for each parameter.
 
     >>> marked("SELECT ':a' WHERE v > :a", {"a": Literal("5", "bigint")}).text
-    "SELECT ':a' WHERE v > 2305843009213693952L"
+    "SELECT ':a' WHERE v > (2305843009213693952L)"
 
     Raises:
         ChangeRefused: one has no value, so that its type is not known.
@@ -120,7 +139,8 @@ def _written(place: int, parameter: Parameter) -> str:
         return f"'{_text(place)}'"
     if parameter.type == "boolean":
         raise UnsupportedQuery(f"The parameter :{parameter.name} is a boolean.", "Compare with a number or a text.")
-    return f"{_number(place)}L" if _own(parameter) == "bigint" else f"{float(_number(place))!r}D"
+    # in parentheses, for a minus before it would be a part of the number
+    return f"({_number(place)}L)" if _own(parameter) == "bigint" else f"({float(_number(place))!r}D)"
 
 
 def _own(parameter: Parameter) -> str:
@@ -199,6 +219,17 @@ def _changed(query: AnyQuery, marks: Marked) -> AnyQuery:
     where = None if query.where is None else change(query.where)
     made: Query = msgspec.structs.replace(query, output=output, having=having, aggregates=aggregates, where=where)
     return made
+
+
+def _everything(query: AnyQuery) -> Iterator[Expression]:
+    yield from expressions_of(query)
+    yield from (item.expression for item in query.output)
+    if isinstance(query, Query):
+        yield from (() if query.having is None else (query.having,))
+        for aggregate in query.aggregates:
+            yield from (() if isinstance(aggregate.parameters, msgspec.UnsetType) else aggregate.parameters)
+        if isinstance(query.window, Session) and query.window.own_end is not None:
+            yield query.window.own_end
 
 
 def _foreign(query: AnyQuery) -> Iterator[Foreign]:
