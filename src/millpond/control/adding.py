@@ -16,7 +16,7 @@ from millpond.control.backfilling import Backfilling, again
 from millpond.control.carriage import Carriage
 from millpond.control.schemas import check_files
 from millpond.control.wiring import Followers, Truth
-from millpond.errors import MillpondError, QueryTypeError, UnsupportedQuery
+from millpond.errors import MillpondError, NotServingError, QueryTypeError, UnsupportedQuery
 from millpond.model.budget import budget_of
 from millpond.model.changed import ALWAYS
 from millpond.model.endpoints import Sink
@@ -62,6 +62,7 @@ class Adding:
     refused: list[MillpondError]
 
     _driver: Driver | None
+    _ended: bool
     _followers: Followers | None
     _truth: Truth | None
     _carriage: Carriage | None
@@ -71,6 +72,16 @@ class Adding:
     _queries: dict[str, AnyQuery]
     _analysing: threading.RLock
     _backfills: dict[str, Backfilling]
+
+    def _is_open(self) -> bool:
+        """Whether the pond was opened, so that what is asked is a change of it.
+
+        Raises:
+            NotServingError: it has come to its end.
+        """
+        if self._driver is None and self._ended:
+            raise NotServingError("This process leads the pond no more.", "Ask the leader, or again in a moment.")
+        return self._driver is not None
 
     def _add(self, name: str, query: str | Frame, asking: Asking, who: str | None) -> AnyQuery:
         """Add a query to a pond that is open."""
@@ -180,6 +191,7 @@ class Adding:
             self._read_ahead(applied(pond.spec, pond.manifest.n + 1, make(pond)))
 
     def _await(self, make: Make | Prepare, ended: Callable[[], None] = lambda: None) -> None:
+        self.open()  # what the change reads was analysed, for seconds
         assert self._driver is not None
         done = self._driver.ask(make)
         done.add_done_callback(lambda _done: ended())

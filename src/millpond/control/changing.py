@@ -23,6 +23,7 @@ from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.placement.alignment import Owners
+from millpond.placement.moves import BucketMap
 from millpond.placement.places import OWN
 from millpond.plan.complete import with_complete
 from millpond.plan.parameters import Constant, another_value, users_of
@@ -104,7 +105,7 @@ class Changing(Adding):
         Raises:
             ChangeRefused: there is none, or others read its rows.
         """
-        if self._driver is None and name in self._queries:
+        if not self._is_open() and name in self._queries:
             del self._queries[name]
             self._front.forget(name)
             return
@@ -213,7 +214,7 @@ class Changing(Adding):
         Raises:
             ChangeRefused: the value is of another type than queries, or a feed, rely on.
         """
-        if self._driver is None:
+        if not self._is_open():
             known, users = self._front.parameters.get(name), users_of(name, self._queries.values())
             self._front.parameters[name] = another_value(name, value, known, users)
             return
@@ -232,8 +233,14 @@ class Changing(Adding):
         """Give each bucket the owner that is told, one of so many instances, from the next epoch on.
 
         Raises:
-            ChangeRefused: buckets or instances do not fit the pond.
+            ChangeRefused: buckets or instances do not fit the pond, or the pond would take it back: a store of several
+                shards keeps each bucket near an instance.
         """
+        self.open()
+        if self._followers is not None and self._followers.wanted(BucketMap(0, owners, instances)) is not None:
+            raise ChangeRefused(
+                "Some buckets would be owned by instances that are not of their shard.", "Move slots of the store."
+            )
         self._ask(lambda pond: owned_by(pond, owners, instances, named(who), why))
 
     def price_of_scale(self, instances: int) -> Price:

@@ -47,7 +47,7 @@ class Joining:
         self.tables, self.late_tables = MemoryTables(), MemoryTables()
         self.served: dict[str, int] = {}
         self.shared: SharedView | None = None
-        self._leaving: dict[str, int] = {}
+        self._leaving, self._unserved = dict[str, int](), dict[str, int]()
         self.lagging: tuple[Leaving, ...] = ()
 
     def add(self, query: AnyQuery, since: int = NOTHING_APPLIED) -> None:
@@ -135,10 +135,15 @@ class Joining:
                 f"The last rows of a query {query.name} that was dropped are on their way to its sink.",
                 "Try again in a moment, or give the new one another name.",
             )
+        if query.serve and self._unserved.get(query.name, NOTHING_APPLIED) > self._viewed():
+            raise ChangeRefused(
+                f"Rows of a query {query.name} that was dropped are still served.",
+                "Try again in a moment, or give the new one another name.",
+            )
         if query.serve and not stored:
             raise ChangeRefused(
                 f"{query.name} is to be served, and the pond has no store yet, for no query of it is.",
-                "Close the pond and open it again with one served query, or leave serve out.",
+                "Serve it from a new pond that begins with it, or leave serve out.",
             )
         sink_follower(
             query, self._pond, self._rows, self._cursors, opens=self._opens, functions=self._functions
@@ -171,8 +176,12 @@ class Joining:
         known = self._runners.cursors()
         self._leaving |= {name: n for name in _names(query) if name in known}
         if self.served.pop(query.name, None) is not None:
+            self._unserved[query.name] = n
             self._share()
         self.reap()
+
+    def _viewed(self) -> int:
+        return self._runners.cursors().get(SharedView.name, NOTHING_APPLIED)
 
     def reap(self) -> None:
         """Let go whoever has what was left to come."""

@@ -29,7 +29,16 @@ from millpond.control.schemas import check_files
 from millpond.control.tables import own_tables
 from millpond.control.tally import QueryCounts, Tally
 from millpond.control.why import find_facts
-from millpond.control.wiring import IDENTITY, Followers, Truth, follow, new_writer, open_truth, owners_for
+from millpond.control.wiring import (
+    IDENTITY,
+    STOP_SECONDS,
+    Followers,
+    Truth,
+    follow,
+    new_writer,
+    open_truth,
+    owners_for,
+)
 from millpond.errors import InputError, QueryTypeError, StoreError
 from millpond.log.manifest import Manifest, load
 from millpond.model.endpoints import Sink
@@ -112,7 +121,8 @@ class Pond(Changing, Declaring):
         self._to_read: ToRead | None = None
         self._ahead: tuple[ToRead, Reading] | None = None
         self._backfills = {}
-        self._analysing = threading.RLock()
+        self._analysing, self._opening = threading.RLock(), threading.RLock()
+        self._ended = False
         self.refused = []
 
     def add(
@@ -143,7 +153,7 @@ class Pond(Changing, Declaring):
         """
         mode, repeats = Mode(emit, correct_for), Repeats(tuple(deduplicate), deduplicate_within)
         asking = Asking(sink, serve, late, mode, repeats, budget, incomplete, backfill_from(backfill))
-        if self._driver is not None:
+        if self._is_open():
             return self._add(name, query, asking, who)
         if asking.backfill_us is not None and (self.path / IDENTITY).is_file():
             raise QueryTypeError(f"{name} can be backfilled when the pond is open.", "Call `pond.open()` first.")
@@ -204,7 +214,7 @@ class Pond(Changing, Declaring):
         """Run epochs: with `once` until all input there is has been taken, else until `stop`.
 
         `drain` then closes every window that is still open, unless `stop` came first. Returns when all sinks
-        have all rows, and whether it ended by itself.
+        have all rows, after `stop` ten seconds later at most, and whether it ended by itself.
 
         Raises:
             FencedError, OffsetGapError, CorruptError, PlaceError, …: see `errors`; what was committed stands.
@@ -216,7 +226,7 @@ class Pond(Changing, Declaring):
             self.drain()
         elif finished:
             self._driver.settle()
-        self.settle()
+        self.settle(60.0 if finished else STOP_SECONDS)
         return finished
 
     def drain(self) -> None:
@@ -236,9 +246,15 @@ class Pond(Changing, Declaring):
         Raises:
             ForeignPondError: the folder holds another pond, or one with other queries.
             LateSchemaError: a file that is there does not fit its stream.
+            NotServingError: it has come to its `end`.
         """
         if self._driver is not None:
             return
+        with self._opening:
+            if not self._is_open():
+                self._open()
+
+    def _open(self) -> None:
         truth = self._known_truth()
         if not self._queries and not (truth and truth.manifest.spec):
             raise QueryTypeError("The pond has no queries.", "Add one first.")
@@ -257,14 +273,14 @@ class Pond(Changing, Declaring):
             truth, self.queries, spec, self._store, carried.settle, carried.carrier, streams=read_streams,
             functions=self._functions,
         )  # fmt: skip
-        spec = still_leaving(spec, followers.joining.lagging, truth.manifest.map)
-        setting = setting_of(truth.pond, self.path, self._cache, spec, owners_in(spec))
-        driver = Driver(
-            self._reading, setting, truth.log, truth.manifests, new_writer(truth),
-            followers.runner.notify, followers.followed, self._committed, self._changed,
-            carried.open_files, carried.carrier, followers.wanted,
-        )  # fmt: skip
         try:
+            spec = still_leaving(spec, followers.joining.lagging, truth.manifest.map)
+            setting = setting_of(truth.pond, self.path, self._cache, spec, owners_in(spec))
+            driver = Driver(
+                self._reading, setting, truth.log, truth.manifests, new_writer(truth),
+                followers.runner.notify, followers.followed, self._committed, self._changed,
+                carried.open_files, carried.carrier, followers.wanted,
+            )  # fmt: skip
             check_deltas(self.path, truth.log, truth.manifests, truth.manifest)
             head = driver.take_over(VERSION, partial(claimed, truth.manifest, spec))
         except BaseException:
@@ -431,6 +447,12 @@ class Pond(Changing, Declaring):
         if self._followers is not None:
             self._followers.close()
         self._moving = self._driver = self._followers = self._truth = self._spec = None
+
+    def end(self) -> None:
+        """`close`, for good: what another thread asks from now on, or is analysing now, is refused."""
+        self._ended = True
+        with self._opening:
+            self.close()
 
     def __enter__(self) -> Pond:
         return self

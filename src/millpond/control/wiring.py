@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 from millpond.control.joining import Joining
 from millpond.errors import ForeignPondError, PlaceError, StoreError
 from millpond.ids import writer_token
+from millpond.log.follower import NOTHING_APPLIED
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load, read_sections
 from millpond.log.port import Log
@@ -49,6 +50,11 @@ IDENTITY = "pond.id"
 
 GRACE_SECONDS = 30.0
 """How long what is not needed any more stays for whoever is reading it; who comes later reads anew."""
+
+STOP_SECONDS = 10.0
+"""How long each of two waits may take when a pond is stopped, for sinks to have all rows and for threads to end: who
+stops processes kills them after half a minute.
+"""
 
 LOOK_SECONDS = 10.0
 """How often a view on the network is looked at while the pond is silent."""
@@ -90,7 +96,7 @@ class Followers(NamedTuple):
         """Owners that fit the store's shards better, if it has several and slots moved; asks no store."""
         return None if self.slots is None else self.slots.wanted(now)
 
-    def close(self, timeout: float = 30.0) -> None:
+    def close(self, timeout: float = STOP_SECONDS) -> None:
         """Stop the thread and close the store; one that hangs in a store is left behind with it."""
         if self.runner.stop(timeout) and self.store is not None:
             self.store.close()
@@ -286,8 +292,12 @@ def open_rows(address: str, truth: Truth, spec: PondSpec, *, read_only: bool = F
         return places_in(in_force(load(truth.log, truth.manifests)))
 
     made = ShardedStore(opened, fresh() if read_only else places_in(spec), fresh if read_only else None)
-    for place in dict.fromkeys(made.places):
-        made.at(place)
+    try:
+        for place in dict.fromkeys(made.places):
+            made.at(place)
+    except BaseException:
+        made.close()  # the next try finds those that are well as it left them
+        raise
     return made
 
 
@@ -317,7 +327,7 @@ def follow(
     opens = partial(keyed_rows, store)
     joining = Joining(runners, alone, truth.pond, truth.folder / "cursors", read, opens, functions or {})
     for query in queries:
-        joining.add(query)
+        joining.add(query, spec.left.added.get(query.name, NOTHING_APPLIED))
     for leaving in spec.left.leaving:
         joining.add_last(leaving)
     for name in spec.left.shadows:

@@ -91,7 +91,8 @@ class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
     State is kept in the form it has: `signed` are groups that stay split by signature, however few filters are left;
     `apart` queries that came when a group had no room for one more filter, and are in a group so split beside it.
     `scaled`: the instances that were asked for while it ran, for state may lie by an older one. `places`: where served
-    rows are kept, as in `Move`; (): all in the pond's own store.
+    rows are kept, as in `Move`; (): all in the pond's own store. `added`: for queries that were added, the record that
+    did it: rows before it are those of another query of that name.
     """
 
     last: int = -1
@@ -112,3 +113,4 @@ class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
     halted: dict[str, str] = {}
     promoted: tuple[str, ...] = ()
     whole_us: dict[str, int] = {}
+    added: dict[str, int] = {}

@@ -122,7 +122,8 @@ def _added(spec: PondSpec, left: Changed, n: int, change: Add) -> PondSpec:
             recalled=left.recalled | {early: Recalled(-1, from_us) if begins is None else Recalled(n, begins)},
             whole_us=left.whole_us | {change.name: whole if isinstance(whole := change.whole_us, int) else ALWAYS},
         )  # fmt: skip
-    return _asking(spec, _with(left, leaving=leaving, apart=apart), (*spec.asked, *asked), streams, since)
+    left = _with(left, leaving=leaving, apart=apart, added=left.added | {change.name: n})
+    return _asking(spec, left, (*spec.asked, *asked), streams, since)
 
 
 def _dropped(spec: PondSpec, left: Changed, n: int, change: Drop) -> PondSpec:
@@ -137,6 +138,7 @@ def _dropped(spec: PondSpec, left: Changed, n: int, change: Drop) -> PondSpec:
         halted={name: why for name, why in left.halted.items() if name != change.name},
         promoted=_without(left.promoted, change.name),
         whole_us={name: whole for name, whole in left.whole_us.items() if name != change.name},
+        added={name: at for name, at in left.added.items() if name != change.name},
     )  # fmt: skip
     asked = tuple(query for query in spec.asked if query.name not in {change.name, *versions})
     streams = (*spec.streams, *(stream for stream in change.streams if stream not in spec.streams))

@@ -71,14 +71,14 @@ class Client:
         cls, pond: str | os.PathLike[str] | None = None, *, url: str | None = None, token: str | None = None,
         certificate: str | os.PathLike[str] | None = None, who: str | None = None, timeout: float = 60.0,
     ) -> Client:  # fmt: skip
-        """The client of the service of a pond's folder; `url` and `token` go before what the folder and the
-        environment (`MILLPOND_URL`, `MILLPOND_TOKEN`) tell.
+        """The client of the service of a pond's folder, or at `url`; `MILLPOND_URL` tells that where neither is given,
+        and `MILLPOND_TOKEN` a token that goes before the folder's.
 
         Raises:
             NotServingError: nobody ever served it. AccessError: this user may not read its token.
             SetupError: neither a folder nor an address is told.
         """
-        url = url or os.environ.get(URL_VARIABLE)
+        url = url or (os.environ.get(URL_VARIABLE) if pond is None else None)
         token = token or os.environ.get(TOKEN_VARIABLE)
         if pond is None and url is not None:
             if token is None:  # a folder's token is for nobody but its own service
@@ -248,6 +248,9 @@ class Client:
         except httpx.HTTPError as error:
             if (told := distrusted(error, self.url)) is not None:
                 raise told from error
+            if isinstance(error, httpx.ReadTimeout):
+                cure = "A change may still be made: look at `millpond history` before asking again."
+                raise NotServingError(f"{self.url} has not answered in time.", cure) from error
             why = "no pond is served there now" if _is_refused(error) else str(error) or type(error).__name__
             cure = "Start `millpond serve`, or wait."
             raise NotServingError(f"Nobody answers at {self.url}: {why}.", cure) from error

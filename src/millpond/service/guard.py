@@ -5,6 +5,7 @@ Whatever is not allowed here is refused, also for paths that do not exist; only 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 from collections import OrderedDict
@@ -34,11 +35,14 @@ _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 class Limits(NamedTuple):
-    """What a service allows: bytes of a body, requests a second of one address, and as many at once as a burst."""
+    """What a service allows: bytes of a body, the seconds in which it comes, requests a second of one address, and as
+    many at once as a burst.
+    """
 
     body_bytes: int = 256 << 10
     per_second: float = 50.0
     burst: float = 100.0
+    body_seconds: float = 10.0
 
 
 DEFAULT = Limits()
@@ -80,7 +84,7 @@ class Guard:
     ) -> None:  # fmt: skip
         self._app, self._token = app, _digest(token.encode())
         self._hosts, self._origins, self._limits = hosts, origins, limits
-        self._rates = Rates(limits, clock)
+        self._rates, self._strangers = Rates(limits, clock), Rates(limits, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An ASGI application."""
@@ -91,7 +95,11 @@ class Guard:
         elif (refused := self._refused(scope)) is not None:
             await _answer(send, *refused)
         else:
-            body = await self._body(scope, receive)
+            try:
+                body = await asyncio.wait_for(self._body(receive), self._limits.body_seconds)
+            except asyncio.TimeoutError:
+                await _answer(send, 408, RequestError("The body did not come in time.", "Send it at once."))
+                return
             if body is None:
                 await _answer(send, 413, self._too_large())
             else:
@@ -108,10 +116,13 @@ class Guard:
         if origin is not None and origin not in self._origins:
             return 403, AccessError(f"Pages of {origin} may not ask.", "Start the service with --allow-origin.")
         address = str((scope.get("client") or ("",))[0])
-        if not self._rates.take(address):
+        known = self._known(headers.get("authorization", ""))
+        # on one machine all have one address: who has no token must not use up what those have who do
+        rates = self._rates if known else self._strangers
+        if not rates.take(address):
             return 429, BusyError("More is asked than the service allows.", "Wait a second.")
-        if scope["path"] not in OPEN and not self._known(headers.get("authorization", "")):
-            self._rates.fine(address, GUESS_COSTS - 1)
+        if scope["path"] not in OPEN and not known:
+            rates.fine(address, GUESS_COSTS - 1)
             cure = "Send `Authorization: Bearer TOKEN`; a command takes --token, or MILLPOND_TOKEN."
             return 401, AccessError("The request has no valid token.", cure)
         return self._malformed(scope, headers)
@@ -136,7 +147,7 @@ class Guard:
     def _too_large(self) -> RequestError:
         return RequestError(f"The body has more than {self._limits.body_bytes} bytes.", "Send a shorter query.")
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+    async def _body(self, receive: Receive) -> bytes | None:
         """The body; None: it is longer than it said, and than it may be."""
         parts, size = [], 0
         while True:

@@ -50,7 +50,8 @@ class Hint:
     def lead(self) -> None:
         """Say that this process leads, until `leave`."""
         self._ended.clear()
-        self._beat(0)
+        with suppress(OSError):  # a full disk is met where it matters
+            self._beat(0)
         self._beats = threading.Thread(target=self._go_on, name="millpond-leader", daemon=True)
         self._beats.start()
 
@@ -72,7 +73,7 @@ class Hint:
         beat = 0
         while not self._ended.wait(BEAT_SECONDS):
             beat += 1
-            with suppress(OSError):  # a full disk is met where it matters
+            with suppress(OSError):
                 self._beat(beat)
             self._lock()  # a stopped leader that was taken over may have kept it
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 import uvicorn
+from starlette.middleware.cors import CORSMiddleware
 
 from millpond.control.autoscaling import Autoscaler
 from millpond.control.interrupts import interrupts
@@ -22,11 +23,12 @@ from millpond.errors import MillpondError, SetupError
 from millpond.garbage import pass_by_what_is_loaded
 from millpond.ids import writer_token
 from millpond.placement.places import check_place
-from millpond.service.app import make_app
+from millpond.service.app import WHO, make_app
 from millpond.service.catalog import Catalog
 from millpond.service.certificate import speaks_for
 from millpond.service.gauges import Gauges
-from millpond.service.guard import Guard, Limits
+from millpond.service.guard import Application, Guard, Limits
+from millpond.service.hasty import Hasty
 from millpond.service.hosted import Hosted
 from millpond.service.leader import Hint
 from millpond.service.options import Options
@@ -37,7 +39,7 @@ from millpond.spark.session import jvm_failure, spark_session
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _ANY = ("0.0.0.0", "::")
-_AT_ONCE = 64
+_CONNECTIONS = 512
 _HEADER_BYTES = 16 << 10
 
 
@@ -112,10 +114,8 @@ def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
         verbs = Hosted(
             process.supervisor, catalog, lambda: process.gauges, places, Path(os.path.abspath(out)), options.shards
         )  # fmt: skip
-        guard = Guard(
-            make_app(verbs), secret, known_names(web), origins=frozenset(web.origins), limits=web.limits
-        )  # fmt: skip
-        with _answering(guard, web, listener), interrupts(say) as signals, signals.stopping(process.supervisor.stop):
+        app, stop = _guarded(make_app(verbs), secret, web), process.supervisor.stop
+        with _answering(app, web, listener), interrupts(say) as signals, signals.stopping(stop):
             say(f"The pond is in {options.folder}; its token in {places.folder}; it is served at {me.url}")
             if not sound:
                 say(f"The certificate is not for {name}: name one that is in it with --allow-host.")
@@ -175,6 +175,15 @@ def told_name(web: Web) -> tuple[str, bool]:
     return (own[0], False) if found is None else (found, True)
 
 
+def _guarded(app: Application, secret: str, web: Web) -> Application:
+    """The service behind its guard; a browser first asks without a token whether a page may ask."""
+    guard = Guard(app, secret, known_names(web), origins=frozenset(web.origins), limits=web.limits)
+    if not web.origins:
+        return guard
+    headers = ("authorization", "content-type", WHO)
+    return CORSMiddleware(guard, web.origins, ("GET", "POST", "PUT", "DELETE"), headers)
+
+
 def _url(web: Web, host: str, port: int) -> str:
     return f"{'http' if web.certificate is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -185,7 +194,7 @@ def _certificate(web: Web) -> str | None:
 
 def known_names(web: Web) -> frozenset[str]:
     """By which names requests may ask; those of loopback always, for no page of elsewhere is served by them."""
-    own = () if _is_loopback(web.host) else (web.host, socket.gethostname())
+    own = (web.host,) if _is_loopback(web.host) else (web.host, socket.gethostname())
     return frozenset(name.lower() for name in {*_LOOPBACK_NAMES, *own, *web.names})
 
 
@@ -203,15 +212,15 @@ def _bound(web: Web) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _answering(guard: Guard, web: Web, listener: socket.socket) -> Iterator[None]:
+def _answering(app: Application, web: Web, listener: socket.socket) -> Iterator[None]:
     """Answer requests in a thread of its own; those at hand are answered before it ends."""
     log = logging.StreamHandler()
     for name, level in (("millpond.service", logging.INFO), ("uvicorn.error", logging.WARNING)):
         logging.getLogger(name).setLevel(level)
         logging.getLogger(name).addHandler(log)
     config = uvicorn.Config(
-        guard, lifespan="off", ws="none", http="h11", log_config=None, access_log=False, proxy_headers=False,
-        server_header=False, limit_concurrency=_AT_ONCE, timeout_keep_alive=5, timeout_graceful_shutdown=10,
+        app, lifespan="off", ws="none", http=Hasty, log_config=None, access_log=False, proxy_headers=False,
+        server_header=False, limit_concurrency=_CONNECTIONS, timeout_keep_alive=5, timeout_graceful_shutdown=10,
         h11_max_incomplete_event_size=_HEADER_BYTES,
         ssl_certfile=None if web.certificate is None else str(web.certificate),
         ssl_keyfile=None if web.key is None else str(web.key),

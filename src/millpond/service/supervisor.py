@@ -30,8 +30,8 @@ class Runs(Protocol):
     def stop(self) -> None:
         """Let `run` return after the epoch at hand."""
 
-    def close(self) -> None:
-        """Let go of everything."""
+    def end(self) -> None:
+        """Let go of everything, and let nobody open it again."""
 
 
 class Supervisor:
@@ -75,7 +75,7 @@ class Supervisor:
                 self._judge(error)
             finally:
                 self._pond = None
-                pond.close()
+                pond.end()
         self.role = "stopping"
         self._hint.leave()
 
@@ -125,9 +125,13 @@ class Supervisor:
     def _lead(self, pond: Runs) -> None:
         began = self._clock()
         self._hint.lead()
-        runs = self._begins(pond)
-        if runs:
-            pond.open()
+        try:
+            runs = self._begins(pond)
+            if runs:
+                pond.open()
+        except BaseException:
+            self._hint.leave()  # another process may be able to
+            raise
         self.took_over_s = (self._clock() - began) / 1e6
         self._pond, self.role, self._led = pond, "leader", True
         self._say(f"Leading after {self.took_over_s:.1f} s.")
@@ -149,6 +153,9 @@ class Supervisor:
             raise error
         if (gone := self._gone()) is not None:
             raise gone
+        if self._stopping.is_set():
+            self._say(str(error))
+            return
         delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(self._failures, 16))
         self._failures += 1
         self._failure = (error, self._failures, self._clock() + round(delay * 1e6))

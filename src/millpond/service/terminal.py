@@ -41,7 +41,7 @@ Folder = Annotated[
 ]
 Url = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--url", metavar="URL", envvar="MILLPOND_URL", help="The service [default: as the folder tells]."),
+    typer.Option("--url", metavar="URL", help="The service [default: as DIR tells, else MILLPOND_URL]."),
 ]
 Token = Annotated[
     Optional[str],  # noqa: UP045

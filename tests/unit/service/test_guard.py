@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -121,6 +122,22 @@ def test_an_address_has_a_rate(client: Callable[..., Any]) -> None:
 def test_a_wrong_token_costs_more_than_a_request(client: Callable[..., Any]) -> None:
     asked = client(Echo(), limits=Limits(per_second=1, burst=2 * GUESS_COSTS), clock=lambda: 0)
     assert [asked.get("/v1/queries").status_code for _ in range(3)] == [401, 401, 429]
+
+
+def test_who_has_no_token_uses_up_nothing_of_those_who_have(client: Callable[..., Any]) -> None:
+    asked = client(Echo(), limits=Limits(per_second=1, burst=3), clock=lambda: 0)
+    assert [asked.get(path).status_code for path in ("/v1/health", "/v1/queries", "/v1/health")] == [200, 401, 429]
+    assert [asked.get("/v1/queries", headers=headers()).status_code for _ in range(4)] == [200, 200, 200, 429]
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(client: Callable[..., Any]) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(30)
+
+    asked = client(Echo(), limits=Limits(body_seconds=0.05))
+    told = headers(content_type="application/json")
+    check_refused(asked.post("/v1/queries", headers=told, content=parts()), 408, "MP-REQUEST")
 
 
 def test_no_more_than_some_addresses_are_remembered() -> None:

@@ -102,6 +102,18 @@ def test_a_client_is_told_what_is_missing(tmp_path: Path) -> None:
         places.known_secret()
 
 
+def test_a_full_disk_keeps_nobody_from_leading(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_leader: Leader) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(bench.places, "tell", full)
+    first = bench.hint("first")
+    assert first.gone()
+    first.lead()
+    assert not bench.hint("second").gone()
+    first.leave()
+
+
 def test_a_damaged_hint_is_no_hint(bench: Bench) -> None:
     (bench.places.folder / "leader.json").write_bytes(b'{"url":')
     assert bench.places.leader() is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
 import ssl
@@ -10,12 +11,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from millpond.errors import CertificateError, ChangeRefused, NotServingError, StoreError
+from millpond.service import hasty, serving
 from millpond.service.client import Client
+from millpond.service.guard import Application, Receive, Scope, Send
 from millpond.service.options import Options
+from millpond.service.places import Leader, Places
 from millpond.service.serving import Web, check_stores, known_names, serve, told_name
 
 Certified = Callable[..., Web]
@@ -47,6 +53,7 @@ def test_names_that_others_ask_by_are_known_where_others_can_reach() -> None:
     own = socket.gethostname().lower()
     assert {own, "10.0.0.7", "pond.example"} <= known_names(Web("10.0.0.7", names=("Pond.Example",)))
     assert known_names(Web("127.0.0.1")) == {"localhost", "127.0.0.1", "::1"}
+    assert "127.0.0.2" in known_names(Web("127.0.0.2"))
 
 
 def test_commands_are_told_a_name_that_the_certificate_has(certified: Certified) -> None:
@@ -95,6 +102,69 @@ def test_where_nobody_listens_no_pond_is_served() -> None:
     with pytest.raises(NotServingError, match="no pond is served there now") as told:
         Client("http://127.0.0.1:9", "token").health()
     assert "Errno" not in str(told.value)
+
+
+def test_a_folder_goes_before_the_address_that_the_environment_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = Places(tmp_path)
+    places.make()
+    places.secret({})
+    places.tell(Leader("http://127.0.0.1:9", 1, "me"))
+    monkeypatch.setenv("MILLPOND_URL", "http://pond.example")
+    assert Client.of(tmp_path).url == "http://127.0.0.1:9"
+    assert Client.of(tmp_path, url="http://localhost:9").url == "http://localhost:9"
+    monkeypatch.setenv("MILLPOND_TOKEN", "a-token-of-some-length")
+    assert Client.of().url == "http://pond.example"
+
+
+@contextmanager
+def answering(app: Application, web: Web) -> Iterator[int]:
+    """The port at which an application is answered as a service is."""
+    with serving._bound(web) as listener, serving._answering(app, web, listener):
+        yield listener.getsockname()[1]
+
+
+async def silent(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """An application that takes its time, longer than a connection may do nothing."""
+    await asyncio.sleep(0.5)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"{}"})
+
+
+def test_a_connection_that_asks_nothing_is_closed_and_one_that_waits_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hasty, "HEAD_SECONDS", 0.1)
+    with answering(silent, Web()) as port:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            assert client.get("/").status_code == 200
+        for sent in (b"", b"GET / HTTP/1.1\r\nHost:"):
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as idle:
+                idle.sendall(sent)
+                assert idle.recv(1) == b""
+
+
+def test_a_client_that_waits_in_vain_is_told_that_a_change_may_still_be_made() -> None:
+    with answering(silent, Web()) as port, Client(f"http://127.0.0.1:{port}", "token", timeout=0.1) as client:
+        with pytest.raises(NotServingError, match="has not answered in time") as told:
+            client.drop("q")
+        assert "millpond history" in told.value.cure
+
+
+def test_pages_of_an_allowed_origin_may_ask(asking: Callable[..., Any]) -> None:
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    page, asks = {"origin": "https://page.example"}, {"access-control-request-method": "PUT"}
+    asks |= {"access-control-request-headers": "authorization,content-type"}
+    guarded = asking(serving._guarded(app, "a-token-of-some-length", Web(origins=("https://page.example",))))
+    may = guarded.request("OPTIONS", "/v1/queries/q", headers=page | asks)
+    assert (may.status_code, may.headers["access-control-allow-origin"]) == (200, "https://page.example")
+    told = guarded.get("/v1/queries", headers=page | {"authorization": "Bearer a-token-of-some-length"})
+    assert (told.status_code, told.headers["access-control-allow-origin"]) == (200, "https://page.example")
+    assert guarded.get("/v1/queries", headers=page).status_code == 401
+    other = guarded.request("OPTIONS", "/v1/queries/q", headers=asks | {"origin": "https://evil.example"})
+    assert other.status_code == 400 and "access-control-allow-origin" not in other.headers
 
 
 def options(folder: Path, store: str = "lmdb", *shards: str) -> Options:

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from millpond.errors import CorruptError, FencedError, MillpondError, NotServingError, SourceError, SparkError
+from millpond.errors import (
+    CorruptError,
+    FencedError,
+    MillpondError,
+    NotServingError,
+    SourceError,
+    SparkError,
+    StoreError,
+)
 from millpond.service import supervisor
 from millpond.service.leader import Hint
 from millpond.service.places import Leader, Places
@@ -37,8 +45,8 @@ class FakePond:
     def stop(self) -> None:
         self.stopped.set()
 
-    def close(self) -> None:
-        self.did.append("close")
+    def end(self) -> None:
+        self.did.append("end")
 
 
 class Bench:
@@ -71,7 +79,7 @@ def test_a_failed_read_is_run_again_and_the_reason_told_until_an_epoch(tmp_path:
 
     bench = Bench(tmp_path, pond := FakePond([SourceError("No file.", "Mend it."), SourceError("None.", "So."), look]))
     bench.it.run()
-    assert pond.did == ["open", "run", "run", "run", "close"]
+    assert pond.did == ["open", "run", "run", "run", "end"]
     assert pond.stopped.is_set()
     assert (seen[0].code, seen[0].what, seen[0].failures, seen[1]) == ("MP-SOURCE", "None.", 2, None)
     assert bench.it.role == "stopping"
@@ -84,15 +92,44 @@ def test_whoever_is_fenced_stands_by_and_leads_again_when_the_other_is_gone(tmp_
     bench = Bench(tmp_path, first, second)
     bench.places.tell(Leader("http://other", 2, "other", 5))
     bench.it.run()
-    assert (first.did, second.did) == (["open", "run", "close"], ["open", "run", "close"])
+    assert (first.did, second.did) == (["open", "run", "end"], ["open", "run", "end"])
     assert "[MP-FENCED] Record 7 is another's. Stop." in bench.said
+
+
+def test_who_cannot_open_the_pond_lets_another_try(tmp_path: Path) -> None:
+    class Closed(FakePond):
+        def open(self) -> None:
+            raise StoreError("Away.", "Wait.")
+
+    bench = Bench(tmp_path, first := Closed([]), FakePond([lambda: bench.it.stop()]))
+    other, seen = Hint(bench.places, Leader("http://other", 2, "other")), list[bool]()
+
+    def say(_line: str) -> None:
+        if not seen:
+            seen.append(other.gone())
+            other.leave()
+
+    bench.it._say = say
+    bench.it.run()
+    assert (seen, first.did) == ([True], ["end"])
+    assert not [thread for thread in threading.enumerate() if thread.name == "millpond-leader"]
+
+
+def test_what_fails_while_it_stops_is_told_and_not_tried_again(tmp_path: Path) -> None:
+    def stopped() -> None:
+        bench.it.stop()
+        raise StoreError("A sink is away.", "Mend it.")
+
+    bench = Bench(tmp_path, pond := FakePond([stopped]))
+    bench.it.run()
+    assert (bench.said[-1], bench.it.failure, pond.did[-1]) == ("[MP-STORE] A sink is away. Mend it.", None, "end")
 
 
 def test_what_no_try_can_mend_ends_the_process(tmp_path: Path) -> None:
     bench = Bench(tmp_path, pond := FakePond([CorruptError("Damaged.", "Restore it.")]))
     with pytest.raises(CorruptError):
         bench.it.run()
-    assert pond.did[-1] == "close"
+    assert pond.did[-1] == "end"
 
 
 def test_a_java_machine_that_has_ended_ends_the_process(tmp_path: Path) -> None:
@@ -114,7 +151,7 @@ def test_a_pond_without_queries_leads_and_runs_once_it_is_woken(tmp_path: Path) 
     assert pond.did == []
     bench.it.wake()
     thread.join(10)
-    assert pond.did == ["run", "close"]
+    assert pond.did == ["run", "end"]
 
 
 def test_a_standby_may_be_stopped(tmp_path: Path) -> None:
@@ -134,7 +171,7 @@ def test_a_standby_may_be_stopped(tmp_path: Path) -> None:
         thread.join(10)
     finally:
         other.leave()
-    assert pond.did == ["close"]
+    assert pond.did == ["end"]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "pond.example"])
