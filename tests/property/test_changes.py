@@ -18,7 +18,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.changed import ALWAYS
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Call, Column, Expression, Parameter, call, literal
-from millpond.model.query import Named, Query
+from millpond.model.query import Deduplication, Named, Query
 from millpond.model.selection import Selection
 from millpond.model.stream import Retention
 from millpond.model.windows import Range, Sliding
@@ -71,7 +71,7 @@ class Changing:
     def __init__(
         self, folder: Path, queries: Sequence[Plain], instances: int, retain: Retention | None = None
     ) -> None:
-        self.retains, self.backfills = retain is not None, False
+        self.retains, self.backfills, self.repeats = retain is not None, False, False
         self._stream = STREAM if retain is None else msgspec.structs.replace(STREAM, retain=retain)
         self._folder, self._sinks = folder, dict[str, MemorySink]()
         self._read: list[list[pa.Table]] = []
@@ -209,6 +209,8 @@ def altered(dice: random.Random, old: Plain, menu: Menu) -> Plain:
     return msgspec.structs.replace(old, **dice.choice(kinds))
 
 
+ID = Column("v", "int")
+
 RECALLED, BACKFILLED = "recalled", "backfilled"
 
 
@@ -227,6 +229,10 @@ def change_at_random(dice: random.Random, run: Changing, menu: Menu) -> str:
             name = f"q{dice.randint(0, 9)}"
             again = run.known.get(name)
             asked = altered(dice, again, menu) if again else asked_at_random(dice, name, menu, current)  # type: ignore[arg-type]
+            if run.repeats and not again and dice.random() < 0.5 and isinstance(asked, Query):
+                told = tuple(key for key in asked.keys if isinstance(key, Column))
+                if len(told) == len(asked.keys):
+                    asked = msgspec.structs.replace(asked, deduplicate=Deduplication((*told, ID), 9 * SECOND))
             sliding = isinstance(asked, Query) and isinstance(asked.window, Sliding)
             if run.retains and not again and sliding and not tells_complete(asked):
                 asked = with_complete(asked)
@@ -265,13 +271,13 @@ def aggregated(number: int) -> Query:
 
 def random_run(
     folder: Path, seed: int, menu: Menu, events: int = 160, epochs: int = 14, retain: Retention | None = None,
-    backfills: bool = False,
+    backfills: bool = False, repeats: bool = False,
 ) -> set[str]:  # fmt: skip
     """A pond whose queries change at random; what was done to it."""
     dice = random.Random(seed)
     case = random_case(seed, events, 3, epochs=epochs, menu=menu)
     run, deal, done = Changing(folder, case.queries, 1 + seed % 3, retain), dealt(seed), set[str]()
-    run.backfills = backfills
+    run.backfills, run.repeats = backfills, repeats
     for batch in case.epochs:
         for _ in range(dice.choice((0, 1, 1, 2, 4))):
             done.add(change_at_random(dice, run, menu))
@@ -299,6 +305,50 @@ def test_so_are_those_of_queries_whose_slices_become_one_as_often_as_they_can(
         monkeypatch.setattr(merging, "_REWRITTEN", 0)
     retain = Retention(40 * SECOND, 0, 5 * SECOND * (seed % 2)) if seed % 3 == 0 else None
     random_run(tmp_path, 300 + seed, SLICED, epochs=25, retain=retain)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_so_are_those_of_queries_that_keep_events_and_leave_out_repeated_ones(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "FAN_IN", 2)
+    random_run(tmp_path, 400 + seed, SLICED._replace(events=True), epochs=25, repeats=True)
+
+
+def test_no_event_is_counted_that_repeats_one_from_before_its_query_came(tmp_path: Path) -> None:
+    dice = random.Random(8)
+    epochs = [[event(second, dice) | {"v": dice.randint(0, 99)} for _ in range(3)] for second in range(40, 140)]
+    ten = msgspec.structs.replace(aggregated(0), window=Sliding(10 * SECOND, 10 * SECOND))
+    run = Changing(tmp_path, [ten], 2)
+    for at, rows in enumerate(epochs):
+        if at == 20:
+            once = msgspec.structs.replace(
+                aggregated(1), window=ten.window, deduplicate=Deduplication((ID,), 20 * SECOND)
+            )  # fmt: skip
+            run.change(accept.add(run.between(), once))
+        run.epoch([rows])
+    assert run.check(epochs, "repeats") > 6
+
+
+def test_events_outlive_the_delays_by_which_they_were_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fold, "FAN_IN", 2)
+    dice = random.Random(6)
+    epochs = [[event(second - dice.choice((0, 0, 10, 25)), dice) for _ in range(9)] for second in range(40, 120)]
+    distinct = (Aggregate("count_distinct", Column("k", "string"), None, "bigint"),)
+    asked = {
+        delay: msgspec.structs.replace(
+            aggregated(i), aggregates=distinct, window=Sliding(30 * SECOND, 30 * SECOND), delay_us=delay * SECOND
+        )
+        for i, delay in enumerate((0, 30, 60))
+    }  # fmt: skip
+    run = Changing(tmp_path, [asked[0], asked[30]], 2)
+    for at, rows in enumerate(epochs):
+        if at == 10:
+            run.change(accept.drop(run.between(), asked[30].name))
+        if at == 20:
+            run.change(accept.add(run.between(), asked[60]))
+        run.epoch([rows])
+    assert run.check(epochs, "delays") > 3
 
 
 @pytest.mark.parametrize("seed", range(12))

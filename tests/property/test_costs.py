@@ -26,7 +26,8 @@ from millpond.reconfigure.budgets import PATIENCE, Budgets
 from millpond.reconfigure.catalog import history
 from millpond.reconfigure.changes import Halt
 from millpond.reconfigure.lifecycle import state_of
-from millpond.runtime.costs import costs, divided, summed, whole_us
+from millpond.reconfigure.rescale import moved_by, scale
+from millpond.runtime.costs import costs, divided, staying, summed, whole_us
 from millpond.runtime.costs import state_of as live_state
 from millpond.testing.answers import table_of
 from millpond.testing.cases import SECOND, STREAM, aggregate_of, query_set
@@ -155,6 +156,25 @@ def test_a_query_over_its_budget_is_quarantined_and_its_state_goes(tmp_path: Pat
     assert isinstance(change.since_us, int) and change.since_us > 2 * SECOND
     again.change(change)
     assert state_of(again.spec, "greedy") == "running"
+
+
+def test_keys_and_state_that_have_left_an_instance_are_not_over_a_budget(tmp_path: Path) -> None:
+    greedy = replace(COUNT, budget=Budget(keys=400, state=10**6))
+    pond = LocalPond(tmp_path, [STREAM], [greedy], 2, 16)
+    pond.epoch(rows(1, 400))
+    whole = costs(pond.plan, pond.manifest, {})["count"].bytes
+    for instances in (3, 1, 3):
+        pond.change(scale(Pond(pond.spec, pond.manifest), instances))
+        pond.epoch(rows(2))
+    assert any(one.kind == "left" and one.rows for one in pond.manifest.sections.values())
+    assert costs(pond.plan, pond.manifest, {})["count"].keys == 400
+    price = moved_by(Pond(pond.spec, pond.manifest), scale(Pond(pond.spec, pond.manifest), 2))
+    assert 0 < price.bytes < whole
+    watch = Budgets()
+    watch.committed(pond.spec, pond.plan, pond.manifest, newest(pond))
+    assert not watch.over()
+    found = costs(pond.plan, pond.manifest, {})
+    assert staying(pond.plan, pond.manifest, found)["count"].bytes < found["count"].bytes
 
 
 def test_time_is_over_budget_only_when_it_is_so_for_a_while(tmp_path: Path) -> None:

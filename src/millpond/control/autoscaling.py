@@ -71,8 +71,8 @@ class Autoscaler:
         """Take note of an epoch, and change the pond if it is time for it; called within the epoch."""
         before = self._before
         self._before = record
-        if before is None or len(before.receipts) != len(record.receipts):
-            self._began_us, self._records = record.at, []  # the first epoch on other instances moved their state
+        if before is None or before.map != record.map or len(before.receipts) != len(record.receipts):
+            self._began_us, self._records = record.at, []  # it moved state, and more may move soon
             return
         self._records.append(record)
         if record.at < self._began_us + self._every_us:
@@ -97,8 +97,10 @@ class Autoscaler:
 
 
 def better_owners(spec: PondSpec, manifest: Manifest, folder: Path, policy: Policy) -> Owners | None:
-    """Owners that share the load of the last epoch more evenly; None: no move of a bucket helps."""
+    """Owners that share the load of the last epoch more evenly; None: no move of a bucket helps, or some still move."""
     lies, now = maps_in(spec, manifest)[0], asked_map_in(spec, manifest)
+    if lies.owners != now.owners:
+        return None
     loads = bucket_loads(plan_of(spec), manifest, folder, lies.instances, spec.buckets)
     owners = balanced(now.owners, loads, now.instances, policy.skew)
     return owners if owners != now.owners else None

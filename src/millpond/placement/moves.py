@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from millpond.log.manifest import Manifest
+from millpond.log.manifest import Change, Manifest
 from millpond.model.changed import Scaled
 from millpond.model.changes import MapChange, Scale, map_change_in
 from millpond.model.spec import PondSpec
@@ -60,6 +60,8 @@ def asked_map(born: Owners, instances: int, manifest: Manifest, scaled: Sequence
         towards = _change(manifest, scaled, change.towards)
         if towards is not None:
             number, change = change.towards, towards
+        elif scaled:  # a driver refined what was asked, and ended with its map; the next one refines it again
+            number, change = scaled[-1].n, scaled[-1]
     return _map_of(change, number, born, instances)
 
 
@@ -68,9 +70,27 @@ _Change: TypeAlias = "MapChange | Scale | Scaled"
 
 def _newest(manifest: Manifest, scaled: Sequence[Scaled]) -> int:
     """The record of the last change of the map; 0: there is none."""
-    changes = reversed(manifest.changes)
-    changed = next((one.n for one in changes if map_change_in(one.change) is not None), 0)
-    return max([changed, *(one.n for one in scaled)])
+    changed = newest_map_change(manifest)
+    return max([0 if changed is None else changed.n, *(one.n for one in scaled)])
+
+
+_seen: tuple[Change | None, Change | None] = None, None
+
+
+def newest_map_change(manifest: Manifest) -> Change | None:
+    """The last change of the map since the last claim. Others may be many, so only those are read that have come since
+    this was asked last.
+    """
+    global _seen
+    last, found = _seen
+    newest = None
+    for one in reversed(manifest.changes):
+        if one is last or map_change_in(one.change) is not None:
+            newest = found if one is last else one
+            break
+    if manifest.changes:
+        _seen = manifest.changes[-1], newest
+    return newest
 
 
 def _change(manifest: Manifest, scaled: Sequence[Scaled], number: int) -> _Change | None:

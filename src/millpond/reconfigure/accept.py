@@ -42,7 +42,7 @@ from millpond.reconfigure.changes import (
     Shadow,
 )
 from millpond.reconfigure.coverage import check_backfilled, incomplete_for, recall_for
-from millpond.reconfigure.lifecycle import check_feeds, check_move, query_of
+from millpond.reconfigure.lifecycle import check_feeds, check_move, check_upstream, query_of
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.tasks import Watermark
 
@@ -72,6 +72,7 @@ def add(
         raise ChangeRefused(f"{query.name!r} reads like a version of a query.", f"Use a name without {_ABOVE}.")
     _check_parameters(pond.spec, query)
     fresh = _new(pond.spec, streams)
+    check_upstream(pond.spec, query, (*pond.spec.streams, *fresh))
     plan = plan_of(pond.spec)
     since = beginning(pond.spec, plan, pond.manifest, query, fresh, told_by)
     check_event_times((*pond.spec.asked, query), pond.spec.left.times)
@@ -142,6 +143,7 @@ def alter(
     if isinstance(query, Query) and newest_by(query) is None:
         check_feeds(pond.spec, query.name, "altered so")
     fresh = _new(pond.spec, streams)
+    check_upstream(pond.spec, query, (*pond.spec.streams, *fresh))
     if isinstance(old, Selection) or isinstance(query, Selection) or keeps_state(old, query):
         return Alter(Asked.of(query), fresh, who=who)
     if not isinstance(old, Query) or not isinstance(query, Query):
@@ -251,9 +253,11 @@ def promote(pond: Pond, name: str, who: str = "") -> Promote:
     """A query and its shadow change places.
 
     Raises:
-        ChangeRefused: it has no shadow, or that is the version before.
+        ChangeRefused: it has no shadow, or that is the version before; or the other one closes windows sooner or later,
+            or does not tell which rows are the newest and feeds a parameter.
     """
     check_move(pond.spec, name, "promote")
+    _check_in_front(pond.spec, name, "promoted")
     return Promote(name, who)
 
 
@@ -261,9 +265,10 @@ def rollback(pond: Pond, name: str, who: str = "") -> Promote:
     """A query that was promoted and the version before it change places.
 
     Raises:
-        ChangeRefused: no promote of it is in force.
+        ChangeRefused: no promote of it is in force; or as `promote`.
     """
     check_move(pond.spec, name, "rollback")
+    _check_in_front(pond.spec, name, "rolled back")
     return Promote(name, who, back=True)
 
 
@@ -285,6 +290,22 @@ def discard(pond: Pond, name: str, who: str = "") -> Discard:
     """
     check_move(pond.spec, name, "discard")
     return Discard(name, who)
+
+
+def _check_in_front(spec: PondSpec, name: str, done: str) -> None:
+    """Refuse to let the shadow take the place of a query whose windows it would lose, or tell a second time."""
+    now = query_of(spec, name)
+    other = next(query for query in spec.asked if query.name == spec.left.shadows[name])
+    if not isinstance(now, Query) or not isinstance(other, Query):
+        return
+    if now.late_after_us != other.late_after_us:
+        raise ChangeRefused(
+            f"{name} and its shadow wait for events for different times, so windows that the one has closed and the "
+            "other has not would be lost, or told twice.",
+            "Discard the shadow and alter the query: the new version then begins with a window.",
+        )
+    if newest_by(other) is None:
+        check_feeds(spec, name, done)
 
 
 def keeps_state(old: AnyQuery, new: AnyQuery) -> bool:

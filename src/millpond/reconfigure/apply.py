@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -95,7 +95,7 @@ def change_record(
         prev=run.prev,
         at=at_us,
         change=change_text(change),
-        retired=orphaned(after, run.manifest) or msgspec.UNSET,
+        retired=(*orphaned(after, run.manifest), *_rows_of_former(spec, change, run.manifest)) or msgspec.UNSET,
         lifted=tuple(lifted) or msgspec.UNSET,
         receipts=receipts or msgspec.UNSET,
     )
@@ -132,6 +132,12 @@ def clear_tables(cache: Path, gone: Collection[str]) -> None:
         for table in cache.glob(f"{group}-*"):
             with suppress(OSError):
                 table.unlink()
+
+
+def _rows_of_former(spec: PondSpec, change: Change, manifest: Manifest) -> Iterator[str]:
+    """The rows of a served query that goes: a view that is made again must not serve them as those of its successor."""
+    if isinstance(change, Drop) and any(one.name == change.name and one.serve for one in spec.queries):
+        yield from (s.id for s in manifest.sections.values() if s.kind == "rows" and s.group == change.name)
 
 
 def orphaned(plan: Plan, manifest: Manifest) -> tuple[str, ...]:

@@ -30,7 +30,8 @@ def beginnings(
     """By query its earliest start of windows: those of `known` as they are; new ones begin after every event that was
     seen, and after every row that a query before them will not give. Queries that miss nothing are left out.
 
-    A new session begins a gap later: an event before could belong to an earlier one.
+    A new session begins a gap later: an event before could belong to an earlier one. So does one without repeated
+    events: an event before could be repeated for as long as they are left out.
     """
     by_name = {query.name: query for query in queries}
     since = {query.name: known.since[query.name] for query in queries if query.name in known.since}
@@ -50,9 +51,14 @@ def beginnings(
                 times = {part.event_time for part in parts if part.stream == name}
                 starts += [first_row_us(before, time, since[before.name]) for time in times]
         if starts:
-            gap_us = query.window.gap_us if isinstance(query, Query) and isinstance(query.window, Session) else 0
-            since[query.name] = max(starts) + gap_us
+            since[query.name] = max(starts) + (_reach_us(query) if isinstance(query, Query) else 0)
     return since
+
+
+def _reach_us(query: Query) -> int:
+    """How long after an event what becomes of others may depend on it, beside windows."""
+    gap_us = query.window.gap_us if isinstance(query.window, Session) else 0
+    return gap_us + (0 if query.deduplicated is None else query.deduplicated.within_us)
 
 
 def beginning(

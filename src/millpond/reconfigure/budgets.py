@@ -17,7 +17,7 @@ from millpond.model.budget import Budget
 from millpond.model.spec import PondSpec
 from millpond.plan.plan import Plan
 from millpond.reconfigure.lifecycle import current
-from millpond.runtime.costs import Cost, costs, summed
+from millpond.runtime.costs import Cost, costs, staying, summed
 
 PATIENCE = 3
 """So many epochs after each other must take too long, for one may have had to wait."""
@@ -37,7 +37,7 @@ class Budgets:
         self._over = {}
         if not limits:
             return
-        found = with_versions(spec, costs(plan, manifest, record.counts))
+        found = with_versions(spec, staying(plan, manifest, costs(plan, manifest, record.counts)))
         for name, budget in limits.items():
             cost = found.get(name)
             if cost is None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from millpond.errors import ChangeRefused
 from millpond.model.changed import Changed
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.spec import PondSpec
+from millpond.model.stream import Stream
 
 ABSENT, RUNNING, PAUSED, HALTED = "absent", "running", "paused", "quarantined"
 SHADOWED, PROMOTED = "shadowed", "promoted"
@@ -54,6 +57,12 @@ _CURES = {
     (SHADOWED, "add"): "Give the new query another name.",
     (PROMOTED, "add"): "Give the new query another name.",
     (HALTED, "halt"): "Nothing is left to do.",
+}
+_READ = {
+    PAUSED: "Resume that first.",
+    SHADOWED: "Discard its shadow first.",
+    PROMOTED: "Discard its shadow first, the version before.",
+    HALTED: "Drop that first; it can be added again, with a larger budget.",
 }
 _DEFAULT = {
     HALTED: "Drop it; it can be added again, with a larger budget.",
@@ -125,7 +134,7 @@ def _check_kind(spec: PondSpec, query: AnyQuery, kind: str) -> None:
     """Refuse what this kind of query does not allow."""
     rows = {stream.name for stream in spec.streams if stream.upstream == query.name}
     readers = sorted(reader.name for reader in current(spec) if rows & {*reader.streams})
-    if readers and kind in ("drop", "pause", "alter", "shadow", "halt"):
+    if readers and kind in ("drop", "pause", "alter", "shadow", "promote", "rollback", "halt"):
         raise ChangeRefused(
             f"The rows of {query.name} are read by {', '.join(readers)}: it cannot be {_DONE[kind]}.",
             f"Drop {'it' if len(readers) == 1 else 'them'} first.",
@@ -139,6 +148,21 @@ def _check_kind(spec: PondSpec, query: AnyQuery, kind: str) -> None:
         )
     if kind == "shadow" and not isinstance(query, Query | Selection):
         raise ChangeRefused(f"{query.name} is a join of two streams.", "Add it under another name, and compare.")
+
+
+def check_upstream(spec: PondSpec, query: AnyQuery, streams: Iterable[Stream]) -> None:
+    """Refuse a query over the rows of one whose rows do not leave, or may soon be those of another version.
+
+    Raises:
+        ChangeRefused: it reads such rows.
+    """
+    for stream in streams:
+        if stream.name not in query.streams or stream.upstream is None:
+            continue
+        state = state_of(spec, stream.upstream)
+        if state not in (RUNNING, ABSENT):  # one that comes at the same time is absent
+            what = f"{query.name} reads the rows of {stream.upstream}, which is {state}."
+            raise ChangeRefused(what, _READ[state])
 
 
 def check_feeds(spec: PondSpec, name: str, done: str) -> None:

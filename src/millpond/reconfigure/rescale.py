@@ -18,7 +18,7 @@ from millpond.placement.runs import of_runs, runs_of
 from millpond.plan.plan import Plan
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.apply import plan_of
-from millpond.runtime.moved import dealt_logs, moving
+from millpond.runtime.moved import dealt_logs, moving, shares_here
 
 
 def scale(pond: Pond, instances: int, shards: Sequence[str] = (), who: str = "", why: str = "asked") -> Scale:
@@ -73,10 +73,11 @@ def moved_between(before: BucketMap, after: BucketMap, plan: Plan, manifest: Man
     leaving = Counter(old for old, new in zip(before.owners, after.owners, strict=True) if old != new)
     owned, by_bucket = Counter(before.owners), {one.id for one in moving(plan)}
     dealt = {log.id for log in dealt_logs(plan)} if before.instances != after.instances else set()
-    size = 0.0
+    size, here = 0.0, shares_here(manifest)
     for section in manifest.sections.values():
         if section.kind in STATE and section.group in by_bucket and section.instance in leaving:
-            size += section.size * leaving[section.instance] / owned[section.instance]
+            share = here.get((section.instance, section.group), 1.0)
+            size += section.size * share * leaving[section.instance] / owned[section.instance]
         elif section.kind in STATE and section.group in dealt:
             size += section.size
     return Moved(leaving.total(), round(size))

@@ -114,12 +114,35 @@ def _cells(group: GroupPlan, sections: Iterable[LiveSection]) -> Iterator[tuple[
             yield set(), left
 
 
+def staying(plan: Plan, manifest: Manifest, found: Mapping[str, Cost]) -> dict[str, Cost]:
+    """The same without the part of a group's state that has left its instances, which lies there until it is merged."""
+    stays = dict.fromkeys(found, 1.0)
+    for names, count, left in _counted(plan, manifest):
+        stays.update(dict.fromkeys(names, 1 - left / count if count else 1.0))
+    return {
+        name: cost._replace(
+            own_bytes=round(cost.own_bytes * stays[name]), shared_bytes=round(cost.shared_bytes * stays[name])
+        )
+        for name, cost in found.items()
+    }  # fmt: skip
+
+
+def _counted(plan: Plan, manifest: Manifest) -> Iterator[tuple[list[str], int, int]]:
+    """Of each group its queries, how many keys its instances have, and how many of these have left them."""
+    rows: dict[tuple[str, str], int] = {}
+    for section in manifest.sections.values():
+        if section.kind in ("keys", "left"):
+            rows[section.kind, section.group] = rows.get((section.kind, section.group), 0) + section.rows
+    for group in plan.groups:
+        names = [query.query.name for query in group.queries]
+        yield names, rows.get(("keys", group.id), 0), rows.get(("left", group.id), 0)
+
+
 def _keys(plan: Plan, manifest: Manifest) -> dict[str, int]:
     live = state_of(plan, manifest)
     found = {}
-    for group in plan.groups:
-        count = sum(section.rows for section in live[group.id] if section.kind == "keys")
-        found.update(dict.fromkeys((query.query.name for query in group.queries), count))
+    for names, count, left in _counted(plan, manifest):
+        found.update(dict.fromkeys(names, count - left))
     for plan_of_join in plan.joins.plans:
         logs = {plan.joins.logs[at].id for at in plan_of_join.logs.values()}
         found[plan_of_join.join.name] = sum(s.rows for log in logs for s in live[log] if s.kind == "keys")

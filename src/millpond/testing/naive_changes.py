@@ -20,6 +20,7 @@ from millpond.plan.complete import early_version
 from millpond.plan.parameters import parameters_in
 from millpond.reconfigure.changes import Add, Alter, Change, Drop, Feed, Pause, Promote, Resume, SetParameter, Shadow
 from millpond.testing import oracle, stateless
+from millpond.testing.naive_repeats import without_repeats
 from millpond.testing.oracle import Batch, Result, Value
 
 _AT = "__window of the naive twin"
@@ -228,6 +229,8 @@ def _rows_of(
         every = [stateless.rows(replace(query, where=one), [batch])[0] for one, batch in pairs]
         every += [[]] * (len(parameters) - len(every))
     else:
+        if query.deduplicated is not None:
+            query, epochs = without_repeats(query, epochs)
         seen = replace(query, output=(*query.output, Named(_AT, Column("window", WINDOW))))
         marks = oracle.watermarks(query, epochs)
         taken = [_seen_by(version, epoch, batch) for epoch, batch in enumerate(epochs)]

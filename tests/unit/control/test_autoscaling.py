@@ -13,10 +13,12 @@ from millpond.control.autoscaling import WHO, Autoscaler, advice, advice_text, b
 from millpond.control.reader import IDENTITY
 from millpond.errors import ChangeRefused, ForeignPondError
 from millpond.log.records import EpochRecord, Receipt
+from millpond.model.changed import Changed, Scaled
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.placement.policy import Policy
+from millpond.placement.runs import runs_of
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.runtime.loads import bucket_loads
 from millpond.state.keys import texts_of
@@ -74,6 +76,13 @@ def test_a_busy_pond_gets_instances_and_a_quiet_one_gives_them_back() -> None:
     assert observed(0, []) is None
 
 
+def test_epochs_that_move_state_are_no_load() -> None:
+    pond, scaler = Asked(), Autoscaler(Policy(steady=1, rest_us=0, most=6), every_us=SECOND)
+    for i in range(40):
+        scaler.epoch(pond, msgspec.structs.replace(epoch(0.25 * i, [0.2, 0.2]), map=i // 2))
+    assert not pond.asked and scaler.last is None
+
+
 def query() -> Query:
     asked = (aggregate_of("count", None),)
     output = (Named("k", Column("key:0", "string")), Named("n", Column("agg:0", "bigint")))
@@ -101,6 +110,9 @@ def test_the_hottest_buckets_go_to_whoever_is_least_busy(tmp_path: Path) -> None
     assert better is not None
     shares = [sum(load for load, owner in zip(counted, better, strict=True) if owner == one) for one in (0, 1)]
     assert max(shares) <= 1.25 * sum(shares) / 2
+    asked = Scaled(manifest.n, 2, runs_of((1, 0) * (BUCKETS // 2)))
+    moving = msgspec.structs.replace(run.pond.spec, changed=Changed(scaled=(asked,)))
+    assert better_owners(moving, manifest, tmp_path, Policy()) is None, "what moves is not balanced"
     pond, scaler = Asked(tmp_path), Autoscaler(Policy(steady=1), every_us=SECOND)
     for at in range(3):
         scaler.epoch(pond, epoch(at * 1.5, [0.6, 0.1]))

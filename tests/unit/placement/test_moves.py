@@ -15,7 +15,7 @@ from millpond.model.changed import Changed, Scaled
 from millpond.model.changes import MapChange, Move, Scale, change_to_json, map_change_in
 from millpond.model.spec import PondSpec, from_json, to_json
 from millpond.placement.alignment import aligned_owners, placement_of, realigned
-from millpond.placement.moves import BucketMap, asked_map, bucket_maps, buckets_moving, sources
+from millpond.placement.moves import BucketMap, asked_map, bucket_maps, buckets_moving, newest_map_change, sources
 from millpond.placement.places import places_in
 from millpond.placement.rescale import rescaled
 from millpond.placement.runs import runs_of
@@ -125,6 +125,9 @@ def test_steps_lead_to_what_was_asked_for_whoever_takes_them() -> None:
     (lies, now), to = bucket_maps(born, 1, manifest, back), asked_map(born, 1, manifest, back)
     assert now == to and step(lies, now, to, (8.0,) * 4, 99.0) is None, "what is small goes at once"
     assert step(lies, now, to, (8.0,) * 4, 1.0) == ((0, 0, 1, 2), 3, 30), "fewer instances with the last step only"
+    refined = Change(at, change_to_json(MapChange(runs_of((0, 1, 0, 0)), "step", 3, 6)))
+    lost = Manifest(changes=(refined,), map=at)
+    assert asked_map(born, 1, lost, spec) == (5, wanted, 3), "what a driver made of it is made again by the next"
     lost = Manifest(changes=tuple(changes), map=at)
     assert asked_map(born, 1, lost).number == at, "towards what nobody knows any more: it stays where it is"
 
@@ -137,6 +140,21 @@ def test_the_steps_of_all_moves_before_are_not_read_again() -> None:
     map_change_in.cache_clear()
     assert [one.number for one in bucket_maps(born, 1, manifest)] == [1900, 2000]
     assert map_change_in.cache_info().misses == 2
+
+
+def test_changes_that_are_none_of_the_map_are_read_once() -> None:
+    def changed(count: int, before: Manifest) -> Manifest:
+        more = (Change(n, f'{{"kind":"param","n":{n}}}') for n in range(before.n + 1, count))
+        return replace(before, n=count - 1, changes=(*before.changes, *more))
+
+    moved = Change(0, change_to_json(MapChange(((1, 8),), "why", 2)))
+    many = changed(3000, Manifest(n=0, changes=(moved,)))
+    assert newest_map_change(many) is moved
+    map_change_in.cache_clear()
+    more = changed(3010, many)
+    assert newest_map_change(more) is moved and map_change_in.cache_info().misses == 10
+    assert newest_map_change(changed(20, Manifest())) is None, "of another pond"
+    assert newest_map_change(more) is moved
 
 
 def test_people_are_told_how_many_buckets_are_on_their_way() -> None:

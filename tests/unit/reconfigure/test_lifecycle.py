@@ -243,6 +243,42 @@ def test_a_version_that_cannot_be_told_is_refused(old: Any, new: Any, why: str) 
         accept.alter(pond_of(old), new)
 
 
+def test_what_does_not_leave_or_may_soon_be_of_another_version_has_no_readers() -> None:
+    rows = chained_stream(COUNT)
+    reader = Query("reader", rows.name, "w", 0, COUNT.window, (), COUNT.aggregates, COUNT.output)
+    ways = {"paused": ("pause",), "shadowed": (), "promoted": ("promote",)}
+    for state, changes in ways.items():
+        pond = tried(*changes) if state != "paused" else after(pond_of(COUNT, EACH), _paused)
+        with pytest.raises(ChangeRefused, match=f"the rows of count, which is {state}") as refused:
+            accept.add(pond, reader, (rows,))
+        assert "first" in refused.value.cure
+    assert accept.add(pond_of(COUNT, EACH), reader, (rows,))
+
+
+def test_a_version_that_closes_windows_sooner_or_later_takes_no_ones_place() -> None:
+    other = replace(COUNT, delay_us=5 * SECOND)
+    pond = after(pond_of(COUNT, EACH), lambda pond: accept.shadow(pond, other))
+    with pytest.raises(ChangeRefused, match="lost, or told twice") as refused:
+        accept.promote(pond, "count")
+    assert "alter the query" in refused.value.cure
+
+
+def test_a_version_whose_rows_do_not_say_which_are_the_newest_feeds_nothing() -> None:
+    at = Named("at", Column("window.end", "timestamp"))
+    told = replace(COUNT, output=(*COUNT.output, at))
+    newest = Column("agg:1", "timestamp")
+    other = replace(
+        told, aggregates=(*COUNT.aggregates, aggregate_of("max", Column("ts", "timestamp"))),
+        output=(*COUNT.output, Named("at", newest)),
+    )  # fmt: skip
+    pond = after(
+        pond_of(told, EACH), lambda pond: accept.param(pond, "most", 5),
+        lambda pond: accept.shadow(pond, other), lambda pond: accept.feed(pond, "most", "count", "n"),
+    )  # fmt: skip
+    with pytest.raises(ChangeRefused, match="feed :most: it cannot be promoted"):
+        accept.promote(pond, "count")
+
+
 def judged(name: str, kind: str = "double") -> Selection:
     where = call("ge", (Column("x", kind), Parameter("limit", kind)), "boolean")
     return replace(EACH, name=name, where=where)
