@@ -16,7 +16,7 @@ from millpond.log.records import SectionKind
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.generations import due_sections, left_slots, read_section, slots_now
+from millpond.runtime.generations import classes_now, due_sections, left_slots, read_section, slots_now
 from millpond.runtime.logged import column_types
 from millpond.runtime.tasks import GroupState, SectionPlace
 from millpond.state.delta import DeltaWriter
@@ -73,7 +73,7 @@ class GroupLog:
             if self._here is not None:
                 events = events.take(self._here[events.slots])
             if place.delays_us not in ((), self._group.delays_us):
-                classes = np.searchsorted(np.array(self._group.delays_us), np.array(place.delays_us))
+                classes = np.array(classes_now(place.delays_us, self._group.delays_us))
                 events = events._replace(late_class=classes[events.late_class])
             self._read[place.id] = events
         return self._read[place.id]

@@ -58,11 +58,24 @@ class Family:
         return self._chains[1]
 
 
+_FORMER = 4
+"""So many times as many plans are known as a group has queries."""
+
+
 def families(group: GroupPlan, plans: Sequence[QueryPlan]) -> list[Family]:
     """All of `plans` in families; without signatures each query is one of its own."""
     shapes: dict[_Shape, list[QueryPlan]] = {}
+    known = _shapes_in(group.id)
+    if len(known) > _FORMER * len(group.queries):
+        known.clear()
     for plan in plans:
-        shapes.setdefault(_shape_of(plan) if group.signed else _Shape(plan.query.name), []).append(plan)
+        if not group.signed:
+            shape = _Shape(plan.query.name)
+        elif (found := known.get(plan)) is not None:
+            shape = found
+        else:
+            shape = known[plan] = _shape_of(plan)
+        shapes.setdefault(shape, []).append(plan)
     return [Family(group, alike) for alike in shapes.values()]
 
 
@@ -73,9 +86,15 @@ class _Shape(msgspec.Struct, frozen=True, cache_hash=True):
     of: tuple[Hashable, ...] = ()
 
 
-@lru_cache(1 << 16)
+@lru_cache(64)
+def _shapes_in(_group: str) -> dict[QueryPlan, _Shape]:
+    """By the plans of queries, which stay the same from epoch to epoch, unless a parameter is fed: then the former ones
+    go with time.
+    """
+    return {}
+
+
 def _shape_of(plan: QueryPlan) -> _Shape:
-    """By the plan of a query, which stays the same from epoch to epoch."""
     query = plan.query
     if needs_events(plan) or needs_tallies(plan):  # whose events are told by the filters of one query
         return _Shape(query.name)

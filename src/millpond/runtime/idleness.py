@@ -10,21 +10,28 @@ from millpond.runtime.lateness import ANY_PARTITION
 
 
 class IdleWatch:
-    """Watches when each source partition of the ordered streams last had events; begins anew with each driver."""
+    """Watches when each source partition of the ordered streams last had events; begins anew with each run. Its clock
+    never jumps.
+    """
 
     def __init__(self, streams: Sequence[Stream], now_us: int) -> None:
         self._orders = {stream.name: stream.order for stream in streams if stream.order is not None}
         self._began_us = now_us
+        self._came_us: dict[str, int] = {}
         self._active_us: dict[tuple[str, str], int] = {}
         self._recorded: dict[str, frozenset[str]] = {}
+
+    def begin(self, now_us: int) -> None:
+        """Take all partitions for active now: nothing was read for a while, or ever."""
+        self._began_us = now_us
+        self._active_us.clear()
 
     def watch(self, streams: Sequence[Stream], now_us: int) -> None:
         """Watch these streams; new ones are taken for active now."""
         for stream in streams:
             if stream.order is not None and stream.name not in self._orders:
                 self._orders[stream.name] = stream.order
-                for partition in stream.order.partitions:
-                    self._active_us[stream.name, partition] = now_us
+                self._came_us[stream.name] = now_us  # its partitions may be known later, by what was read
 
     def expect(self, streams: Sequence[Stream], now_us: int) -> None:
         """Take note of source partitions that are new: they are waited for from now on."""
@@ -42,10 +49,11 @@ class IdleWatch:
         found = {}
         for name, order in self._orders.items():
             partitions = {*known.get(name, {}), *order.partitions} - {ANY_PARTITION}
+            came_us = max(self._began_us, self._came_us.get(name, self._began_us))
             found[name] = frozenset(
                 partition
                 for partition in partitions
-                if now_us - self._active_us.get((name, partition), self._began_us) > order.idle_after_us
+                if now_us - self._active_us.get((name, partition), came_us) > order.idle_after_us
             )
         return found
 

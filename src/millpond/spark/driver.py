@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millpond.clock import now_us
+from millpond.clock import lap_us, now_us
 from millpond.errors import FencedError, FilesLostError, MillpondError, OffsetGapError, SparkError
 from millpond.faults import reached
 from millpond.log.manifest import Manifest, Manifests
@@ -124,10 +124,10 @@ class Driver:
         self._epochs_in: int | None = None
         self._read_for: Setting | None = None
         self._arranged: PondSpec | None = None
-        self._watch = IdleWatch(setting.streams, now_us())
+        self._watch = IdleWatch(setting.streams, lap_us())
         self._breaker, self._budgets, self._pace, self._calm = Breaker(), Budgets(), Pace(), Calm()
         self._direct, self._batches = Direct(), Batches(spark)
-        self._ended = now_us()
+        self._ended, self._ended_lap = now_us(), lap_us()
 
     def take_over(self, version: str, spec: Callable[[Manifest], str]) -> int:
         """Claim the log, see `Writer.take_over`; every older driver is fenced from then on. Returns the number."""
@@ -163,6 +163,7 @@ class Driver:
             MillpondError: whatever ended the query, with its code.
         """
         self._desk.runs(True)
+        self._watch.begin(lap_us())
         self._failure, self._once = None, once
         try:
             query: StreamingQuery | None = self._begun(reading)
@@ -301,12 +302,16 @@ class Driver:
         gone = groups - {group.id for group in self._setting.plan.groups}
         clear_tables(Path(self._setting.cache) / self._setting.pond, gone)
         if before != spec.streams:
-            self._watch.watch(spec.streams, now_us())
+            self._watch.watch(spec.streams, lap_us())
 
     def settle(self) -> None:
         """Run epochs that read nothing until no rows of a query wait for others."""
-        while pending(self._setting, self._perform(self._writer.drain()).manifest):
+        while self._pending():
             self._without_input()
+
+    def _pending(self) -> bool:
+        with self._head:
+            return pending(self._setting, self._perform(self._writer.drain()).manifest)
 
     def drain(self) -> None:
         """Close every open window, in an epoch that reads nothing, and one more for each query that follows another."""
@@ -390,7 +395,7 @@ class Driver:
             self._rereading, self._repaced = True, False
             raise Stopped
         self._read_for = self._setting
-        idle = self._watch.idle(run.manifest.max_time, now_us())
+        idle = self._watch.idle(run.manifest.max_time, lap_us())
         if run.idle and not (self._watch.is_news(idle) or pending(self._setting, run.manifest)):
             return
         gathering = gather_task(self._setting, run, now_us())
@@ -405,9 +410,9 @@ class Driver:
 
     def _step(self, taken: int) -> Waits:
         """Record the next step of many buckets towards their owners, if it should not wait; tells what should."""
-        manifest, now = self._writer.manifest, now_us()
-        behind = is_behind(self._ended, asking_us(self._query), taken, now)
-        waits = self._calm.waits(self._setting.plan.groups, watermarks(manifest), behind, now)
+        manifest = self._writer.manifest
+        behind = is_behind(self._ended, asking_us(self._query), taken, now_us())
+        waits = self._calm.waits(self._setting.plan.groups, watermarks(manifest), behind, lap_us())
         found = next_step(self._setting, manifest, waits.step)
         if found is not None:
             self._record_map(lambda run: step_record(self._setting, run, self._writer.token, found, now_us()))
@@ -424,32 +429,32 @@ class Driver:
         streams = with_partitions(self._setting.streams, offsets)
         if streams != self._setting.streams:
             self._setting = self._setting._replace(streams=streams)
-            self._watch.expect(streams, now_us())
+            self._watch.expect(streams, lap_us())
 
     def _run_batch(
         self, run: Run, batch: Batch, frame: DataFrame | None, gathering: GatherTask, drained: int | None = None,
         idle: Idle | None = None, merges_wait: bool = False,
     ) -> None:  # fmt: skip
-        began, token = now_us(), self._writer.token
+        began, token = lap_us(), self._writer.token
         task = fold_task(self._setting, run, token, drained is not None, idle, drained or 0, merges_wait)
         if frame is not None:
             self._batches.limit(frame.sparkSession)
         reached("epoch.before_job")
         deltas = self._folded(run, batch, frame, gathering, task)
-        worked = now_us() - began
+        worked = lap_us() - began
         reached("epoch.after_job")
         record, body = assemble(self._setting, run, task, batch, deltas, now_us(), self._followed())
         self._breaker.check(self._setting.layout, record)
         done = self._perform(self._writer.commit(record, body))
         if isinstance(done, Committed):
-            self._watch.committed(record, now_us())
+            self._watch.committed(record, lap_us())
             self._direct.committed(self._setting, record)
             self._batches.committed(record)
             if self._arranged is not None:
                 self._budgets.committed(self._arranged, self._setting.plan, run.manifest, record)
             counts = {name: records_between(record.start, record.end, name) for name in self._pace.limits}
-            between, self._ended = (began - self._ended) / 1e6, now_us()
-            seconds = (self._ended - began) / 1e6
+            between, self._ended, self._ended_lap = (began - self._ended_lap) / 1e6, now_us(), lap_us()
+            seconds = (self._ended_lap - began) / 1e6
             self._repaced = self._pace.observe(counts, seconds, between)
             self._on_epoch(Epoch(record, seconds, worked / 1e6))
 

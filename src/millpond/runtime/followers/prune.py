@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from millpond.clock import Clock, now_us
+from millpond.clock import Clock, lap_us
 from millpond.faults import reached
 from millpond.log.bodies import Bodies
 from millpond.log.follower import NOTHING_APPLIED
@@ -56,7 +56,7 @@ class PruneFollower:
         carrier: Carrier | None = None,
         *,
         start: int = NOTHING_APPLIED,
-        clock: Clock = now_us,
+        clock: Clock = lap_us,
     ) -> None:
         self._pond = pond
         self._lowest_cursor = lowest_cursor

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from millpond.clock import Clock, now_us
+from millpond.clock import Clock, lap_us
 from millpond.errors import CorruptError, DiskFullError, MillpondError, TruthError
 from millpond.log.follower import NOTHING_APPLIED, Follower
 from millpond.log.manifest import Manifest, Manifests, fold, load
@@ -74,7 +74,7 @@ class Runner:
         manifests: Manifests,
         followers: Iterable[Follower] = (),
         *,
-        clock: Clock = now_us,
+        clock: Clock = lap_us,
         first_delay: float = 0.1,
         longest_delay: float = 30.0,
         look_every: float | None = None,
@@ -274,6 +274,7 @@ class Runners:
     def __init__(self, *runners: Runner) -> None:
         self._runners = runners
         self._started = False
+        self._changing = threading.Lock()
 
     @property
     def first(self) -> Runner:
@@ -282,15 +283,20 @@ class Runners:
 
     def join(self, runner: Runner) -> None:
         """Take one more; it starts when the others do, or now."""
-        self._runners = (*self._runners, runner)
+        with self._changing:
+            self._runners = (*self._runners, runner)
         if self._started:
             runner.start()
 
     def remove(self, name: str) -> None:
-        """See `Runner.remove`."""
+        """See `Runner.remove`; a runner that joined and has no follower any more ends."""
         for runner in self._runners:
             if name in runner.cursors():
                 runner.remove(name)
+                if runner is not self.first and not runner.cursors():
+                    with self._changing:
+                        self._runners = tuple(one for one in self._runners if one is not runner)
+                    runner.stop(0)
 
     def forget(self, name: str) -> None:
         """See `Runner.forget`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from millpond.clock import Clock, now_us
+from millpond.clock import Clock, lap_us
 from millpond.errors import StoreError
 from millpond.placement.alignment import Owners, placement_of, realigned
 from millpond.placement.moves import BucketMap
@@ -28,7 +28,7 @@ class Wanted(NamedTuple):
 class SlotsWatch:
     """Where the buckets of one pond lie."""
 
-    def __init__(self, buckets: int, *, every_us: int = LOOK_EVERY_US, clock: Clock = now_us) -> None:
+    def __init__(self, buckets: int, *, every_us: int = LOOK_EVERY_US, clock: Clock = lap_us) -> None:
         self._buckets = buckets
         self._every_us, self._clock = every_us, clock
         self._looked_us: int | None = None

@@ -196,6 +196,19 @@ def test_followers_come_and_go(start: Any, head: int) -> None:
     assert list(runner.cursors()) == ["two"]
 
 
+def test_a_runner_that_has_no_follower_any_more_ends(start: Any, head: int) -> None:
+    runners = Runners(start(Recorder("stays"), running=False))
+    runners.start()
+    for _ in range(3):
+        runners.join(start(Recorder("comes"), running=False))
+        runners.notify(head)
+        assert runners.wait(head, 20)
+        runners.remove("comes")
+        assert list(runners.cursors()) == ["stays"] and len(runners._runners) == 1
+    until(lambda: sum(one.name == "millpond-followers" for one in threading.enumerate()) == 1, "threads have ended")
+    assert runners.stop(20)
+
+
 def at_work(start: Any, head: int) -> tuple[Any, Recorder]:
     """A runner, and its follower, which is held up in its first record."""
     slow = Recorder("slow")
