@@ -10,15 +10,19 @@ import msgspec
 import pytest
 
 from millpond.log.manifest import load
-from millpond.model.query import Query
-from millpond.model.windows import length_us
+from millpond.model.expressions import Column
+from millpond.model.query import Named, Query
+from millpond.model.windows import Sliding, length_us
+from millpond.reconfigure import accept
+from millpond.reconfigure.accept import Pond as Between
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.view import ViewFollower, scan
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.store import BucketStore
-from millpond.testing.answers import Run, dealt
-from millpond.testing.cases import WITH_SESSIONS, Menu, random_case
+from millpond.testing.answers import Run, dealt, table_of
+from millpond.testing.cases import SECOND, STREAM, WITH_SESSIONS, Menu, aggregate_of, random_case
+from millpond.testing.local_pond import LocalPond
 from millpond.testing.oracle import answer
 
 BUCKETS = 16
@@ -79,6 +83,43 @@ def test_both_views_hold_the_last_row_of_every_key(seed: int, tmp_path: Path) ->
     for store in stores:
         assert set(store.applied_many(range(BUCKETS))) == {run.pond.manifest.n}
         store.close()
+
+
+def test_a_view_that_is_made_again_has_no_rows_of_a_query_that_was_dropped(tmp_path: Path) -> None:
+    empty = dict.fromkeys(field.name for field in STREAM.columns)
+    output = (Named("k", Column("key:0", "string")), Named("n", Column("agg:0", "bigint")))
+    window, keys = Sliding(10 * SECOND, 10 * SECOND), (Column("k", "string"),)
+    asked = Query("q", STREAM.name, "ts", 0, window, keys, (aggregate_of("count", None),), output, serve=True)
+    pond = LocalPond(tmp_path / "pond", [STREAM], [asked, msgspec.structs.replace(asked, name="stays")], 1, BUCKETS)
+    now = {"q": 10 * SECOND, "stays": 10 * SECOND}
+    stores = [MemoryStore(), MemoryStore()]
+
+    def view(store: BucketStore) -> ViewFollower:
+        reader = RowsReader(lambda n, receipt, section: _unreachable())
+        return ViewFollower(store, reader, BUCKETS, lambda: now, lambda: load(pond.log, pond.manifests))
+
+    def epoch(second: int, key: str) -> None:
+        pond.epoch({STREAM.name: [table_of([empty | {"ts": second * SECOND, "k": key}])]})
+
+    pond.follow(view(stores[0]))
+    for second, key in ((1, "old"), (15, "old"), (25, "open")):
+        epoch(second, key)
+    assert held(stores[0], "q") == {'["old"]'}
+    del now["q"]
+    pond.change(accept.drop(Between(pond.spec, pond.manifest), "q"))
+    now["q"] = 10 * SECOND
+    pond.change(accept.add(Between(pond.spec, pond.manifest), asked))
+    for second in (35, 45, 55):
+        epoch(second, "new")
+    pond.follow(view(stores[1]))  # as one whose store has lost everything
+    epoch(65, "new")
+    for store in stores:
+        assert held(store, "q") == {'["open"]', '["new"]'}
+        assert held(store, "stays") == {'["old"]', '["open"]', '["new"]'}
+
+
+def held(store: BucketStore, query: str) -> set[str]:
+    return {key for bucket in scan(store, query, BUCKETS) for key in bucket.keys}
 
 
 def _unreachable() -> Any:

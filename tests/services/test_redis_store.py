@@ -199,7 +199,7 @@ def test_foreign_ponds_and_layouts_are_refused(server: RedisServer) -> None:
     mine.apply(7, 0, NEVER, [TableWrite("t", [b"k"], [b"v"])])
     with pytest.raises(ForeignPondError, match=r"belong to 'mine', not to 'yours'.*prefix"):
         RedisStore(server.url, TAGS, owner="yours")
-    for write in (lambda: late.apply(7, 1, 0), lambda: late.clear(7), lambda: late.drop_table("t")):
+    for write in (lambda: late.apply(7, 1, 0), lambda: late.clear(7), lambda: late.drop_table("t", 9)):
         with pytest.raises(ForeignPondError):
             write()
     assert mine.read(7, "t", [b"k"]) == Found(0, [b"v"])
@@ -256,7 +256,7 @@ def test_users_that_may_do_no_more_than_they_need(server: RedisServer) -> None:
         with pytest.raises(StoreError, match="refuses this user"):
             RedisStore(server.url.replace("//", "//pond:pw@") + "?prefix=other", TAGS)
         store.clear(1)
-        store.drop_table("spend")
+        store.drop_table("spend", 1 << 40)
         assert store.statistics().keys == 0
         store.close()
         guest.close()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from millpond import Pond
 from millpond.control import changing
-from millpond.errors import ChangeRefused, UnsupportedQuery
+from millpond.errors import ChangeRefused, NotServingError, UnsupportedQuery
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifests, load
 from millpond.log.port import Log
@@ -138,6 +138,49 @@ def test_queries_come_change_and_go_while_the_pond_runs(spark: SparkSession, tmp
         with pytest.raises(ChangeRefused, match="other columns"):
             pond.alter("big", WIDE.replace("count(*) AS n, ", ""))
         assert pond.price_of("drop", "wide").freed == 0
+
+
+@pytest.mark.spark
+def test_a_pond_at_its_end_is_neither_changed_nor_opened_again(spark: SparkSession, tmp_path: Path) -> None:
+    make_input(tmp_path / "in", 1)
+    pond = Pond(spark, tmp_path / "pond", instances=1)
+    pond.stream(stream(tmp_path / "in"))
+    pond.add("spend", SPEND)
+    pond.open()
+    records = pond.manifest().n
+    asked: list[Callable[[], object]] = [
+        lambda: pond.add("wide", WIDE), lambda: pond.price_of("alter", "spend", BIG), lambda: pond.alter("spend", BIG),
+        lambda: pond.drop("spend"), lambda: pond.param("least", 1), lambda: pond.price_of_scale(2), pond.run,
+    ]  # fmt: skip
+    pond.end()
+    for ask in asked:
+        with pytest.raises(NotServingError, match="leads the pond no more"):
+            ask()
+    with Pond(spark, tmp_path / "pond") as again:
+        again.open()
+        assert again.manifest().n == records + 1
+
+
+@pytest.mark.spark
+def test_a_sink_never_has_rows_of_a_query_that_had_the_name_before(spark: SparkSession, tmp_path: Path) -> None:
+    make_input(tmp_path / "in", 4)
+    with Pond(spark, tmp_path / "pond", instances=1) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        pond.add("spend", SPEND)
+        pond.add("stays", COUNT, sink=Sink("noop"))
+        pond.run()
+        assert len(pond.table("spend"))
+        pond.drop("spend")
+        pond.add("spend", SHORT, sink=Sink("json", str(tmp_path / "out")))
+    make_input(tmp_path / "new", 8)
+    for i in range(4, 8):
+        (tmp_path / "new" / f"f{i}.parquet").rename(tmp_path / "in" / f"f{i}.parquet")
+    with Pond(spark, tmp_path / "pond") as again:
+        again.run(drain=True)
+    parts = sorted((tmp_path / "out").glob("part-*"))
+    windows = [json.loads(line)["w"] for part in parts for line in part.read_text().splitlines()]
+    bounds = [[datetime.fromisoformat(w[end].replace("Z", "+00:00")) for end in ("start", "end")] for w in windows]
+    assert {(end - start).total_seconds() for start, end in bounds} == {10}
 
 
 @pytest.mark.spark

@@ -90,10 +90,10 @@ class ShardedStore(BucketStore):
         """See `BucketStore.tables`."""
         return frozenset(table for store in self._all() for table in store.tables())
 
-    def drop_table(self, table: str) -> None:
+    def drop_table(self, table: str, upto: int) -> None:
         """See `BucketStore.drop_table`."""
         for store in self._all():
-            store.drop_table(table)
+            store.drop_table(table, upto)
 
     def shards(self, buckets: Iterable[int]) -> list[str]:
         """See `BucketStore.shards`."""

@@ -169,8 +169,10 @@ class BucketStore(ABC):
         """Names of the tables that were ever written and not dropped."""
 
     @abstractmethod
-    def drop_table(self, table: str) -> None:
-        """Delete a table in all buckets; their numbers stay. An unknown table is no error."""
+    def drop_table(self, table: str, upto: int) -> None:
+        """Delete a table in all buckets that stand at `upto` or lower: rows of others may be another publisher's. Their
+        numbers stay. An unknown table is no error.
+        """
 
     @abstractmethod
     def shards(self, buckets: Iterable[int]) -> list[str]:

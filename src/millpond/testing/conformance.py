@@ -162,14 +162,19 @@ def _clear_forgets_a_bucket(store: BucketStore) -> None:
 
 def _drop_keeps_the_numbers(store: BucketStore) -> None:
     store.apply(0, 3, NEVER, [*_write(a="1"), TableWrite("u", [b"k"], [b"v"])])
-    store.drop_table("t")
-    store.drop_table("t")
-    store.drop_table("never there")
+    store.drop_table("t", 3)
+    store.drop_table("t", 3)
+    store.drop_table("never there", 3)
     assert store.tables() == {"u"}
     assert (store.applied(0), store.statistics().keys) == (3, 1)
     assert store.read(0, "u", [b"k"]).values == [b"v"]
     store.apply(0, 4, 3, _write(b="2"))
     assert _values(store, 0, "a", "b") == [None, b"2"], "a table of an old name starts empty"
+    store.apply(1, 9, NEVER, _write(c="3"))
+    store.drop_table("t", 3)
+    assert (_values(store, 0, "b"), _values(store, 1, "c")) == ([b"2"], [b"3"]), "another publisher has gone on"
+    store.drop_table("t", 4)
+    assert (_values(store, 0, "b"), store.read(1, "t", [b"c"]).values) == ([None], [b"3"])
 
 
 def _many_rows_grow_the_store(store: BucketStore) -> None:

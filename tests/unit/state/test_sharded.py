@@ -92,12 +92,30 @@ def test_a_copy_is_of_one_moment_and_takes_the_place_of_an_older_one() -> None:
     assert target.applied_many([0, 1]) == [number, NEVER]
     assert [target.scan(0, table) for table in "stu"] == [*(source.scan(0, table) for table in "st"), Rows(number)]
     restless = Moves(1000)
-    restless.apply(0, 1, NEVER, written(b"a"))
+    restless.apply(0, 1, NEVER, [*written(b"a", "s"), *written(b"b", "t")])
     with pytest.raises(StoreError, match="faster than it can be read"):
         copy_buckets(restless, target, [0])
     with pytest.raises(StoreError, match="another driver"):
         copy(source, target, [0], lambda _done: False)
 
+
+
+class Grows(MemoryStore):
+    """Gets a table more as soon as its tables were told."""
+
+    def tables(self) -> frozenset[str]:
+        found = super().tables()
+        if "new" not in found:
+            self.apply(0, 2, 1, written(b"first", "new"))
+        return found
+
+
+def test_a_table_that_comes_while_a_bucket_is_copied_comes_along() -> None:
+    source, target = Grows(), MemoryStore()
+    source.apply(0, 1, NEVER, written(b"a", "s"))
+    assert copy_buckets(source, target, [0]) == 2
+    assert [target.scan(0, table) for table in ("s", "new")] == [source.scan(0, table) for table in ("s", "new")]
+    assert target.applied(0) == 2
 
 
 class Noting(MemoryStore):

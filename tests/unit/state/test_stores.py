@@ -112,7 +112,7 @@ def test_reading_needs_a_file_and_never_writes(tmp_path: Path) -> None:
     store.close()
     reader = LmdbStore(tmp_path / "v.lmdb", read_only=True)
     assert reader.read(0, "t", [b"k"]) == Found(0, [b"v"])
-    for write in (lambda: reader.apply(0, 1, 0), lambda: reader.clear(0), lambda: reader.drop_table("t")):
+    for write in (lambda: reader.apply(0, 1, 0), lambda: reader.clear(0), lambda: reader.drop_table("t", 9)):
         with pytest.raises(StoreError, match="opened to read"):
             write()
     reader.close()

@@ -22,12 +22,12 @@ class _Stored(msgspec.Struct, frozen=True):
 class CursorFile:
     """A follower's cursor as the file `{"n": 17}`, replaced whole; a missing or damaged one reads as -1.
 
-    It is not forced to the disk: whoever needs more than "about here" after a power failure must be able to
-    recover without it.
+    It is not forced to the disk, unless it is `lasting`: whoever needs more than "about here" after a power failure
+    must be able to recover without it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, lasting: bool = False) -> None:
+        self.path, self._lasting = path, lasting
 
     def read(self) -> int:
         """The stored number, or -1; PlaceError when the folder cannot be read."""
@@ -42,10 +42,19 @@ class CursorFile:
         temporary = self.path.with_name(f".{self.path.name}-{writer_token()}")
         with explained(self.path.parent):
             try:
-                temporary.write_bytes(msgspec.json.encode(_Stored(n)))
+                write_file(temporary, msgspec.json.encode(_Stored(n)), lasting=self._lasting)
                 os.replace(temporary, self.path)
             finally:
                 temporary.unlink(missing_ok=True)
+
+
+def write_file(path: Path, data: bytes, *, lasting: bool) -> None:
+    """Write a file whole; a `lasting` one is on the disk before it gets its name."""
+    with path.open("wb") as file:
+        file.write(data)
+        if lasting:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def cursor_path(cursors: Path, query: str, kind: str = "cursor") -> Path:

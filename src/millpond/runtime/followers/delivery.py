@@ -57,18 +57,21 @@ class FileDelivery(Delivery):
         super().__init__(query, rows, place, f'write {{"n": <record>}} into {cursor}')
         with explained(cursor.parent):
             cursor.parent.mkdir(parents=True, exist_ok=True)
-        self._file, self._since = CursorFile(cursor), since
+        self._file, self._reached = CursorFile(cursor, lasting=True), since
 
     def cursor(self) -> int:
         """See `Follower.cursor`."""
-        return max(self._since, self._file.read())
+        # what this process has handed over counts, too: one that was overtaken may have written an older number
+        return max(self._reached, self._file.read())
 
     @contextmanager
     def _delivering(self, n: int, table: pa.Table | None) -> Iterator[None]:
         if table is not None:
             self._hand_over(n, table)
         yield
-        self._file.write(n)
+        self._reached = n
+        if n > self._file.read():
+            self._file.write(n)
 
     @abstractmethod
     def _hand_over(self, n: int, table: pa.Table) -> None:

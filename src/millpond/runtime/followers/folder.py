@@ -26,7 +26,7 @@ from millpond.log.follower import NOTHING_APPLIED
 from millpond.log.manifest import Manifest
 from millpond.log.port import numbered_name
 from millpond.log.records import Entry
-from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next
+from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next, write_file
 from millpond.runtime.followers.formats import Format
 from millpond.runtime.followers.rows import RowsReader
 
@@ -145,7 +145,7 @@ class FolderSink:
             self._check_nobodys()
             temporary = self._path / f".marker-{writer_token()}"
             try:
-                temporary.write_bytes(msgspec.json.encode(ours))
+                write_file(temporary, msgspec.json.encode(ours), lasting=True)
                 _create(temporary, marker)
             finally:
                 temporary.unlink(missing_ok=True)

@@ -78,7 +78,8 @@ class KafkaSink:
         self._publisher = Publisher(
             f"millpond-{pond_id}-{query.name}", self._topic.name, self._topic.connection, self._topic.transactions
         )
-        self._file = CursorFile(cursor_path(cursors, query.name, "kafka"))
+        path = cursor_path(cursors, query.name, "kafka")
+        self._file = CursorFile(path, lasting=not self._topic.transactions)
         self._folder = cursors
         self._reached = NOTHING_APPLIED
 

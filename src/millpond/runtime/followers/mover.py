@@ -32,10 +32,11 @@ def copy_buckets(source: BucketStore, target: BucketStore, buckets: Iterable[int
     Raises:
         StoreError: one moves on faster than it can be read, or a store refused.
     """
-    left, tables, rows = list(buckets), sorted(source.tables()), 0
+    left, rows = list(buckets), 0
     for _ in range(_TRIES):
+        # in this order: a table that comes meanwhile comes with a higher number
+        numbers, tables = source.applied_many(left), sorted(source.tables())
         found = [source.scan_many(left, table) for table in tables]
-        numbers = source.applied_many(left)
         steps, whole, moved_on = list[Apply](), list[int](), list[int]()
         for place, (bucket, number) in enumerate(zip(left, numbers, strict=True)):
             mine = [(table, of[place]) for table, of in zip(tables, found, strict=True)]

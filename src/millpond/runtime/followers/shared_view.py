@@ -23,6 +23,7 @@ from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import Entry, EpochRecord, decode
 from millpond.model.changes import map_change_in
+from millpond.placement.moves import newest_map_change
 from millpond.placement.runs import of_runs
 from millpond.runtime.followers.rows import ReadSection, RowsReader, section_reader
 from millpond.runtime.followers.slots import SlotsWatch
@@ -182,7 +183,7 @@ class SharedView:
 
     def _take_map(self, manifest: Manifest) -> None:
         """Share the buckets by the newest map; by an older one rows are found too, but each instance reads them all."""
-        newest = next((one for one in reversed(manifest.changes) if map_change_in(one.change) is not None), None)
+        newest = newest_map_change(manifest)
         if newest is None or newest.n <= max(self._share.map, self._start):
             return
         change = map_change_in(newest.change)
@@ -206,7 +207,8 @@ class SharedView:
         self._tell(sum(one.lost for one in found))
         if any(one.news for one in found):
             # a driver that was overtaken has none, and must not drop what its successor serves
-            self._known = drop_unserved(self._store, frozenset(self._share.served), self._known)
+            highest = max(one.n for one in found)
+            self._known = drop_unserved(self._store, frozenset(self._share.served), self._known, highest)
         return settled
 
     def _tell(self, lost: int) -> None:

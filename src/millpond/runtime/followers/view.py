@@ -102,12 +102,15 @@ class ViewFollower:
         self._served = served
         self._head = head
         self._known: frozenset[str] | None = None
+        self._reached, self._live = NEVER, frozenset[tuple[int, str]]()
 
     def cursor(self) -> int:
         """See `Follower.cursor`: the lowest number of all buckets; clears those that are ahead of the log."""
         # In this order: the log is never behind what was applied from it before.
         applied = np.array(self._store.applied_many(self._buckets), np.int64)
         head = self._head()
+        rows = (section for section in head.sections.values() if section.kind == "rows")
+        self._reached, self._live = head.n, frozenset((section.n, section.group) for section in rows)
         ahead = np.flatnonzero(applied > head.n)
         if len(ahead):
             self._store.clear_many([self._buckets[place] for place in ahead.tolist()])
@@ -124,7 +127,7 @@ class ViewFollower:
         """See `Follower.apply`; BucketsBehind when a bucket has fallen behind: ask for the cursor and replay."""
         news = self.show(n, record)
         if news:
-            self._known = drop_unserved(self._store, frozenset(self._served()), self._known)
+            self._known = drop_unserved(self._store, frozenset(self._served()), self._known, n)
 
     def show(self, n: int, record: Entry) -> bool:
         """Bring the buckets from record `n` - 1 to `n`: at most one call to read from the store, and one to write.
@@ -133,7 +136,7 @@ class ViewFollower:
         """
         served = self._served()
         try:
-            queries = [query for query in self._rows.queries(record) if query in served]
+            queries = [query for query in self._rows.queries(record) if query in served and self._counts(n, query)]
             found = {query: self._rows.batches(record, query) for query in queries}
         except RowsGone:
             self._start_over(n)
@@ -155,6 +158,10 @@ class ViewFollower:
         news = self._expect_applied(steps)
         reached("view.after_apply")
         return news
+
+    def _counts(self, n: int, query: str) -> bool:
+        """Whether rows of a query are its own: what is replayed may be those of one that had its name before."""
+        return n > self._reached or (n, query) in self._live
 
     def _stored(self, tables: Mapping[str, pa.Table]) -> dict[str, dict[tuple[int, str], bytes | None]]:
         """For each query whose rows may change, what is stored for the keys of its rows, read at once."""
@@ -189,11 +196,15 @@ class ViewFollower:
         return any(outcome.verdict is Verdict.APPLIED for outcome in outcomes)
 
 
-def drop_unserved(store: BucketStore, served: frozenset[str], known: frozenset[str] | None) -> frozenset[str]:
-    """Drop the tables of queries that are not served, unless that was seen to (`known`); what is served now."""
+def drop_unserved(
+    store: BucketStore, served: frozenset[str], known: frozenset[str] | None, n: int
+) -> frozenset[str]:  # fmt: skip
+    """Drop the tables of queries that are not served as of record `n`, unless that was seen to (`known`); what is
+    served now.
+    """
     if served != known:
         for table in store.tables() - served:
-            store.drop_table(table)
+            store.drop_table(table, n)
     return served
 
 

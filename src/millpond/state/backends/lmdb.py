@@ -121,9 +121,9 @@ class LmdbStore(BucketStore):
         """See `BucketStore.tables`."""
         return self._read(lambda draft: frozenset(draft.tables()))
 
-    def drop_table(self, table: str) -> None:
+    def drop_table(self, table: str, upto: int) -> None:
         """See `BucketStore.drop_table`."""
-        self._write(lambda draft: draft.drop(table))
+        self._write(lambda draft: draft.drop(table, upto))
 
     def shards(self, buckets: Iterable[int]) -> list[str]:
         """See `BucketStore.shards`."""
@@ -356,11 +356,29 @@ class _Draft:
                     names.append(place[1:].decode())
         return names
 
-    def drop(self, table: str) -> None:
+    def drop(self, table: str, upto: int) -> None:
         number = self._number(table)
-        if number is not None:
+        if number is None:
+            return
+        stand = {place[1:]: _U64.unpack(value)[0] for place, value in self._numbered()}
+        if max(stand.values(), default=upto) <= upto:
             self._delete_range(number)
             self._txn.delete(b"t" + table.encode(), db=self._meta)
+            return
+        for bucket, n in stand.items():
+            if n <= upto:
+                self._delete_range(number + bucket)
+
+    def _numbered(self) -> list[tuple[bytes, bytes]]:
+        """The buckets that have a number, and it."""
+        found = []
+        with self._txn.cursor(db=self._meta) as cursor:
+            if cursor.set_range(b"b"):
+                for place, value in cursor.iternext():
+                    if place[:1] != b"b":
+                        break
+                    found.append((place, value))
+        return found
 
     def row_count(self) -> int:
         return int(self._txn.stat(self._rows)["entries"])

@@ -73,13 +73,16 @@ class MemoryStore(BucketStore):
             self._check_open()
             return frozenset(self._tables)
 
-    def drop_table(self, table: str) -> None:
+    def drop_table(self, table: str, upto: int) -> None:
         """See `BucketStore.drop_table`."""
         with self._lock:
             self._check_open()
-            self._tables.discard(table)
-            for place in [place for place in self._rows if place[1] == table]:
-                del self._rows[place]
+            mine = [place for place in self._rows if place[1] == table]
+            for place in mine:
+                if self._applied.get(place[0], NEVER) <= upto:
+                    del self._rows[place]
+            if not any(place in self._rows for place in mine):
+                self._tables.discard(table)
 
     def shards(self, buckets: Iterable[int]) -> list[str]:
         """See `BucketStore.shards`."""

@@ -115,6 +115,7 @@ return redis.call('UNLINK', KEYS[1])
 """)
 
 _DROP = Script("#!lua flags=allow-oom" + _OWNED + """
+if tonumber(redis.call('HGET', KEYS[1], 'applied') or '-1') > tonumber(ARGV[3]) then return 0 end
 redis.call('UNLINK', KEYS[3])
 return redis.call('SREM', KEYS[2], ARGV[2])
 """)
@@ -224,10 +225,10 @@ class RedisStore(BucketStore):
         answers = self._plain(range(len(self._places)), b"SMEMBERS", b"tables")
         return frozenset(name.decode() for answer in answers for name in answer)
 
-    def drop_table(self, table: str) -> None:
+    def drop_table(self, table: str, upto: int) -> None:
         """See `BucketStore.drop_table`; one command per bucket."""
         self._check_writable()
-        keys, arguments = [b"meta", b"tables", _rows(table)], [self._owner, table.encode()]
+        keys, arguments = [b"meta", b"tables", _rows(table)], [self._owner, table.encode(), b"%d" % upto]
         self._run([self._call(_DROP, bucket, keys, arguments) for bucket in range(len(self._places))])
 
     def shards(self, buckets: Iterable[int]) -> list[str]:

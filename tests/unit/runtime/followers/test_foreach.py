@@ -76,6 +76,22 @@ def test_a_cursor_that_was_lost_repeats_and_one_that_was_added_later_begins_ther
     assert [epoch for epoch, _ in told.calls] == [1, 3, 1, 3]
 
 
+def test_an_older_number_of_one_that_was_overtaken_takes_nothing_back(filled: Any) -> None:
+    told = Told()
+    sink = follower(filled, told)
+    filled.feed(sink)
+    file = filled.path / "cursors" / "q.foreach"
+    file.write_text('{"n": 1}')
+    assert sink.cursor() == 3
+    filled.epoch()
+    filled.feed(sink)
+    assert file.read_text() == '{"n":4}' and [epoch for epoch, _ in told.calls] == [1, 3]
+    late = follower(filled, Told(), since=2)  # wakes in the middle of record 3
+    with late._delivering(3, None):
+        pass
+    assert file.read_text() == '{"n":4}'
+
+
 def test_rows_that_are_gone_are_told_with_the_file_that_skips_them(filled: Any) -> None:
     for file in filled.path.glob("delta/*/*.arrow"):
         file.unlink()
