@@ -226,7 +226,10 @@ class Pond(Changing, Declaring):
             self.drain()
         elif finished:
             self._driver.settle()
-        self.settle(60.0 if finished else STOP_SECONDS)
+        if finished:
+            self.settle()
+        else:
+            self.settle(STOP_SECONDS)
         return finished
 
     def drain(self) -> None:

@@ -7,6 +7,7 @@ all tasks together; what is left of `gather_us` and `fold_us` is divided among a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -15,6 +16,7 @@ from millpond.log.records import STATE
 from millpond.plan.plan import GroupPlan, Plan, QueryPlan
 from millpond.plan.tallies import keeps_tallies
 from millpond.runtime.holistic import needs_events
+from millpond.runtime.moved import keys_and_left
 from millpond.runtime.tasks import GROUP_US, WHOLE_POND
 from millpond.state.segments import MEASURE_DIGITS, bytes_told
 
@@ -129,13 +131,17 @@ def staying(plan: Plan, manifest: Manifest, found: Mapping[str, Cost]) -> dict[s
 
 def _counted(plan: Plan, manifest: Manifest) -> Iterator[tuple[list[str], int, int]]:
     """Of each group its queries, how many keys its instances have, and how many of these have left them."""
-    rows: dict[tuple[str, str], int] = {}
-    for section in manifest.sections.values():
-        if section.kind in ("keys", "left"):
-            rows[section.kind, section.group] = rows.get((section.kind, section.group), 0) + section.rows
+    keys, left = map(_by_group, keys_and_left(manifest))
     for group in plan.groups:
-        names = [query.query.name for query in group.queries]
-        yield names, rows.get(("keys", group.id), 0), rows.get(("left", group.id), 0)
+        yield [query.query.name for query in group.queries], keys[group.id], left[group.id]
+
+
+def _by_group(counted: Counter[tuple[int, str]]) -> Counter[str]:
+    """The same of all instances together."""
+    found = Counter[str]()
+    for (_, group), count in counted.items():
+        found[group] += count
+    return found
 
 
 def _keys(plan: Plan, manifest: Manifest) -> dict[str, int]:

@@ -64,16 +64,14 @@ _FORMER = 4
 
 def families(group: GroupPlan, plans: Sequence[QueryPlan]) -> list[Family]:
     """All of `plans` in families; without signatures each query is one of its own."""
+    if not group.signed:
+        return [Family(group, [plan]) for plan in plans]
     shapes: dict[_Shape, list[QueryPlan]] = {}
     known = _shapes_in(group.id)
     if len(known) > _FORMER * len(group.queries):
         known.clear()
     for plan in plans:
-        if not group.signed:
-            shape = _Shape(plan.query.name)
-        elif (found := known.get(plan)) is not None:
-            shape = found
-        else:
+        if (shape := known.get(plan)) is None:
             shape = known[plan] = _shape_of(plan)
         shapes.setdefault(shape, []).append(plan)
     return [Family(group, alike) for alike in shapes.values()]

@@ -41,12 +41,18 @@ from millpond.state.keys import canonical
 from millpond.state.segments import as_told, to_bytes
 
 
-def shares_here(manifest: Manifest) -> dict[tuple[int, str], float]:
-    """The part of an instance's keys of a group that has not left: what has left lies there until it is merged."""
+def keys_and_left(manifest: Manifest) -> tuple[Counter[tuple[int, str]], Counter[tuple[int, str]]]:
+    """How many keys of a group lie at an instance, by both, and how many of these have left it."""
     keys, left = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
     for section in manifest.sections.values():
         if section.kind in ("keys", "left"):
             (keys if section.kind == "keys" else left)[section.instance, section.group] += section.rows
+    return keys, left
+
+
+def shares_here(manifest: Manifest) -> dict[tuple[int, str], float]:
+    """The part of an instance's keys of a group that has not left: what has left lies there until it is merged."""
+    keys, left = keys_and_left(manifest)
     return {place: 1 - left[place] / count for place, count in keys.items() if count}
 
 

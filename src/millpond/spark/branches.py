@@ -86,14 +86,20 @@ def is_harmless(expression: JavaObject) -> bool:
 def texts_of(derived: Derived) -> Iterator[str]:
     """The text of whatever Spark evaluates for a derived stream."""
     for branch in derived.branches:
-        yield from (str(column.sql()) for column in branch.columns.values())
-        for side in branch.sides:
-            if isinstance(side, Side):
-                yield from (str(side.condition.sql()), str(side.plan.toString()))
-            elif isinstance(side, Elements):
-                yield str(side.array.sql())
-            elif isinstance(side, Looked):
-                yield from (str(key.sql()) for key in side.keys)
+        for made in (*branch.columns.values(), *_expressions(branch.sides)):
+            yield str(made.sql())
+        yield from (str(side.plan.toString()) for side in branch.sides if isinstance(side, Side))
+
+
+def _expressions(sides: Iterable[AnySide]) -> Iterator[JavaObject]:
+    """What sides are made by, over the columns of their stream."""
+    for side in sides:
+        if isinstance(side, Side):
+            yield side.condition
+        elif isinstance(side, Elements):
+            yield side.array
+        elif isinstance(side, Looked):
+            yield from side.keys
 
 
 def branch_text(branch: Branch) -> str:
@@ -117,9 +123,6 @@ def read_by(branch: Branch, names: Iterable[str]) -> frozenset[str]:
     """The columns of a branch's stream that columns of the derived one are made of, and what it takes to make them."""
     if any(isinstance(side, Function) for side in branch.sides):
         return frozenset(field.name for field in branch.base.columns)  # a function is handed whole rows
-    made = [branch.columns[name] for name in names if name in branch.columns]
-    for side in branch.sides:
-        made += [side.condition] if isinstance(side, Side) else [side.array] if isinstance(side, Elements) else []
-        made += side.keys if isinstance(side, Looked) else ()
+    made = [*(branch.columns[name] for name in names if name in branch.columns), *_expressions(branch.sides)]
     used = {str(column.name()) for part in made for column in references(part)}
     return frozenset(field.name for field in branch.base.columns if field.name in used)

@@ -148,7 +148,8 @@ def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
     judged.nodes.setdefault(kind, node)
     if kind == "UnresolvedRelation":
         name = _judge_relation(node, relations)
-        judged.relations.update({name} - bound)  # what WITH has named is no stream of that name
+        if name not in bound:  # what WITH has named is no stream of that name
+            judged.relations.add(name)
     found: list[_Visit] = []
     if kind == "UnresolvedWith":
         # a CTE sees those before it; the query sees them all

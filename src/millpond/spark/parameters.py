@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from decimal import Decimal
 from typing import NamedTuple
 
 import msgspec
@@ -63,21 +62,13 @@ class Marked(NamedTuple):
             raise UnsupportedQuery("A join of two streams has no live parameters.", "Write the value itself.")
         return made
 
-    @property
-    def _numbers(self) -> set[int]:
-        return {_number(place) for place in range(len(self.parameters))}
-
     def _is_left(self, query: AnyQuery) -> bool:
         """Whether a stand-in, or its opposite, is still somewhere."""
-        for part in _everything(query):
-            for node in walk(part):
-                if isinstance(node, Foreign) and has_stand_in(node.sql):
-                    return True
-                if isinstance(node, Literal) and isinstance(node.value, str) and has_stand_in(node.value):
-                    return True
-                number = node.value if isinstance(node, Literal) else None
-                if isinstance(number, int | float | Decimal) and abs(number) in self._numbers:
-                    return True
+        numbers = {_number(place) for place in range(len(self.parameters))}
+        for node in (node for part in _everything(query) for node in walk(part)):
+            told = node.sql if isinstance(node, Foreign) else node.value if isinstance(node, Literal) else None
+            if has_stand_in(told) if isinstance(told, str) else told is not None and abs(told) in numbers:
+                return True
         return False
 
     def leaf(self, node: Expression) -> Expression:

@@ -115,7 +115,7 @@ class ViewFollower:
         if len(ahead):
             self._store.clear_many([self._buckets[place] for place in ahead.tolist()])
             applied[ahead] = NEVER
-        start = _before_oldest_rows(head)
+        start = min((n for n, _ in self._live), default=head.n + 1) - 1
         empty = np.flatnonzero(applied == NEVER)
         if len(empty) and start > NEVER:
             # Nothing older is retained, so there is nothing to replay before.
@@ -278,11 +278,6 @@ def _wrapped(rows: pa.Array, n: int, starts: pa.Array, ends: pa.Array) -> pa.Arr
     pieces = (f'{{"epoch":{n},"window":[', start, ",", end, '],"row":', rows, "}", "")
     large = [pa.scalar(piece, pa.large_utf8()) if isinstance(piece, str) else piece for piece in pieces]
     return pc.binary_join_element_wise(*large)
-
-
-def _before_oldest_rows(head: Manifest) -> int:
-    retained = [section.n for section in head.sections.values() if section.kind == "rows"]
-    return min(retained, default=head.n + 1) - 1
 
 
 def lookup(store: BucketStore, query: str, key: str, bucket: int) -> Served:

@@ -329,7 +329,7 @@ class _Draft:
         number = self._number(table)
         if number is not None:
             prefix = number + _U16.pack(bucket)
-            for place, value in self._range(prefix):
+            for place, value in self._range(prefix, self._rows):
                 if place[len(prefix)]:
                     length = 4 + _U32.unpack_from(value)[0]
                     rows.keys.append(value[4:length])
@@ -347,20 +347,13 @@ class _Draft:
             self._txn.delete(b"b" + _U16.pack(bucket), db=self._meta)
 
     def tables(self) -> list[str]:
-        names = []
-        with self._txn.cursor(db=self._meta) as cursor:
-            if cursor.set_range(b"t"):
-                for place in cursor.iternext(values=False):
-                    if place[:1] != b"t":
-                        break
-                    names.append(place[1:].decode())
-        return names
+        return [place[1:].decode() for place, _ in self._range(b"t", self._meta)]
 
     def drop(self, table: str, upto: int) -> None:
         number = self._number(table)
         if number is None:
             return
-        stand = {place[1:]: _U64.unpack(value)[0] for place, value in self._numbered()}
+        stand = {place[1:]: _U64.unpack(value)[0] for place, value in self._range(b"b", self._meta)}
         if max(stand.values(), default=upto) <= upto:
             self._delete_range(number)
             self._txn.delete(b"t" + table.encode(), db=self._meta)
@@ -368,17 +361,6 @@ class _Draft:
         for bucket, n in stand.items():
             if n <= upto:
                 self._delete_range(number + bucket)
-
-    def _numbered(self) -> list[tuple[bytes, bytes]]:
-        """The buckets that have a number, and it."""
-        found = []
-        with self._txn.cursor(db=self._meta) as cursor:
-            if cursor.set_range(b"b"):
-                for place, value in cursor.iternext():
-                    if place[:1] != b"b":
-                        break
-                    found.append((place, value))
-        return found
 
     def row_count(self) -> int:
         return int(self._txn.stat(self._rows)["entries"])
@@ -424,8 +406,8 @@ class _Draft:
             self._numbers[table] = number
         return number
 
-    def _range(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        with self._txn.cursor(db=self._rows) as cursor:
+    def _range(self, prefix: bytes, db: Any) -> Iterator[tuple[bytes, bytes]]:
+        with self._txn.cursor(db=db) as cursor:
             if cursor.set_range(prefix):
                 for place, value in cursor.iternext():
                     if not place.startswith(prefix):
