@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from millpond.errors import ChangeRefused
-from millpond.log.follower import NOTHING_APPLIED, Follower
+from millpond.log.follower import NOTHING_APPLIED, Follower, let_go
 from millpond.model.changed import Leaving
 from millpond.model.endpoints import FOREACH, Sink
 from millpond.model.query import Query
@@ -95,10 +95,13 @@ class Joining:
         if isinstance(query, Query):
             kept = query.late_sink is not None and query.late_sink.format != "memory"
             query = msgspec.structs.replace(query, serve=False, late=query.late if kept else msgspec.UNSET)
-        behind = [one for one in self._followers(query, NOTHING_APPLIED) if one.cursor() < leaving.n]
-        for follower in behind:
+        behind = False
+        for follower in self._followers(query, NOTHING_APPLIED):
+            if follower.cursor() >= leaving.n:
+                let_go(follower)
+                continue
             self._run(query, follower)
-            self._leaving[follower.name] = leaving.n
+            self._leaving[follower.name], behind = leaving.n, True
         if behind:
             self.lagging = (*self.lagging, leaving)
 

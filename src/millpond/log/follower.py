@@ -8,8 +8,9 @@ follower from its cursor to the head, at its own pace; a follower that fails sto
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from millpond.errors import CorruptError
 from millpond.log.manifest import Manifest, Manifests, fold, load
@@ -36,6 +37,21 @@ class Follower(Protocol):
         1: the check belongs to the same atomic step, for another publisher may run at the same time.
         Records that are no epochs only move the cursor.
         """
+
+
+@runtime_checkable
+class Connected(Protocol):
+    """A follower that holds connections to what it follows the log into."""
+
+    def close(self) -> None:
+        """Let go of them; the next use connects anew."""
+
+
+def let_go(follower: Follower) -> None:
+    """Close what a follower holds, if it does, for nobody drives it any more; called when it is not at work."""
+    if isinstance(follower, Connected):
+        with suppress(Exception):  # whatever the other side says to it, it is left
+            follower.close()
 
 
 @dataclass(frozen=True, slots=True)

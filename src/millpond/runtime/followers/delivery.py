@@ -40,10 +40,6 @@ class Delivery(ABC):
         reached("delivery.after")
 
     @abstractmethod
-    def close(self) -> None:
-        """Let go of what is connected."""
-
-    @abstractmethod
     def _delivering(self, n: int, table: pa.Table | None) -> AbstractContextManager[None]:
         """Hands over the rows of record `n` when it is entered, if there are any, and stores the cursor when it is
         left.

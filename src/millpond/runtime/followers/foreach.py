@@ -38,9 +38,6 @@ class ForeachSink(FileDelivery):
         super().__init__(query, rows, f"The function of {query}", cursor, since)
         self._function = function
 
-    def close(self) -> None:
-        """Nothing is held."""
-
     def _hand_over(self, n: int, table: pa.Table) -> None:
         (rows,) = table.combine_chunks().to_batches()
         try:

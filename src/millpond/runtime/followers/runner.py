@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from millpond.clock import Clock, lap_us
 from millpond.errors import CorruptError, DiskFullError, MillpondError, TruthError
-from millpond.log.follower import NOTHING_APPLIED, Follower
+from millpond.log.follower import NOTHING_APPLIED, Follower, let_go
 from millpond.log.manifest import Manifest, Manifests, fold, load
 from millpond.log.port import Log
 from millpond.log.records import Entry, decode
@@ -63,6 +63,8 @@ class _Driven:
 class Runner:
     """Drives followers over one log; `start` it once, `notify` it at each commit, `stop` it at the end.
 
+    Its thread closes followers that are removed, and at the end all, when they are not at work.
+
     Delays are in seconds: a failing follower waits `first_delay`, then twice as long each time, at most
     `longest_delay`. When nothing came for `look_every`, followers are asked for their cursors anew, for a store may
     lose what it held while the pond is silent; None: never.
@@ -86,6 +88,7 @@ class Runner:
         self._look_every = look_every
         self._changed = threading.Condition()
         self._driven: dict[str, _Driven] = {}
+        self._left: list[Follower] = []
         self._head = NOTHING_APPLIED
         self._news = True
         self._stopping = False
@@ -137,7 +140,10 @@ class Runner:
     def forget(self, name: str) -> None:
         """Stop driving a follower that has no effect outside: it may be at work for the rest of a record."""
         with self._changed:
-            self._driven.pop(name, None)
+            left = self._driven.pop(name, None)
+            if left is not None:
+                self._left.append(left.follower)
+                self._news = True
             self._changed.notify_all()
 
     def wait(self, n: int, timeout: float | None = None) -> bool:
@@ -184,6 +190,9 @@ class Runner:
         with self._changed:
             self._news = False
             head, names = self._head, list(self._driven)
+            left, self._left = self._left, []
+        for follower in left:
+            let_go(follower)
         for name in names:
             with self._changed:
                 driven = self._driven.get(name)
@@ -213,6 +222,10 @@ class Runner:
                 if silent and not woken:
                     for driven in self._driven.values():
                         driven.manifest = None
+        with self._changed:
+            held = [*self._left, *(driven.follower for driven in self._driven.values())]
+        for follower in held:
+            let_go(follower)
 
     def _advance(self, driven: _Driven, head: int) -> None:
         manifest = driven.manifest

@@ -209,6 +209,49 @@ def test_a_runner_that_has_no_follower_any_more_ends(start: Any, head: int) -> N
     assert runners.stop(20)
 
 
+class Connected(Recorder):
+    """Tells whether it was closed while it was at work."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.working, self.closed = False, list[bool]()
+
+    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
+        self.working = True
+        super().apply(n, record, manifest)
+        self.working = False
+
+    def close(self) -> None:
+        self.closed.append(self.working)
+        raise OSError("gone already")
+
+
+def test_who_is_driven_no_more_lets_go_of_what_it_holds(start: Any, head: int) -> None:
+    leaves, stays = Connected("leaves"), Connected("stays")
+    leaves.go_on.clear()
+    runner = start(leaves, stays)
+    runner.notify(head)
+    assert leaves.entered.wait(20)
+    runner.forget("leaves")
+    assert not leaves.closed
+    leaves.go_on.set()
+    until(lambda: leaves.closed, "it is closed")
+    assert runner.wait(head, 20) and not stays.closed
+    assert runner.stop(20)
+    assert (leaves.closed, stays.closed) == ([False], [False])
+
+
+def test_who_leaves_with_its_runner_lets_go_too(start: Any, head: int) -> None:
+    runners, comes = Runners(start(Recorder("stays"), running=False)), Connected("comes")
+    runners.start()
+    runners.join(start(comes, running=False))
+    runners.notify(head)
+    assert runners.wait(head, 20)
+    runners.remove("comes")
+    until(lambda: comes.closed == [False], "it is closed")
+    assert runners.stop(20)
+
+
 def at_work(start: Any, head: int) -> tuple[Any, Recorder]:
     """A runner, and its follower, which is held up in its first record."""
     slow = Recorder("slow")
