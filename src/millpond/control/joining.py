@@ -93,6 +93,8 @@ class Joining:
         if lost or query.sink.format in ("memory", "noop"):
             query = msgspec.structs.replace(query, sink=Sink())
         if isinstance(query, Query):
+            if query.serve:
+                self._unserved[query.name] = leaving.n
             kept = query.late_sink is not None and query.late_sink.format != "memory"
             query = msgspec.structs.replace(query, serve=False, late=query.late if kept else msgspec.UNSET)
         behind = False
@@ -138,15 +140,15 @@ class Joining:
                 f"The last rows of a query {query.name} that was dropped are on their way to its sink.",
                 "Try again in a moment, or give the new one another name.",
             )
-        if query.serve and self._unserved.get(query.name, NOTHING_APPLIED) > self._viewed():
-            raise ChangeRefused(
-                f"Rows of a query {query.name} that was dropped are still served.",
-                "Try again in a moment, or give the new one another name.",
-            )
         if query.serve and not stored:
             raise ChangeRefused(
                 f"{query.name} is to be served, and the pond has no store yet, for no query of it is.",
                 "Serve it from a new pond that begins with it, or leave serve out.",
+            )
+        if query.serve and self._unserved.get(query.name, NOTHING_APPLIED) > self._viewed():
+            raise ChangeRefused(
+                f"Rows of a query {query.name} that was dropped are still served.",
+                "Try again in a moment, or give the new one another name.",
             )
         sink_follower(
             query, self._pond, self._rows, self._cursors, opens=self._opens, functions=self._functions
