@@ -13,9 +13,9 @@ help:  ## Print this list
 demo: $(READY)  ## Run the demo: real flights, many queries, one stream
 	@$(BIN)/millpond demo
 
-test: lint  ## Lint, check types, run every test, two files at a time
+test: lint  ## Lint, check types, run every test, three files at a time
 	@$(BIN)/millpond prepare
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 services: $(READY)  ## Fetch the jars of Kafka, for tests: the broker, and Spark's connector
 	@$(BIN)/python -m millpond.testing.kafka_server
