@@ -261,6 +261,7 @@ def _autoscale(app: typer.Typer) -> None:
     @app.command()
     def autoscale(
         checkpoint: Folder = None, instances: Range = "1-8", target: Target = 0.5, as_json: Json = False,
+        _dry_run: Annotated[bool, typer.Option("--dry-run", help="As without it, and as other verbs say it.")] = False,
     ) -> None:  # fmt: skip
         """Say what `serve --autoscale` would do with a pond now, and why; changes nothing."""
         from millpond.control.autoscaling import advice, advice_text

@@ -63,8 +63,9 @@ def test_why_and_explain_find_the_only_pond(only: Path) -> None:
 
 
 def test_autoscale_finds_the_only_pond(only: Path) -> None:
-    found = CliRunner().invoke(app, ["autoscale"]).exception  # its epochs took no time at all
-    assert isinstance(found, ForeignPondError) and found.what == "The pond in tx.pond has not run long enough."
+    for words in (["autoscale"], ["autoscale", "--dry-run"]):
+        found = CliRunner().invoke(app, words).exception  # its epochs took no time at all
+        assert isinstance(found, ForeignPondError) and found.what == "The pond in tx.pond has not run long enough."
     (only.parent / "other.pond" / "service").mkdir(parents=True)
     for words in (["autoscale"], ["why", "spend"], ["explain"]):
         refused = CliRunner().invoke(app, words).exception
