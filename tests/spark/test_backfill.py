@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -20,7 +21,7 @@ from tests.spark.test_changes import FIELDS, SECOND, SPEND, Told, make_input, re
 from millpond import Pond
 from millpond.errors import ChangeRefused, GoneError, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source
-from millpond.model.stream import Stream
+from millpond.model.stream import Retention, Stream
 from millpond.reconfigure.price import COMPLETE_AT_ONCE
 from millpond.spark import backfill
 from millpond.testing.compare import assert_same_rows, rows_of
@@ -56,6 +57,7 @@ def added_later(spark: SparkSession, base: Path, declared: Stream, **backfill: A
     with Pond(spark, base / "pond", instances=2, on_epoch=Told({4: [add]})) as pond:
         pond.stream(declared)
         pond.add("first", SPEND.replace("20", "10").replace("sum(v)", "min(v)"))
+        pond.add("same", SPEND)
         pond.run()
         assert not pond.refused
         assert not (base / "pond" / "backfill").exists()
@@ -79,8 +81,14 @@ def as_csv(folder: Path) -> Stream:
     return Stream("tx", ordered, Source("csv", options))
 
 
+def retaining(folder: Path) -> Stream:
+    """Slices of all that was seen are kept, which suffice for some of the queries, and events for a while."""
+    kept = Retention(600 * SECOND, 15 * SECOND, SECOND, ("k", "v", "w"))
+    return msgspec.structs.replace(stream(folder), retain=kept)
+
+
 @pytest.mark.spark
-@pytest.mark.parametrize("make", [stream, as_csv])
+@pytest.mark.parametrize("make", [stream, as_csv, retaining])
 def test_a_backfilled_query_tells_every_row_that_it_would_have_told(
     spark: SparkSession, tmp_path: Path, make: Callable[[Path], Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:

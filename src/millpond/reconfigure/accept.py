@@ -41,7 +41,7 @@ from millpond.reconfigure.changes import (
     SetParameter,
     Shadow,
 )
-from millpond.reconfigure.coverage import check_backfilled, incomplete_for, recall_for
+from millpond.reconfigure.coverage import check_backfilled, incomplete_for, open_from, recall_for
 from millpond.reconfigure.lifecycle import check_feeds, check_move, check_upstream, query_of
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.tasks import Watermark
@@ -80,8 +80,11 @@ def add(
         check_backfilled(query)
         assert isinstance(query, Query)
         first = backfill_us if backfill_us == ALWAYS else _first_start(pond.spec, query, backfill_us)
-        if isinstance(since, int) and first < (since := _first_start(pond.spec, query, since)):
-            return Add(Asked.of(query), fresh, since, who, backfill_us=first)
+        # windows that slices make whole, and that have closed, the query itself will not tell any more
+        open_us = open_from(query, pond.manifest)
+        told = [time for time in (since, open_us) if isinstance(time, int)]
+        if told and first < (handed := _first_start(pond.spec, query, max(told))):
+            return Add(Asked.of(query), fresh, handed, who, backfill_us=first)
     if isinstance(query, Query) and isinstance(since, int):
         recall = recall_for(plan, query, since, pond.manifest)
         partial = incomplete_for(query, since if recall is None else recall, pond.manifest)

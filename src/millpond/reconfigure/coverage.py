@@ -137,17 +137,19 @@ def check_backfilled(query: AnyQuery) -> None:
 
 
 def recall_for(plan: Plan, query: Query, since_us: int, manifest: Manifest) -> int | None:
-    """From when on retained events make windows whole that slices do not; None: that would answer none more.
+    """From when on retained events make windows whole that slices do not, or are part of one that is told all the
+    same (see `incomplete_for`); None: that would answer none more.
 
     `since_us`: from when on windows are whole without.
     """
-    mark = watermarks(manifest).get(query.stream, Watermark())
-    recall = recalled_from(plan, query, manifest, mark)
+    recall = recalled_from(plan, query, manifest, watermarks(manifest).get(query.stream, Watermark()))
     if recall is None or recall >= since_us:
         return None
-    open_us = _open_from(query, mark)
+    open_us = open_from(query, manifest)
     first = recall if open_us is None else max(recall, open_us)
     assert isinstance(query.window, Sliding)
+    if tells_complete(query) and open_us is not None and open_us < since_us:
+        return recall
     return recall if first + (query.window.offset_us - first) % query.window.slide_us < since_us else None
 
 
@@ -155,10 +157,11 @@ def incomplete_for(query: Query, whole_us: int, manifest: Manifest) -> int | Non
     """The start of the first open window that is told though it is not whole, since the query is to say so; None: those
     that are open are whole, as all that start at `whole_us` or later.
     """
-    open_us = _open_from(query, watermarks(manifest).get(query.stream, Watermark())) if tells_complete(query) else None
+    open_us = open_from(query, manifest) if tells_complete(query) else None
     return None if open_us is None or open_us >= whole_us else open_us
 
 
-def _open_from(query: Query, mark: Watermark) -> int | None:
+def open_from(query: Query, manifest: Manifest) -> int | None:
     """The start of the earliest window of fixed size that is open; None: all are."""
+    mark = watermarks(manifest).get(query.stream, Watermark())
     return needed_from(build_plan([query]).groups[0].queries, mark)
