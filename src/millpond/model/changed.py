@@ -53,7 +53,10 @@ class Scaled(msgspec.Struct, frozen=True):
 
 
 class Feeding(msgspec.Struct, frozen=True):
-    """Where a parameter takes its values from, since record `n`: the rows that a query tells of its newest window."""
+    """Where a parameter takes its values from: the rows that a query tells of its newest window.
+
+    Values of before record `n` are not in force: since then rows feed it, be it those of another query before.
+    """
 
     query: str
     column: str

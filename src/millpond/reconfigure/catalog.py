@@ -92,7 +92,8 @@ def applied(spec: PondSpec, n: int, change: Change) -> PondSpec:
             parameters = left.parameters | {change.name: change.value}
             return _asking(spec, _with(left, parameters=parameters, feeds=feeds), spec.asked)
         case Feed():
-            feeds = left.feeds | {change.name: Feeding(change.query, change.column, n)}
+            fed = left.feeds.get(change.name)  # the value that it has stays until the new rows say otherwise
+            feeds = left.feeds | {change.name: Feeding(change.query, change.column, n if fed is None else fed.n)}
             return _asking(spec, _with(left, feeds=feeds), spec.asked)
         case Scale():
             asked = Scaled(n, change.instances, change.owned)

@@ -5,19 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from millpond.errors import ChangeRefused, CorruptError
-from millpond.log.manifest import Manifest
+from millpond.log.manifest import Fed, Manifest
 from millpond.model.changed import ALWAYS, Asked
-from millpond.model.expressions import Column, Foreign, Parameter, call, literal
+from millpond.model.expressions import Column, Foreign, Literal, Parameter, call, literal
 from millpond.model.join import Join, Side, Within
 from millpond.model.query import Named, Query
 from millpond.model.selection import Selection
 from millpond.model.spec import PondSpec, from_json, to_json
+from millpond.model.types import WINDOW
 from millpond.model.windows import Counted, Sliding
 from millpond.plan.chain import chained_stream
+from millpond.plan.feeds import feeds_of
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.apply import lifts
@@ -30,12 +33,14 @@ from millpond.reconfigure.changes import (
     Feed,
     Pause,
     Promote,
+    SetParameter,
     Shadow,
     change_of,
     change_text,
     kind_told,
 )
 from millpond.reconfigure.lifecycle import MOVES, check_compared, current, query_of, state_of
+from millpond.runtime.fed import fed_values
 from millpond.testing.answers import table_of
 from millpond.testing.cases import SECOND, STREAM, aggregate_of
 from millpond.testing.local_pond import LocalPond
@@ -312,6 +317,24 @@ def test_a_parameter_that_nothing_uses_takes_a_value_of_another_type() -> None:
     hidden = after(pond, lambda pond: accept.shadow(pond, judged("each")))
     with pytest.raises(ChangeRefused, match="used by each@shadow"):
         accept.param(hidden, "limit", "abc")
+
+
+def test_a_feed_that_is_changed_keeps_the_value_in_force() -> None:
+    told = replace(COUNT, output=(Named("w", Column("window", WINDOW)), *COUNT.output))
+    pond = after(pond_of(told, EACH), lambda pond: accept.param(pond, "limit", 5))
+    spec = applied(pond.spec, 3, Feed("limit", "count", "n"))
+    by_rows = replace(pond.manifest, fed={"limit": Fed(4, msgspec.json.encode(literal(7, "bigint")).decode())})
+
+    def value(spec: PondSpec) -> Literal:
+        left = spec.left
+        return (left.parameters | fed_values(feeds_of(left.feeds, left.parameters, spec.asked), by_rows))["limit"]
+
+    assert value(spec) == literal(7, "bigint")
+    spec = applied(spec, 5, Feed("limit", "count", "n"))
+    assert value(spec) == literal(7, "bigint"), "until rows say otherwise"
+    spec = applied(spec, 6, SetParameter("limit", literal(9, "bigint")))
+    assert value(spec) == literal(9, "bigint")
+    assert value(applied(spec, 8, Feed("limit", "count", "n"))) == literal(9, "bigint"), "an earlier feed is past"
 
 
 def test_a_query_that_was_analysed_with_another_type_of_a_parameter_is_refused() -> None:
