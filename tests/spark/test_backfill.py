@@ -20,6 +20,7 @@ from tests.spark.test_changes import FIELDS, SECOND, SPEND, Told, make_input, re
 
 from millpond import Pond
 from millpond.errors import ChangeRefused, GoneError, QueryTypeError, UnsupportedQuery
+from millpond.log.manifest import Manifest
 from millpond.model.endpoints import Source
 from millpond.model.stream import Retention, Stream
 from millpond.reconfigure.price import COMPLETE_AT_ONCE
@@ -130,6 +131,24 @@ def test_a_backfill_is_priced_begins_at_a_time_and_outlives_its_driver(spark: Sp
         late = [row for row in expected if row["w"]["start"].timestamp() * SECOND >= part.complete_from_us]
         assert 0 < len(late) < len(expected)
         assert_same_rows(late, rows_of(pond.table("later")), about="later")
+
+
+@pytest.mark.spark
+def test_a_backfill_that_is_asked_for_before_anything_is_read_reads_what_came_meanwhile(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_input(tmp_path / "in")
+    with Pond(spark, tmp_path / "pond", instances=2) as pond:
+        pond.stream(stream(tmp_path / "in"))
+        pond.add("first", SPEND)
+        pond.run()
+        between = pond._between()
+        with monkeypatch.context() as patch:
+            patch.setattr(pond, "_between", lambda: between._replace(manifest=Manifest()))
+            pond.add("later", SPEND, backfill=True)
+        pond.run(drain=True)
+        assert rows_of(pond.table("first"))
+        assert_same_rows(rows_of(pond.table("first")), rows_of(pond.table("later")), about="later")
 
 
 @pytest.mark.spark

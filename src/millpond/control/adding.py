@@ -109,10 +109,6 @@ class Adding:
         self._priced(make)
         assert self._driver is not None and self._truth is not None and self._carriage is not None
         driver, truth = self._driver, self._truth
-        made = make(self._between())
-        if not isinstance(made.backfill_us, int):  # nothing was read before that it may answer
-            self._ask(make)
-            return
         if self._carriage.carrier is not None:
             raise UnsupportedQuery(
                 "The files of this pond are carried by a store, and nothing is read again.",
@@ -122,7 +118,8 @@ class Adding:
                               self._carriage.open_files)  # fmt: skip
         self._backfills[query.name] = reading
         try:
-            reading.ahead(lambda: driver.manifest.n, patient=not driver.in_epoch)
+            if isinstance(make(self._between()).backfill_us, int):  # else epochs may come before the change
+                reading.ahead(lambda: driver.manifest.n, patient=not driver.in_epoch)
             self._checked(make)
         except BaseException:
             self._read_again(reading)

@@ -189,8 +189,9 @@ def feed(pond: Pond, name: str, query: str, column: str, who: str = "") -> Feed:
         raise ChangeRefused(f"The parameter {name} has no value.", "Set a first one, with `pond.param`.")
     found = next((item for item in asked.output if item.name == column), None)
     if found is None or member_type(found.expression.type) != fed_type(known):
+        lacks = "has no column" if found is None else f"tells {found.expression.type} in the column"
         raise ChangeRefused(
-            f"{query} has no column {column} for the parameter {name}, which is {known.type}.",
+            f"{query} {lacks} {column}, and the parameter {name} is {known.type}.",
             f"Name one of type {fed_type(known)}; its columns are {', '.join(item.name for item in asked.output)}.",
         )
     if not isinstance(asked, Query) or asked.changing or newest_by(asked) is None:
