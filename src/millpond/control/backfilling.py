@@ -95,7 +95,7 @@ class Backfilling:
         Raises:
             GoneError, MillpondError: as `ahead`.
         """
-        if not isinstance(change.backfill_us, int):  # others have come meanwhile, with which it is whole without
+        if not isinstance(change.backfill_us, int):  # nothing was read that it would answer
             return Prepared(change, lambda _n: ())
         self._upto(n)
         return Prepared(change, self._brought)

@@ -99,11 +99,12 @@ class Joining:
             query = msgspec.structs.replace(query, serve=False, late=query.late if kept else msgspec.UNSET)
         behind = False
         for follower in self._followers(query, NOTHING_APPLIED):
-            if follower.cursor() >= leaving.n:
+            if follower.cursor() < leaving.n:
+                self._run(query, follower)
+                self._leaving[follower.name] = leaving.n
+                behind = True
+            else:
                 let_go(follower)
-                continue
-            self._run(query, follower)
-            self._leaving[follower.name], behind = leaving.n, True
         if behind:
             self.lagging = (*self.lagging, leaving)
 

@@ -94,14 +94,14 @@ def _cuts(plan: QueryPlan, phase_us: int, step_us: int) -> bool:
     return any(not (phase_us - edge) % window.slide_us for edge in edges)
 
 
-def recalled_from(plan: Plan, query: Query, manifest: Manifest, mark: Watermark) -> int | None:
+def recalled_from(plan: Plan, query: Query, manifest: Manifest) -> int | None:
     """The event time from which on every event that `query` may take is retained, with all columns that it needs;
     None: none is, or the query cannot be made of them.
 
     It can, if its windows are of fixed size and its rows leave once. A parameter in a filter had other values then, and
     what only Spark evaluates is not retained.
     """
-    kept, newest = plan.retained_of(query.stream), mark.max_time_us
+    kept, newest = plan.retained_of(query.stream), _mark(query, manifest).max_time_us
     if kept is None or newest is None or not _made_later(query):
         return None
     alone = build_plan([query])
@@ -142,14 +142,14 @@ def recall_for(plan: Plan, query: Query, since_us: int, manifest: Manifest) -> i
 
     `since_us`: from when on windows are whole without.
     """
-    recall = recalled_from(plan, query, manifest, watermarks(manifest).get(query.stream, Watermark()))
+    recall = recalled_from(plan, query, manifest)
     if recall is None or recall >= since_us:
         return None
+    if incomplete_for(query, since_us, manifest) is not None:
+        return recall
     open_us = open_from(query, manifest)
     first = recall if open_us is None else max(recall, open_us)
     assert isinstance(query.window, Sliding)
-    if tells_complete(query) and open_us is not None and open_us < since_us:
-        return recall
     return recall if first + (query.window.offset_us - first) % query.window.slide_us < since_us else None
 
 
@@ -163,5 +163,8 @@ def incomplete_for(query: Query, whole_us: int, manifest: Manifest) -> int | Non
 
 def open_from(query: Query, manifest: Manifest) -> int | None:
     """The start of the earliest window of fixed size that is open; None: all are."""
-    mark = watermarks(manifest).get(query.stream, Watermark())
-    return needed_from(build_plan([query]).groups[0].queries, mark)
+    return needed_from(build_plan([query]).groups[0].queries, _mark(query, manifest))
+
+
+def _mark(query: Query, manifest: Manifest) -> Watermark:
+    return watermarks(manifest).get(query.stream, Watermark())
