@@ -20,6 +20,7 @@
     │   ├── CorruptError          MP-CORRUPT       stored bytes fail their digest
     │   ├── ForeignPondError      MP-FOREIGN       the folder holds another pond, or none
     │   └── PlaceError            MP-PLACE         the folder cannot create-if-absent, or cannot be written
+    │       └── HostError             MP-HOST          a host of executors does not see the pond's folder
     ├── UserFunctionError     MP-FUNCTION      a function of a user raised, hung, crashed or answered wrongly
     ├── StateError            what is remembered
     │   ├── StoreError            MP-STORE         the key-value store refused or vanished
@@ -202,6 +203,12 @@ class PlaceError(TruthError):
     """The folder cannot create-if-absent, or cannot be written."""
 
     code = "MP-PLACE"
+
+
+class HostError(PlaceError):
+    """A host on which tasks run does not see the pond's folder; nothing is corrupt, and the epoch is not committed."""
+
+    code = "MP-HOST"
 
 
 class UserFunctionError(MillpondError):

@@ -2,58 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
 
 from millpond.control.wiring import Truth, files_on_network, instance_store, on_network
-from millpond.errors import PlaceError
+from millpond.errors import HostError, PlaceError
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import owners_in
 from millpond.placement.slots import hash_tags
-from millpond.runtime.carried import Carrier
-from millpond.runtime.followers.shared_view import Settle, Share, catch_up, owners_of
-from millpond.spark.hosts import is_on_every_host
+from millpond.runtime.carried import Carrier, FileTransport, Way
+from millpond.runtime.followers.shared_view import Caught, Share, catch_up, owners_of
+from millpond.spark.hosts import is_local, is_on_every_host
 from millpond.spark.session import Session
 from millpond.spark.settle import settled
-from millpond.spark.tasks import OpenFiles
 from millpond.state.file_store import FileStore
-from millpond.state.files import CarriedFiles, Files
+from millpond.state.files import UNSHARED_CURE, CarriedFiles, shared_files
 from millpond.state.store import BucketStore
 
 
-class Carriage(NamedTuple):
-    """How workers open the pond's files, who brings these between hosts, and who moves a view on the network."""
+class Carriage(FileTransport):
+    """How instances reach the pond's files, and who writes a view on the network."""
 
-    open_files: OpenFiles
-    carrier: Carrier | None
-    settle: Settle
+    def __init__(
+        self, spark: Session, truth: Truth, way: Way, through_store: Callable[[], Way] | None,
+        open_store: Callable[[Share], BucketStore],
+    ) -> None:  # fmt: skip
+        super().__init__(truth.folder, way, through_store, digests=not is_local(spark))
+        self._spark, self._pond, self._open_store = spark, truth.pond, open_store
+
+    def settle(self, share: Share) -> Sequence[Caught]:
+        """Bring the view to the newest record: by the instances, or by the driver where only it sees the log.
+
+        Raises:
+            HostError: a host does not see the folder, and no store can transfer its files.
+        """
+        if self.carrier is None:
+            try:
+                return settled(self._spark, share, self._pond, self._open_store)
+            except HostError:
+                if not self.can_carry:
+                    raise
+        return [catch_up(share, instance, self._open_store(share)) for instance in owners_of(share)]
 
 
 def carriage(spark: Session, truth: Truth, spec: PondSpec, cached: Path, store: str) -> Carriage:
-    """Instances use the pond's folder itself, if it is on every host; else a store on the network carries its files.
+    """Instances use the pond's folder itself as long as all hosts see it; else a store on the network carries files.
 
     Raises:
         PlaceError: other hosts see neither the folder nor such a store.
         StoreError: the store cannot be reached.
     """
-    open_there = partial(_store_of, store, truth.pond)
+    through_store = partial(_through_store, truth, spec, cached, store) if on_network(store) else None
     if is_on_every_host(spark, truth.folder):
-        return Carriage(partial(Files, truth.folder), None, lambda share: settled(spark, share, open_there))
-    if not on_network(store):
-        raise PlaceError(
-            f"{truth.folder} is not on every executor's host.",
-            "Put the pond on a file system that all of them share, or give it a store that all reach (redis://…).",
-        )
+        way = Way(partial(shared_files, truth.folder, truth.pond), None)
+    elif through_store is not None:
+        way = through_store()
+    else:
+        raise PlaceError(f"{truth.folder} is not on every executor's host.", UNSHARED_CURE)
+    return Carriage(spark, truth, way, through_store, partial(_store_of, store, truth.pond))
+
+
+def _through_store(truth: Truth, spec: PondSpec, cached: Path, store: str) -> Way:
     # files of an instance that came later lie with those of another
     owners, tags = owners_in(spec), hash_tags(spec.buckets)
     homes = tuple(tags[owners.index(instance) if instance in owners else 0] for instance in range(spec.instances))
-    carrier = Carrier(truth.folder, files_on_network(store, truth.pond, homes))
-    return Carriage(
-        partial(_instance_files, str(cached / truth.pond / "files"), store, truth.pond, homes), carrier,
-        # the log is in a folder that only the driver sees
-        lambda share: [catch_up(share, instance, open_there(share)) for instance in owners_of(share)],
-    )  # fmt: skip
+    open_files = partial(_instance_files, str(cached / truth.pond / "files"), store, truth.pond, homes)
+    return Way(open_files, Carrier(truth.folder, files_on_network(store, truth.pond, homes)))
 
 
 def _store_of(store: str, pond: str, share: Share) -> BucketStore:

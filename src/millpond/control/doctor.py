@@ -21,7 +21,7 @@ from rich.console import Console
 
 from millpond.clock import Clock, now_us
 from millpond.control.reader import read_truth
-from millpond.control.wiring import IDENTITY, STORES, holds_something, network_store, on_network, open_rows, shown
+from millpond.control.wiring import STORES, holds_something, network_store, on_network, open_rows, shown
 from millpond.errors import MillpondError, PlaceError
 from millpond.ids import writer_token
 from millpond.log.local import LocalFolder
@@ -31,6 +31,7 @@ from millpond.spark.class_archive import archive_path
 from millpond.spark.jars import connector_told
 from millpond.spark.java import find_java
 from millpond.state.backends.lmdb import LmdbStore
+from millpond.state.files import IDENTITY
 from millpond.state.store import Apply, TableWrite, Verdict, Wanted
 
 REQUIRED = {

@@ -30,7 +30,6 @@ from millpond.control.tables import own_tables
 from millpond.control.tally import QueryCounts, Tally
 from millpond.control.why import find_facts
 from millpond.control.wiring import (
-    IDENTITY,
     STOP_SECONDS,
     Followers,
     Truth,
@@ -72,6 +71,7 @@ from millpond.spark.session import (
     spark_session,
 )
 from millpond.state.delta import check_deltas
+from millpond.state.files import IDENTITY
 from millpond.version import VERSION
 
 _MEMORY = Sink("memory")
@@ -273,7 +273,7 @@ class Pond(Changing, Declaring):
         carried = self._carriage = carriage(self._reading, truth, spec, self._cache, self._store)
         read_streams = [reading.stream for reading in readings]
         followers = follow(
-            truth, self.queries, spec, self._store, carried.settle, carried.carrier, streams=read_streams,
+            truth, self.queries, spec, self._store, carried.settle, carried, streams=read_streams,
             functions=self._functions,
         )  # fmt: skip
         try:
@@ -282,7 +282,7 @@ class Pond(Changing, Declaring):
             driver = Driver(
                 self._reading, setting, truth.log, truth.manifests, new_writer(truth),
                 followers.runner.notify, followers.followed, self._committed, self._changed,
-                carried.open_files, carried.carrier, followers.wanted,
+                carried, followers.wanted,
             )  # fmt: skip
             check_deltas(self.path, truth.log, truth.manifests, truth.manifest)
             head = driver.take_over(VERSION, partial(claimed, truth.manifest, spec))

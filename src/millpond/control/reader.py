@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millpond.control.wiring import IDENTITY, Truth, open_rows
+from millpond.control.wiring import Truth, open_rows
 from millpond.errors import ForeignPondError, QueryTypeError, StoreError
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifests, load
@@ -20,6 +20,7 @@ from millpond.reconfigure.catalog import in_force
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.followers.view import Served, lookup
 from millpond.runtime.rows import served_key
+from millpond.state.files import IDENTITY
 
 
 def read_truth(folder: Path) -> tuple[Truth, PondSpec]:

@@ -26,7 +26,7 @@ from millpond.placement.moves import BucketMap, claimed_map
 from millpond.placement.places import OWN, Places, places_in
 from millpond.placement.slots import even_owners, hash_tags
 from millpond.reconfigure.catalog import in_force
-from millpond.runtime.carried import Carrier
+from millpond.runtime.carried import FileTransport
 from millpond.runtime.followers.foreach import Foreach
 from millpond.runtime.followers.prune import PruneFollower
 from millpond.runtime.followers.rows import section_reader
@@ -39,13 +39,13 @@ from millpond.runtime.keyed import OpenRows
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.file_store import FileStore
+from millpond.state.files import IDENTITY
 from millpond.state.keyed import KeyedRows
 from millpond.state.sharded import ShardedStore
 from millpond.state.store import BucketStore
 
 T = TypeVar("T")
 
-IDENTITY = "pond.id"
 """File that names the pond; its presence is what makes a folder a pond's."""
 
 GRACE_SECONDS = 30.0
@@ -311,7 +311,7 @@ def store_file(address: str, truth: Truth) -> Path | None:
 
 def follow(
     truth: Truth, queries: Sequence[AnyQuery], spec: PondSpec, store: str, settle: Settle,
-    carrier: Carrier | None = None, grace_seconds: float = GRACE_SECONDS, streams: Iterable[Stream] = (),
+    files: FileTransport | None = None, grace_seconds: float = GRACE_SECONDS, streams: Iterable[Stream] = (),
     functions: Mapping[str, Foreach] | None = None,
 ) -> Followers:  # fmt: skip
     """Sinks, view and pruning, not yet started; `streams` are those that are read, with their places of dead letters.
@@ -347,11 +347,16 @@ def follow(
             head = partial(load, truth.log, truth.manifests)
             runner.add(ViewFollower(opened, joining.rows, spec.buckets, lambda: dict(joining.served), head))
     prune = PruneFollower(
-        truth.folder, lambda: _lowest(runners), grace_seconds, carrier, start=truth.manifest.n
+        truth.folder, lambda: _lowest(runners), grace_seconds, _ignored if files is None else files.remove,
+        start=truth.manifest.n,
     )
     # it looks also while the pond is silent, and its writes hold up no sink
     runners.join(Runner(truth.log, truth.manifests, [prune], look_every=max(1.0, grace_seconds / 2)))
     return Followers(runners, joining.tables, joining.late_tables, opened, prune, joining, slots)
+
+
+def _ignored(_names: Iterable[str]) -> None:
+    """Files that are gone from the folder of a pond whose files nobody transfers."""
 
 
 def split(store: ShardedStore) -> Places:

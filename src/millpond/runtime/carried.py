@@ -1,19 +1,22 @@
-"""The driver's part where a store carries files: what instances wrote becomes truth, what is lost is put back."""
+"""The driver's side of the pond's files: checks what instances wrote before a record names it, and transfers files
+through a store to hosts that do not see the pond's folder.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from millpond.errors import FilesLostError
+from millpond.errors import FilesLostError, HostError
 from millpond.log.manifest import Manifest
 from millpond.log.records import Receipt
 from millpond.runtime.remembered import place_of
 from millpond.state.file_store import FileStore
-from millpond.state.files import Files
+from millpond.state.files import UNSHARED_CURE, Files
 
 _TRIES = 3
 """How often an epoch runs while the store loses files of its state."""
@@ -87,6 +90,105 @@ class Carrier:
     def remove(self, names: Iterable[str]) -> None:
         """Remove files that are gone from the folder."""
         self._store.remove_many(names)
+
+
+OpenFiles: TypeAlias = Callable[[], Files]
+"""Opens the pond's files where a worker runs, so it must be importable there."""
+
+
+class Way(NamedTuple):
+    """How workers open the pond's files, and who transfers them; None: all hosts share the pond's folder."""
+
+    open_files: OpenFiles
+    carrier: Carrier | None
+
+
+class FileTransport:
+    """How instances reach the files of the pond in `folder`: by `way`, until a host does not see the folder.
+
+    From then on they are transferred as `through_store` says, if it is given. `digests`: whether the driver also
+    compares the digest of each delta with its receipt, which only says something new where tasks run on other hosts.
+    """
+
+    def __init__(
+        self, folder: Path, way: Way, through_store: Callable[[], Way] | None = None, *, digests: bool = True
+    ) -> None:
+        self._folder, self._way, self._through_store, self._digests = folder, way, through_store, digests
+
+    @property
+    def open_files(self) -> OpenFiles:
+        """Opens the pond's files where a worker runs."""
+        return self._way.open_files
+
+    @property
+    def carrier(self) -> Carrier | None:
+        """Who transfers files between hosts, if they do not share the folder."""
+        return self._way.carrier
+
+    @property
+    def can_carry(self) -> bool:
+        """Whether hosts that do not see the folder can be given its files."""
+        return self.carrier is not None or self._through_store is not None
+
+    def begin(self, manifest: Manifest) -> None:
+        """Bring the store, if files are transferred through one, to what the manifest names."""
+        if self.carrier is not None:
+            self.carrier.begin(manifest)
+
+    def run(self, manifest: Manifest, attempt: Callable[[], Deltas]) -> Deltas:
+        """Run the job of an epoch; its deltas are in the folder, as their receipts say, when this returns.
+
+        Raises:
+            HostError: a host does not see the folder, and no store can transfer its files.
+            FilesLostError: the store loses files again and again.
+        """
+        if self.carrier is None:
+            try:
+                deltas = attempt()
+                self._check(receipt for receipt, _ in deltas)
+                return deltas
+            except HostError as error:
+                if self._through_store is None:
+                    raise
+                self._carry(manifest, error)
+        assert self.carrier is not None
+        return self.carrier.run(manifest, attempt)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files that are gone from the folder from the store, too."""
+        if self.carrier is not None:
+            self.carrier.remove(names)
+
+    def _carry(self, manifest: Manifest, error: HostError) -> None:
+        assert self._through_store is not None
+        way = self._through_store()
+        assert way.carrier is not None
+        way.carrier.begin(manifest)
+        way.carrier.note = f"{error.what} The store transfers files since record {manifest.n}."
+        self._way = way
+
+    def _check(self, receipts: Iterable[Receipt]) -> None:
+        for receipt in receipts:
+            if receipt.file is None:
+                continue
+            path = self._folder / receipt.file
+            if not _is_there(path, receipt.size) or (self._digests and _digest(path) != receipt.digest):
+                raise HostError(
+                    f"Instance {receipt.instance} wrote {receipt.file}, but on the driver's host {socket.gethostname()}"
+                    f" {path} is missing or differs.",
+                    UNSHARED_CURE,
+                )
+
+
+def _is_there(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except FileNotFoundError:
+        return False
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def live_files(manifest: Manifest) -> set[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from millpond.control.reader import read_truth
-from millpond.control.wiring import IDENTITY, Truth
+from millpond.control.wiring import Truth
 from millpond.errors import ForeignPondError
 from millpond.log.manifest import Manifest, fold_all, load
 from millpond.log.records import Entry, decode
@@ -30,6 +30,7 @@ from millpond.reconfigure.lifecycle import HALTED, current, state_in
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.fed import fed_values
 from millpond.service.wire import ColumnShown, Event, FunctionShown, Parameter, QueryShown, Retained, StreamShown
+from millpond.state.files import IDENTITY
 
 _FAR = 256
 """So many records behind, a saved manifest is nearer."""

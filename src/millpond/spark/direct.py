@@ -21,6 +21,7 @@ from millpond.model.stream import Stream
 from millpond.placement.moves import BucketMap
 from millpond.placement.partitions import homes, owners_by_partition, why_not
 from millpond.placement.slots import even_owners
+from millpond.runtime.carried import OpenFiles
 from millpond.runtime.dead_letters import records_between
 from millpond.runtime.direct import Route, TooMuch, most_told
 from millpond.runtime.epoch import Batch, Setting
@@ -30,7 +31,7 @@ from millpond.runtime.offsets import moved_partitions, partitions_of
 from millpond.runtime.recalled import stored_parts
 from millpond.runtime.tasks import WHOLE_POND, FoldTask, GatherTask
 from millpond.spark.failures import explained
-from millpond.spark.tasks import NOTHING_READ, OpenFiles, direct_deltas_of
+from millpond.spark.tasks import NOTHING_READ, direct_deltas_of
 
 _FIRST_WAIT, _LONGEST_WAIT = 16, 4096
 

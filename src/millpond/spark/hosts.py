@@ -12,9 +12,14 @@ from pyspark.sql import SparkSession
 from millpond.ids import writer_token
 
 
+def is_local(spark: SparkSession) -> bool:
+    """Whether all tasks run in the driver's process."""
+    return str(spark.sparkContext.master).startswith("local[") or spark.sparkContext.master == "local"
+
+
 def is_on_every_host(spark: SparkSession, folder: Path) -> bool:
-    """Whether every executor sees the pond's folder."""
-    if str(spark.sparkContext.master).startswith("local"):
+    """Whether every executor that has registered by now sees the pond's folder; a later one is met by its tasks."""
+    if is_local(spark):
         return True
     probe = folder / f".probe-{writer_token()}"
     probe.touch()

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -25,7 +26,9 @@ from pyspark.sql import DataFrame, SparkSession
 from millpond.errors import MillpondError, NoMemoryError, SetupError
 from millpond.spark.catalyst import Catalyst
 from millpond.spark.class_archive import archive_path
+from millpond.spark.executors import LOG_PROPERTY, watch_executors
 from millpond.spark.failures import explained, jvm_gone
+from millpond.spark.hosts import is_local
 from millpond.spark.java import Gateway, find_java, handed_over, start_gateway
 from millpond.spark.plain_checkpoints import checkpoint_manager
 from millpond.spark.quiet import unlog
@@ -197,17 +200,28 @@ def launch_conf(master: str, app_name: str, driver_memory: str, extra: Mapping[s
     if local and UNIX_SOCKETS + "enabled" not in extra:  # hosts of a cluster have folders of their own
         conf |= _sockets()
     # Of two equal flags the JVM takes the last one: yours.
-    options = f"{JVM_OPTIONS} {extra.get('spark.driver.extraJavaOptions', '')}".rstrip()
+    options = f"{JVM_OPTIONS}{_cluster_log(local)} {extra.get('spark.driver.extraJavaOptions', '')}".rstrip()
     return conf | dict(extra) | {"spark.driver.extraJavaOptions": options}
+
+
+def _cluster_log(local: bool) -> str:
+    """The flag that names the file in which Spark writes how executors come and go; a local master has none."""
+    return "" if local else f" -D{LOG_PROPERTY}={_folder_of_mine() / 'cluster.log'}"
+
+
+@cache
+def _folder_of_mine() -> Path:
+    """A folder that is yours alone until this process ends."""
+    folder = tempfile.mkdtemp(prefix="millpond-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _sockets() -> dict[str, str]:
     """Settings for sockets in a folder that is yours alone until this process ends, if its path is not too long."""
     if len(os.fsencode(tempfile.gettempdir() + _SOCKET)) > _LONGEST_SOCKET:
         return {}
-    folder = tempfile.mkdtemp(prefix="millpond-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return {UNIX_SOCKETS + "enabled": "true", UNIX_SOCKETS + "dir": folder}
+    return {UNIX_SOCKETS + "enabled": "true", UNIX_SOCKETS + "dir": str(_folder_of_mine())}
 
 
 def reading_session(spark: SparkSession) -> SparkSession:
@@ -261,6 +275,8 @@ def _build(conf: Mapping[str, str]) -> SparkSession:
     except (PySparkException, Py4JError) as error:
         raise explained(error) from error
     check_session(spark)
+    if not is_local(spark):
+        watch_executors(spark, _folder_of_mine() / "cluster.log")
     return spark
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -13,32 +14,38 @@ from pyspark.sql import SparkSession
 from millpond.runtime.followers.shared_view import Caught, Share, catch_up, owners_of
 from millpond.spark.failures import explained
 from millpond.spark.tasks import with_code
+from millpond.state.files import check_sees
 from millpond.state.store import BucketStore
 
 
 class _CatchUp:
     """A task's rows are the positions of its instances among those that own buckets."""
 
-    def __init__(self, share: Share, open_store: Callable[[Share], BucketStore]) -> None:
-        self._share, self._open_store = share, open_store
+    def __init__(self, share: Share, pond: str, open_store: Callable[[Share], BucketStore]) -> None:
+        self._share, self._pond, self._open_store = share, pond, open_store
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         owners = owners_of(self._share)
         with with_code():
+            check_sees(Path(self._share.folder), self._pond)
             for place in (place for batch in batches for place in batch.column(0).to_pylist()):
                 caught = catch_up(self._share, owners[place], self._open_store(self._share))
                 yield pa.RecordBatch.from_arrays([pa.array([msgspec.json.encode(caught)])], names=["caught"])
 
 
-def settled(spark: SparkSession, share: Share, open_store: Callable[[Share], BucketStore]) -> list[Caught]:
+def settled(
+    spark: SparkSession, share: Share, pond: str, open_store: Callable[[Share], BucketStore]
+) -> list[Caught]:
     """What `catch_up` returned, one task per instance; `open_store` must be importable by workers.
 
     Raises:
+        HostError: an executor's host does not see the pond's folder.
         MillpondError: the log is damaged, or Spark failed.
     """
     tasks = len(owners_of(share))
+    catching = _CatchUp(share, pond, open_store)
     try:
-        table = spark.range(0, tasks, 1, tasks).mapInArrow(_CatchUp(share, open_store), "caught binary").toArrow()
+        table = spark.range(0, tasks, 1, tasks).mapInArrow(catching, "caught binary").toArrow()
     except (PySparkException, Py4JError, ConnectionError) as error:
         raise explained(error) from error
     return [msgspec.json.decode(caught, type=Caught) for caught in table.column(0).to_pylist()]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -18,13 +18,13 @@ from millpond.errors import CorruptError, MillpondError, of_machine
 from millpond.faults import reached
 from millpond.garbage import pass_by_what_is_loaded
 from millpond.log.records import Receipt
+from millpond.runtime.carried import OpenFiles
 from millpond.runtime.direct import Route, TooMuch, all_told, gathered, shared, tell, told_files
 from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
 from millpond.runtime.recalled import gather_stored, stored_parts
 from millpond.runtime.sent import received, sent
 from millpond.runtime.tasks import WHOLE_POND, FoldTask, GatherTask
-from millpond.state.files import Files
 
 DIRECT, MISPLACED = f"direct:{WHOLE_POND}", f"misplaced:{WHOLE_POND}"
 """Counts of a direct epoch: that it is one, and keys in another partition of the topic than their hash says."""
@@ -36,10 +36,6 @@ NOTHING_READ = TooMuch("nothing was read")
 
 PACKETS = "instance int, packet binary"
 DELTAS = "receipt binary, body binary"
-
-OpenFiles: TypeAlias = Callable[[], Files]
-"""Opens the pond's files where a worker runs, so it must be importable there."""
-
 
 class _Gather:
     """Events of one source partition to packets."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import socket
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -11,12 +12,19 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millpond.errors import CorruptError, FilesLostError
+from millpond.errors import CorruptError, FilesLostError, HostError
 from millpond.log.records import Body, body_of
 from millpond.state.file_store import FileStore, Parts
 
 INLINE_BYTES = 256 * 1024
 """A delta below this size travels in its receipt, so that a tiny epoch is one file in all."""
+
+IDENTITY = "pond.id"
+"""The file of a pond's folder that holds the pond's name."""
+
+UNSHARED_CURE = (
+    "Put the pond on a file system that all hosts of executors share, or give it a store that all reach (redis://…)."
+)
 
 _EPOCHS_PER_SWEEP = 64
 
@@ -116,6 +124,30 @@ class Files:
                 return pa.py_buffer(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ))
         except (OSError, ValueError) as error:
             raise CorruptError(f"{path} cannot be read: {error}.", "Restore the file from a copy.") from error
+
+
+def check_sees(folder: Path, pond: str) -> None:
+    """Check, where a task runs, that `folder` is the folder of `pond`, before anything there is read or written.
+
+    Raises:
+        HostError: it is not. Writing would make a folder that only this host has.
+    """
+    try:
+        found = (folder / IDENTITY).read_text()
+    except OSError as error:
+        found = f"{error.strerror}"
+    if found != pond:
+        raise HostError(f"The host {socket.gethostname()} does not see the pond's folder {folder}.", UNSHARED_CURE)
+
+
+def shared_files(folder: Path, pond: str) -> Files:
+    """The files of a pond where a task runs, in a folder that all hosts share.
+
+    Raises:
+        HostError: this host does not see the folder.
+    """
+    check_sees(folder, pond)
+    return Files(folder)
 
 
 class CarriedFiles(Files):

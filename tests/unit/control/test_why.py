@@ -17,7 +17,7 @@ from millpond.control.causes import Why, explain_why
 from millpond.control.reader import read_truth
 from millpond.control.why import Counts, Facts, Tail, find_facts, is_running
 from millpond.control.why_picture import draw
-from millpond.control.wiring import IDENTITY, section_reader
+from millpond.control.wiring import section_reader
 from millpond.errors import ForeignPondError, QueryTypeError
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink, Source
@@ -32,6 +32,7 @@ from millpond.reconfigure.rescale import scale
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.runner import FollowerStatus
 from millpond.runtime.followers.sinks import sink_follower
+from millpond.state.files import IDENTITY
 from millpond.testing.local_pond import LocalPond
 
 SECOND = 1_000_000

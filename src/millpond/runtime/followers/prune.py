@@ -16,7 +16,7 @@ or by two drivers, does no harm, for what is not named at one record is named at
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from millpond.clock import Clock, lap_us
@@ -26,7 +26,6 @@ from millpond.log.follower import NOTHING_APPLIED
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
-from millpond.runtime.carried import Carrier
 from millpond.runtime.followers.cursors import explained, is_next
 
 DELTA_FOLDER = "delta"
@@ -42,7 +41,7 @@ class PruneFollower:
 
     `lowest_cursor` returns the smallest cursor of all other followers; `start` is the record to begin after
     (the head at start-up: older records need not be read again, for a sweep looks at the folder). What goes from
-    the folder goes from the `carrier`, too. Asked for its cursor it sweeps as well, so whoever drives it should ask now
+    the folder is handed to `removed`. Asked for its cursor it sweeps as well, so whoever drives it should ask now
     and then while no records come.
     """
 
@@ -53,14 +52,14 @@ class PruneFollower:
         pond: Path,
         lowest_cursor: Callable[[], int],
         grace_seconds: float,
-        carrier: Carrier | None = None,
+        removed: Callable[[Iterable[str]], None] = lambda _names: None,
         *,
         start: int = NOTHING_APPLIED,
         clock: Clock = lap_us,
     ) -> None:
         self._pond = pond
         self._lowest_cursor = lowest_cursor
-        self._carrier = carrier
+        self._removed = removed
         self._grace_us = round(grace_seconds * _US)
         self._clock = clock
         self._reached = start
@@ -117,8 +116,8 @@ class PruneFollower:
                 if not left:
                     _remove_if_empty(folder)
         self._unneeded_since = unneeded
-        if gone and self._carrier is not None:
-            self._carrier.remove(gone)
+        if gone:
+            self._removed(gone)
         return len(gone)
 
     def _sweep_bodies(self, manifest: Manifest, last: int) -> None:

@@ -1,0 +1,230 @@
+"""Hosts that do not see a pond's folder: a real Spark master, and a worker in a mount namespace of its own.
+
+For the second worker the folder `hidden` is empty, as for a host without a shared disk. Spark decides on which worker
+a task runs, so the first one is ended when the second one is to have all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+
+from millpond.log.local import LocalFolder
+from millpond.log.manifest import Manifest, Manifests, load
+from millpond.log.port import Log
+from millpond.spark.java import find_java
+from millpond.testing.redis_servers import RedisServer
+from millpond.testing.servers import free_ports, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.slow]
+
+EVENTS = 200
+"""Of an input file; each has a key of its own, and the minute of its file."""
+
+START_US, MINUTE_US = 1_767_225_600_000_000, 60_000_000
+
+SQL = """
+CREATE TABLE ev (k BIGINT, v BIGINT, ts TIMESTAMP) USING json OPTIONS (path '{input}', maxFilesPerTrigger '1');
+CREATE STREAMING TABLE sums USING parquet TBLPROPERTIES ('path' = '{out}') AS
+SELECT k, window(ts, '1 minute') AS w, sum(v) AS total
+FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 1 HOUR GROUP BY ALL;
+"""
+
+_SPARK_ENV = {
+    "SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SCALA_VERSION": "2.13",
+}  # fmt: skip
+"""What Spark's own scripts set for a master and a worker."""
+
+
+def namespaces() -> str | None:
+    """Why no process can be given a mount namespace here; None: it can."""
+    done = subprocess.run(["unshare", "-m", "true"], capture_output=True, text=True)
+    return None if done.returncode == 0 else f"unshare -m: {done.stderr.strip()}"
+
+
+class Cluster:
+    """A Spark master with workers of one core each; the pond's folder is below `hidden`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.hidden = root, root / "hidden"
+        self.hidden.mkdir()
+        self._java = str(find_java().home / "bin" / "java")
+        self._port, self._page = free_ports(2)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._start("master", ["deploy.master.Master", "--host", "127.0.0.1", "--port", str(self._port)], [])
+
+    @property
+    def url(self) -> str:
+        """The master's address."""
+        return f"spark://127.0.0.1:{self._port}"
+
+    def _start(self, name: str, words: list[str], before: list[str]) -> None:
+        jars = Path(pyspark.__file__).parent / "jars" / "*"
+        page = str(self._page if name == "master" else free_ports(1)[0])
+        command = [*before, self._java, "-Xmx256m", "-cp", str(jars), f"org.apache.spark.{words[0]}"]
+        with open(self.root / f"{name}.log", "wb") as log:
+            self._processes[name] = subprocess.Popen(
+                [*command, "--webui-port", page, *words[1:]], stdout=log, stderr=log, start_new_session=True,
+                env={**os.environ, **_SPARK_ENV},
+            )  # fmt: skip
+
+    def worker(self, number: int, *, blind: bool = False) -> None:
+        """Start a worker, and wait until the master knows it; a `blind` one does not see `hidden`."""
+        name, folder = f"worker{number}", self.root / f"work{number}"
+        words = ["deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--work-dir"]
+        hide = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs none "{self.hidden}" && exec "$@"', "sh"]
+        self._start(name, [*words, str(folder), self.url], hide if blind else [])
+        log = self.root / f"{name}.log"
+        until(lambda: "Successfully registered with master" in log.read_text(), f"{name} registers", 60)
+
+    def end(self, name: str) -> None:
+        """Kill a process and its children: of a worker its executors."""
+        process = self._processes.pop(name)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for child in _children(str(self.root / name.replace("worker", "work"))):
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        process.wait()
+
+    def close(self) -> None:
+        """Kill everything."""
+        for name in list(self._processes):
+            self.end(name)
+
+
+def _children(folder: str) -> list[int]:
+    """Processes that work below a folder: executors and their Python workers."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.readlink(entry / "cwd").startswith(folder):
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    if (why := namespaces()) is not None:
+        assert "hosts" not in os.environ.get("MILLPOND_REQUIRE", ""), why
+        pytest.skip(why)
+    made = Cluster(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+class Run:
+    """`millpond run` on a pond below the hidden folder."""
+
+    def __init__(self, cluster: Cluster, *, master: str, store: str | None = None) -> None:
+        self.root, self.pond = cluster.root, cluster.hidden / "ev.pond"
+        self.store = [] if store is None else ["--store", store]
+        (self.root / "input").mkdir(exist_ok=True)
+        sql = self.root / "ev.sql"
+        sql.write_text(SQL.format(input=self.root / "input", out=self.root / "out"))
+        self.log = self.root / "run.log"
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "millpond", "run", str(sql), "--checkpoint", str(self.pond), *self.store,
+                 "--master", master, "--memory", "1g"],
+                stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def feed(self, number: int) -> None:
+        """One more file of events."""
+        path = self.root / "input" / f"{number}.json"
+        lines = [json.dumps({"k": k, "v": number, "ts": f"2026-01-01T00:0{number}:00Z"}) for k in range(EVENTS)]
+        path.with_suffix(".part").write_text("\n".join(lines))
+        path.with_suffix(".part").rename(path)
+
+    def manifest(self) -> Manifest:
+        """What the pond's log says now."""
+        return load(Log(LocalFolder(self.pond / "log")), Manifests(LocalFolder(self.pond / "manifest")))
+
+    def has_read(self, number: int) -> bool:
+        """Whether the events of a file are committed."""
+        assert self.process.poll() is None, self.log.read_text()
+        if not (self.pond / "log").is_dir():
+            return False
+        newest = max(self.manifest().max_time.get("ev", {}).values(), default=0)
+        return newest >= START_US + number * MINUTE_US
+
+    def lacking(self) -> set[str]:
+        """Files that the log names and the folder lacks."""
+        named = {section.file for section in self.manifest().sections.values() if section.file is not None}
+        return {file for file in named if not (self.pond / file).is_file()}
+
+    def ended(self) -> tuple[int, str]:
+        """Its exit status and what it said."""
+        status = self.process.wait(120)
+        return status, self.log.read_text()
+
+    def stopped(self) -> str:
+        """End it after the epoch at hand; what it said."""
+        self.process.send_signal(signal.SIGINT)
+        return self.ended()[1]
+
+    def rows(self) -> list[tuple[int, int]]:
+        """The key and the sum of every row, after all windows were closed by a run on this host alone."""
+        sql = str(self.root / "ev.sql")
+        command = [sys.executable, "-m", "millpond", "run", sql, "--checkpoint", str(self.pond), *self.store]
+        done = subprocess.run([*command, "--once", "--drain"], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return sorted((row["k"], row["total"]) for row in pq.read_table(self.root / "out").to_pylist())
+
+
+def expected(files: int) -> list[tuple[int, int]]:
+    """A row for each key and file."""
+    return sorted((k, number) for k in range(EVENTS) for number in range(files))
+
+
+def test_a_host_that_comes_later_ends_the_run_by_name_and_loses_nothing(cluster: Cluster) -> None:
+    cluster.worker(1)
+    run = Run(cluster, master=cluster.url)
+    run.feed(0)
+    until(lambda: run.has_read(0), "the first epoch", 90)
+
+    cluster.worker(2, blind=True)
+    cluster.end("worker1")
+    run.feed(1)
+    status, said = run.ended()
+
+    assert status == 1
+    assert "[MP-HOST]" in said and "does not see the pond's folder" in said, said
+    assert "MP-CORRUPT" not in said
+    assert not run.lacking()
+    # a host that is there when the pond is opened is refused before anything is read
+    again = Run(cluster, master=cluster.url)
+    status, said = again.ended()
+    assert status == 1 and "is not on every executor's host" in said
+    assert run.rows() == expected(2)
+
+
+def test_a_host_that_comes_later_gets_the_files_through_a_store_on_the_network(cluster: Cluster) -> None:
+    with RedisServer(cluster.root / "redis") as server:
+        cluster.worker(1)
+        run = Run(cluster, master=cluster.url, store=f"redis://127.0.0.1:{server.port}")
+        run.feed(0)
+        until(lambda: run.has_read(0), "the first epoch", 90)
+
+        cluster.worker(2, blind=True)
+        cluster.end("worker1")
+        for number in (1, 2):
+            run.feed(number)
+            until(lambda number=number: run.has_read(number), f"epoch {number}", 90)  # type: ignore[misc]
+        run.stopped()
+
+        assert not run.lacking()
+        assert run.rows() == expected(3)
