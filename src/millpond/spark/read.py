@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,6 +21,7 @@ from millpond.runtime.dead_letters import policy_of
 from millpond.runtime.layout import DEAD, TICK, ReadColumn, ReadLayout, StreamLayout
 from millpond.spark.branches import Branch, Derived, Elements, Function, Looked, is_harmless
 from millpond.spark.catalyst import Catalyst, JavaObject, analysed, items, references
+from millpond.spark.failures import explained
 from millpond.spark.foreign import Projected
 from millpond.spark.functions import guarded
 from millpond.spark.jars import avro
@@ -103,6 +105,8 @@ def load(
         raise SourceError(
             f"The stream {stream.name} cannot be read: {reason}", "Check its path and options."
         ) from error
+    except Py4JError as error:  # Java's own errors, such as a file system whose jar is missing
+        raise explained(error) from error
 
 
 def file_batch(spark: SparkSession, stream: Stream, files: Sequence[str]) -> DataFrame:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
+
+from millpond.spark.failures import explained
 
 MakeTable: TypeAlias = Callable[[SparkSession, str, str | None, Mapping[str, str]], DataFrame]
 """Of a session, a table's name, its columns in SQL if they are listed, and its options the frame that stands for it."""
@@ -14,6 +17,13 @@ MakeTable: TypeAlias = Callable[[SparkSession, str, str | None, Mapping[str, str
 def read_table(
     format_: str, spark: SparkSession, _name: str, schema: str | None, options: Mapping[str, str]
 ) -> DataFrame:
-    """The frame of a table that Spark can read by itself; see `MakeTable`."""
+    """The frame of a table that Spark can read by itself; see `MakeTable`.
+
+    Raises:
+        SourceError: its file system is missing.
+    """
     reader = spark.read.format(format_).options(**options)
-    return (reader if schema is None else reader.schema(schema)).load()
+    try:
+        return (reader if schema is None else reader.schema(schema)).load()
+    except Py4JError as error:
+        raise explained(error) from error
