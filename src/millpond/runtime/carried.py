@@ -1,4 +1,4 @@
-"""The driver's part where a store carries files: what instances wrote becomes truth, what is lost is put back."""
+"""The driver's side of file transfer through a store: collects files of instances and restores lost ones."""
 
 from __future__ import annotations
 
