@@ -1,7 +1,7 @@
 """Builds the plan of a set of queries. Pure and deterministic, whatever the order of the queries.
 
 What a query needs is derived once, and a group whose queries are unchanged is the same value, so that one more query
-costs only what it changes (`docs/design/0031-what-a-query-costs.md`). Caches never change a result, because all
+costs only what it changes (`docs/design/changes.md`). Caches never change a result, because all
 inputs are frozen.
 """
 
