@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test services exhaustive bench lint clean
+.PHONY: help demo test quick services exhaustive bench lint clean
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,6 +16,9 @@ demo: $(READY)  ## Run the demo: real flights, many queries, one stream
 test: lint  ## Lint, check types, run every test, three files at a time
 	@$(BIN)/millpond prepare
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+quick: $(READY)  ## Test what the uncommitted change reaches, for about a minute
+	$(BIN)/python tests/quick.py
 
 services: $(READY)  ## Fetch the jars of Kafka, for tests: the broker, and Spark's connector
 	@$(BIN)/python -m millpond.testing.kafka_server

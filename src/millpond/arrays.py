@@ -1,4 +1,4 @@
-"""Forms of arrays that several parts share: text columns as raw bytes, 128-bit integers as pairs of words."""
+"""Array helpers that several parts share: text columns as raw bytes, 128-bit integers as pairs of words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one place that reads the time, and writes one; all else is handed `now_us`, or another clock of its shape."""
+"""The only module that reads the clock; other modules receive `now_us`, or another clock with the same signature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the collector of garbage need not look at."""
+"""Excludes long-lived objects from Python's garbage collection (`gc.freeze`)."""
 
 from __future__ import annotations
 

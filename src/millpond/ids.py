@@ -1,4 +1,4 @@
-"""Names that must never repeat, even between hosts and restarts; the one place that draws them."""
+"""Draws names that never repeat, not even between hosts and restarts."""
 
 from __future__ import annotations
 

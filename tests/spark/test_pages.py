@@ -2,8 +2,9 @@
 
 A fenced block of Python, SQL or a console runs if the line before its fence is `<!-- run: SETUP -->`, SETUP being
 one of `SETUPS`: it writes what the block reads. Blocks of a page that are marked `<!-- run: SETUP, NAME -->` with
-one NAME share their folder and run in order: SQL is kept as `SETUP.sql` for the commands that follow, and a command
-`$ millpond …` must succeed; what stands below it must be in its output, line by line (`…` stands for anything).
+one NAME share their folder and run in order: SQL is saved as `SETUP.sql` for the commands that follow, and a command
+`$ millpond …` must succeed; the lines below it must be in its output (`…` stands for any text). A block that is marked
+`<!-- run: SETUP, NAME, FILE -->` is saved as FILE.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ from millpond.cli import app
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 
-_MARKED = re.compile(r"^<!-- run: (\w+)(?:, (\w+))? -->\n```(\w+)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_MARKED = re.compile(
+    r"^<!-- run: (\w+)(?:, (\w+))?(?:, ([\w./]+))? -->\n```(\w+)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL
+)
 
 
 class Block(NamedTuple):
-    """A marked block: its language and text, and the line where the text begins."""
+    """A marked block: its language, its text, the line where the text begins, and the file to save it as."""
 
     language: str
     text: str
     line: int
+    file: str | None = None
 
 
 class Run(NamedTuple):
@@ -67,13 +71,13 @@ def runs_of(page: str, text: str) -> list[Run]:
 
     >>> [run] = runs_of("p.md", "<!-- run: clicks, a -->\\n```sql\\nSELECT 1\\n```\\n")
     >>> run.setup, run.blocks
-    ('clicks', [Block(language='sql', text='SELECT 1\\n', line=3)])
+    ('clicks', [Block(language='sql', text='SELECT 1\\n', line=3, file=None)])
     """
     found: dict[object, Run] = {}
     for match in _MARKED.finditer(text):
-        setup, name, language, code = match.groups()
+        setup, name, file, language, code = match.groups()
         run = found.setdefault((setup, name or match.start()), Run(page, setup, []))
-        run.blocks.append(Block(language, code, text.count("\n", 0, match.start(4)) + 1))
+        run.blocks.append(Block(language, code, text.count("\n", 0, match.start(5)) + 1, file))
     return list(found.values())
 
 
@@ -107,6 +111,10 @@ def test_the_examples_of_a_page_run(
 
     monkeypatch.setattr(Pond, "close", closing)
     for block in run.blocks:
+        if block.file is not None:
+            (here / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (here / block.file).write_text(block.text)
+            continue
         match block.language:
             case "python":
                 names: dict[str, Any] = {"spark": spark}
@@ -115,7 +123,7 @@ def test_the_examples_of_a_page_run(
                 (here / f"{run.setup}.sql").write_text(block.text)
             case _:
                 _commands(block)
-    if run.page == "README.md" and tables:
+    if run.page == "docs/guide/python.md" and tables:
         _check_the_first_example(tables, capsys.readouterr().out)
 
 

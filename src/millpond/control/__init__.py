@@ -1,1 +1,1 @@
-"""The service that people talk to."""
+"""The `Pond` that users call, its commands and diagnostics, and the wiring of concrete adapters."""

@@ -1,4 +1,4 @@
-"""How a query is added to a pond that runs: analysed, priced, asked for; what a backfill needs is read before."""
+"""Adds a query to a running pond: analyses and prices it, reads a backfill, and requests the change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pond is asked when it is opened: what the folder was asked before, or a refusal that names the difference."""
+"""Checks that an existing pond folder was made for the same queries and settings; the error names the difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follows how busy the instances of a pond are, and has their number and buckets changed as a policy says."""
+"""Observes the load of a pond's instances, and changes their number and buckets as the policy decides."""
 
 from __future__ import annotations
 

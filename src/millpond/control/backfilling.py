@@ -1,6 +1,4 @@
-"""A backfill under way: a source is read again, up to what epochs have read, while they go on; the rest is read when
-the change is recorded, between two of them.
-"""
+"""Runs a backfill: reads the source again beside the epochs, and the last part when the change is recorded."""
 
 from __future__ import annotations
 

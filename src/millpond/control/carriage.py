@@ -1,4 +1,4 @@
-"""How instances reach a pond's files: in its folder, if all hosts see it, else through its store."""
+"""Chooses how instances reach a pond's files: in its folder if all hosts see it, otherwise through its store."""
 
 from __future__ import annotations
 

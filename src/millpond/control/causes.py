@@ -1,4 +1,4 @@
-"""From facts to causes: one clear paragraph for each reason that no row comes out, the first one first."""
+"""Explains why a query emits no row: one paragraph per cause, most important first."""
 
 from __future__ import annotations
 

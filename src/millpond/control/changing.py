@@ -1,4 +1,4 @@
-"""What can be changed of a pond while it runs; see `reconfigure` for what each change means."""
+"""The changes that a running pond accepts; `reconfigure` defines what each of them means."""
 
 from __future__ import annotations
 

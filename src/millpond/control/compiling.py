@@ -1,4 +1,4 @@
-"""Compiling: what Spark makes of a pond file, or of a pond's DataFrames, written down for use without Spark."""
+"""Compiles a pond file or a pond's DataFrames to JSON that can be used without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters for people: what there is in a folder of them, and sending them again; no Spark is needed."""
+"""The commands on dead letters: lists a folder of them and sends them again, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pond is told before its queries: streams, functions and tables, which they name."""
+"""Declarations of a pond that its queries name: streams, functions and tables."""
 
 from __future__ import annotations
 

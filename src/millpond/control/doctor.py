@@ -1,6 +1,6 @@
-"""The doctor: would a pond run here? One verdict per check, each tried rather than believed, without a JVM of Spark.
+"""`millpond doctor`: checks whether a pond would run on this machine; each check tries the thing itself, without Spark.
 
-Probes are files of a hidden folder that is removed again. A pond that runs is not disturbed.
+Probe files are in a hidden folder that is removed again. A running pond is not disturbed.
 """
 
 from __future__ import annotations

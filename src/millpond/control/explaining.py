@@ -1,4 +1,4 @@
-"""Says how queries share windows and measures, and what each costs, for `millpond explain`; nothing is run."""
+"""`millpond explain`: how queries share windows and measures, and what each costs. Nothing is run."""
 
 from __future__ import annotations
 

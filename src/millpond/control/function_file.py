@@ -1,9 +1,9 @@
-"""The operator's functions: what `MILLPOND_FUNCTIONS` names, a JSON file of functions that are installed.
+"""Loads the operator's functions: `MILLPOND_FUNCTIONS` names a JSON file of installed functions.
 
     {"skewness": {"module": "rules.shape:skewness", "kind": "holistic", "takes": ["double"], "returns": "double",
                   "version": "2", "deadline": "1 second"}}
 
-Whoever writes queries calls them by name, and names no module.
+Authors of queries call the functions by name and cannot name a module.
 """
 
 from __future__ import annotations

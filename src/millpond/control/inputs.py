@@ -1,4 +1,4 @@
-"""Whether there is anything to read at all: said before the first epoch, for an empty folder is mostly a wrong one."""
+"""Checks that the sources have anything to read before the first epoch; an empty folder is often the wrong one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first stops a pond at the end of the epoch at hand, the second ends the process at once."""
+"""Handles Ctrl-C: the first stops a pond after the current epoch, the second ends the process at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sinks and the view of queries that come and go while the pond runs."""
+"""Attaches and detaches sinks and the view when queries are added and dropped while the pond runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sharing saved in a pond that has run, and what one more query would cost there, for people."""
+"""Formats measured costs: what sharing saved in a pond, and what one more query would cost."""
 
 from __future__ import annotations
 

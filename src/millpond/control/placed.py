@@ -1,4 +1,4 @@
-"""Where the buckets of a pond lie now, read beside it, for people."""
+"""Shows where the buckets of a pond are, without opening it."""
 
 from __future__ import annotations
 

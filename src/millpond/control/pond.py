@@ -1,4 +1,4 @@
-"""The pond as Python sees it: add queries, run, read results."""
+"""The class `Pond`: add queries, run, read results."""
 
 from __future__ import annotations
 

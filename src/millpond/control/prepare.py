@@ -1,4 +1,4 @@
-"""Preparing a machine: one small pond is run so that every later start of Spark finds its classes in one file."""
+"""`millpond prepare`: runs a small pond so that later starts of Spark load their classes from one file."""
 
 from __future__ import annotations
 

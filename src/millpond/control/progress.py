@@ -1,4 +1,4 @@
-"""Progress of a running pond for people: a live table on a terminal, at most one plain line a second elsewhere."""
+"""Shows the progress of a running pond: a live table on a terminal, otherwise at most one line per second."""
 
 from __future__ import annotations
 

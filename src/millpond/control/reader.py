@@ -1,4 +1,4 @@
-"""Reads a pond from another process, without Spark: what it was asked, how far it is, rows that it serves."""
+"""Reads a pond from another process without Spark: its queries, its progress, and the rows that it serves."""
 
 from __future__ import annotations
 

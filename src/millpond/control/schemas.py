@@ -1,8 +1,7 @@
-"""Whether the files that are there have the columns their stream declares: looked at before the first event is read.
+"""Checks that the newest input files have the columns that their stream declares, before the first event is read.
 
-A few of the newest files of each stream are opened: the footers of Parquet, the headers of CSV, the first record of
-JSON. What Spark would stumble over is an error; what it reads as NULL is a note. Files that cannot be looked at are
-left to Spark.
+It reads Parquet footers, CSV headers and the first record of JSON files. What would make Spark fail is an error. What
+Spark would read as NULL is a note. Files that cannot be inspected are left to Spark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batch tables that Spark cannot read by itself: the rows that ponds serve, and rows of other programs in Redis."""
+"""Batch tables that Spark cannot read by itself: rows served by ponds, and rows of other programs in Redis."""
 
 from __future__ import annotations
 

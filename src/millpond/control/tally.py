@@ -1,4 +1,4 @@
-"""What became of events since a pond was opened, per query and source partition."""
+"""Counts the fate of events since a pond was opened, per query and source partition."""
 
 from __future__ import annotations
 

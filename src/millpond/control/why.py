@@ -1,6 +1,7 @@
-"""Why nothing is coming out of a query: the facts, read beside a pond that may be running, and the causes.
+"""`millpond why`: collects the facts from which `causes` explains why a query emits nothing.
 
-Everything is read from the log and the files beside it; nothing is written, and no Spark is started.
+Everything is read from the log and its files, also beside a running pond. Nothing is written, and Spark is not
+started.
 """
 
 from __future__ import annotations

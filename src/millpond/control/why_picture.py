@@ -1,4 +1,4 @@
-"""Why nothing comes out, drawn: what became of events, where event time stands, what is missing."""
+"""Draws the facts of `millpond why`: the fate of events, the event time, and what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one place that names concrete adapters: a folder and a store's address become the parts of a pond."""
+"""Connects a pond to concrete adapters: turns a folder and a store's address into the parts of a pond."""
 
 from __future__ import annotations
 

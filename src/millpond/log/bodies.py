@@ -1,9 +1,9 @@
-"""Takes the bodies of records back: of a log that nobody reads any more only its headers need to stay.
+"""Removes the bodies of records that no longer need them; headers stay.
 
     _bare      = JSON object                    `below`: of all records before it those in `kept` may have a body
 
-The hint is derived: where it is missing or damaged, every record is looked at again. What is taken back may be taken
-twice, and by two drivers.
+The hint is derived: if it is missing or damaged, every record is checked again. A body may be removed twice, and by
+two drivers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The contract of everything that reads the log and may be lost: view, sinks, serving rows, derived streams.
+"""The contract of every follower, a reader of the log that can be rebuilt: view, sinks, served rows, derived streams.
 
-A follower stores its cursor together with its effect, in one atomic step, so that neither a crash nor a
-second publisher that wakes late can show a row twice, or record n + 1 without record n. `Pump` drives one
-follower from its cursor to the head, at its own pace; a follower that fails stops only itself.
+A follower stores its cursor together with its effect, in one atomic step. So neither a crash nor a second publisher
+that resumes late can emit a row twice, or record n + 1 without record n. `Pump` drives one follower from its cursor
+to the newest record, at its own pace. A follower that fails stops only itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the log amounts to at record n: live sections, offsets, times, spec, writer; a pure fold of records.
+"""The manifest: what the log amounts to at record n (live sections, offsets, times, spec, writer), folded from records.
 
-A manifest is derived and may be lost: `<pond>/manifest/<n>` only spares a restart from reading the whole log.
+A manifest is derived and may be lost: `<pond>/manifest/<n>` only saves a restart from reading the whole log.
 
     manifest   = magic json LF checksum
     magic      = "MPMAN1" LF

@@ -1,11 +1,10 @@
-"""Bytes in blocks that are packed each for itself, so that a part is read without the rest.
+"""Compresses bytes in independent blocks, so that a part can be read without the rest.
 
     packed     = sizes *block
     sizes      = *u32, little-endian            bytes of each block as it is stored
     block      = zstd frame                     of the next 65 536 bytes; the last one of what is left
 
-Nothing packed is nothing at all. How many blocks there are follows from how many bytes are packed, which is told
-elsewhere.
+Empty input has an empty result. The number of blocks follows from the unpacked size, which is stored elsewhere.
 """
 
 from __future__ import annotations

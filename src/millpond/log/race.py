@@ -1,7 +1,7 @@
-"""The race that start-up and `doctor` run on the real folder: does create-if-absent hold there?
+"""The create-if-absent check that start-up and `doctor` run on the real folder.
 
-Some file systems and object stores accept a second create, silently replacing the first; on such a folder two
-drivers could both believe that they won. A few threads create the same few names at once.
+Some file systems and object stores accept a second create and silently replace the first file. On such a folder two
+drivers could both believe that they won. Several threads create the same few names at once.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What a user asks for: frozen values that can be compared, hashed and shared."""
+"""What a user registers, as frozen values that can be compared, hashed and shared."""

@@ -1,4 +1,4 @@
-"""Aggregates a query may ask for, and the mergeable measures each is made of."""
+"""The aggregate functions of queries, and the mergeable measures of each."""
 
 from __future__ import annotations
 

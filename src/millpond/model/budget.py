@@ -1,4 +1,4 @@
-"""What a query may cost at most: bytes of state, keys, time of an epoch."""
+"""Budgets: the most that a query may cost in bytes of state, keys, and time per epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changes of a pond leave behind that is neither a stream nor a query; part of the stored spec."""
+"""What changes of a pond leave in its stored spec besides streams and queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of a pond while it runs, to and from the JSON that a change record carries; `kind` says what is changed."""
+"""Encodes changes of a running pond to and from the JSON of a change record; `kind` says what is changed."""
 
 from __future__ import annotations
 

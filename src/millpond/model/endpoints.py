@@ -1,4 +1,4 @@
-"""Where events come from and where rows go, as values; `spark/` and `runtime/` turn them into machinery."""
+"""Sources and sinks as values; `spark/` and `runtime/` implement them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Expressions over columns: frozen, hashable trees that are equal when they mean the same.
 
-Spark resolves names and types and inserts every cast; what arrives here is its analysed tree in our words.
-`Call.op` is a word of `OPERATORS`; whatever those words do not cover arrives as `Foreign`, which only
-Spark evaluates, in the projection of the read, and which then behaves like a column.
+Spark resolves names and types and inserts every cast; this is its analysed tree in the model's own terms. `Call.op`
+is a word of `OPERATORS`. Everything else is a `Foreign` expression, which only Spark evaluates, in the projection of
+the read, and which then behaves like a column.
 """
 
 from __future__ import annotations

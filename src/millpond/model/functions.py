@@ -1,4 +1,4 @@
-"""Functions of users as aggregates: what is known of one, as a value that a pond's spec records."""
+"""User functions as aggregates: their description as a value that a pond's spec stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joins: pairs of events of two streams with equal keys that are near each other in event time."""
+"""Joins: pairs of events of two streams with equal keys and near event times."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tables whose rows other programs keep in Redis, one under each key: how a row is found, read, and stood in for.
+"""Keyed tables, whose rows other programs keep in Redis: how a row is found, read, and replaced when missing.
 
-The key of a row is a pattern of literals and key columns, `user:{id}`; `{{` and `}}` are braces themselves. A row is a
+The key of a row is a pattern of literals and key columns, `user:{id}`; `{{` and `}}` are literal braces. A row is a
 hash with a field per column, or a string that holds a JSON object.
 """
 

@@ -1,4 +1,4 @@
-"""What a pond is asked to do, to and from JSON: the only place that knows the wire form of the model."""
+"""The spec of a pond (streams and queries) to and from JSON; only this module knows the stored form of the model."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where state and work live: pure decisions over values."""
+"""Decides where state and work are placed; pure functions over values."""

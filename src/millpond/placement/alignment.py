@@ -1,4 +1,4 @@
-"""Which instance owns which bucket when the store is made of shards, and how well the two lie upon each other. Pure."""
+"""Assigns buckets to instances by the store's shards, and measures how well the two agree. Pure."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""How many instances a load needs, and which buckets should go elsewhere: a policy one can read. Pure.
+"""The autoscale policy: how many instances a load needs, and which buckets should move. Pure.
 
-How many is DS2's rule (Kalavri et al., OSDI 2018): rows that come per second, divided by the rows that one instance
-folds per second of *useful* time, at a target utilisation. Which buckets is StreamCloud's greedy balance (Gulisano et
+The number follows DS2 (Kalavri et al., OSDI 2018): rows that arrive per second, divided by the rows that one instance
+folds per second of *useful* time, at a target utilisation. The moves follow StreamCloud's greedy balance (Gulisano et
 al., TPDS 2012): the hottest bucket of the busiest instance goes to the least busy one, as long as that helps.
 
-So that it does not flap: several looks in a row must say the same; the least change that all of them ask for is made;
-then nothing changes for a while; and fewer instances must leave more room than the target asks for.
+To avoid oscillation, several looks in a row must agree, and the smallest change that all of them support is made.
+Then nothing changes for a while, and removing instances needs more spare capacity than the target.
 """
 
 from __future__ import annotations

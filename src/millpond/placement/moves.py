@@ -1,9 +1,8 @@
-"""How buckets change their owners, and how many owners there are: the map in force by the log, and who must take over
-state from whom. Pure.
+"""Which instance owns which bucket according to the log, and which instances must hand state to which. Pure.
 
-A change of the map is a record. The first epoch after it makes the state of every instance whose buckets changed
-anew, from the sections of the instances that owned these buckets before; its own record names the new sections and
-ends the old, and says of which map it is. So all state lies by the map of the last epoch, whatever was asked since.
+A change of the map is a record. The first epoch after it rebuilds the state of every instance whose buckets changed,
+from the sections of the previous owners. Its own record names the new sections, ends the old ones, and states their
+map. So all state follows the map of the last epoch, whatever was requested since.
 """
 
 from __future__ import annotations

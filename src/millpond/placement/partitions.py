@@ -1,7 +1,7 @@
-"""Keys of a topic: in which partition Kafka's own producers put them, which bucket that makes, and which owners fit.
+"""Keys of a partitioned topic: the partition that Kafka's producers choose, the bucket, and the owners that fit.
 
-A bucket is the remainder of the partitioner's hash by a number that most counts of partitions divide, so all keys of a
-bucket are in one partition, however many there are, and also after some were added. Pure.
+A bucket is the remainder of the partitioner's hash by a number that most partition counts divide. So all keys of a
+bucket are in one partition, however many there are, also after partitions were added. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""In which store the served rows of each bucket are kept. Pure."""
+"""Which store holds the served rows of each bucket. Pure."""
 
 from __future__ import annotations
 

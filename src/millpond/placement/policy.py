@@ -1,4 +1,4 @@
-"""By which rule instances come and go, as a value: needs no arrays, so that a command line starts without them."""
+"""The autoscale policy's parameters as a value; it needs no arrays, so that a command line starts without them."""
 
 from __future__ import annotations
 

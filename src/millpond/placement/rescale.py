@@ -1,4 +1,4 @@
-"""Owners of buckets for another number of instances, in as few moves as balance needs. Pure."""
+"""Owners of buckets for another number of instances, with as few moves as balance allows. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What buckets have, as runs: (value, how many buckets follow that have it), in the order of buckets. Pure."""
+"""Run-length encoding of a value per bucket: (value, number of consecutive buckets). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys to Redis hash slots, slots to buckets, buckets to instances: plain arithmetic over arrays."""
+"""Keys to Redis hash slots, slots to buckets, buckets to instances: arithmetic over arrays."""
 
 from __future__ import annotations
 

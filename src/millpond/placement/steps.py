@@ -1,8 +1,8 @@
-"""A change of many owners in steps, so that no epoch waits for all state that moves. Pure.
+"""Splits a large rebalance into steps, so that no single epoch has to migrate all of the state. Pure.
 
-What was asked for stays as it is recorded. Before an epoch the driver records a map on the way there, so far that what
-moves is no more than a step; the epoch after is on that map, and the next step follows it. Whoever takes over goes on
-from where state lies.
+The requested map stays as it is recorded. Before an epoch the driver records an intermediate map that moves at most
+one step's worth of state. The next epoch uses that map, and another step follows it. A driver that takes over
+continues from where state lies.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""How all queries are answered together; pure."""
+"""Plans how all queries of a pond are computed together; pure functions over values."""

@@ -1,7 +1,8 @@
-"""Queries in, plan out: the only way to make a plan. Pure and deterministic, whatever the order of queries.
+"""Builds the plan of a set of queries. Pure and deterministic, whatever the order of the queries.
 
-What a query asks is found once, and a group whose queries are the same is the same value, so that one more query costs
-what it changes (`docs/design/0031-what-a-query-costs.md`). Memos never change an answer: all that goes in is frozen.
+What a query needs is derived once, and a group whose queries are unchanged is the same value, so that one more query
+costs only what it changes (`docs/design/changes.md`). Caches never change a result, because all
+inputs are frozen.
 """
 
 from __future__ import annotations

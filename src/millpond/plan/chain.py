@@ -1,8 +1,8 @@
-"""Queries over queries: the rows of one, its *upstream*, are the events of a stream that others read, an epoch later.
+"""Queries over queries: the rows of an *upstream* query are the events of a stream that others read, one epoch later.
 
 An event time of such a stream is a bound of the upstream's windows, so the upstream's watermark says how far the
-stream has come: no row yet to come is of a window that has closed (of a join see `plan.chain_joins`). Hence no row is
-ever late for a query over it, whatever its delay, unless a drain closed windows before their time. Pure.
+stream has advanced: no future row belongs to a window that has closed (for joins see `plan.chain_joins`). Hence no
+row is late for a query over it, whatever its delay, unless a drain closed windows early. Pure.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Rows of joins as events of others: which of their columns tell the time, and how far it has come.
+"""Rows of joins as events of other queries: which columns give the event time, and how far it has advanced.
 
-W is the lesser watermark of a join. Rows yet to come have a final time above W (see `plan.join`). For bounds
-[lower, upper] of right − left this says of a pair (l, r), for which max(l, r) > W:
+W is the lesser watermark of a join. Future rows have a final time above W (see `plan.join`). For bounds [lower,
+upper] of right − left this says of a pair (l, r), for which max(l, r) > W:
 
 - if l is the later, l > W; else r > W, and l >= r − upper > W − upper. So l > W − max(upper, 0).
 - likewise r > W − max(−lower, 0).
 
-A left event alone is final at l + max(upper, 0), a right one at r + max(−lower, 0): the same bounds. A row of a window
-is of the first one that ends after W, or of a later one, and its events are at or after the window's start. Pure.
+A left event without a partner is final at l + max(upper, 0), a right one at r + max(−lower, 0): the same bounds. A
+row of a window belongs to the first window that ends after W or to a later one, and its events are at or after the
+window's start. Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Rows of windows that began before a query came, told where a user asks for them, and marked: `_complete`.
+"""Incomplete windows: rows of windows that began before a query was added, emitted on request and marked `_complete`.
 
-The query itself is complete, so the column is TRUE. Windows that are open when it comes, and that nothing makes whole,
-are answered by an early version, in a group of its own: of events since the change, and those that are recalled.
+The query itself emits complete windows, so its column is TRUE. Windows that are open when it is added, and that no
+retained data completes, are computed by an early version in a group of its own: from events since the change and from
+replayed ones.
 """
 
 from __future__ import annotations

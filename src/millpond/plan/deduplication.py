@@ -1,4 +1,4 @@
-"""Events that repeat: which queries may ask for a stream without them, and what their group keeps for it."""
+"""Deduplication in the plan: which queries may leave out repeated events, and what their group stores for it."""
 
 from __future__ import annotations
 

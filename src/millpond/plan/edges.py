@@ -1,4 +1,4 @@
-"""Edges: where the windows of a group cut event time. Between two edges lies a slice; no window cuts one."""
+"""Edges: the points at which the windows of a group cut event time into slices. No window cuts a slice."""
 
 from __future__ import annotations
 

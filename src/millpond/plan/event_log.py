@@ -1,4 +1,4 @@
-"""The event log of a group: which columns of its events are kept, because some query needs them as events."""
+"""The event log of a group in the plan: which columns of its events are stored, and for which queries."""
 
 from __future__ import annotations
 

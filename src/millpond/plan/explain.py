@@ -1,4 +1,4 @@
-"""The plan in words: what queries share, what each has for itself, and what the last one added costs."""
+"""Describes a plan in text: what queries share, what each needs alone, and what the last one added costs."""
 
 from __future__ import annotations
 

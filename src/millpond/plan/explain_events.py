@@ -1,4 +1,4 @@
-"""What a group's event log keeps, in words: each value and filter once, who asks for it, and for how long."""
+"""Describes a group's event log in text: each stored value and filter, who needs it, and for how long."""
 
 from __future__ import annotations
 

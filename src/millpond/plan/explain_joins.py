@@ -1,4 +1,4 @@
-"""Joins in words: what is kept of each side, for how long, and when rows leave."""
+"""Describes joins in text: what is stored of each side, for how long, and when rows are emitted."""
 
 from __future__ import annotations
 

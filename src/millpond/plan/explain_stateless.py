@@ -1,4 +1,4 @@
-"""Stateless queries in words: which filters they share, what is moved for them, what one more would add."""
+"""Describes stateless queries in text: shared filters, transferred columns, and the cost of one more query."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Parameters that are fed by the rows of a query: which rows, which column, and what becomes of their values. Pure.
+"""Parameters that the rows of a query set: which rows and column, and how values are derived from them. Pure.
 
-A value is a function of one record: the rows that an epoch tells of the newest window among them. It is in force from
-the next epoch on, until rows of a later epoch say otherwise; an epoch that tells no row of the query changes nothing.
+A value is a function of one record: of the rows that an epoch emits for the newest window among them. It is in force
+from the next epoch on, until rows of a later epoch replace it. An epoch that emits no row of the query changes
+nothing.
 """
 
 from __future__ import annotations

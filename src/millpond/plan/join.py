@@ -1,10 +1,11 @@
-"""How joins share their work: one log of a stream's events by key for all joins over it, and when rows are final.
+"""How joins share work: one log of a stream's events by key for all joins over it, and when rows are final.
 
-W is the lesser of the watermarks of both sides, each for its own delay. An accepted event lies above the watermark of
-its stream, so above W, when it comes. A pair is final when W passes its final time: the later of its two times, or the
-end of its window. Both events are there by then, and the final time is above W as long as one of them is missing; W
-never goes back; so each pair leaves exactly once, in the epoch in which W passes its final time. An event without a
-partner is final when none can come any more: the same holds, for that is never before its own time.
+W is the lesser of the watermarks of both sides, each for its own delay. An accepted event is above the watermark of
+its stream, so above W, when it arrives. A pair is final when W passes its final time: the later of its two times, or
+the end of its window. Both events have arrived by then, because the final time is above W while one of them is
+missing. W never decreases. So each pair is emitted exactly once, in the epoch in which W passes its final time. An
+event without a partner is final when no partner can arrive any more. The same argument holds, because that is never
+before its own time.
 """
 
 from __future__ import annotations

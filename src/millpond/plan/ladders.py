@@ -1,8 +1,8 @@
-"""Ladders: filters of a group of which each takes all that the next one takes, as thresholds on one column do.
+"""Ladders: filters of which each takes every event that the next one takes, such as thresholds on one column.
 
 Which filters of a ladder an event passes is one number, its rank: how many, counted from the widest. So what is known
-of an event, or of a set of filters, is a number per ladder and not a bit per filter. A filter that has nothing to do
-with others is a ladder of its own, and its rank is its bit.
+of an event, or of a set of filters, is one number per ladder instead of one bit per filter. A filter that is
+unrelated to others is a ladder of its own, and its rank is its bit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which columns the late events of a query are written with, and who asks for them."""
+"""The columns that late rows of a query are written with, and which queries want them."""
 
 from __future__ import annotations
 

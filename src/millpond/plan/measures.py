@@ -1,4 +1,4 @@
-"""Which measures an aggregate is made of."""
+"""The measures that each aggregate function is computed from."""
 
 from __future__ import annotations
 

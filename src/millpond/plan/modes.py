@@ -1,4 +1,4 @@
-"""When rows leave, and whether they may change: `final`, `update`, or final and corrected for a while."""
+"""Output modes: when rows are emitted and whether they change later: `final`, `update`, or final with corrections."""
 
 from __future__ import annotations
 

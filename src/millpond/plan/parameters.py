@@ -1,8 +1,8 @@
-"""Live parameters: constants of queries that change between epochs, while the state they were counted into stays.
+"""Live parameters: constants of queries that change between epochs, while the state that they were counted into stays.
 
-A parameter in a filter or an argument is a part of its measure's identity by name, so another value makes no other
-state: events are judged by the value of the epoch that reads them. In HAVING and outputs, and for stateless queries, it
-is the value of the epoch that tells the row.
+A parameter in a filter or an argument is part of its measure's identity by name, so another value makes no other
+state: events are judged by the value of the epoch that reads them. In HAVING, in outputs and in stateless queries,
+the value of the epoch that emits the row is used.
 """
 
 from __future__ import annotations

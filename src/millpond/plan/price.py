@@ -1,4 +1,4 @@
-"""The price of one more query before it is added: what it brings, and what it rides on; pure."""
+"""The price of one more query before it is added: what it adds, and what it shares. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What streams declare of groups: slices that are retained for longer, cut at a grain, events, the key of the topic."""
+"""What streams declare for all groups: retention of slices, their grain, retained events, the topic's key."""
 
 from __future__ import annotations
 

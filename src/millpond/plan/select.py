@@ -1,4 +1,4 @@
-"""How stateless queries over one stream share their work: filters, bits of rows, what is moved. Pure."""
+"""How stateless queries over one stream share work: filters, bits of rows, transferred columns. Pure."""
 
 from __future__ import annotations
 

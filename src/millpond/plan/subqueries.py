@@ -1,8 +1,8 @@
-"""The sub-queries of each query: cut where an operator keeps state or has several inputs, and what joins them. Pure.
+"""The sub-queries of each query: cut where an operator keeps state or has several inputs, with their exchanges. Pure.
 
 A sub-query is what one task does to a row without waiting for others. Between two of them rows travel: point-to-point
-(to the one task that goes on with them), round-robin (dealt out, whatever is in them), by key (to the instance that
-owns it), by hash (dealt out by their values) or by broadcast (to every instance).
+(to the one task that continues), round-robin (dealt out regardless of content), by key (to the instance that owns
+it), by hash (dealt out by their values) or by broadcast (to every instance).
 """
 
 from __future__ import annotations

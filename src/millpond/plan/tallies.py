@@ -1,4 +1,4 @@
-"""Tallies of a group: which values are counted by bins, so that percentiles need no event as an event."""
+"""Tallies in the plan: which values are counted by bins, so that percentiles need no individual events."""
 
 from __future__ import annotations
 

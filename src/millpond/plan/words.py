@@ -1,4 +1,4 @@
-"""Small pieces of text about plans."""
+"""Text fragments for descriptions of plans."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Changing what a pond is asked while it runs: changes as records, the catalog as their fold, when each begins."""
+"""Changes of a running pond: change records, the catalog computed from them, and from when on each change holds."""

@@ -1,6 +1,6 @@
-"""From what is asked to the change that is recorded: checked against the catalog, and told from when on it holds.
+"""Validates requested changes against the catalog, and computes from when on they hold.
 
-All of this is decided between two epochs, by the manifest that the change's record follows.
+All of this is decided between two epochs, from the manifest that the change's record follows.
 """
 
 from __future__ import annotations

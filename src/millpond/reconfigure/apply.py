@@ -1,4 +1,4 @@
-"""From the catalog to the plan and the setting of the next epoch, and what a change gives back."""
+"""Applies the catalog: derives the plan and settings of the next epoch, and what a change frees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From when on a query that comes later answers: what it could not see belongs to no window of its."""
+"""The first window of a query that is added later: windows with events that it missed are not emitted."""
 
 from __future__ import annotations
 

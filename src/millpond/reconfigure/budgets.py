@@ -1,7 +1,7 @@
-"""Budgets: what a query may cost at most, and what becomes of one that costs more.
+"""Enforces budgets: a query that costs more than its budget is quarantined.
 
-It is quarantined by a change, so that the history tells when and why: it is no part of the plan from then on, and its
-state goes. Dropping it and adding it again begins it anew.
+The quarantine is a change record, so the history says when and why. The query leaves the plan and its state is freed.
+Dropping it and adding it again starts it anew.
 """
 
 from __future__ import annotations

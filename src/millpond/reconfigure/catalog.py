@@ -1,4 +1,4 @@
-"""The catalog: which streams and queries are in force, as a pure fold of the claim's spec and the changes after it."""
+"""The catalog: the streams and queries in force, computed from the claim's spec and the later changes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What can be changed of the queries of a pond that has begun, as values: the JSON of a change record.
+"""The changes of a pond's queries, as the JSON values of change records.
 
-Each is in force for every epoch after its record. `who` is whoever asked for it; `before` the record of the change of
-queries before it (-1: none), so that history is a walk back that reads no epoch. `signed`: groups that are to keep the
-form of their cells though it is not their plan's (see `model.changed`); `apart`: the query gets a group beside one that
-has no room for its filters. Other parts of the pond have changes
-of their own, with a `kind` of their own: `change_of` passes over those in `OTHERS`.
+Each change is in force for every epoch after its record. `who` names the requester. `before` is the previous change
+record (-1: none), so the history can be read backwards without reading epochs. `signed`: groups that keep the form of
+their cells although the plan would choose another (see `model.changed`). `apart`: the query gets a second group,
+because the first one has no room for its filters. Other parts of the pond have changes with a `kind` of their own;
+`change_of` skips those in `OTHERS`.
 """
 
 from __future__ import annotations

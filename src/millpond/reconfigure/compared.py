@@ -1,4 +1,4 @@
-"""Rows of a query against those of its shadow: what only one of them tells, of windows that both answer."""
+"""Compares a query with its shadow: rows that only one of them emitted, of windows that both emit."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""What a group has kept that a new query can be answered from: from which event time on everything it needs is there.
+"""Finds from which event time on a group has stored everything that a new query needs.
 
-A query that is in force since F has, for each event at F or later that is not late for it, a cell in whatever it asks.
-So a new query is whole from the latest of these times on, each the earliest among the queries in force:
+A query in force since F has, for each event at F or later that is in time for it, a cell in all its measures. So a
+new query is complete from the latest of these times on, each the earliest among the queries in force:
 
   measures     since when some query has each measure, with a delay as long: its events were taken
   delay        since when some query has this delay: lateness classes tell which events are late for it
   edges        since when time is cut at the starts, and at the ends, of its windows, as far back as a query that cuts
                there needs it (`runtime.widening`); at a stream's grain it always was, and is
-  retention    how far back some query needs its slices, and its events if they are asked for, or a stream retains them
+  retention    how far back some query needs its slices, and its events if they are needed, or a stream retains them
 
-What a stream retains is said once, where it is declared, so it has been so since the stream's first event. A query for
-which slices do not suffice may begin with the events that its stream retained: see `recalled_from`.
+What a stream retains is declared once with the stream, so it holds since the stream's first event. A query for which
+slices do not suffice may begin with the retained events of its stream: see `recalled_from`.
 """
 
 from __future__ import annotations

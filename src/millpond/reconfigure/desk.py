@@ -1,7 +1,7 @@
-"""Where changes wait for the moment between two epochs, and what is in force as the log says.
+"""The queue of changes that wait for the moment between two epochs, and the catalog in force according to the log.
 
-Asked from any thread; taken by the one that runs epochs. What is in force follows from the manifest alone, so an append
-whose reply was lost is met again when the log is read.
+Any thread may submit a change; the thread that runs epochs takes it. What is in force follows from the manifest
+alone, so an append whose reply was lost is found again when the log is read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which change a query allows in which state: a table, and the errors of whatever does not stand in it."""
+"""The table of changes that each state of a query allows, and the errors for all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a change costs, told before it is made."""
+"""The price of a change, computed before it is made."""
 
 from __future__ import annotations
 

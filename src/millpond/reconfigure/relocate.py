@@ -1,4 +1,4 @@
-"""The store that keeps the served rows of some buckets, as a change: checked and made."""
+"""Changes the store that holds the served rows of some buckets: checks the change and makes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many instances a pond has, and who owns which bucket, as a change: checked, made, and priced beforehand."""
+"""Changes the number of instances and the owners of buckets: checks, prices and makes the change."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How an epoch runs: Arrow in, Arrow out, no Spark."""
+"""How an epoch runs without Spark: gather, packets, fold, result rows. Arrow in, Arrow out."""

@@ -1,4 +1,4 @@
-"""The packets of one instance in one epoch, sorted out: parts of groups, counts, times, rows that only pass."""
+"""Unpacks the packets of one instance in one epoch: parts of groups, counts, event times and rows to pass on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the rows of a chunk to atoms: what a gather sends for session windows (see `state.atoms`)."""
+"""Builds session fragments (`state.atoms`) from the events of a chunk; the gather sends these for session windows."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Events of a source that epochs have read, read again for a query that begins with them: each is judged by the epoch
-that read it first, as the log says.
+"""Reads a source again for a query that is added with a backfill.
 
-What comes of it is kept as retained events are (`runtime.retained`), in files of its own, until the change that names
-them is recorded; the epoch after it recalls them (`runtime.recalled`).
+Each event is judged by the epoch that first read it, as the log records it. The events are stored like retained
+events (`runtime.retained`), in files of their own, until the change that names the files is recorded. The next epoch
+replays them (`runtime.recalled`).
 
-    base    what an event was judged against: the largest time before it in its own source partition, or the watermark
-            base of its stream when its epoch began, whichever is later; of a stream without order the latter
-    timed   whether it counted: a time later than the largest that its epoch told was too far ahead then
+    base    what the event was judged against: the largest earlier time in its source partition, or the watermark base
+            of its stream when its epoch began, whichever is later; for a stream without order always the latter
+    timed   whether the event counted: false if its time was too far ahead of the largest time of its epoch
 """
 
 from __future__ import annotations

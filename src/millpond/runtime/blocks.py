@@ -1,4 +1,4 @@
-"""How windows are answered from slices: block by block of slots, in the way that fits the cells."""
+"""Chooses, for each block of keys, how windows are combined from slices: densely, sparsely or by filter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bucket of each key of a group, in packets, in state that moves, and where rows are looked up."""
+"""Computes the bucket of each key of a group, for packets, state migration and look-ups."""
 
 from __future__ import annotations
 

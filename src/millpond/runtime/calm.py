@@ -1,15 +1,14 @@
-"""Epochs in which no window is likely to close, nor in those beside them: a step of a move waits for one of those.
+"""Predicts quiet epochs, in which background work (migration steps and merges) can run.
 
-Epochs in which windows close are the longest, and a step made them longer still. What came while an epoch ran waits for
-its end and for the next one, so steps keep away from the epochs beside those, too, and from each other. Which they are
-is a guess: event time goes on as far as in that one of the last epochs in which it went farthest (of files, one epoch
-reads one and the next two), and then as in all of them. So steps leave out six epochs in a row for that at most, and
-one for each two that they took: where all epochs close windows, none is better than another.
+An epoch in which windows close is the longest, and a migration step would make it longer. New input waits for that
+epoch and for the next one, so steps also avoid the epochs before and after it. The prediction is a guess from the
+last epochs: event time advances as far as in the one that advanced most (with files an epoch may read one file and
+the next one two), and then as in all of them. Steps skip at most six epochs in a row for this, and one for each two
+steps taken: if every epoch closes windows, no epoch is better than another.
 
-What comes while an epoch with a step runs is read by the next one, which begins late, and so on, until an epoch begins
-only when something comes. Steps wait for that, too, four seconds at most: then whatever comes next finds the one with
-the step nearly at its end. So do merges of state, for a second. A pond that never has a pause must come to both, and
-where epochs are long a step makes them little longer.
+Steps also wait, at most four seconds, for an epoch that begins without a backlog, so that the next input finds the
+step nearly done. Merges wait at most one second. A pond that always has a backlog must still do both, and its epochs
+are so long that a step adds little.
 """
 
 from __future__ import annotations

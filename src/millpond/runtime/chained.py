@@ -1,8 +1,8 @@
-"""Rows of queries that other queries read: committed in one epoch, events of the next one, straight from the deltas.
+"""Reads the rows of upstream queries as events: rows committed in one epoch are events of the next.
 
-The rows that an epoch commits are sections of its record. The next epoch, whichever it is, reads those of the last
-epoch's record: so each is read by one record exactly, and nothing needs to be remembered. They are gathered like
-events of a source, with a source partition per instance that wrote them, and travel to whoever owns their new keys.
+The rows of an epoch are sections of its record. The next epoch reads the sections of the previous epoch's record, so
+each row is read by exactly one record and no cursor is needed. The rows are gathered like events of a source, with
+one source partition per instance that wrote them, and are sent to the instances that own their new keys.
 """
 
 from __future__ import annotations

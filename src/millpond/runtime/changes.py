@@ -1,9 +1,9 @@
-"""Rows that may change: what an epoch's events do to rows of `update` queries, and to closed windows of corrected ones.
+"""Updating results: which rows an epoch's events change, for `update` queries and for corrected closed windows.
 
-Nothing is remembered of what was sent. An epoch knows the cells, and events, from before it and those that arrived: the
-windows and keys to answer are those with fresh cells, and a row was sent before iff the older ones alone make it. What
-cannot be known so is how often a row was corrected; this is counted in cells of its own, `<query>:n` by (window, key),
-which live in segments of their own and merge by adding, like any count.
+No emitted row is stored. An epoch knows the older cells and events, and the new ones. The windows and keys to emit
+are those with new cells, and a row was emitted before if and only if the older cells alone produce it. The number of
+corrections cannot be derived like this. It is counted in cells `<query>:n` by (window, key), in segments of their
+own; these merge by addition.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Which filters of a group each event passes, found by bins and not filter by filter.
+"""Finds the filters that each event passes, by binning values instead of evaluating every filter.
 
-Comparisons of one expression with many constants are a **family**: the constants cut the expression's values into
-bins, one binary search tells the bin of each event, and which comparisons hold is a property of the bin: each holds
-for bins that follow each other. Any other condition has two bins. The rank in a ladder of filters (see
-`plan.ladders`) then is a property of the bins of those conditions that the ladder has.
+Comparisons of one expression with many constants are a **family**. The constants cut the expression's values into
+bins, a binary search finds the bin of each event, and each comparison holds for a run of consecutive bins. Any other
+condition has two bins. The rank of an event in a ladder of filters (see `plan.ladders`) follows from the bins of the
+ladder's conditions.
 
-Combinations of bins that occur become signatures. Ladders whose conditions have nothing to do with each other would
-multiply them, so they are dealt out to bundles, each with signatures of its own: as few as keep the number of cells
-small.
+The combinations of bins that occur become signatures. Unrelated ladders would multiply them, so ladders are dealt out
+to bundles with signatures of their own, which keeps the number of cells small.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Result rows of an epoch, collected by query until they are written; a query that raises is given up."""
+"""Collects the result rows of an epoch by query, and drops the rows of a query that fails."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Windows from slices: partials of all keys, added up over consecutive slices for many windows at once.
+"""Combines slices into windows: partial results of all keys, added up over consecutive slices for many windows at once.
 
-For a run of closing windows, event time is cut at their starts and ends into panes. Cells are spread into dense
-arrays (pane, slot), block of slots by block of slots. What can be added is prefix-summed over panes, so that each
-window is one subtraction (exact, being integers); minima and maxima use a sparse table, two look-ups a window.
+Event time is cut into panes at the starts and ends of the windows that close. Cells are spread into dense arrays
+(pane, slot), one block of slots at a time. Sums are prefix-summed over panes, so that each window is one subtraction,
+which is exact on integers. Minima and maxima use a sparse table, with two look-ups per window.
 """
 
 from __future__ import annotations

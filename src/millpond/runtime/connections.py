@@ -1,15 +1,15 @@
-"""Named connections: how a broker is reached, told by whoever runs a pond, never by who writes its queries.
+"""Named connections: how a server is reached. The operator configures them; the authors of queries only use the names.
 
 The variable `MILLPOND_CONNECTIONS` names a JSON file:
 
     {"prod": {"servers": "a.example:9093", "security": "sasl_ssl", "mechanism": "SCRAM-SHA-512",
               "user": "pond", "password": {"env": "KAFKA_PASSWORD"}, "ca": "/etc/ssl/kafka.pem"}}
 
-Databases and addresses that are called say their `kind`: `postgres`, `http`.
-A connection may tell where the schemas of its records are registered: `"registry": {"url": "https://…"}`.
+Databases and HTTP addresses state their `kind`: `postgres` or `http`. A Kafka connection may name a schema registry:
+`"registry": {"url": "https://…"}`.
 
-A pond knows the name only: neither address nor secret enters its log. A secret is never in the file itself, which
-says where it is: in a variable or in another file.
+A pond stores only the name, so neither address nor secret enters its log. The file itself holds no secret; it names a
+variable or another file that does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What each query costs of what a pond costs: time, bytes of state. Parts that sum to the whole, exactly.
+"""Attributes the cost of a pond to its queries: time and bytes of state, in parts that sum exactly to the total.
 
-What is measured is measured once, for a group or for all. What only one query needs is its own; what several need is
-divided among them, so a query that shares much costs little. In an epoch's counts `group_us` is the time of a group,
-all tasks together; what is left of `gather_us` and `fold_us` is divided among all queries.
+Each cost is measured once, for a group or for all queries. What only one query needs is its own; what several need is
+divided among them. In an epoch's counts, `group_us` is the time of a group over all tasks; the rest of `gather_us`
+and `fold_us` is divided among all queries.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Windows of the last so many events of a key: how many have counted, which rows are due, which events are needed.
+"""Count windows, over the last n events of a key: which rows are due, and which events must be kept.
 
-An event counts when the watermark reaches its time, for then all before it are there. What is kept of a key is how
-many events have counted, in cells of one slice that never ends, and the last of them, in the log.
+An event counts when the watermark reaches its time, because then all earlier events have arrived. Stored per key are
+the number of events counted, in cells of one slice that never ends, and the last events, in the event log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What became of the events of a chunk, per query and source partition: read = applied + late + dead + filtered."""
+"""Counts the fate of events per query and source partition: read = applied + late + dead + filtered."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Records that did not parse: told apart before anything is gathered, counted as dead for every query, and kept.
+"""Dead letters: separates records that did not parse from events, counts them for every query, and stores them.
 
-They come as rows whose `stream` is `layout.DEAD`. What is known of one is a struct in the last column of the frame;
-rows of other copies of the same record have none. In a packet of their own they are one Arrow IPC stream, lz4; the fold
-makes a section of the kind `dead` of them, which a follower writes.
+Spark delivers them as rows whose `stream` is `layout.DEAD`, with their details in a struct in the last column of the
+frame; further copies of the same record have no struct. In a packet they are one Arrow IPC stream, lz4. The fold
+writes them as a section of kind `dead`, which a follower publishes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Arithmetic of decimals over columns of 128-bit integers: exact, or with an error for the row that has no room.
+"""Decimal arithmetic over columns of 128-bit integers: exact, or an error for the row whose result does not fit.
 
-Two operands may differ in scale; the result's type says the scale of the result. What could round or overflow in
-other ways than these (division, remainder, results of more than 38 digits) is Spark's to evaluate.
+Operands may differ in scale; the type of the result states its scale. Operations that round or overflow in other ways
+(division, remainder, results of more than 38 digits) are left to Spark.
 """
 
 from __future__ import annotations

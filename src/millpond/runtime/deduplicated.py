@@ -1,8 +1,7 @@
-"""Groups that leave repeated events out: events wait in the log until the watermark passes them, then become cells.
+"""Deduplication: events wait in the event log until the watermark passes them, and then become cells.
 
-Once the watermark has passed an event, no earlier one can come any more; so whether it repeats another is decided once,
-by all events in time, and not by which came first. Events that were decided stay in the log for as long as others may
-repeat them.
+After the watermark has passed an event, no earlier one can arrive. So whether it repeats another event is decided
+once, from all events in time order, not by arrival. Events stay in the log for as long as later ones may repeat them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows that a query and its shadow tell differently in an epoch: what both tell alike leaves no instance."""
+"""Diff between a query and its shadow: the rows that only one of them emitted. Equal rows are not written."""
 
 from __future__ import annotations
 

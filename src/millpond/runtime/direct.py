@@ -1,9 +1,9 @@
-"""A direct epoch: a task gathers a source partition and folds the instances whose keys it has, without the shuffle.
+"""A direct epoch: one task gathers a source partition and folds the instances that own its keys, without a shuffle.
 
-What a task gathers for instances of others, mostly heads of packets, it tells to all tasks at once, by a small file of
-its own that the others wait for (Spark's way, `BarrierTaskContext.allGather`, sleeps for a second). Keys in another
-partition than their hash says travel so too, as all that is not keyed by the topic's key does. Where that would be too
-much, no task folds, and the epoch is run again, through the shuffle: nothing depends on what a topic is said to be.
+What a task gathers for other instances, mostly packet headers, it shares with all tasks through a small file that
+they wait for (Spark's own `BarrierTaskContext.allGather` sleeps for a second). Keys in an unexpected partition, and
+groups with another key than the topic's, are exchanged in the same way. If that would be too much, no task folds, and
+the epoch runs again with a shuffle. So results never depend on what the user declared about the topic.
 """
 
 from __future__ import annotations

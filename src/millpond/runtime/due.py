@@ -1,4 +1,4 @@
-"""When a query's next row is due: its earliest open window that holds an event, read from live segments."""
+"""Finds when a query's next row is due: its earliest open window with an event, read from live segments."""
 
 from __future__ import annotations
 

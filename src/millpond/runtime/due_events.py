@@ -1,4 +1,4 @@
-"""When the next row of a query is due whose windows are runs of events: read from the live event log."""
+"""Finds when the next row is due of a query over runs of events (`OVER`, count windows), from the live event log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An epoch's values: from the manifest to the two tasks, and from receipts to the record. Pure, and without Spark."""
+"""The values of an epoch, from the manifest to the two tasks and from receipts to the record. Pure, without Spark."""
 
 from __future__ import annotations
 

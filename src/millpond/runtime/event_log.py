@@ -1,7 +1,7 @@
-"""An event log of one instance while an epoch is folded: what was kept, what came, what is read.
+"""The event log of one instance during a fold: its stored events, its new events, and the parts that are read.
 
-It is that of a group, whose events have the slots of their keys, or that of a side of joins, whose events have hashes
-of their keys instead.
+It belongs to a group, whose events carry the slots of their keys, or to one side of a join, whose events carry hashes
+of their keys.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many events of the log queries need whose windows are runs of events, and about how many bytes."""
+"""Estimates how many logged events, and bytes, the queries over runs of events need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Families: queries that differ in their filters alone, whose results and rows are made together."""
+"""Query families: queries that differ only in their filters share the computation of results and rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters fed by rows, on both ends: an instance's share as it writes them, and the values in force by the log."""
+"""Parameters set by query rows: the values that an instance writes, and the values in force according to the log."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Results from cells that are split by signature: for many filters at once, what `combine` makes for one.
+"""Combines cells that are split by signature, for many filters at once (`combine` does it for one).
 
-Queries that differ in their filters alone form chains: what one takes, the next takes too, as thresholds do. So in the
-chain a cell belongs to all queries from some place on, and the result of a key and window changes only at the few
-places where one of its cells comes in. Results are made once for each run of queries between two such places, by one
-running sum, and copied for those queries whose rows somebody reads: work grows with cells, not with queries.
+Queries that differ only in their filters form chains: each query takes every event that the previous one takes, as
+thresholds do. In a chain, a cell belongs to all queries from some position on, so the result of a key and window
+changes only where one of its cells joins in. Each distinct result is computed once, by one running sum, and copied to
+the queries that emit it. The work grows with the number of cells, not of queries.
 
-The cells of a block are sorted once, by key and place in the chain; each window takes those in its panes, as sorted.
+The cells of a block are sorted once, by key and position in the chain; each window selects its panes in that order.
 """
 
 from __future__ import annotations

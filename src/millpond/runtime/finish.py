@@ -1,4 +1,4 @@
-"""From merged measures to the values of aggregates: the last step of each function, over whole columns."""
+"""Computes the final value of each aggregate function from its merged measures, over whole columns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Fold: the packets of one instance become its delta: new segments, result rows of closed windows, a receipt.
+"""Fold: turns the packets of one instance into its delta: new segments, rows of closed windows and a receipt.
 
-Nothing is remembered in the process: state is attached from committed sections, mapped in place, and a fold
-that is run again, anywhere, on packets in any order of arrival, gives the same answer.
+A fold keeps nothing in the process. It maps state from committed sections. If a fold runs again, on any host and with
+packets in any order, it gives the same result.
 """
 
 from __future__ import annotations

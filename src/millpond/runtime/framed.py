@@ -1,7 +1,8 @@
-"""Result rows whose events are frames: runs of the events of one key, in the order of time.
+"""Result rows over frames: runs of a key's events in time order.
 
-Frames overlap, yet no event is summed twice: sums are differences of running sums, exact because they are integers;
-extremes are the better of two runs whose lengths are powers of two. Only what has no partial sees each frame whole.
+Frames overlap, but no event is summed twice: sums are differences of running sums, which is exact on integers, and
+extremes are the better of two runs whose lengths are powers of two. Only aggregates without partial results read
+every frame completely.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Gather: the events of one source partition become packets, pre-aggregated by key and slice, one per instance.
+"""Gather: turns the events of one source partition into packets, one per instance, pre-aggregated by key and slice.
 
-Events are taken in chunks of bounded size; for each group of queries on their stream, once: lateness class, key
-codes, slices, filters and arguments (equal ones of different queries are evaluated once), exact partial sums.
+Events are taken in chunks of bounded size. For each group of queries on their stream, lateness, key codes, slices,
+filters, arguments and exact partial sums are computed once; equal expressions of different queries are evaluated
+once.
 """
 
 from __future__ import annotations

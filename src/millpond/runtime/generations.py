@@ -1,8 +1,8 @@
-"""Generations of keys: how an instance forgets keys that no cell names any more, without rewriting cells.
+"""Key dictionary compaction: an instance drops keys that no cell names, without rewriting the cells.
 
-A generation opens with the keys that live segments still name, in the order of their slots, and tells the slot
-each had before (`was`). Segments of the generation before stay as they are: read through that column, their slots
-are those of this generation, in the same order. There are never more than these two.
+A generation begins with the keys that live segments still name, in slot order, and records the previous slot of each
+(`was`). Segments of the previous generation stay unchanged: read through that column, their slots are slots of the
+new generation, in the same order. At most two generations exist at a time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Joins without keys: the instances form a grid, and events are dealt to its rows and columns by their values.
+"""Joins without keys: instances form a grid, and events are assigned to its rows and columns by a hash of their values.
 
-A left event goes to all instances of one row, a right one to all of one column, so a pair meets where they cross. By
-values, so that an attempt that is repeated sends the same.
+A left event goes to all instances of one row, a right event to all of one column, so each pair meets in one instance.
+The hash makes a repeated attempt send the same events.
 """
 
 from __future__ import annotations

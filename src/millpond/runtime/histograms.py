@@ -1,7 +1,7 @@
-"""Histograms of few bins: neighbours of sorted values are put together, the nearest first, for all result rows at once.
+"""Histograms with few bins: the nearest neighbours of sorted values are merged first, for all result rows at once.
 
-Spark's `histogram_numeric` inserts value by value (Ben-Haim, Tom-Tov 2010), so its bins depend on the order of events.
-Here only the values count. As there, a row of at most `most` different values has a bin for each.
+Spark's `histogram_numeric` inserts value by value (Ben-Haim, Tom-Tov 2010), so its bins depend on the order of
+events. Here only the values count. As in Spark, a row with at most `most` different values has one bin per value.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Aggregates that need events as events: exact percentiles, distinct counts, lists, first and last, …
+"""Aggregates that need individual events: exact percentiles, distinct counts, lists, `first`, `last` and others.
 
-All result rows of a query are answered at once: events are told which row they belong to, sorted by (row, value) where
-the function asks for it, and each row is a run of them. No loop goes over events, keys or windows.
+All result rows of a query are computed at once: events are labelled with their result row and sorted by (row, value)
+where the function needs it, so that each result row is a run of events. No loop runs over events, keys or windows.
 """
 
 from __future__ import annotations

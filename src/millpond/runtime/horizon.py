@@ -1,4 +1,4 @@
-"""How far back state is needed: times before which no open window of a group holds anything."""
+"""Computes how far back state is needed: times before which no open window of a group holds anything."""
 
 from __future__ import annotations
 

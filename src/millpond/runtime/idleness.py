@@ -1,4 +1,4 @@
-"""Which source partitions a watermark no longer waits for: decided by the driver's clock, recorded in the epoch."""
+"""Decides which source partitions are idle, by the driver's clock; the decision is recorded in the epoch."""
 
 from __future__ import annotations
 

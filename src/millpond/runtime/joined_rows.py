@@ -1,4 +1,4 @@
-"""Rows of joins: columns of both sides by position, conditions and outputs over them."""
+"""Rows of joins: columns of both sides by position, and conditions and outputs over them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Joins in the fold: events are kept in the logs of their sides, and rows leave when they are final.
+"""Joins in the fold: stores events in the logs of their sides and emits rows that have become final.
 
-What is final when, and why each row leaves exactly once, stands in `plan.join`.
+`plan.join` explains when a row is final and why it is emitted exactly once.
 """
 
 from __future__ import annotations

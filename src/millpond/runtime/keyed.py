@@ -1,7 +1,7 @@
-"""Rows of keyed tables for batches of events: each distinct key of a batch is asked once, all in one read.
+"""Looks up rows of keyed tables for batches of events: each distinct key of a batch once, all in one request.
 
-Keys, texts of hashes and columns are arrays; what does not parse as its column's type is found by halves. Only JSON is
-decoded row by row, once per distinct key.
+Keys, hash fields and columns are arrays. Values that do not parse as their column's type are found by bisection. Only
+JSON is decoded row by row, once per distinct key.
 """
 
 from __future__ import annotations

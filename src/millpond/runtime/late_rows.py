@@ -1,7 +1,7 @@
-"""Late events as rows: caught in the gather once per stream, with a bit per filter and delay; written by the fold.
+"""Late rows: caught in the gather once per stream, with one bit per filter and delay, and written by the fold.
 
-In a packet they are one Arrow IPC stream, lz4: the union of the columns that queries want, `base` (what an event was
-judged against before the delay is taken off, see `lateness`), and booleans, one per distinct (WHERE, delay).
+In a packet they are one Arrow IPC stream, lz4: the union of the columns that queries need, `base` (what an event was
+judged against before the delay is subtracted, see `lateness`), and one boolean per distinct (WHERE, delay).
 """
 
 from __future__ import annotations

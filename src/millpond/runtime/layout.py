@@ -1,4 +1,4 @@
-"""Where the columns of each stream stand in the one frame that an epoch reads; a value without Spark."""
+"""The position of each stream's columns in the single frame that an epoch reads; a value without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How busy each bucket is, told by what the last epoch added to the state of its keys."""
+"""Estimates the load of each bucket from what the last epoch added to the state of its keys."""
 
 from __future__ import annotations
 

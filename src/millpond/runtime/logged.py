@@ -1,4 +1,4 @@
-"""Events on their way into the log of their group: chosen in the gather, numbered and kept by the fold."""
+"""Selects events for the event log of their group in the gather, and assigns key slots to them in the fold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much an event log keeps, and how much of it each query would keep by itself."""
+"""Estimates how much an event log stores, and how much each query would need on its own."""
 
 from __future__ import annotations
 

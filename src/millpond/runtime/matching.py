@@ -1,6 +1,6 @@
-"""Finding pairs: a merge of two sorted sides by (key, place), whose pairs come in runs of bounded size.
+"""Merge join of two sides that are sorted by (key, position); pairs come in runs of bounded size.
 
-No loop goes over events or keys.
+No loop runs over events or keys.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""Which segments are merged in an epoch, and how much of them: a large merge is made in portions, an epoch each.
+"""Decides which segments an epoch merges, and how much: a large merge is split into portions, one per epoch.
 
-Where `fan_in` segments of one level are, they become one of the next, so each cell is rewritten O(log) times (O'Neil et
-al., The Log-Structured Merge-Tree, 1996). A merge of gigabytes would hold up its epoch for as long as it takes; here an
-epoch merges the cells of some slices, the next one those of the next slices, and of a slice that is large those of some
-slots (slices that become one count as one): a window then reads few portions. A portion tells instead of which segments
-it is, and nobody reads it while one of them is left (`remembered.group_state`): the last portion ends them all.
+When a level has `fan_in` segments, they are merged into one segment of the next level, so each cell is rewritten
+O(log n) times (O'Neil et al., The Log-Structured Merge-Tree, 1996). A merge of gigabytes would stop its epoch, so an
+epoch merges the cells of some slices, and the next epoch those of the next slices; a large slice is split by key
+slots. Slices that will be coalesced count as one. A portion names the segments that it stands for, and is not read
+while one of them is live (`remembered.group_state`). The last portion supersedes them all.
 
-Epochs in which windows close, or state comes from other instances, are the longest, so merges wait for others: for one
-beside it in which none closes, if there is one (`closing.each_closes`). They wait in epochs that are behind, too, not
-for ever (`calm`).
+Epochs in which windows close, or in which state arrives from other instances, are the longest. Merges wait for a
+neighbouring epoch in which none closes (`closing.each_closes`), and for a limited time for an epoch without a backlog
+(`calm`).
 
-Cells of keys that have left, since their buckets are another instance's now, are left out by merges. Levels alone might
-not come to a segment for very long, so segments that have lost half of their cells are due whatever their levels are:
-what is written then is no more than what it frees (Rosenblum and Ousterhout, The Design and Implementation of a
-Log-Structured File System, 1992, §3). One that has lost all is not even read.
+Merges drop the cells of keys whose buckets have moved to another instance. Levels alone might not reach a segment for
+a long time, so a segment that has lost half of its cells is due at once: the merge writes no more than it frees
+(Rosenblum and Ousterhout, The Design and Implementation of a Log-Structured File System, 1992, §3). A segment that
+has lost all its cells is not read.
 """
 
 from __future__ import annotations

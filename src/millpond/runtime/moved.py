@@ -1,12 +1,11 @@
-"""State that moves with its buckets, in the first fold of an instance after the bucket map changed.
+"""Migrates state with its buckets, in the first fold of an instance after the bucket map changed.
 
-Of a group whose windows are put together from slices only what moves is written (`runtime.taken_over`). Of all others
-an instance whose buckets changed makes its state anew: it reads the live sections of those that owned its buckets
-before (itself among them, where it keeps some), takes the keys that are its own now, and writes what they have as
-sections of its delta, in a new generation of keys. The rest of the fold stands on these. What was read ends with the
-same record (`epoch.retired`), so each key is in the state of exactly one instance, before the record and after it.
-Where the map has another number of instances, the events of joins without keys, which no bucket holds, are dealt to
-them again.
+A group whose windows are combined from slices writes only the moved cells (`runtime.taken_over`). For all other
+groups, an instance whose buckets changed rebuilds its state: it reads the live sections of the previous owners
+(possibly itself), selects the keys that it owns now, and writes their state as sections of its delta, in a new
+generation of keys. The rest of the fold uses these. The sections that were read end with the same record
+(`epoch.retired`), so each key is in the state of exactly one instance before and after the record. If the number of
+instances changed, the events of joins without keys, which belong to no bucket, are distributed again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What came of a group, in the slots of its keys.
+"""Maps the keys of incoming packets to dictionary slots.
 
-Keys that are new get their slots when all of an epoch are known, in the order of their buckets.
+New keys get their slots when all keys of an epoch are known, in bucket order.
 """
 
 from __future__ import annotations

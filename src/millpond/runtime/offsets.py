@@ -1,4 +1,4 @@
-"""Source partitions as Spark's offsets name them: of Kafka these tell every partition, also those without events."""
+"""Source partitions by Spark's offsets; for Kafka these include partitions without events."""
 
 from __future__ import annotations
 

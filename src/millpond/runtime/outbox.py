@@ -1,4 +1,4 @@
-"""Rows on their way out: batches of one query, or of one packet, as bytes that name their columns."""
+"""Row batches: rows of one query, or of one packet, encoded as bytes with their column names."""
 
 from __future__ import annotations
 

@@ -1,16 +1,17 @@
-"""How many records an epoch should read, so that it takes about as long as it is meant to.
+"""Chooses how many records an epoch reads, so that it takes about its target time.
 
-An epoch takes `a + b·n` seconds for n records. Epochs of several sizes give both; of one size, all is taken as `b`. An
-epoch that overhead alone makes too long is not cut to pieces: at least half of it is spent on records.
+An epoch takes `a + b·n` seconds for n records. Epochs of several sizes determine both; if all had one size, the whole
+time counts as `b`. An epoch that is too long from overhead alone is not cut down: at least half of its time is spent
+on records.
 
-What was measured may be wrong by now: the first epochs of a process are slow, and a size that has been too slow is not
-seen again. So what is thirty epochs old is forgotten, and where a backlog lasts, two to eight times as many records are
-tried, as if half of an epoch were overhead, and all other sizes forgotten: after two epochs at first, and each time
-after four times as many.
+Measurements go out of date: the first epochs of a process are slow, and a size that was too slow is not tried again.
+So measurements older than thirty epochs are dropped. While a backlog lasts, two to eight times as many records are
+tried, as if half of an epoch were overhead, and the measurements of other sizes are dropped: first after two epochs,
+and then after four times as many each time.
 
-A backlog is what people wait for, not the epoch, and longer epochs have less overhead: where one lasts, they may take
-four times as long as they are meant to. (A pond that had to keep to a second fell behind a load that it had the time to
-take up, for good.) No limit is made for epochs that take less than that: it would only make a backlog.
+During a backlog users wait for the backlog, not for the epoch, and longer epochs have less overhead. So while it
+lasts, an epoch may take four times its target. (A pond held to one second fell behind a load that it could have
+handled.) Epochs that stay below their target get no limit: it would only create a backlog.
 """
 
 from __future__ import annotations

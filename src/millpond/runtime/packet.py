@@ -1,4 +1,4 @@
-"""Packets: what the one shuffle moves, from one source partition to one instance, as bytes.
+"""Packets: the bytes that the shuffle moves from one source partition to one instance.
 
 packet  = "MPK1" , u32 length of header , header (JSON) , sections
 section = an Arrow IPC stream, lz4: keys and cells in turn, for each group the header names; then rows of stateless

@@ -1,4 +1,4 @@
-"""Correlations, covariances and regressions: exact sums over pairs, each rounded once, then put together."""
+"""Correlations, covariances and regressions from exact sums over pairs, each sum rounded once."""
 
 from __future__ import annotations
 

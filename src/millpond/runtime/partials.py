@@ -1,4 +1,4 @@
-"""Partial aggregates of one chunk by cell (key and slice): each distinct filter and value is handled once."""
+"""Partial aggregates of one chunk by cell (key and slice); each distinct filter and value is computed once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Schemas of Protocol Buffers: what a `.proto` text says of its messages, as far as their bytes need it.
+"""Parses `.proto` text into the schemas of its messages, as far as decoding needs them.
 
-Services, options, extensions and defaults of proto2 are read over: they change no byte of a message's fields.
+Services, options, extensions and proto2 defaults are skipped, because they do not change the bytes of a field.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Messages of Protocol Buffers into Arrow columns, a whole batch at a time.
+"""Decodes Protocol Buffers messages into Arrow columns, a batch at a time.
 
-All messages of a batch are read in step: first the first field of each, then the second, so Python's loops run over the
-fields of a message, not over messages. What was found is then sorted by field, and each column is made of its part.
+All messages of a batch are read in step: first the first field of each, then the second. Python's loops run over the
+fields of a message, not over messages. The fields found are then sorted by field number, and each column is built
+from its part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A row per event: which events the watermark has passed, and the frames of time before each."""
+"""Time frames of `OVER` queries: which events the watermark has passed, and the frame before each of them."""
 
 from __future__ import annotations
 

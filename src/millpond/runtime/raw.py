@@ -1,9 +1,9 @@
-"""Raw columns: what a gather sends instead of partials where those would be larger.
+"""Raw columns: what a gather sends instead of partial results where those would be larger.
 
-With many measures, or nearly as many cells as events, partials move more bytes than the events themselves. Then
-the packet carries, per row: key, slice, each distinct value, and one bit per distinct filter (where cells are kept by
-signature, a rank per ladder of filters); the fold makes the partials. So the bytes moved are at most those of the
-smaller form, whatever the number of queries.
+With many measures, or nearly as many cells as events, partial results take more bytes than the events. Then the
+packet carries per row: key, slice, each distinct value, and one bit per distinct filter (or, where cells are kept by
+signature, a rank per ladder of filters), and the fold computes the partial results. So a packet has at most the size
+of the smaller form, whatever the number of queries.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Events of before, retained or read again: the first epoch of a query that came later makes its state of them, as of
-any events.
+"""Replays retained or backfilled events to build the state of a query that was added later.
 
-The query has a group of its own for it. The epoch after the change's record reads what was retained before, and its own
-events as every epoch does; so each event is taken by one of the two. Nothing but the group is told of what is recalled:
-no watermark moves, and an event is late for a delay if it was late for it when it came.
+The query has a group of its own for this. The epoch after the change's record reads the events that were retained
+before it and, like every epoch, its new events, so each event is taken exactly once. Nothing else sees the replayed
+events: no watermark moves, and an event is late for a delay exactly if it was late when it first arrived.
 """
 
 from __future__ import annotations

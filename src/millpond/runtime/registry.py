@@ -1,8 +1,8 @@
-"""Schemas by number, from a registry that speaks Confluent's API; each is fetched once and kept for the process.
+"""Fetches schemas by number from a registry with Confluent's API; each is fetched once and cached for the process.
 
-A number stands for the same schema for ever. One that the registry does not have is kept as such too, so that records
-that name it are malformed for as long as the process lives. After `PATIENCE` of those, numbers that are new are no
-longer asked for: whoever writes them writes garbage, and each would be a read begun anew.
+A number always stands for the same schema. A number that the registry does not know is cached too: records that name
+it stay malformed for the life of the process. After `PATIENCE` unknown numbers, new ones are no longer requested,
+because the writer produces garbage and each request would start a read again.
 """
 
 from __future__ import annotations

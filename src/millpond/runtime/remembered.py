@@ -1,4 +1,4 @@
-"""What an instance remembers of a group, as places to read."""
+"""Locations of a group's live sections on an instance, cached between epochs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Events that streams retain: caught in the gather once per stream, kept by the fold, whatever queries take.
+"""Retained events of streams: caught in the gather once per stream and stored by the fold, whatever the queries take.
 
-A section is an Arrow IPC stream, lz4: `time` (µs); `base`, what the event was judged against before a delay is taken
-off (INT64_MIN: nothing; INT64_MAX: it came after a drain, late for every delay); `c:<name>` for each column; and for a
-stream with an order `partition` and `offset`. So it is known of each event for which delays it was late. Every chunk is
-cut into equal runs, one per instance: they lie by no bucket, and do not move.
+A section is an Arrow IPC stream, lz4: `time` (µs); `base`, what the event was judged against before a delay is
+subtracted (INT64_MIN: nothing; INT64_MAX: it arrived after a drain, late for every delay); `c:<name>` for each
+column; and for a stream with an order `partition` and `offset`. So for each event it is known for which delays it was
+late. Each chunk is cut into equal runs, one per instance: these events belong to no bucket and do not move.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Result rows of one query from the blocks of its closing windows: aggregates finished, HAVING, outputs."""
+"""Result rows of one query from its closing windows: finishes aggregates, applies HAVING, computes outputs."""
 
 from __future__ import annotations
 

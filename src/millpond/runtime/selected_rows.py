@@ -1,7 +1,7 @@
-"""Rows of stateless queries: chosen in the gather once per distinct filter, written by the fold in the same epoch.
+"""Rows of stateless queries: selected in the gather once per distinct filter, written by the fold in the same epoch.
 
-In a packet they are one Arrow IPC stream, lz4: what is carried (see `plan.select`) of every row that some query takes,
-then a boolean per distinct bit. A foreign column is carried as Spark sent it, `struct<v>`.
+In a packet they are one Arrow IPC stream, lz4: the carried columns (see `plan.select`) of every row that some query
+takes, then one boolean per distinct bit. A column that Spark evaluates is carried as sent, `struct<v>`.
 """
 
 from __future__ import annotations

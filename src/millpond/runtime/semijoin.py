@@ -1,9 +1,9 @@
-"""Which events an epoch's rows of a join may be made of: both sides are reduced to these before anything is copied.
+"""Semi-join: reduces both sides of a join to the events that an epoch's rows can need, before anything is copied.
 
-Sides remember events as long as the join's bounds are wide, and few of them are due in an epoch: those that ask, and
-those of the other side that have a hash which is asked for. Hashes are told apart by their lowest bits, of which one
-table says which are asked for, so a few are read that nobody asks for (Mackert and Lohman, R* Optimizer Validation and
-Performance Evaluation for Distributed Queries, VLDB 1986, whose filter has several tables).
+Sides keep events for as long as the join's bounds are wide, but an epoch needs few of them: new events, and those of
+the other side with a matching hash. Hashes are compared by their lowest bits in one table, so a few extra events are
+read (Mackert and Lohman, R* Optimizer Validation and Performance Evaluation for Distributed Queries, VLDB 1986, whose
+filter has several tables).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Plans on their way to workers: encoded once for both tasks of all epochs, decoded once by each worker that stays.
+"""Plan cache: a plan is encoded once for the tasks of all epochs and decoded once by each reused worker.
 
-A plan of a thousand queries is most of a task. Decoded plans are remembered by their bytes, with whatever was derived
-from them (ids of measures, filters of groups), so a worker that is new only takes longer.
+The plan of a thousand queries is most of a task's size. Decoded plans are cached by their bytes, together with
+derived values (ids of measures, filters of groups). A new worker only takes longer.
 """
 
 from __future__ import annotations

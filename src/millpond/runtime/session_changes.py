@@ -1,10 +1,10 @@
-"""Sessions that may change: what an epoch's events do to sessions of `update` queries, and to closed ones of corrected.
+"""Updating sessions: which sessions an epoch's events change, for `update` queries and for corrected closed sessions.
 
-Nothing is remembered of what was sent, as in `changes`: the atoms from before the epoch make the sessions that were
-there, those of now the sessions that are. Of keys with fresh events the two are compared. A session only ever grows, so
-each from before lies in one of now; one that no longer has its bounds is deleted, and the one that holds it is another
-window, first told as revision 0. Corrections are counted in rows of their own, (slot, start, end) as an atom's slot,
-first and last, in segments apart.
+As in `changes`, no emitted row is stored. The atoms from before the epoch give the previous sessions, all atoms the
+current ones, and the two are compared for keys with new events. A session only grows, so each previous session lies
+within a current one. A session whose bounds changed is deleted, and the one that contains it is a new window with
+revision 0. Corrections are counted in rows of their own, with (slot, start, end) stored like an atom's slot, first
+and last time, in separate segments.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Sessions from atoms: which a query has, which of them the watermark closes, and their merged columns.
+"""Sessions from atoms: which sessions a query has, which of them the watermark closes, and their merged columns.
 
-A session of gap g is a run of a key's atoms with no hole longer than g; it closes when the watermark reaches its end.
-No event that is not late can join a closed one: such an event lies above the watermark, so at or after the end.
+A session of gap g is a run of a key's atoms without a hole longer than g. It closes when the watermark reaches its
+end. No event that is in time can join a closed session, because such an event is above the watermark, so at or after
+the end.
 
-An epoch changes or closes only sessions of keys that have a fresh atom, or one whose end the watermark passes. All
-atoms of these keys are taken together; of others nothing but their last times is read. Which atoms no open session
-holds any more is found out where segments are merged, or none of their atoms can be the last of an open session. (With
-an event log all are taken in each epoch: it ends with the first event that an open session holds.)
+An epoch changes or closes only sessions of keys with a new atom, or whose end the watermark passes. All atoms of
+these keys are read; of other keys only their last times. Atoms that no open session needs are found when segments are
+merged, or when none of a segment's atoms can be the last of an open session. (With an event log all atoms are read in
+each epoch, because the log ends with the first event that an open session holds.)
 """
 
 from __future__ import annotations

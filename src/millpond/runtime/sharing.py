@@ -1,10 +1,9 @@
-"""What sharing saves, counted from the segments that are live: shared state against one copy per query.
+"""Measures what sharing saves: the size of shared state against one copy per query, from the live segments.
 
-Two numbers are given for what is shared. `stored` is what lies on disk: every live section of segments and keys,
-in narrow columns, slices included that no window needs any more. `shared` and `apart` are comparable with each
-other: cells that some open window still needs, each with its key's slot and its columns at eight bytes, and the
-keys of those cells at the bytes that a key takes in the dictionary. Where windows are runs of events, these count as
-cells. Events that streams retain are shared, at the bytes that they take on disk; no query keeps them alone.
+`stored` is what lies on disk: every live section of segments and keys, in narrow columns, including slices that no
+window needs any more. `shared` and `apart` are comparable with each other: the cells that some open window still
+needs, each with its key's slot and its columns at eight bytes, and the keys of those cells at their size in the
+dictionary. Events of windows over runs of events count as cells. Retained events are shared, at their size on disk.
 """
 
 from __future__ import annotations

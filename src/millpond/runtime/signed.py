@@ -1,4 +1,4 @@
-"""Blocks of cells that are split by signature: one row for each cell, in the order of panes."""
+"""Blocks of cells that are split by signature: one row per cell, in pane order."""
 
 from __future__ import annotations
 

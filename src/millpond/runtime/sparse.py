@@ -1,7 +1,7 @@
-"""Windows from slices where few keys have events in each: cells are merged window by window, none is spread out.
+"""Combines slices into windows where few keys have events in each slice: merges cells window by window.
 
-What `combine` spreads over (pane, slot) grows with the keys that were ever seen; this with the cells that there are,
-each as often as windows hold it. So it is for many keys, short panes, and windows that overlap little.
+`combine` spreads cells over (pane, slot), which grows with the number of keys ever seen. This method grows with the
+number of cells, each counted once per window that holds it. It suits many keys, short panes and little overlap.
 """
 
 from __future__ import annotations

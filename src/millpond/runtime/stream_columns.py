@@ -1,4 +1,4 @@
-"""The columns of a stream in one chunk, taken from Arrow when first asked for."""
+"""The columns of a stream in one chunk, converted from Arrow on first use."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Buckets that change their owner without the rest of a group's state: who gets them adds what they have, who had them
-remembers which slots have left.
+"""Moves buckets between instances: the new owner copies the moved cells, the old owner marks them as departed.
 
-The new owner gives the keys the next slots of its own dictionary, in the order in which each source had them, and
-writes their cells as one segment, or two by time, their events as one section. The old owner keeps its sections as they
-are: they are immutable, and hold cells of keys that stay. A section of the slots that have left says which it must not
-answer for; a merge leaves them out, and a new generation forgets those that no cell names. A key that comes back gets a
-new slot, so what was left behind is never mixed with what is true. All of it is in one record, like any other delta.
+The new owner gives the keys the next slots of its own dictionary, in the order of each source, and writes their cells
+as one segment, or two by time, and their events as one section. The old owner keeps its sections, which are immutable
+and hold cells of other keys too. A section of departed slots states which keys it no longer owns; a merge drops their
+cells, and a new generation drops slots that no cell names. A key that returns gets a new slot, so old cells are never
+mixed with new ones. All of it is in one record, like any other delta.
 """
 
 from __future__ import annotations

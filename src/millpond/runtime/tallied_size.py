@@ -1,4 +1,4 @@
-"""How much the tallies of a group take, and how much each query would keep by itself."""
+"""Estimates the size of a group's tallies, and what each query would need on its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tallies on their way: counted in the gather, added up and kept by the fold, read by percentiles."""
+"""Tallies (counts by bin): counted in the gather, added up and stored by the fold, read by approximate percentiles."""
 
 from __future__ import annotations
 

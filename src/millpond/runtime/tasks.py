@@ -1,4 +1,4 @@
-"""What the driver hands to the two tasks of an epoch: plain values, the same for every attempt."""
+"""The inputs that the driver passes to the two tasks of an epoch: plain values, the same for every attempt."""
 
 from __future__ import annotations
 

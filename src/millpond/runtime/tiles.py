@@ -1,10 +1,9 @@
-"""Tiles: roll-ups of consecutive slices, so that a long window with a short slide reads O(log) of them.
+"""Tiles: roll-ups of consecutive slices, so that a long window with a short slide reads O(log n) pieces.
 
-For a window of many slides, event time is cut into spans of slide * 8, slide * 64, …, aligned with the window's
-starts. When no more events can come to a span, the cells within it are merged into one slice as wide as the span,
-once, from the next smaller tiles. A window is then put together from the widest pieces that fit.
-Cells of tiles repeat what their slices hold, so whoever reads must take a cover: tiles that do not overlap, and the
-slices that lie in none of them.
+For such a window, event time is cut into spans of slide * 8, slide * 64, …, aligned with the window's starts. When no
+more events can arrive in a span, its cells are merged once into one slice as wide as the span, from the next smaller
+tiles. A window is then combined from the widest pieces that fit. Cells of tiles repeat the cells of their slices, so
+a reader must take a cover: tiles that do not overlap, and the slices outside of them.
 """
 
 from __future__ import annotations

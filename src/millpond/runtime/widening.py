@@ -1,12 +1,12 @@
-"""Slices that nobody tells apart any more: where segments are merged, they become one.
+"""Coalesces adjacent slices that no window distinguishes any more, when their segments are merged.
 
-Time is cut at the edges of all windows of a group. So beside minutes a day would be kept in 1,440 slices for each key,
-until it has closed, where by itself it is one. But an edge is needed only while a window that begins or ends there is
-open or retained. When a cell is written anew anyway, its slice is widened to the nearest edges that are: cells of one
-key that then have the same slice are one cell.
+Time is cut at the edges of all windows of a group. So a day beside minutes would be kept in 1,440 slices per key
+until it closes, where alone it is one. An edge is needed only while a window that begins or ends there is open or
+retained. When a cell is rewritten, its slice is widened to the nearest needed edges, and cells of one key that then
+have the same slice become one.
 
-Windows that are open begin and end at edges that are needed, so none cuts a wider slice; nor does a tile, whose cells
-repeat those of the slices that lie in it.
+Open windows begin and end at needed edges, so none cuts a wider slice; nor does a tile, whose cells repeat those of
+its slices.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A pond as a service: its verbs over HTTP, a leader and standbys, a typed client and the same verbs for a terminal."""
+"""A pond as a service: HTTP API, leader and standby, typed client, and the commands of the terminal."""

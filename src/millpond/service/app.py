@@ -1,4 +1,4 @@
-"""The verbs of a pond over HTTP: paths, bodies, answers and errors; what the OpenAPI document says of them."""
+"""The HTTP API of a pond: paths, bodies, responses and errors, and their descriptions in the OpenAPI document."""
 
 from __future__ import annotations
 

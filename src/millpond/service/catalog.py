@@ -1,4 +1,4 @@
-"""What is in force, as the log says: read by leader and standbys alike, in any thread, beside whoever writes."""
+"""Reads the current state of a pond from its log, for leader and standby, in any thread and beside the writer."""
 
 from __future__ import annotations
 

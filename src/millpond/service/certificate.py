@@ -1,4 +1,4 @@
-"""Certificates: what a client trusts, and for which names one speaks, found by a handshake within this process."""
+"""TLS certificates: what a client trusts, and the names that a certificate is valid for, found by a local handshake."""
 
 from __future__ import annotations
 

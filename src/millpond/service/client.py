@@ -1,4 +1,4 @@
-"""A typed client of `millpond serve`: each verb a method, each error the class of its code."""
+"""A typed client of `millpond serve`: one method per verb, one exception class per error code."""
 
 from __future__ import annotations
 

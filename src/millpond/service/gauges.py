@@ -1,4 +1,4 @@
-"""What a leader has measured since it leads: epochs, events, rows; kept up by each committed epoch."""
+"""Metrics of a leader since it leads: epochs, events and rows, updated by each committed epoch."""
 
 from __future__ import annotations
 

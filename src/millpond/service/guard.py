@@ -1,6 +1,6 @@
-"""What stands before the service: hosts, origins, rates, the token and the size of a body, in this order.
+"""Checks every request before the API: host, origin, rate, token and body size, in this order.
 
-Whatever is not allowed here is refused, also for paths that do not exist; only `/v1/health` needs no token.
+Everything that is not allowed is refused, also for paths that do not exist. Only `/v1/health` needs no token.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Connections that ask nothing are closed: Uvicorn waits for a first request for ever, and has room for so many."""
+"""Closes connections that send no request within a time limit; Uvicorn alone would wait without limit."""
 
 from __future__ import annotations
 

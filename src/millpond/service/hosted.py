@@ -1,4 +1,4 @@
-"""The verbs of a service on the pond that this process leads; what is in force is read from the log."""
+"""The verbs of the service, for the pond that this process leads; the current state is read from the log."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""When a standby should try to take over: hints only, for the claim in the log decides.
+"""Hints on when a standby should try to take over; the claim in the log decides.
 
-The leader holds a lock that the kernel frees when its process ends, however it ends, and moves a number once a
-second. A standby tries when the lock is free, or when the number has not moved for some seconds of its own clock: no
-two clocks are compared. Both hints may be wrong: then two claim, the later one leads, and the other one is fenced.
+The leader holds a lock, which the kernel releases when its process ends, and increments a number once a second. A
+standby tries when the lock is free, or when the number has not changed for some seconds of its own clock, so no two
+clocks are compared. Both hints may be wrong. Then two processes claim, the later claim leads, and the other process
+is fenced.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `millpond serve` is to serve; needs none of the libraries that serving does."""
+"""The options of `millpond serve`; this module needs none of the libraries that serving needs."""
 
 from __future__ import annotations
 

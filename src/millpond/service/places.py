@@ -1,4 +1,4 @@
-"""The folder `service` in a pond's folder: the token, and where the leader answers. Hints and secrets, never truth."""
+"""The folder `service` in a pond's folder, with the token and the leader's address: hints and secrets, no truth."""
 
 from __future__ import annotations
 

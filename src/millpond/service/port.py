@@ -1,4 +1,4 @@
-"""What the HTTP service asks of a pond: one method a verb."""
+"""The interface that the HTTP service expects of a pond: one method per verb."""
 
 from __future__ import annotations
 

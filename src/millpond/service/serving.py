@@ -1,4 +1,4 @@
-"""`millpond serve`: the process. The main thread runs the pond, another one answers requests."""
+"""The process of `millpond serve`: the main thread runs the pond, another thread answers requests."""
 
 from __future__ import annotations
 

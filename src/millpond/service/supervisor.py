@@ -1,4 +1,4 @@
-"""Keeps a pond answered: stands by, takes over, runs epochs, and after a failure runs them again, ever more slowly."""
+"""Keeps a pond running: stands by, takes over, runs epochs, and tries again after failures with growing delays."""
 
 from __future__ import annotations
 

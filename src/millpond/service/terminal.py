@@ -1,4 +1,4 @@
-"""The verbs of a service for a terminal: `millpond serve`, and what asks it."""
+"""The commands of the terminal for a service: `millpond serve`, and the commands that call it."""
 
 from __future__ import annotations
 

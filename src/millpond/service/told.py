@@ -1,4 +1,4 @@
-"""What a service answers, as text for a terminal: a line each, whole, however narrow the terminal is."""
+"""Formats responses of the service for the terminal, one complete line each, however narrow the terminal is."""
 
 from __future__ import annotations
 

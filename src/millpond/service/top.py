@@ -1,4 +1,4 @@
-"""A pond at a glance, for a terminal: what `millpond status` and `millpond top` show."""
+"""The overview of a pond that `millpond status` and `millpond top` show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people type behind a verb, as values."""
+"""Parses the arguments of terminal commands into values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What goes over the wire, as values: requests and answers, for the service and its client alike.
+"""The messages of the HTTP API as values: requests and responses, shared by service and client.
 
-Times are microseconds since 1970 UTC. A request with a field that is not here is refused.
+Times are microseconds since 1970 UTC. A request with an unknown field is refused.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The only folder that imports pyspark."""
+"""The only folder that imports pyspark: session, analysis of queries, reading, and the driver."""

@@ -1,4 +1,4 @@
-"""Spark's aggregate calls -> `model.aggregates.Aggregate`, with conditional forms turned into FILTER."""
+"""Translates Spark's aggregate calls to `model.aggregates.Aggregate`; conditional forms become FILTER."""
 
 from __future__ import annotations
 

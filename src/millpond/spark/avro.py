@@ -1,7 +1,8 @@
-"""Values in Avro: by the schema of a file, or by that which each names in a registry.
+"""Kafka values in Avro, with the schema of a file or with the schema that each value names in a registry.
 
-Spark's `from_avro` decodes with one writer's schema, so each known schema has its own column, which only rows that name
-it fill. A number that is not known is no dead letter: the task fails, the driver asks the registry and reads again.
+Spark's `from_avro` decodes with one writer's schema. So each known schema has a column of its own, filled only for
+the rows that name it. An unknown schema number is not a dead letter: the task fails, the driver fetches the schema,
+and the read starts again.
 """
 
 from __future__ import annotations

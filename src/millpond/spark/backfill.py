@@ -1,7 +1,7 @@
-"""Reads a source again, as a batch, up to what epochs have read of it, in portions: between them epochs get their turn.
+"""Reads a source again as a batch, up to what epochs have read, in portions; epochs run between portions.
 
-Of files those that Spark's checkpoint lists are read, with the options of the stream; of Kafka the offsets that the log
-tells, by the same connector. What each event is judged by is in `runtime.backfill`.
+For files, the files listed in Spark's checkpoint are read with the stream's options. For Kafka, the offsets in the
+log are read by the same connector. `runtime.backfill` explains what each event is judged against.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whether the batches that Spark hands to Python have a limit of bytes beside that of rows.
+"""Decides whether the batches that Spark hands to Python need a limit in bytes besides the limit in rows.
 
-Spark asks how large a batch has become after each row, which takes as long as all else that hands rows over. Where the
-rows of the epoch before were small, and all of them parsed, a batch of as many as it may have needs no such limit. The
-first epoch of a process has it, so that one that died of large rows goes on when it is started again.
+With a limit in bytes Spark measures the batch after each row, which takes as long as the rest of the hand-over. If
+the rows of the previous epoch were small and all of them parsed, the limit in rows suffices. The first epoch of a
+process always has the limit, so that a process that died of large rows continues after a restart.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What an analysed plan has below its aggregation: filters, derived columns, one window, joins with batch relations,
-and arrays and maps that become rows.
+"""Reads the part of an analysed plan below its aggregation: filters, derived columns, one window, joins with batch
+relations, and generated rows of arrays and maps.
 
 The walk goes down from the aggregation and stops at a stream, at a function of batches, or at a union, whose branches
-`sources` follows.
+`sources` reads.
 """
 
 from __future__ import annotations

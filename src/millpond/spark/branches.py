@@ -1,4 +1,4 @@
-"""How a derived stream is made, as values: branches, each from one stream through joins, elements and functions."""
+"""How a derived stream is computed, as values: branches, each from one stream through joins, elements and functions."""
 
 from __future__ import annotations
 

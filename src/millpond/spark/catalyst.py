@@ -1,8 +1,9 @@
-"""Spark's private names: every one that Millpond leans on, and nothing else, stands in this file.
+"""All of Spark's private names that Millpond uses.
 
-`Catalyst` wraps one classic session. Plans and expressions are objects of the JVM (`JavaObject`); the small
-functions below read them, the methods build or rewrite them; `selfcheck` uses each once. Every call is a journey to
-the JVM, and so is the end of every object that one returns: what never changes is asked once, or for many at a time.
+`Catalyst` wraps one classic session. Plans and expressions are objects of the JVM (`JavaObject`). The functions below
+read them, and the methods build or rewrite them; `selfcheck` uses each name once. Every call, and the release of
+every object that a call returns, is a round trip to the JVM. So what never changes is read once, or for many objects
+at a time.
 """
 
 from __future__ import annotations

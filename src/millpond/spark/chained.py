@@ -1,4 +1,4 @@
-"""The rows of an earlier query as a stream that texts can name: Spark only analyses it, and never reads it."""
+"""The rows of an earlier query as a stream that texts can name. Spark only analyses this stream and never reads it."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Spark's own checkpoints: one per driver, what they say of a batch, whether they continue the log, their repair.
+"""Spark's checkpoints: one per driver. Reads a batch's offsets, checks that they continue the log, and repairs them.
 
-`foreachBatch` is told a number; the offsets stand in a file that exists before the callback runs. With source
-evolution on, `offsets/<batch>` is "v2", a line of metadata, then `name:offset` per source.
+`foreachBatch` receives a batch number; the offsets are in a file that exists before the callback runs. With source
+evolution on, `offsets/<batch>` holds "v2", a line of metadata, and then `name:offset` per source.
 
     <pond>/spark/<n>/                    of the driver whose claim is record n, made from its predecessor's
-    <pond>/spark/<n>-<m>/                of its m-th query that took the place of another: see `handover`
+    <pond>/spark/<n>-<m>/                of its m-th query that replaced another, see `handover`
         metadata, offsets/<batch>, commits/<batch>, sources/<name>/
 
-A driver that was overtaken goes on writing for a moment: Spark plans the next batch before it asks us. In a folder
-of its own that harms nobody; in a shared one it would end its successor's query, or decide that one's next batch.
+A fenced driver writes for a moment longer, because Spark plans the next batch before it calls us. In a folder of its
+own that is harmless. In a shared folder it could end its successor's query, or decide its next batch.
 """
 
 from __future__ import annotations

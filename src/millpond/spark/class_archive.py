@@ -1,6 +1,6 @@
-"""Spark's classes as one file that a JVM maps, where it would read them out of 300 jars and verify each (JEP 350).
+"""An archive of Spark's classes that a JVM maps at its start, instead of reading and verifying 300 jars (JEP 350).
 
-The file holds what one exercise loaded. A JVM that it does not fit, by its version or jars, leaves it aside.
+The file holds the classes that one exercise run loaded. A JVM with another version or other jars ignores it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whether an epoch goes without the shuffle: decided by the driver, for each epoch anew, and never on trust.
+"""Decides for each epoch whether it can run without the shuffle; the declaration of the topic is never trusted.
 
-A topic whose key makes the buckets is read by tasks that fold as well, all at the same time (a barrier stage of
-Spark's). What is against it is known before, by offsets, owners and cores, or found out by the tasks, which see every
-key; then the epoch goes through the shuffle, and for some epochs nobody tries again.
+If a topic's key determines the buckets, the tasks that read it can also fold, all at the same time, in a barrier
+stage. Reasons against it are known beforehand from offsets, owners and cores, or found by the tasks, which see every
+key. Then the epoch uses the shuffle, and the direct way is not tried again for some epochs.
 """
 
 from __future__ import annotations

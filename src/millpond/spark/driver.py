@@ -1,7 +1,7 @@
 """The driver: one streaming query over all streams of a pond; each of its batches becomes a record of the log.
 
-Begin, gather, one shuffle, fold, commit; followers go on from there. What must be decided is decided in
-`log.protocol`; what must be computed, in `runtime`. Here both meet Spark.
+Begin, gather, shuffle, fold, commit; then the followers continue. Decisions are made in `log.protocol`, and values
+are computed in `runtime`. Here both meet Spark.
 """
 
 from __future__ import annotations

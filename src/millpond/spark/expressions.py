@@ -1,9 +1,9 @@
-"""Analysed Catalyst expressions in the words of `millpond.model.expressions`.
+"""Translates analysed Catalyst expressions to `millpond.model.expressions`.
 
-Foldable subtrees are evaluated here, operators that the model has become calls, and the smallest subtree
-that it has no word for is handed to `foreign`: below the aggregation Spark projects it, above it is refused.
-Only what the runtime repeats exactly is translated: ANSI modes, integer and floating types, decimals that keep
-all their digits.
+Foldable subtrees are evaluated here. Operators of the model become calls. The smallest subtree that the model cannot
+express is handed to `foreign`: below the aggregation Spark projects it, above the aggregation it is refused. Only
+what the runtime repeats exactly is translated: ANSI modes, integer and floating types, and decimals that keep all
+digits.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""An analysed Spark plan -> our frozen `Query`, `Stream` and the expressions that Spark must project.
+"""Translates an analysed Spark plan to a frozen `Query`, its `Stream`, and the expressions that Spark must project.
 
-The plan is read from the top: HAVING and output columns, one `Aggregate`, one window, filters and derived
-columns, one streaming source. Without an aggregation it is a stateless query. Spark has settled names, types and
-casts; anything else is refused by name.
+The plan is read from the top: HAVING and output columns, one `Aggregate`, one window, filters and derived columns,
+one streaming source. Without an aggregation it is a stateless query. Spark has resolved names, types and casts;
+anything else is refused by name.
 
-A watermark belongs to the stream: one that stands above a filter is taken as if it stood below, so events
-that the filter drops move it too.
+A watermark belongs to the stream. If it is declared above a filter it is treated as if it were below, so events that
+the filter drops also move it.
 """
 
 from __future__ import annotations

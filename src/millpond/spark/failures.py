@@ -1,8 +1,8 @@
-"""What Spark reports when something failed, as one error of ours: a code, one line, a cure.
+"""Turns a failure that Spark reports into one of our errors: a code, one line and a cure.
 
-Spark flattens whatever went wrong, in a worker, in a callback or in its own JVM, to pages of text. An error of
-ours is read back from there; what Spark says of files, disks and memory is recognised by its own words; the rest is
-`SparkError` with the innermost reason. The trace stays reachable as `__cause__`.
+Spark flattens every failure, in a worker, in a callback or in its JVM, to pages of text. An error of ours is read
+back from that text. Failures of files, disks and memory are recognised by Spark's messages. Everything else becomes
+`SparkError` with the innermost reason. The trace stays available as `__cause__`.
 """
 
 from __future__ import annotations

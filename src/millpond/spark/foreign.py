@@ -1,8 +1,8 @@
-"""Expressions that only Spark evaluates: what identifies one, and where its Catalyst tree is kept.
+"""Expressions that only Spark evaluates: how they are identified, and where their Catalyst trees are kept.
 
-The key is a hash of the tree itself (classes, parameters, types, evaluation modes; no ids, no positions),
-of the session's time zone and of Spark's version, so that equal expressions of different queries are one
-column and a stored query still means the same after a restart.
+The key is a hash of the tree (classes, parameters, types, evaluation modes; no ids or positions), of the session's
+time zone and of Spark's version. So equal expressions of different queries share a column, and a stored query keeps
+its meaning after a restart.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Values of Kafka's records as columns: how each format is parsed, and why a record is malformed.
+"""Kafka values as columns: how each format is parsed, and why a record is malformed.
 
-JSON, CSV and Avro are parsed by Spark, Protobuf by `runtime.protobuf` in Spark's workers. A value that fits no column
-makes its record malformed, or is NULL where the stream is permissive.
+Spark parses JSON, CSV and Avro; `runtime.protobuf` parses Protobuf in Spark's workers. A value that fits no column
+makes its record malformed, or is NULL if the stream is permissive.
 """
 
 from __future__ import annotations

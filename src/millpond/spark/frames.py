@@ -1,4 +1,4 @@
-"""What an analysed `Window` node asks for: aggregates OVER frames of time before each event of a key."""
+"""Reads an analysed `Window` node: aggregates OVER time frames before each event of a key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The front door for queries: SQL text, files of statements or DataFrames in, frozen queries out."""
+"""The front end: takes SQL text, pond files or DataFrames and returns frozen queries."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Python functions of users, in expressions that Spark evaluates.
+"""Users' Python functions inside expressions that Spark evaluates.
 
-Spark runs a Python function for all rows, whatever CASE or WHERE stands around it, and an exception in it ends the
-epoch for every query. So each is wrapped: what raises gives no value, which only raises where the value is used.
+Spark runs a Python function for all rows, whatever CASE or WHERE surrounds it, and an exception ends the epoch for
+every query. So each function is wrapped: a row that raises has no value, and fails only where the value is used.
 """
 
 from __future__ import annotations

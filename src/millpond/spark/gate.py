@@ -1,7 +1,7 @@
-"""The gate: every part of a query text, as Spark parses it, must stand on an allow-list before analysis.
+"""The allow-list check of query text: every node of the parsed text is checked before analysis.
 
-Spark SQL can read files, settings and static Java methods from inside a SELECT. Parsing resolves and runs
-nothing, so the unresolved tree is judged: it is the same parser that the analysis uses.
+Spark SQL can read files, settings and static Java methods from inside a SELECT. Parsing resolves and runs nothing, so
+the unresolved tree is checked. The analysis uses the same parser.
 """
 
 from __future__ import annotations

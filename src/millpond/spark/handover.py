@@ -1,12 +1,12 @@
-"""A streaming query that takes the place of another, made beside the last epoch of that one.
+"""Replaces the running streaming query by one that reads more, started beside the last epoch of the old one.
 
-What is read is fixed when Spark's query starts, so a change that needs other columns needs another query, and its start
-takes Spark as long as an epoch. The successor is started while an epoch runs, on a copy of the checkpoint in which the
-batch of that epoch is planned and not committed. So its first call is for that very batch; there it waits until the
-epoch is in the log and the change behind it. Then it is let go, finds the batch true already, and plans the next one.
+Spark fixes what a query reads when it starts, so a change that needs other columns needs another query, and starting
+it takes as long as an epoch. The successor starts while an epoch runs, on a copy of the checkpoint in which the batch
+of that epoch is planned but not committed. So its first callback is for that very batch. There it waits until the
+epoch and the change are in the log; then it continues with the next batch.
 
-While it waits its checkpoint bears an id of its own, by which nobody takes it for one that continues the log: two
-queries of one id cannot run. It is given the log's when it takes over, in one step.
+While it waits, its checkpoint has an id of its own, because two queries of one id cannot run and no other process may
+take it for the checkpoint that continues the log. It receives the log's id when it takes over, in one step.
 """
 
 from __future__ import annotations

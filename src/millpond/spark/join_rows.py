@@ -1,4 +1,4 @@
-"""A side of a join that is rows of an earlier query: its windows, and which of its columns tell its time."""
+"""A side of a join that consists of an upstream query's rows: its windows, and the columns that give its event time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a condition of a join says about the distance of two event times: bounds, or the same window."""
+"""Derives bounds on the distance of two event times, or an equal window, from the condition of a join."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""An analysed plan whose last step is a join of two streams -> our frozen `Join`.
+"""Translates a plan whose last step is a join of two streams to a frozen `Join`.
 
-Each side is read as a stateless query is. Of the condition, equalities of the two sides are keys, comparisons of both
-event times are bounds, the equality of two windows is the window; the rest is asked of each pair.
+Each side is read like a stateless query. In the condition, equalities between the sides are keys, comparisons of the
+event times are bounds, and an equality of two windows is the window. The rest is evaluated for each pair.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Kafka as a source: a stream's declaration checked and completed, and the frame that reads it.
+"""Kafka as a source: checks and completes a stream's declaration, and builds the frame that reads it.
 
-Spark's own connector reads: one task per topic partition, in the order of offsets, committed records only. A value is
-parsed into the declared columns by Spark; a record that does not parse is told apart, with its bytes.
+Spark's connector reads with one task per topic partition, in offset order, committed records only. Spark parses a
+value into the declared columns. A record that does not parse is separated, with its bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Keyed tables in plans: what stands for one where a query is analysed, and how events meet its rows where it is read.
+"""Keyed tables in plans: a placeholder where a query is analysed, and how events meet the rows where it is read.
 
-For Spark a keyed table is a batch relation without rows, which carries what it is; a join with it on its key columns
-is answered by a function of the keys alone, so that rows of streams do not leave the JVM for it.
+For Spark a keyed table is an empty batch relation that carries its description. A join with it on its key columns is
+answered by a function of the keys alone, so rows of streams need not leave the JVM.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rows that a pond serves as a batch table of Spark: a Python data source over what another part opens."""
+"""The rows that a pond serves, as a batch table of Spark: a Python data source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a query's rows leave: when, where its late events go, and which of its events repeat others."""
+"""Output options of a query: its output mode, where its late events go, and which events count as repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's aggregate calls that are answered from the event log -> `model.aggregates.Aggregate`."""
+"""Translates Spark's aggregate calls that need the event log to `model.aggregates.Aggregate`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Tables of files that streams are joined with, whose files are listed anew while the pond runs.
+"""Tables of files that streams join; their files are listed again while the pond runs.
 
-Spark lists the files of a table when its relation is made, and plans each batch from that list. It is renewed in its
-place between two epochs, the only moment when no batch is being planned: so an epoch sees one list.
+Spark lists the files of a table when its relation is created, and plans each batch from that list. The list is
+replaced between two epochs, the only moment when no batch is being planned. So an epoch sees one list.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Functions of whole Arrow batches, between a source and its queries: `RecordBatch -> RecordBatch`.
+"""Functions of whole Arrow batches between a source and its queries: `RecordBatch -> RecordBatch`.
 
-A function is known by its module and name, and by a digest of its module's source or by the version that its owner
-gives it. It runs in Spark's workers, which import it; nothing of it is stored. Rows of other forms of the source pass
-by it. What raises is tried again in halves, down to single rows: those are dead, and the others go on.
+A function is identified by its module and name, and by a digest of its module's source or a version that its owner
+states. Spark's workers import and run it; none of it is stored. Rows of other forms of the source bypass it. A batch
+that raises is tried again in halves down to single rows: those rows are dead, and the others continue.
 """
 
 from __future__ import annotations

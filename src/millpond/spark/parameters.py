@@ -1,7 +1,7 @@
-"""Live parameters in texts: `:limit` is analysed as a constant that stands for it, and made one again in the query.
+"""Live parameters in texts: `:limit` is analysed as a stand-in constant and turned back into a parameter in the query.
 
-Spark puts the values of its own parameters into the text, so a plan does not show them. A stand-in is a number, or a
-text, that nobody writes, of the parameter's type; Spark's casts around it stay as they are.
+Spark substitutes the values of its own parameters into the text, so a plan does not show them. A stand-in is a number
+or text that nobody writes, of the parameter's type; Spark's casts around it are kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pieces of SQL text, for messages that say where."""
+"""Positions in SQL text and excerpts of it, for error messages."""
 
 from __future__ import annotations
 

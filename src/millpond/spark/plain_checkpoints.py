@@ -1,9 +1,9 @@
-"""Where Spark keeps the checkpoints of ponds: plain files, without a process for each.
+"""Installs a checkpoint manager that writes plain files without starting a process per file.
 
-Spark keeps what a streaming query has read in three small files per batch. Without Hadoop's own library in C, which
-PySpark has not, each gets its permissions, and so does the checksum beside it, from a process `chmod`: six a batch, and
-all of them together take as long as a small epoch's fold. `PlainCheckpoints.java` is Spark's own manager of checkpoints
-in local files less that; `plain_checkpoints.jar` is what Spark's own compiler made of it.
+Spark stores three small files per batch. Without Hadoop's native library, which PySpark does not contain, each file
+and its checksum get their permissions from a `chmod` process: six processes per batch, as long as a small epoch's
+fold. `PlainCheckpoints.java` is Spark's own manager for local files without that, and `plain_checkpoints.jar` is its
+compiled form.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Spark tells of how a streaming query comes on."""
+"""Reads the timings that Spark reports about a streaming query."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What TBLPROPERTIES say: of a stream its event time (order, idle partitions, how far ahead), of a query when its rows
-leave.
-"""
+"""Parses TBLPROPERTIES: event-time options of a stream (order, idleness) and output options of a query."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Values in Protocol Buffers: by the `.proto` file of a stream, or by the schema that each names in a registry.
+"""Kafka values in Protocol Buffers, with the `.proto` file of a stream or a schema from a registry.
 
-Spark's own decoder cannot be had for this version of Scala everywhere, so `runtime.protobuf` decodes, in Spark's Python
-workers, before anything else is evaluated.
+`runtime.protobuf` decodes them in Spark's Python workers, before anything else is evaluated. Spark's own decoder is
+not available for every version of Scala.
 """
 
 from __future__ import annotations

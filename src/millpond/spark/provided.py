@@ -1,4 +1,4 @@
-"""Jars that Spark does not bring along, made known to a session when something needs them first."""
+"""Adds jars that PySpark does not contain to a session when they are first needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps PySpark from printing what it raises as well."""
+"""Keeps PySpark from also printing the errors that it raises."""
 
 from __future__ import annotations
 

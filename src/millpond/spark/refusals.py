@@ -1,6 +1,7 @@
-"""Refusals say where: line and column, from 1, in the text as its user wrote it.
+"""Adds the position to refusals: line and column, from 1, in the text that the user wrote.
 
-What is analysed has the positions of the user's text (`windows.tumbling_twin` keeps them), so Spark's own count.
+The analysed text has the same positions as the user's (`windows.tumbling_twin` keeps them), so Spark's own count is
+used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batch relations that a stream is joined with: what identifies one across restarts, and how to call it."""
+"""Batch relations that a stream joins: their identity across restarts, and their names in messages."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What Spark's checkpoint says that a source has read: the files of each batch, where Kafka's partitions began.
+"""Reads from Spark's checkpoint what a source has read: the files of each batch, or Kafka's starting offsets.
 
-    sources/<name>/<n>            "v1", then a line of JSON per file that batch n was the first to see
-    sources/<name>/<n>.compact    the same of all batches up to n; those before it go after a while
-    sources/<name>/0              of Kafka: "v1", then the offsets it began with, as JSON
+sources/<name>/<n>            "v1", then a line of JSON per file that batch n was the first to see
+sources/<name>/<n>.compact    the same for all batches up to n; the earlier files are deleted later
+sources/<name>/0              for Kafka: "v1", then the starting offsets as JSON
 """
 
 from __future__ import annotations

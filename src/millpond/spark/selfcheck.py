@@ -1,4 +1,4 @@
-"""Whether this Spark has every private name that `catalyst` leans on: each is used once, before a query is read."""
+"""Checks that this Spark has every private name that `catalyst` uses: each is used once before a query is read."""
 
 from __future__ import annotations
 

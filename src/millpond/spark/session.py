@@ -1,4 +1,4 @@
-"""Every Spark setting that Millpond makes, with its reason; a session of its own, or checks for yours."""
+"""All Spark settings that Millpond makes, with reasons; creates a session, or checks the user's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the share of every instance in the view as one small Spark job, so that rows do not pass through the driver."""
+"""Updates the view in a small Spark job, with one task per instance, so that rows do not pass through the driver."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""What a query reads: a stream, or one derived from streams by joins with batch relations, by UNION ALL, and by
-`explode` and its kin.
+"""Reads the input of a query: a stream, or a stream derived by joins with batch relations, UNION ALL or `explode`.
 
-A derived stream is a list of branches. A branch reads one stream, meets each of its batch relations by a LEFT
-OUTER join, and makes the columns of the derived stream. An inner join is the same with a condition: a column of
-the join that is TRUE says that the event found a partner. So events without one, like events that a filter
-below a union drops, still move the watermark, as in Spark, and inner and left joins are one source. Elements of an
-array or map are met in the same way: all of them, or none, with a column that is TRUE where there is one.
+A derived stream is a list of branches. A branch reads one stream, joins each of its batch relations by a LEFT OUTER
+join, and computes the columns of the derived stream. An inner join is the same with a condition: a column of the join
+is TRUE if the event found a partner. So events without a partner, like events that a filter below a union drops,
+still move the watermark, as in Spark, and inner and left joins share one source. Elements of an array or map are
+joined in the same way, with a column that is TRUE where there is an element.
 """
 
 from __future__ import annotations

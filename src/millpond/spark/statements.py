@@ -1,8 +1,8 @@
-"""Pond files: `CREATE TABLE` makes a stream, `CREATE STREAMING TABLE … AS SELECT` a query, `CREATE TEMPORARY VIEW`
-a name for a SELECT or for a batch table; Spark parses all of them.
+"""Parses pond files: `CREATE TABLE` declares a stream, `CREATE STREAMING TABLE … AS SELECT` a query, and
+`CREATE TEMPORARY VIEW` a name for a SELECT or a batch table.
 
-Nothing in a file is executed as a statement: the parsed tree is read. A relative path is relative to the
-current directory, as in Spark.
+Spark parses all of them, but nothing in a file is executed as a statement: the parsed tree is read. A relative path
+is relative to the current directory, as in Spark.
 """
 
 from __future__ import annotations

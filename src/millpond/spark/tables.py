@@ -1,4 +1,4 @@
-"""How batch tables become frames: Spark reads most formats; what makes those of others is handed to the front end."""
+"""How batch tables become frames: Spark reads most formats, and providers registered here read the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two functions that Spark's Python workers run: Arrow in, Arrow out; everything else is in `runtime`."""
+"""The two functions that Spark's Python workers run, Arrow in and Arrow out. Everything else is in `runtime`."""
 
 from __future__ import annotations
 

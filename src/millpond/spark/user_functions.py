@@ -1,7 +1,7 @@
-"""Functions of users in queries: Spark's analyser types a stand-in by their name, extraction puts them in its place.
+"""User aggregates in queries: Spark analyses a stand-in of the same name, and extraction replaces it.
 
-The stand-in is a Python aggregate of Spark's own, which never runs. Spark takes no FILTER with such a one, so in a text
-the condition becomes one more argument, where it stands; in a DataFrame it is written as such.
+The stand-in is a Python aggregate of Spark's own that never runs. Spark accepts no FILTER on such a function. So in a
+text the condition becomes one more argument in its place, and in a DataFrame it is written as one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What parsers of Kafka's values share: the columns they make, how values are fitted to declared types, schemas."""
+"""Shared by the parsers of Kafka values: the columns they produce, fitting values to declared types, and schemas."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What query text may be made of: the gate's allow-lists of plan nodes, expressions and functions.
+"""The allow-lists of query text: plan nodes, expressions and functions.
 
-A name is here because it reads nothing but its arguments, always answers the same for the same arguments
-and cannot make much out of little (`repeat`, `sequence`, `space`, `lpad` are absent for that reason).
+A name is listed because it reads nothing but its arguments, returns the same result for the same arguments, and
+cannot make a large value from a small one (`repeat`, `sequence`, `space` and `lpad` are absent for that reason).
 """
 
 from __future__ import annotations

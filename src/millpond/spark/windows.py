@@ -1,9 +1,9 @@
-"""Windows of a query: read from its text before analysis, or recovered from a plan after it.
+"""Windows of a query, read from its text before analysis, or recovered from a plan after it.
 
-Spark's analyser turns `window(ts, size, slide)` into size/slide projections: 7 days by 1 second exhausts a
-driver of 2 GB. So from text the literals are read off the parse tree, the window is replaced by its tumbling
-twin at the parser's own positions, and the size, slide and offset are kept beside it. A DataFrame is analysed
-as it is built, so `window` here makes the twin and hides the rest in it.
+Spark's analyser turns `window(ts, size, slide)` into size/slide projections; 7 days by 1 second exhausts a driver of
+2 GB. So for text the literals are read off the parse tree, the window is replaced by a tumbling one at the same
+positions, and size, slide and offset are kept beside it. A DataFrame is analysed while it is built, so `window` here
+creates the tumbling window and hides the rest in it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What is remembered: segments, slices, the event log and the store that mirrors them."""
+"""The stored state of a pond: segments, keys, the event log, and the key-value store of served rows."""

@@ -1,8 +1,8 @@
-"""Atoms: partial results of runs of a key's events, with no hole in them longer than the smallest gap of a group.
+"""Atoms: partial results of runs of a key's events that have no hole longer than the smallest gap of a group.
 
-A session of a longer gap is a run of atoms, so sessions of all gaps are made of the same ones. An atom is a cell with
-its first and last event time, in columns that merge by minimum and maximum; a slice is a lateness class, and its
-start and end are those of its atoms. Unlike other cells, a slot has any number of them, sorted by first time.
+A session of a longer gap is a run of atoms, so sessions of all gaps are built from the same atoms. An atom is a cell
+with its first and last event time, in columns that merge by minimum and maximum. Its slice is a lateness class.
+Unlike other cells, a slot has any number of atoms, sorted by first time.
 """
 
 from __future__ import annotations

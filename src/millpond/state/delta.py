@@ -1,7 +1,7 @@
-"""Deltas: all that one instance adds in one epoch, as one file (or, when small, bytes in the epoch's record).
+"""Deltas: everything that one instance adds in one epoch, as one file or, if small, as bytes in the epoch's record.
 
-A delta is a row of sections, each at a multiple of 64 bytes so that it can be mapped in place. Its name carries
-the writer's token and Spark's task attempt id: attempts never overwrite each other, the record says which one counts.
+A delta is a sequence of sections, each aligned to 64 bytes so that it can be mapped in place. Its name contains the
+writer's token and Spark's task attempt id: attempts never overwrite each other, and the record says which one counts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The key dictionary of an instance and group: numbers keys 0, 1, 2, … (slots) in order of arrival, those that come in
-one epoch by their buckets: what moves with a bucket then lies together.
+"""The key dictionary of an instance and group: assigns slots 0, 1, 2, … to keys in order of arrival.
 
-The keys themselves are `keys` sections of committed deltas: typed columns, their hashes and buckets, mmap-ed. What
-finds a key is an open-addressing table, a cache that any worker rebuilds from the hashes: a base table kept in
-the host-local folder and a small one for keys newer than it. Losing the folder loses nothing.
+Keys that arrive in one epoch are numbered by bucket, so that the keys that move with a bucket lie together. The keys
+are `keys` sections of committed deltas: mapped typed columns with their hashes and buckets. Look-ups use an
+open-addressing table, a cache that any worker can rebuild from the hashes: a base table in the host-local folder, and
+a small one for newer keys. Losing the folder loses nothing.
 """
 
 from __future__ import annotations

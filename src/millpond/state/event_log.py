@@ -1,8 +1,8 @@
-"""The event log of a group on one instance: events some query needs as events, each kept once, as Arrow columns.
+"""The event log of a group on one instance: events that queries need individually, each stored once, as Arrow columns.
 
 A section is one Arrow IPC file with a row per event: `slot` and `time` (µs), `class` (delays missed), then one column
-per distinct value (`v:<id>`) and filter (`f:<id>`, booleans), and for a stream with an order `partition` and `offset`.
-A column that a section lacks was asked for later: no window that began before holds a use of it.
+per distinct value (`v:<id>`) and filter (`f:<id>`, booleans), and for a stream with an order `partition` and
+`offset`. If a section lacks a column, the column was added later, and no window that began earlier uses it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Exact sums: a sum is an integer in fixed point, kept as a few 52-bit words, so order never matters.
+"""Exact sums: a sum is an integer in fixed point, stored as a few 52-bit words, so the order of events never matters.
 
-Word k of a sum counts units of 2**(52 k - SHIFT): -12 for sums of doubles, so that words -1 and 0 hold what
-prices and measurements need; -24 for their squares; 0 for integers. Words are balanced (in [-2**51, 2**51))
-after `normalise`; between, int64 leaves room to add 2**11 of them. There are as many words as the data
-needs: two for usual data, more for extreme ranges, so every finite double is summed without error.
-The idea of a long accumulator is Kulisch's; keeping only the words in use is ours.
+Word k of a sum counts units of 2**(52 k - SHIFT). SHIFT is 12 for sums of doubles, so that words -1 and 0 hold usual
+prices and measurements, 24 for their squares, and 0 for integers. Words are balanced (in [-2**51, 2**51)) after
+`normalise`; in between, int64 leaves room to add 2**11 of them. There are as many words as the data needs, two for
+usual data and more for extreme ranges, so every finite double is summed without error. The idea of a long accumulator
+is Kulisch's; storing only the words in use is ours.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""The port of a store that carries a pond's files between hosts: what one instance wrote, any instance attaches.
+"""The port of a store that transfers a pond's files between hosts: every instance can read what another one wrote.
 
-It holds copies only. The truth is the pond's folder, which the driver sees; a store may lose any file at any time,
-whole. A file has the name it has in the pond's folder and never changes.
+It holds copies only. The truth is the pond's folder, which the driver sees; a store may lose any complete file at any
+time. A file has the name that it has in the pond's folder, and never changes.
 
 Guaranteed by every back-end:
-  * `get_many` returns a file whole, as it was put, or None;
+  * `get_many` returns a file complete, as it was put, or None;
   * putting a file again changes nothing;
   * the *_many forms cost one round trip to each server, never one per file.
 
 Not guaranteed:
-  * that a file which was put is there: who needs it asks the driver, which has it in its folder, to put it again;
-  * that a file which nobody takes stays for longer than `UNNAMED_SECONDS`: an attempt that lost goes by itself.
+  * that a file which was put still exists: a reader that misses one asks the driver to put it again;
+  * that an unused file stays for longer than `UNNAMED_SECONDS`: the file of a lost attempt expires.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where an instance reads and leaves the files of a pond: in a folder that every host sees, or through a store."""
+"""Reads and writes the files of a pond for an instance: in a folder that every host sees, or through a store."""
 
 from __future__ import annotations
 

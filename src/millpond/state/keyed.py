@@ -1,4 +1,4 @@
-"""The port to rows that other programs keep under keys of their own: read and merged, many at a time."""
+"""The port to rows that other programs keep under keys of their own: reads and merges many at a time."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One store made of several: each bucket is kept in the store at its *place*, an address.
+"""One store composed of several: each bucket is kept in the store at its *place*, an address.
 
-Which place that is may change while the store is in use (`route`). A reader of another process learns it when a bucket
-turns out to be empty where it was: then `fresh` is asked for the places of now, and what was not found is read again.
-Otherwise each bucket has what its own store promises; buckets of several stores are never of one moment.
+The place of a bucket may change while the store is in use (`route`). A reader in another process notices when a
+bucket is empty where it was. Then it calls `fresh` for the current places and reads the missing rows again. Each
+bucket has the guarantees of its own store; buckets of several stores are never read as of one moment.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tallies: how many events of a key fell into each bin of a value, in a slice and with filters that they pass.
+"""Tallies: the number of a key's events per bin of a value, in a slice and with the filters that they pass.
 
-They are kept as events of the log are (see `state.event_log`), with one column more, `count`. `time` is the start of
-the slice; of the values a tally has one alone, as the first of the finest bins (`runtime.bins`) in the bin that is
-counted. Equal ones are added up wherever they meet, so they take room by bins that occur, not by events.
+They are stored like logged events (see `state.event_log`), with one more column, `count`. `time` is the start of the
+slice. A tally has one value: the first of the finest bins (`runtime.bins`) in the bin that is counted. Equal tallies
+are added up, so their size depends on the bins that occur, not on the number of events.
 """
 
 from __future__ import annotations

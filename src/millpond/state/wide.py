@@ -1,6 +1,6 @@
-"""128-bit integers as pairs of 64-bit words: what decimals are counted in, as arrays in Arrow's own layout.
+"""128-bit integers as pairs of 64-bit words, in Arrow's own layout; decimals are computed with them.
 
-Arithmetic is modulo 2**128; unscaled decimals stay below 10**38, so sums, rescaling and rounding have room.
+Arithmetic is modulo 2**128. Unscaled decimals stay below 10**38, so sums, rescaling and rounding have room.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What reads the log and may be lost: the view, the sinks, pruning, and the thread that drives them.
+"""Followers of the log that can be rebuilt: the view, the sinks, pruning, and the thread that runs them.
 
-Each follower stores its cursor with its effect (`log.follower.Follower`); none of them ever delays an epoch.
+Each follower stores its cursor together with its effect (`log.follower.Follower`). None of them delays an epoch.
 """

@@ -1,4 +1,4 @@
-"""Cursors in small files, and the rule that keeps records in order for every follower that has one."""
+"""Cursor files, and the rule by which every follower with a cursor applies records in order."""
 
 from __future__ import annotations
 

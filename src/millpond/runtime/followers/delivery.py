@@ -1,4 +1,4 @@
-"""What sinks outside the pond's folder have in common: rows of a record, and then the cursor, are handed over."""
+"""The protocol of sinks outside the pond's folder: write the rows of a record and the cursor together."""
 
 from __future__ import annotations
 

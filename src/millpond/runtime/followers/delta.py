@@ -1,8 +1,8 @@
-"""Sinks that are tables of Delta Lake: the rows of a record of the log are one commit, which carries its number.
+"""Delta Lake sink: the rows of a record are one commit that carries the record's number.
 
-The commit says `txn(millpond-<pond>-<query>, n)`, Delta's own means against repeated writes. It is made against the
-version of the table in which that number was read, or not at all, so of two publishers one is refused and then finds
-that nothing is left to do. A file in the pond repeats the number, for records without rows make no commit.
+The commit contains `txn(millpond-<pond>-<query>, n)`, Delta's own protection against repeated writes. It is made
+against the table version in which that number was read, or not at all. Of two publishers one is refused and then
+finds nothing left to do. A file in the pond repeats the number, because records without rows make no commit.
 """
 
 from __future__ import annotations

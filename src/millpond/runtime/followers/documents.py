@@ -1,4 +1,4 @@
-"""Documents of the view as rows again: what `view.latest_documents` wrote, with the columns of its query."""
+"""Decodes the documents that `view.latest_documents` wrote back into rows with the query's columns."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Sinks that are folders of files: one file per record of the log, named by its number, exactly once.
+"""Folder sinks: one file per record of the log, named by the record's number, exactly once.
 
-The rows of record n become `part-<n>`; the file is written under a hidden name, forced to the disk, and then
-linked to its name, which fails if the name exists. So a reader that lists the folder at any moment sees whole
-records only, and a record that is published again, by whomever, changes nothing: the rows of n are a pure
-function of the log, and the name says n.
+The rows of record n become `part-<n>`. The file is written under a hidden name, flushed to disk, and linked to its
+final name; linking fails if the name exists. So a reader that lists the folder sees complete records only. Publishing
+a record again changes nothing, whichever process does it, because the rows of record n are a pure function of the
+log.
 
-The cursor file is written afterwards and may be lost: the highest number among the names then serves.
+The cursor file is written afterwards and may be lost; the highest number among the file names then replaces it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""Sinks that are functions of the process that runs a pond, called with the rows of an epoch and its number.
-
-    pond.foreach("spend", lambda rows, epoch: ...)
-
-At least once: the cursor is a file that is written after the function has returned. Calls of a process go up by epoch,
-one at a time; after a crash, or by a driver that was overtaken while it was stopped, an epoch may come again, with the
-same rows in the same order.
-"""
+"""Sinks that are functions in the pond's process, called with the rows of an epoch and its number."""
 
 from __future__ import annotations
 

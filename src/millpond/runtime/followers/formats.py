@@ -1,4 +1,4 @@
-"""The file formats of folder sinks: how a table becomes the bytes of one part, and which options say so."""
+"""File formats of folder sinks: how a table is encoded as one file, and the options of each format."""
 
 from __future__ import annotations
 

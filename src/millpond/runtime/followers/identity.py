@@ -1,4 +1,4 @@
-"""What tells a row of a query apart from its others, where it goes to a place that keeps one row per key."""
+"""The columns that identify a row in a sink with one row per key."""
 
 from __future__ import annotations
 

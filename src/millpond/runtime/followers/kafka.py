@@ -1,10 +1,10 @@
-"""Sinks that are topics of Kafka: the rows of a record of the log are one transaction, and the cursor is part of it.
+"""Kafka sink: the rows of a record are one transaction, and the cursor is part of it.
 
-So a consumer that reads committed records sees the rows of each record of the log once, or none of them. A file in the
-pond repeats the cursor, for Kafka forgets the groups that nobody uses.
+A consumer with `read_committed` sees the rows of each record once, or none of them. A file in the pond repeats the
+cursor, because Kafka forgets unused consumer groups.
 
-Without transactions rows are flushed before the file is written: after a crash those of one record may come again, with
-the same key and headers.
+Without transactions, rows are flushed before the file is written: after a crash the rows of one record may be sent
+again, with the same key and headers.
 """
 
 from __future__ import annotations

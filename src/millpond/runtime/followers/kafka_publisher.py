@@ -1,8 +1,8 @@
-"""Writes to Kafka in numbered steps: with transactions each step is there once, with its number, or not at all.
+"""Writes numbered steps to Kafka: with transactions, each step and its number are there once or not at all.
 
-The producer's transactional id is that of whoever publishes, so the next publisher of that name fences the one before
-it, and what that had not committed is aborted. The number is the offset that a consumer group of the same name has
-committed for the first partition of a topic, sent in the transaction.
+The producer's transactional id belongs to the publisher's name. So the next publisher of that name fences the
+previous one, and its uncommitted writes are aborted. The number is the offset that a consumer group of the same name
+has committed for the first partition of a topic; it is sent in the transaction.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Brings the served rows of some buckets from the stores that keep them to another one, while both are in use.
+"""Moves the served rows of some buckets from the stores that hold them to another store, while both are in use.
 
-Three steps, each of which may be repeated, by anybody: *copy* buckets, each whole, as of the number that it stands at;
-*catch up* with the records since, as any view does; and, when the record that says where rows are has been appended,
-*forget* what is left behind. Nobody reads the copy before that record, and nobody needs it: a copy that was left
-half-way is cleared by whoever tries again. A publisher that wakes late can only apply records by their numbers, or
-clear a bucket, which is then replayed as one that its store has lost.
+Three repeatable steps, which any process may carry out: *copy* each bucket as of its current number; *catch up* with
+later records, as any view does; and, after the record that states the new location, *forget* the old rows. Before
+that record nobody reads the copy, so an unfinished copy is cleared by the next attempt. A publisher that was
+suspended can only apply records by number, or clear a bucket, which is then replayed like one that its store has
+lost.
 """
 
 from __future__ import annotations

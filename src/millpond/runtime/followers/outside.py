@@ -1,4 +1,4 @@
-"""Sinks that reach out of the pond: those by libraries that need not be there are imported when they are asked for."""
+"""Sinks that write outside the pond. Their client libraries are optional and imported on first use."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Sinks that are tables of PostgreSQL: the rows of a record of the log and the cursor are one transaction.
+"""PostgreSQL sink: the rows of a record and the cursor are one transaction.
 
-A row replaces the one of its key; a row that is deleted deletes it. The cursor is a row of the table `millpond_cursors`
-in the same schema, locked while a record is written, so that of two publishers one waits and then finds that nothing is
-left to do. Rows without a key are added.
+A row replaces the row with the same key, and a deleted row deletes it. Rows without a key are appended. The cursor is
+a row of the table `millpond_cursors` in the same schema, locked while a record is written: of two publishers one
+waits and then finds nothing left to do.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Deletes what nothing can need any more, delta files and bodies of records: a follower like any other, the last one.
+"""Deletes delta files and record bodies that are no longer needed. It is the last of the followers.
 
-A file `delta/<n>/<instance>-<token>-<attempt>.arrow` goes when all of this holds:
-  * n is committed, so an attempt whose record may still be appended is never touched;
-  * the manifest does not name the file: its sections were superseded or retired, or its attempt lost;
-  * every other follower's cursor is n or more;
-  * it has been seen so for `grace_seconds`, in which a reader with an older manifest can finish.
+A file `delta/<n>/<instance>-<token>-<attempt>.arrow` is deleted when all of this holds:
+  * record n is committed, so the files of an attempt that may still be appended are never touched;
+  * the manifest does not name the file: its sections were superseded or retired, or another attempt was committed;
+  * every other follower's cursor is at n or later;
+  * this has been so for `grace_seconds`, in which a reader with an older manifest can finish.
 
-The body of record n goes by the same rules, the deltas inside being its files; the record stays, and its digest.
+The body of record n follows the same rules, since it contains deltas. The record itself and its digest stay.
 
-Nothing is proved by the grace: a reader that comes later still misses a file, and reads anew (`read_sections`), which
-the grace makes rare. So it may be short, and nothing of it is stored: after a restart it begins anew. Deleting twice,
-or by two drivers, does no harm, for what is not named at one record is named at no later one.
+The grace period proves nothing. A reader that is slower misses a file and reads again (`read_sections`); the grace
+period makes that rare. So it may be short, and it restarts when the process does. Deleting twice, or by two drivers,
+is harmless, because a file that one record no longer names is named by no later record.
 """
 
 from __future__ import annotations

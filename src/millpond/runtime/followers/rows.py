@@ -1,6 +1,6 @@
-"""The rows of one query in one record, as Arrow: what the view and every sink read, found once for all.
+"""The rows of one query in one record, as Arrow: read once for the view and all sinks.
 
-Result rows and late rows are the sections of two kinds, read by a reader each.
+Result rows and late rows are sections of two kinds, with one reader each.
 """
 
 from __future__ import annotations

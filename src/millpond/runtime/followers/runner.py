@@ -1,10 +1,9 @@
-"""The one background thread that drives all followers, each from its own cursor, when the log grows.
+"""The background thread that drives all followers, each from its own cursor, when the log grows.
 
-A follower that raises is tried again after a delay that doubles, and shown in `status()`; it stops neither
-the others nor the epoch. A follower that *hangs* does hold up the others: each must bound its own waiting.
+A follower that raises is tried again after a delay that doubles, and `status()` shows it; it stops neither the other
+followers nor the epochs. A follower that *hangs* does delay the others, so each must bound its own waiting.
 
-Records are read, decoded and folded once for all followers that are near each other, not once per follower as
-`log.follower.Pump` would.
+Records are read and decoded once for all followers that are close to each other.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The view in a store on the network: each instance brings its own buckets to the head of the log, all at once.
+"""The view in a store on the network: each instance writes its own buckets up to the newest record, in parallel.
 
-The follower itself, in the driver, moves no rows: it asks for a run of small tasks, one per instance, of which each
-reads the records and its own result rows and writes them into its own buckets. In the usual case that is one call
-to the store per record and instance (two where rows may change). A bucket that the store has lost is found by its
-number, and is replayed in the same task. Of a record of another bucket map the rows of all instances are read, for
-those of a bucket may be anybody's.
+The follower in the driver moves no rows. It starts a small task per instance, which reads the records and the
+instance's own result rows and writes them into its buckets, usually with one call per record (two for updating
+results). A bucket that the store has lost is recognised by its number and replayed in the same task. If a record has
+another bucket map, the rows of all instances are read, because any of them may hold rows of the bucket.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Watches where a store keeps the buckets, and says which owners fit better once slots have come to rest.
+"""Watches on which shard each bucket lies, and proposes new owners when hash slots have stopped moving.
 
-The view's thread looks, the driver's asks: so a store that is silent holds up no epoch.
+The thread of the view asks the store, and the driver only asks this module: a silent store delays no epoch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Functions of users, run in child processes: a failure there is one query's, never a worker's.
+"""User functions, run in child processes: a failure affects one query, never a worker.
 
-`host` is this side, `child` the other one, `frames` what goes between them, `kinds` how a function is called.
-The child imports this package, so nothing is imported here.
+`host` is the worker's side, `child` the other side, `frames` the wire format and `kinds` how a function is called.
+The child imports this package, so it imports nothing here.
 """

@@ -1,4 +1,4 @@
-"""Result rows that functions of users answer: events of the log to the host, its answers back."""
+"""Result rows from user functions: sends logged events to the host and returns its results."""
 
 from __future__ import annotations
 

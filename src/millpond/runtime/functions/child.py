@@ -1,7 +1,8 @@
-"""The child: a process that holds one function of a user and answers one frame at a time.
+"""The child process: it holds one user function and answers one request at a time.
 
-It is told nothing that it may not lose, and ends when its input does. The parent measures time; a timer of the kernel
-ends the child some seconds later, should there be no parent any more. This module imports little: it is what starts.
+It has no state that could be lost, and ends when its input ends. The parent enforces the time limit; a kernel timer
+ends the child some seconds later if the parent has died. The module imports little, because it is loaded at every
+start.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The host of users' functions: children that are started when they are needed and kept while they behave.
+"""Runs user functions in child processes, which are started on demand and reused.
 
-A child is a cache: to kill one changes nothing but time. One that failed is never asked again.
+A child is a cache: killing one costs time and nothing else. A child that failed is not used again.
 """
 
 from __future__ import annotations

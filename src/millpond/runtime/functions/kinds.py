@@ -1,6 +1,6 @@
-"""How a user's function of each kind is called for many keys; this runs in the child.
+"""Calls a user function of each kind for many keys; this runs in the child process.
 
-A holistic function is called key by key, which is what it is; the others once for all keys.
+A holistic function is called once per key, the other kinds once for all keys.
 """
 
 from __future__ import annotations

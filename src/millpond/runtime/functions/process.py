@@ -1,7 +1,7 @@
-"""One child process as its parent sees it: start, exchange frames until a deadline, end.
+"""One child process from its parent's side: start it, exchange frames until a deadline, end it.
 
-All pipes are served at once: a child that does not read, floods its standard error or dies in the middle of a frame
-holds up nobody beyond the deadline.
+All pipes are served at once, so a child that does not read, floods its standard error or dies within a frame delays
+nobody beyond the deadline.
 """
 
 from __future__ import annotations

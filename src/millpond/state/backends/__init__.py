@@ -1,1 +1,1 @@
-"""The back-ends of `state.store`, one client library each; `testing.conformance` says what all must do."""
+"""The implementations of `state.store`, one client library each; `testing.conformance` checks what all must do."""

@@ -1,4 +1,4 @@
-"""The store in this process's memory: for tests, notebooks and ponds that nobody else reads."""
+"""The store in this process's memory, for tests, notebooks and ponds that no other process reads."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Rows of other programs in Redis or Valkey: a server, a Sentinel's service, or a cluster; a command per row.
+"""Rows of other programs in Redis or Valkey: a server, a Sentinel's service, or a cluster; one command per row.
 
-A command names one key, so none crosses slots; those of one primary are one pipeline, and all pipelines are sent before
-the first answer is read. One primary that is gone does not hide the rows of the others.
+A command names one key, so none crosses slots. The commands for one primary are one pipeline, and all pipelines are
+sent before the first response is read. An unreachable primary does not hide the rows of the others.
 """
 
 from __future__ import annotations

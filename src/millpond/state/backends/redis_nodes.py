@@ -1,8 +1,8 @@
-"""Who holds which hash slot, and commands to all of them at once: one server, a Sentinel's service, or a cluster.
+"""Redis topology and pipelines: which primary holds each hash slot, and one round trip to all of them at once.
 
-A call sends one pipeline to each primary, all of them before the first answer is read. What a primary refuses
-because slots moved, a script was forgotten or a fail-over is under way is sent again, by a fresh slot map, and
-nothing else is; so each command must be one that may be repeated.
+A call sends one pipeline to each primary, all of them before the first response is read. A command that a primary
+refuses because slots moved, a script was forgotten or a fail-over is under way is sent again with a new slot map;
+nothing else is. So each command must be safe to repeat.
 """
 
 from __future__ import annotations
