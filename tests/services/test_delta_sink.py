@@ -31,11 +31,11 @@ def expected(program: ModuleType) -> list[int]:
 def test_an_epoch_is_a_commit_with_its_number(tmp_path: Path, program: ModuleType) -> None:
     program.make_pond(tmp_path)
     sink = program.sink_of(tmp_path, "delta", str(tmp_path / "out"))
-    assert sink.cursor() == -1
+    assert sink.cursor().n == -1
     program.bring(tmp_path, sink)
     table = DeltaTable(str(tmp_path / "out"))
     assert told(tmp_path / "out") == expected(program)
-    assert table.transaction_version("millpond-p-q") == 2 * program.EPOCHS - 1 == sink.cursor()
+    assert table.transaction_version("millpond-p-q") == 2 * program.EPOCHS - 1 == sink.cursor().n
     epochs = [one["epoch"] for one in reversed(table.history()) if "epoch" in one]
     assert epochs == [str(n) for n in range(1, 2 * program.EPOCHS, 2)]
     window = pa.schema(table.schema().to_arrow()).field("w").type

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import QueryTypeError, SetupError, StoreError, UnsupportedQuery
+from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
@@ -26,6 +27,7 @@ from millpond.runtime.columns import arrow_type
 from millpond.runtime.connections import VARIABLE
 from millpond.runtime.followers import postgres
 from millpond.runtime.followers.postgres import Database, PostgresSink, Table
+from millpond.testing.log_examples import numbered
 from millpond.testing.postgres_server import PostgresServer
 
 UTC = timezone.utc
@@ -85,7 +87,7 @@ def test_rows_without_a_key_are_added_once(
     log = list(program.make_pond(tmp_path))
     reader = program.RowsReader(program.section_reader(tmp_path))
     one, other = (PostgresSink(asked, "p", reader) for _ in range(2))
-    assert one.cursor() == other.cursor() == -1
+    assert one.cursor().n == other.cursor().n == -1
     for n, entry, manifest in log:
         one.apply(n, entry, manifest)
         other.apply(n, entry, manifest)  # it stands where it stood, and finds that nothing is left to do
@@ -103,7 +105,7 @@ def test_a_server_that_is_killed_and_restarted_loses_and_repeats_nothing(
     with PostgresServer() as server:
         connect(tmp_path, monkeypatch, server)
         sink = program.sink_of(tmp_path, "postgres", table="t")
-        for n, entry, manifest in log[: sink.cursor() + 4]:
+        for n, entry, manifest in log[: sink.cursor().n + 4]:
             sink.apply(n, entry, manifest)
         refused = pytest.raises(StoreError, match="PostgreSQL did not take what is for the table t")
         with refused, sink._delivering(4, None):
@@ -122,7 +124,7 @@ def test_a_publisher_that_was_overtaken_in_a_transaction_holds_up_nobody_for_lon
     monkeypatch.setattr(postgres, "SECONDS", 1)
     log = list(program.make_pond(tmp_path))
     old, new = (program.sink_of(tmp_path, "postgres", table=table) for _ in range(2))
-    assert old.cursor() == -1
+    assert old.cursor().n == -1
     for n, entry, manifest in log[:3]:
         old.apply(n, entry, manifest)
     taken = threading.Event()
@@ -157,8 +159,8 @@ class Rows:
     def __init__(self, *records: list[Row]) -> None:
         self._records = records
 
-    def needed(self, entry: int, query: str, place: str, cure: str) -> pa.Table:
-        return pa.Table.from_pylist([dict(zip(WHOLE.names, row, strict=True)) for row in self._records[entry]], WHOLE)
+    def needed(self, entry: Entry, query: str, place: str, cure: str) -> pa.Table:
+        return pa.Table.from_pylist([dict(zip(WHOLE.names, row, strict=True)) for row in self._records[entry.n]], WHOLE)
 
 
 def test_a_deleted_row_goes_and_the_last_word_in_an_epoch_counts(postgres_server: PostgresServer, table: str) -> None:
@@ -171,7 +173,7 @@ def test_a_deleted_row_goes_and_the_last_word_in_an_epoch_counts(postgres_server
     )  # fmt: skip
     sink = PostgresSink(changing(table, key="k"), "p", rows)  # type: ignore[arg-type]
     for n in range(5):
-        sink.apply(n, n, None)  # type: ignore[arg-type]
+        sink.apply(n, numbered(n), None)  # type: ignore[arg-type]
     sink.close()
     found = stored(postgres_server, table, "1")
     assert found == [("", None, 0), ("\\.", float("-inf"), 0), ("a", 7.5, 3), ("b", 6.0, 2)]
@@ -191,11 +193,11 @@ def test_columns_have_types_of_their_own(postgres_server: PostgresServer, table:
     made = pa.table({kind: pa.array([value, None], arrow_type(kind)) for kind, value in values.items()})
 
     class One:
-        def needed(self, entry: int, query: str, place: str, cure: str) -> pa.Table:
+        def needed(self, entry: Entry, query: str, place: str, cure: str) -> pa.Table:
             return made
 
     sink = PostgresSink(asked, "p", One())  # type: ignore[arg-type]
-    sink.apply(0, 0, None)  # type: ignore[arg-type]
+    sink.apply(0, numbered(0), None)  # type: ignore[arg-type]
     sink.close()
     assert stored(postgres_server, table, "1") == [tuple(values.values()), (None,) * len(kinds)]
 
@@ -208,12 +210,12 @@ def test_a_table_that_is_there_is_filled_and_one_that_refuses_says_why(
         client.execute(f"CREATE TABLE {table} ({columns})")
     rows = Rows([("a", 1.0, "upsert", 0)], [("a", 11.0, "upsert", 1)])
     sink = PostgresSink(changing(table, key="k"), "p", rows)  # type: ignore[arg-type]
-    sink.apply(0, 0, None)  # type: ignore[arg-type]
+    sink.apply(0, numbered(0), None)  # type: ignore[arg-type]
     with pytest.raises(StoreError, match=r"violates check constraint.*no later row is written before"):
-        sink.apply(1, 1, None)  # type: ignore[arg-type]
+        sink.apply(1, numbered(1), None)  # type: ignore[arg-type]
     with postgres_server.client() as client:
         client.execute(f"ALTER TABLE {table} DROP CONSTRAINT spend_v_check")
-    sink.apply(1, 1, None)  # type: ignore[arg-type]
+    sink.apply(1, numbered(1), None)  # type: ignore[arg-type]
     sink.close()
     assert stored(postgres_server, table, "1") == [("a", "n", 11.0, 1)]
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millpond.errors import ForeignPondError, PlaceError, SetupError
+from millpond.log.cursor import Cursor
 from millpond.runtime.dead_letters import group_of
 from millpond.runtime.followers.folder import MARKER_NAME, Marker
 
@@ -105,7 +106,7 @@ def replay(folder: Path, connection: str | None, topic: str | None) -> int:
     target = topic or pc.min(found[0][1]["topic"]).as_py()
     digest = hashlib.sha256(msgspec.json.encode([marker.pond, marker.query, target])).hexdigest()[:16]
     publisher = Publisher(f"millpond-replay-{digest}", target, connection)
-    sent, done = 0, publisher.reached()
+    sent, done = 0, publisher.reached().n
     for n, table in found:
         if n <= done:
             continue
@@ -118,7 +119,7 @@ def replay(folder: Path, connection: str | None, topic: str | None) -> int:
             )
             for row in rows
         )  # fmt: skip
-        publisher.commit(n)
+        publisher.commit(Cursor(n))
         sent += len(rows)
     publisher.close()
     return sent

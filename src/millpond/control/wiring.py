@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from millpond.control.joining import Joining
 from millpond.errors import ForeignPondError, PlaceError, StoreError
 from millpond.ids import writer_token
-from millpond.log.follower import NOTHING_APPLIED
+from millpond.log.cursor import NOTHING_APPLIED
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load, read_sections
 from millpond.log.port import Log
@@ -345,7 +345,8 @@ def follow(
             runners.join(Runner(truth.log, truth.manifests, [view], look_every=LOOK_SECONDS))
         else:
             head = partial(load, truth.log, truth.manifests)
-            runner.add(ViewFollower(opened, joining.rows, spec.buckets, lambda: dict(joining.served), head))
+            served, read_record = joining.served, truth.log.read
+            runner.add(ViewFollower(opened, joining.rows, spec.buckets, lambda: dict(served), head, read_record))
     prune = PruneFollower(
         truth.folder, lambda: _lowest(runners), grace_seconds, carrier, start=truth.manifest.n
     )

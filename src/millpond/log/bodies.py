@@ -48,7 +48,7 @@ class Bodies:
         CorruptError: the record is damaged. PlaceError: see `Folder`.
         """
         data = self._folder.read(numbered_name(n))
-        bare = None if data is None else without_body(data)
+        bare = None if data is None else without_body(data, f"Record {n} of the log in {self._folder.where}")
         if data is not None and bare is not None:
             self._folder.replace(numbered_name(n), bare)
         self._kept.discard(n)

@@ -313,13 +313,13 @@ def _tail(log: Log, first: int, upto: int | None) -> Iterator[Entry]:
         data = log.read(n)
         if data is None:
             return
-        yield decode(data)
+        yield decode(data, log.told(n))
         n += 1
 
 
 def _is_of(manifest: Manifest, log: Log) -> bool:
     data = log.read(manifest.n)
-    return data is not None and decode(data).digest == manifest.digest
+    return data is not None and decode(data, log.told(manifest.n)).digest == manifest.digest
 
 
 def _check_no_hole(log: Log, n: int) -> None:

@@ -112,6 +112,10 @@ class Log:
         """The log's folder as a user would write it, for messages."""
         return self._folder.where
 
+    def told(self, n: int) -> str:
+        """Record `n` and its file, for messages."""
+        return f"Record {n} of the log, {self.where}/{numbered_name(n)},"
+
     def append(self, n: int, record: bytes) -> Won | Lost:
         """Put `record` at number `n` unless one stands there; PlaceError means: outcome unknown."""
         if self._folder.create(numbered_name(n), record):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from millpond.errors import StoreError
+from millpond.log.cursor import Cursor, check_applied, cursor_at
 from millpond.log.manifest import LiveSection, Manifest, Manifests
 from millpond.log.port import Log
 from millpond.log.protocol import TICK
@@ -137,19 +138,28 @@ class Sink:
     def __init__(self, name: str) -> None:
         self.name = name
         self.rows: list[Row] = []
-        self.applied = -1
+        self.stored = Cursor()
         self.deltas: DeltaDisk | None = None
 
-    def cursor(self) -> int:
-        """Return the number of the last record shown."""
-        return self.applied
+    @property
+    def applied(self) -> int:
+        """The number of the last record shown."""
+        return self.stored.n
+
+    def cursor(self) -> Cursor:
+        """Return number and mark of the last record shown."""
+        return self.stored
 
     def lose(self) -> None:
         """Lose everything, as a flushed store would."""
-        self.rows, self.applied = [], -1
+        self.rows, self.stored = [], Cursor()
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
-        """Show the record's rows; nothing if they are shown, StoreError if an earlier record is not."""
+        """Show the record's rows; nothing if they are shown, StoreError if an earlier record is not.
+
+        AheadError: another record was shown under its number.
+        """
+        check_applied(self.name, self.stored, record)
         if n <= self.applied:
             return
         if n > self.applied + 1:
@@ -160,7 +170,7 @@ class Sink:
         """Add the record's rows and set the cursor, without looking."""
         assert self.deltas is not None
         self.rows += self.deltas.rows_of(record)
-        self.applied = n
+        self.stored = cursor_at(record)
 
 
 class DeltaDisk:

@@ -38,7 +38,7 @@ def checkpoint(folder: Path, offsets: Offsets, batch: int = 4, query: str = "q")
     for number in range(batch + 1):
         put(folder / "offsets" / str(number), "\n".join(["v2", '{"conf":{"a":"b"}}', *lines]))
         put(folder / "commits" / str(number), "v1\n{}")
-    put(folder / "sources" / "events" / "2.compact")
+    put(folder / "sources" / "events" / "2.compact", 'v1\n{"path":"a","batchId":2}')
     return folder
 
 

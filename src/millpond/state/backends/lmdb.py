@@ -6,7 +6,7 @@ Version 1 of the file: two named databases; integers in keys are big-endian, so 
            "o"               -> text                 whose store it is (the pond's id), UTF-8
            "i"               -> u32                  the next table number; numbers are never used twice
            "t" table         -> u32                  a table's number; its name is UTF-8, at most 400 bytes
-           "b" u16           -> u64                  the number a bucket has applied; absent: nothing
+           "b" u16           -> u64 mark             the number a bucket has applied, and its mark; absent: nothing
     rows   u32 u16 0x00 key  -> value                table number, bucket, key
            u32 u16 0x01 hash -> u32 key value        one too long for LMDB, by BLAKE2b-256; its length
 
@@ -39,6 +39,7 @@ from millpond.state.store import (
     Found,
     Outcome,
     Rows,
+    Stand,
     Statistics,
     TableWrite,
     Verdict,
@@ -95,9 +96,9 @@ class LmdbStore(BucketStore):
         """See `BucketStore.apply_many`; all steps are one transaction."""
         return self._write(lambda draft: [draft.apply(step) for step in steps])
 
-    def applied_many(self, buckets: Sequence[int]) -> list[int]:
-        """See `BucketStore.applied_many`; all as of one moment."""
-        return self._read(lambda draft: [draft.applied(bucket) for bucket in buckets])
+    def stands_many(self, buckets: Sequence[int]) -> list[Stand]:
+        """See `BucketStore.stands_many`; all as of one moment."""
+        return self._read(lambda draft: [draft.stand(bucket) for bucket in buckets])
 
     def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
         """See `BucketStore.read_many`; all as of one moment."""
@@ -298,8 +299,13 @@ class _Draft:
         self._txn.put(b"o", owner.encode(), db=self._meta)
 
     def applied(self, bucket: int) -> int:
+        return self.stand(bucket).n
+
+    def stand(self, bucket: int) -> Stand:
         stored = self._txn.get(b"b" + _U16.pack(bucket), db=self._meta)
-        return NEVER if stored is None else int(_U64.unpack(stored)[0])
+        if stored is None:
+            return Stand(NEVER)
+        return Stand(int(_U64.unpack_from(stored)[0]), stored[_U64.size :].decode())
 
     def apply(self, step: Apply) -> Outcome:
         stored = self.applied(step.bucket)
@@ -307,7 +313,7 @@ class _Draft:
         if verdict is Verdict.APPLIED:
             for write in step.writes:
                 self._put(step.bucket, write)
-            self._txn.put(b"b" + _U16.pack(step.bucket), _U64.pack(step.n), db=self._meta)
+            self._txn.put(b"b" + _U16.pack(step.bucket), _U64.pack(step.n) + step.mark.encode(), db=self._meta)
             stored = step.n
         return Outcome(step.bucket, verdict, stored)
 
@@ -353,7 +359,7 @@ class _Draft:
         number = self._number(table)
         if number is None:
             return
-        stand = {place[1:]: _U64.unpack(value)[0] for place, value in self._range(b"b", self._meta)}
+        stand = {place[1:]: _U64.unpack_from(value)[0] for place, value in self._range(b"b", self._meta)}
         if max(stand.values(), default=upto) <= upto:
             self._delete_range(number)
             self._txn.delete(b"t" + table.encode(), db=self._meta)

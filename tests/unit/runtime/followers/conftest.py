@@ -112,7 +112,7 @@ class HandMadePond:
 
     def feed(self, follower: Any, first: int | None = None, last: int | None = None) -> None:
         """Apply records to a follower from its cursor, or from `first`, to the head, or to `last`."""
-        start = follower.cursor() + 1 if first is None else first
+        start = follower.cursor().n + 1 if first is None else first
         for n in range(start, len(self.entries) if last is None else last + 1):
             follower.apply(n, self.entries[n], self.at[n])
 
