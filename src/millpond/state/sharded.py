@@ -37,6 +37,13 @@ class ShardedStore(BucketStore):
         """The place of each bucket now."""
         return self._places
 
+    @property
+    def note(self) -> str | None:
+        """What its stores have mended themselves, for people."""
+        with self._opening:
+            notes = [getattr(store, "note", None) for store in self._stores.values()]
+        return "; ".join(note for note in notes if note) or None
+
     def route(self, places: Places) -> None:
         """Use these places from the next call on."""
         self._places = places

@@ -111,6 +111,11 @@ class ViewFollower:
         self._known: frozenset[str] | None = None
         self._reached, self._live = NEVER, frozenset[tuple[int, str]]()
 
+    @property
+    def note(self) -> str | None:
+        """What the store has mended itself, for people."""
+        return getattr(self._store, "note", None)
+
     def known(self) -> Cursor:
         """See `Remote.known`: nothing, for it mends itself."""
         return Cursor()

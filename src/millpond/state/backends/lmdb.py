@@ -15,6 +15,7 @@ One transaction carries a whole `apply_many`, so here all buckets move together.
     waits for ever while the first is *stopped* inside a transaction (killed is fine);
   * a file is opened once per process: LMDB's locks belong to the process, a second open would break them;
   * after a power failure the newest applied numbers may be gone; the file itself stays sound;
+  * a file that is damaged is put aside, as `path`.damaged, and a new one begun; who opens it to read is told;
   * readers should be short: pages that a reader holds cannot be used again, so the file grows meanwhile.
 """
 
@@ -32,6 +33,7 @@ from typing import Any, TypeVar
 import lmdb
 
 from millpond.errors import ForeignPondError, StoreError, no_room, of_machine
+from millpond.state.backends.lmdb_check import damage_of
 from millpond.state.store import (
     NEVER,
     Apply,
@@ -71,12 +73,13 @@ class LmdbStore(BucketStore):
 
     `owner` is kept in the file and compared at the next open; "" accepts any. `map_bytes` is where the map
     starts; it doubles whenever it is full. ForeignPondError: another owner's file. StoreError: it cannot be
-    opened, has another version, or is open in this process already.
+    opened, has another version, or is open in this process already. `note` says what it has mended itself.
     """
 
     def __init__(
         self, path: Path, *, owner: str = "", read_only: bool = False, map_bytes: int = DEFAULT_MAP_BYTES
     ) -> None:
+        self.note: str | None = None
         self._path = Path(os.path.realpath(path))
         self._read_only = read_only
         self._map_bytes = map_bytes
@@ -154,10 +157,23 @@ class LmdbStore(BucketStore):
         with self._explained():
             if not self._read_only:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._put_damage_aside()
             self._open_environment()
             # Slots of readers that were killed would keep old pages alive for ever.
             self._env.reader_check()
         self._check_identity(owner)
+
+    def _put_damage_aside(self) -> None:
+        """A page that is lost would end this process when it is looked at, so a child looks first."""
+        damage = damage_of(self._path, thorough=not self._read_only)
+        if damage is None:
+            return
+        if self._read_only:
+            raise StoreError(f"The store {self._path} is damaged: {damage}.", _CURE)
+        aside = self._path.with_name(f"{self._path.name}.damaged")
+        self._path.replace(aside)
+        self._path.with_name(f"{self._path.name}-lock").unlink(missing_ok=True)
+        self.note = f"{self._path} was damaged: {damage}; it is rebuilt, and what it was is now {aside.name}"
 
     def _open_environment(self) -> None:
         present = self._path.stat().st_size if self._path.exists() else 0
