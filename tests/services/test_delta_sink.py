@@ -54,9 +54,9 @@ def test_a_publisher_that_was_overtaken_adds_nothing(
     monkeypatch.setattr(old, "_committed", lambda schema: 1)  # it is stopped here, and wakes when all is done
     program.bring(tmp_path, new)
     with pytest.raises(StoreError, match="Failed to commit"):
-        old._hand_over(3, rows[3])
+        old._hand_over(log[3][1], rows[3])
     monkeypatch.undo()
-    old._hand_over(3, rows[3])
+    old._hand_over(log[3][1], rows[3])
     for file in (tmp_path / "cursors").iterdir():
         file.unlink()  # the table itself knows
     program.bring(tmp_path, old)
