@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from millpond.errors import StoreError, UnsupportedQuery
+from millpond.log.cursor import cursor_at
 from millpond.testing.servers import until
 
 
@@ -40,6 +41,15 @@ def test_an_epoch_is_a_commit_with_its_number(tmp_path: Path, program: ModuleTyp
     assert epochs == [str(n) for n in range(1, 2 * program.EPOCHS, 2)]
     window = pa.schema(table.schema().to_arrow()).field("w").type
     assert window.field("end").type == pa.timestamp("us", "UTC")
+
+
+def test_the_mark_of_a_record_stands_beside_its_commit(tmp_path: Path, program: ModuleType) -> None:
+    log = list(program.make_pond(tmp_path))
+    program.bring(tmp_path, program.sink_of(tmp_path, "delta", str(tmp_path / "out")))
+    for file in (tmp_path / "cursors").iterdir():
+        file.unlink()
+    n, entry, _ = log[2 * program.EPOCHS - 1]
+    assert program.sink_of(tmp_path, "delta", str(tmp_path / "out")).cursor() == cursor_at(entry) and entry.n == n
 
 
 def test_a_publisher_that_was_overtaken_adds_nothing(

@@ -18,7 +18,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from millpond.errors import QueryTypeError, StoreError, UnsupportedQuery
+from millpond.errors import AheadError, QueryTypeError, StoreError, UnsupportedQuery
+from millpond.log.cursor import Cursor, cursor_at
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named
@@ -111,6 +112,26 @@ def test_a_publisher_that_is_killed_repeats_nothing(
     assert told(kafka_server.read(topic)) == expected(tmp_path)
 
 
+def test_the_mark_of_a_record_is_committed_with_it(kafka_server: KafkaServer, topic: str, tmp_path: Path) -> None:
+    log = list(make_pond(tmp_path))
+    sink = sink_of(tmp_path, topic)
+    sink.cursor()
+    for n, entry, manifest in log[:4]:
+        sink.apply(n, entry, manifest)
+    for file in (tmp_path / "cursors").iterdir():
+        file.unlink()
+    assert sink_of(tmp_path, topic).cursor() == cursor_at(log[3][1])
+    lost = Cursor(3, "lost w")
+    sink.cursor()
+    sink._publisher.begin([])
+    sink._publisher.commit(lost)
+    other = sink_of(tmp_path, topic)
+    (tmp_path / "cursors" / "q.kafka").unlink(missing_ok=True)
+    assert other.cursor() == lost
+    with pytest.raises(AheadError, match="record 3 of the log is another one now"):
+        other.apply(3, log[3][1], log[3][2])
+
+
 def test_a_publisher_that_was_overtaken_writes_nothing_more(
     kafka_server: KafkaServer, topic: str, tmp_path: Path
 ) -> None:
@@ -124,7 +145,7 @@ def test_a_publisher_that_was_overtaken_writes_nothing_more(
     for n, entry, manifest in log[3:]:
         new.apply(n, entry, manifest)
     with pytest.raises(StoreError, match=r"(?i)fenced|newer|stale|epoch"):
-        old._publisher.commit(3)
+        old._publisher.commit(cursor_at(log[3][1]))
     assert old.cursor().n == log[-1][0]
     assert told(kafka_server.read(topic)) == expected(tmp_path)
     assert len(kafka_server.read(topic, "read_uncommitted")) >= len(expected(tmp_path))
@@ -181,7 +202,7 @@ def test_a_broker_that_is_away_is_told_and_tried_again(tmp_path: Path, kafka_ins
         follower._publisher.begin(messages("q", "t", 3, entries(tmp_path)[1][1], ("w", "k")))
         server.kill()  # in a transaction, whose end may hang in the library
         with pytest.raises(StoreError, match="Kafka did not take what is for the topic t"):
-            follower._publisher.commit(3)
+            follower._publisher.commit(cursor_at(log[3][1]))
         with pytest.raises(StoreError, match="Kafka did not take what is for the topic t"):
             for n, entry, manifest in log[2:]:
                 follower.apply(n, entry, manifest)

@@ -17,7 +17,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from millpond.errors import QueryTypeError, SetupError, StoreError, UnsupportedQuery
+from millpond.errors import AheadError, QueryTypeError, SetupError, StoreError, UnsupportedQuery
+from millpond.log.cursor import Cursor, cursor_at
 from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
@@ -76,7 +77,75 @@ def test_a_driver_that_is_killed_between_the_steps_loses_and_repeats_nothing(
     assert bring_killed("postgres", table=table, faults=FAULTS) == 5
     assert stored(postgres_server, table) == expected(program, tmp_path)
     schema = table.partition(".")[0]
-    assert stored(postgres_server, f"{schema}.millpond_cursors", "1") == [("p", "q", 2 * program.EPOCHS - 1)]
+    n, entry, _ = [*program.make_pond(tmp_path)][-1]
+    assert stored(postgres_server, f"{schema}.millpond_cursors", "1") == [("p", "q", n, cursor_at(entry).mark)]
+
+
+def test_a_table_that_has_rows_of_lost_records_is_given_nothing_until_it_is_set_back(
+    postgres_server: PostgresServer, table: str, tmp_path: Path, program: ModuleType
+) -> None:
+    log = list(program.make_pond(tmp_path))
+    sink = program.sink_of(tmp_path, "postgres", table=table)
+    program.bring(tmp_path, sink)
+    before = stored(postgres_server, table)
+    last = len(log) - 1
+    with postgres_server.client() as client:
+        client.execute(f"UPDATE {table.partition('.')[0]}.millpond_cursors SET mark = 'lost w'")
+    assert sink.cursor() == Cursor(last, "lost w")
+    with pytest.raises(AheadError, match=f"record {last} of the log is another one now"):
+        sink.apply(last, log[last][1], log[last][2])
+    assert stored(postgres_server, table) == before
+    back = cursor_at(log[2][1])
+    assert "set back from record" in sink.rewind(back) and sink.cursor() == back
+    program.bring(tmp_path, sink)
+    assert stored(postgres_server, table) == before, "rows replace those of their keys"
+    sink.close()
+
+
+def test_a_table_whose_rows_have_no_key_is_not_set_back(
+    postgres_server: PostgresServer, table: str, tmp_path: Path, program: ModuleType
+) -> None:
+    asked = program.query(Sink("postgres", None, (("table", table),)))
+    asked = msgspec.structs.replace(asked, event=(Column("id", "bigint"),))  # rows of events
+    log = list(program.make_pond(tmp_path))
+    sink = PostgresSink(asked, "p", program.RowsReader(program.section_reader(tmp_path)))
+    program.bring(tmp_path, sink)
+    before = sink.cursor()
+    with pytest.raises(AheadError, match=r"have no key.*after record 2 .*UPDATE millpond_cursors SET n = 2"):
+        sink.rewind(cursor_at(log[2][1]))
+    assert sink.cursor() == before
+    sink.close()
+
+
+@pytest.mark.parametrize("may_change", [True, False])
+def test_a_table_of_cursors_of_an_older_version_is_gone_on_with(
+    postgres_server: PostgresServer, table: str, tmp_path: Path, program: ModuleType, may_change: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    cursors = f"{table.partition('.')[0]}.millpond_cursors"
+    log = list(program.make_pond(tmp_path))
+    program.bring(tmp_path, first := program.sink_of(tmp_path, "postgres", table=table))
+    first.close()
+    user = f"u{uuid.uuid4().hex[:8]}"
+    with postgres_server.client() as client:
+        client.execute(f"TRUNCATE {table}")
+        client.execute(f"ALTER TABLE {cursors} DROP COLUMN mark")
+        client.execute(f"UPDATE {cursors} SET n = 2")
+        if not may_change:
+            schema = table.partition(".")[0]
+            client.execute(f"CREATE ROLE {user} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {user}")
+            client.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {user}")
+            client.execute(f"GRANT TEMPORARY ON DATABASE {postgres_server.connection['database']} TO {user}")
+    if not may_change:
+        told = {**postgres_server.connection, "user": user}
+        path = tmp_path / "connections.json"
+        path.write_text(json.dumps({"db": told}))
+        monkeypatch.setenv(VARIABLE, str(path))
+    sink = program.sink_of(tmp_path, "postgres", table=table)
+    assert sink.cursor() == Cursor(2)
+    program.bring(tmp_path, sink)
+    assert sink.cursor() == (cursor_at(log[-1][1]) if may_change else Cursor(log[-1][0]))
+    sink.close()
 
 
 def test_rows_without_a_key_are_added_once(
@@ -108,7 +177,7 @@ def test_a_server_that_is_killed_and_restarted_loses_and_repeats_nothing(
         for n, entry, manifest in log[: sink.cursor().n + 4]:
             sink.apply(n, entry, manifest)
         refused = pytest.raises(StoreError, match="PostgreSQL did not take what is for the table t")
-        with refused, sink._delivering(4, None):
+        with refused, sink._delivering(log[4][1], None):
             server.kill()  # after the rows, before the commit
         with pytest.raises(StoreError):
             sink.cursor()
@@ -129,7 +198,7 @@ def test_a_publisher_that_was_overtaken_in_a_transaction_holds_up_nobody_for_lon
         old.apply(n, entry, manifest)
     taken = threading.Event()
     rows = dict(program.entries(tmp_path))
-    with pytest.raises(StoreError, match="idle-in-transaction"), old._delivering(3, rows[3]):
+    with pytest.raises(StoreError, match="idle-in-transaction"), old._delivering(log[3][1], rows[3]):
         while not taken.is_set():  # it is stopped here; the server ends its transaction
             try:
                 program.bring(tmp_path, new)

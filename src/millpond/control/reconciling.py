@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from millpond.control.wiring import Truth
 from millpond.errors import AheadError
-from millpond.log.cursor import Cursor, ahead, check_reached, is_same, last_common, mark_of, named
+from millpond.log.cursor import Cursor, ahead, check_reached, cursor_of, is_same, last_common, named
 from millpond.log.follower import Follower, Remote, Reversible
 from millpond.log.manifest import Manifest, load
 
@@ -58,7 +58,7 @@ def _brought_back(truth: Truth, follower: Follower, cursor: Cursor) -> str:
     common = last_common(truth.log, cursor, head.n)
     if common is None and cursor.n > head.n and not isinstance(follower, Remote):
         # It was asked before each claim, so the log has not gone on since it was ahead.
-        common = Cursor(head.n, mark_of(head.digest, head.writer))
+        common = cursor_of(head)
     if common is None or not isinstance(follower, Reversible):
         raise ahead(
             follower.name, cursor, head.n,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from millpond.control.joining import Joining
-from millpond.errors import ForeignPondError, PlaceError, StoreError
+from millpond.errors import CorruptError, ForeignPondError, PlaceError, StoreError
 from millpond.ids import writer_token
 from millpond.log.cursor import NOTHING_APPLIED
 from millpond.log.local import LocalFolder
@@ -44,6 +45,8 @@ from millpond.state.sharded import ShardedStore
 from millpond.state.store import BucketStore
 
 T = TypeVar("T")
+
+_TOKEN = re.compile(rb"[0-9a-f]{24}")
 
 IDENTITY = "pond.id"
 """File that names the pond; its presence is what makes a folder a pond's."""
@@ -115,16 +118,35 @@ def open_truth(folder: Path) -> Truth:
         PlaceError: it cannot be written, or cannot create-if-absent.
     """
     root = LocalFolder(folder)
-    identity = root.read(IDENTITY)
-    if identity is None:
+    if not root.exists(IDENTITY):
+        if (folder / "log").is_dir():
+            raise ForeignPondError(
+                f"The file {folder / IDENTITY} is missing, so nobody can tell which pond this is.", "Restore it from a copy."
+            )
         if holds_something(folder):
             raise ForeignPondError(f"{folder} holds files, but no pond.", "Name a new or empty folder.")
         root.create(IDENTITY, writer_token().encode())
-        identity = root.read(IDENTITY) or b""
+    identity = identity_in(folder)
     records = LocalFolder(folder / "log")
     check_create_if_absent(records, writer_token())
     log, manifests = Log(records), Manifests(LocalFolder(folder / "manifest"))
-    return Truth(folder, identity.decode(), log, manifests, load(log, manifests))
+    return Truth(folder, identity, log, manifests, load(log, manifests))
+
+
+def identity_in(folder: Path) -> str:
+    """The name of the pond in a folder that holds one.
+
+    Raises:
+        CorruptError: the file that says it is damaged.
+        PlaceError: it cannot be read.
+    """
+    told = LocalFolder(folder).read(IDENTITY) or b""
+    if not _TOKEN.fullmatch(told):
+        raise CorruptError(
+            f"The file {folder / IDENTITY} is damaged: {told[:40]!r} is no pond's name.",
+            "Restore it from a copy; the name also stands in `_millpond` in the folder of each sink.",
+        )
+    return told.decode()
 
 
 def holds_something(folder: Path) -> bool:

@@ -66,5 +66,5 @@ class Bodies:
 def _hint_in(folder: Folder) -> _Hint:
     try:
         return msgspec.json.decode(folder.read(HINT_NAME) or b"{}", type=_Hint)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return _Hint()

@@ -48,9 +48,14 @@ def cursor_at(entry: Entry) -> Cursor:
     return Cursor(entry.n, mark_of(entry.digest, entry.record.writer))
 
 
+def cursor_of(manifest: Manifest) -> Cursor:
+    """The cursor of a follower that has applied the newest record of a manifest, if there is one, and those before."""
+    return Cursor() if manifest.n < 0 else Cursor(manifest.n, mark_of(manifest.digest, manifest.writer))
+
+
 def is_same(cursor: Cursor, manifest: Manifest) -> bool:
     """Whether the newest record of a manifest is the one that a cursor names, as far as the cursor tells."""
-    return cursor.n == manifest.n and cursor.mark in ("", mark_of(manifest.digest, manifest.writer))
+    return cursor.n == manifest.n and cursor.mark in ("", cursor_of(manifest).mark)
 
 
 def check_reached(follower: str, cursor: Cursor, manifest: Manifest) -> None:

@@ -249,11 +249,17 @@ class Manifests:
         self._keep = keep
 
     def save(self, manifest: Manifest) -> None:
-        """Write the manifest, move the hint to it, and remove all but the newest `keep`."""
+        """Write the manifest, move the hint to it, and remove all but the newest `keep`.
+
+        Newer ones go, too: they are of records that the log has lost, or of another driver, which will write more.
+        """
         self._folder.replace(numbered_name(manifest.n), encode_manifest(manifest))
         write_hint(self._folder, manifest.n)
-        for n in numbers_in(self._folder)[: -self._keep]:
-            self._folder.remove(numbered_name(n))
+        found = numbers_in(self._folder)
+        kept = [n for n in found if n <= manifest.n][-self._keep :]
+        for n in found:
+            if n not in kept:
+                self._folder.remove(numbered_name(n))
 
     def newest(self, at_most: int | None = None) -> Iterator[Manifest]:
         """Yield the undamaged manifests up to record `at_most`: the hinted one, then the newest first."""

@@ -49,7 +49,8 @@ _NO_METADATA = (
 def own_checkpoint(root: Path, claim: int, query: str = "") -> Path:
     """The checkpoint of the driver whose claim is record `claim`: a copy of the newest older one, or empty.
 
-    It is of the query that the log is of, if any is: a newer one may be of a successor that has not taken over.
+    It is of the query that the log is of, or does not say, if any is: a newer one may be of a successor that has not
+    taken over.
 
     Raises:
         PlaceError, DiskFullError: it cannot be made.
@@ -73,7 +74,7 @@ def _make(mine: Path, query: str) -> None:
     copy = root / f".{mine.name}-{writer_token()}"
     copy.mkdir()
     if found:
-        _copy(max(found, key=lambda folder: (query_id(folder) == query, folder.name)), copy)
+        _copy(max(found, key=lambda folder: (query_id(folder) in (query, ""), folder.name)), copy)
     reached("claim.after")
     if mine in lost:
         mine.rename(root / f".{mine.name}-{writer_token()}")
@@ -173,9 +174,9 @@ def read_taken(checkpoint: Path, batch: int) -> Taken:
     path = checkpoint / "offsets" / str(batch)
     try:
         lines = path.read_text().splitlines()
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise CorruptError(
-            f"Spark's offsets of batch {batch} cannot be read: {error}.", "Restore it."
+            f"Spark's offsets of batch {batch}, {path}, cannot be read: {error}.", "Restore that file from a copy."
         ) from error
     if not lines or lines[0] != "v2":
         raise CorruptError(f"{path} is not keyed by stream names.", "Use Spark 4.3 with source evolution on.")
@@ -229,9 +230,7 @@ def check_continues(checkpoint: Path, manifest: Manifest) -> None:
     if manifest.batch >= 0:
         known = query_id(checkpoint)
         if known != manifest.spark_query:
-            is_there = (checkpoint / "metadata").exists()
-            what = f"of query {known}" if known else f"damaged ({checkpoint / 'metadata'})" if is_there else "gone"
-            _gap(f"it is {what}, the log is of {manifest.spark_query}", manifest)
+            _gap(f"{_whose(checkpoint, known)}, the log is of {manifest.spark_query}", manifest)
         newest = max(_batches(checkpoint / "offsets"), default=-1)
         if newest < manifest.batch:
             _gap(f"its last batch is {newest}, the log's is {manifest.batch}", manifest)
@@ -242,6 +241,15 @@ def check_continues(checkpoint: Path, manifest: Manifest) -> None:
     if damaged is not None:
         _gap(f"its file {damaged} is damaged", manifest)
     _check_log_is_newest(checkpoint, manifest)
+
+
+def _whose(checkpoint: Path, query: str) -> str:
+    if query:
+        return f"it is of query {query}"
+    path = checkpoint / "metadata"
+    if path.exists():
+        return f"its file {path} is damaged"
+    return f"its file {path} is missing" if (checkpoint / "offsets").exists() else "it is gone"
 
 
 def _check_log_is_newest(checkpoint: Path, manifest: Manifest) -> None:
@@ -274,7 +282,7 @@ def repair(checkpoint: Path, manifest: Manifest) -> str:
         return f"The log has no epoch (its last record is {manifest.n}), so Spark reads everything from the beginning."
     listed = [name for name, offset in manifest.offsets.items() if name != TICK and _needs_list(offset)]
     lacking = _lacking_sources(checkpoint, manifest.offsets)
-    if query_id(checkpoint) != manifest.spark_query:
+    if query_id(checkpoint) not in ("", manifest.spark_query):  # where only the name is lost, lists are believed
         lacking = listed
     damaged = [path for path in damaged_files(checkpoint) if path.parent.name in listed]
     if damaged and not lacking:

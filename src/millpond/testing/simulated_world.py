@@ -14,7 +14,7 @@ from random import Random
 from millpond.errors import StoreError
 from millpond.log.cursor import Cursor, check_applied, cursor_at
 from millpond.log.manifest import LiveSection, Manifest, Manifests
-from millpond.log.port import Log
+from millpond.log.port import Log, numbered_name
 from millpond.log.protocol import TICK
 from millpond.log.records import Entry, EpochRecord, Offsets, Receipt, Section, decode
 
@@ -139,6 +139,7 @@ class Sink:
         self.name = name
         self.rows: list[Row] = []
         self.stored = Cursor()
+        self._sizes: list[int] = []
         self.deltas: DeltaDisk | None = None
 
     @property
@@ -152,7 +153,12 @@ class Sink:
 
     def lose(self) -> None:
         """Lose everything, as a flushed store would."""
-        self.rows, self.stored = [], Cursor()
+        self.rows, self.stored, self._sizes = [], Cursor(), []
+
+    def rewind(self, to: Cursor) -> None:
+        """Take back the rows of records after `to`."""
+        self._sizes = self._sizes[: to.n + 1]
+        self.rows, self.stored = self.rows[: self._sizes[-1] if self._sizes else 0], to
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         """Show the record's rows; nothing if they are shown, StoreError if an earlier record is not.
@@ -171,6 +177,7 @@ class Sink:
         assert self.deltas is not None
         self.rows += self.deltas.rows_of(record)
         self.stored = cursor_at(record)
+        self._sizes = [*self._sizes[:n], len(self.rows)]
 
 
 class DeltaDisk:
@@ -275,6 +282,13 @@ class World:
     def later(self, what: str, happen: Callable[[], object]) -> None:
         """Let something happen some steps from now."""
         self.delayed.append(Delayed(self.tick + self.random.randint(1, 60), what, happen))
+
+    def lose_records(self, first: int) -> None:
+        """Lose the newest records of the log, from `first` on, and what was on its way to it."""
+        for n in range(first, self.head() + 1):
+            self.log_folder.remove(numbered_name(n))
+        del self._true_rows[first:]
+        self.delayed = [late for late in self.delayed if not late.what.startswith("append")]
 
     def head(self) -> int:
         """Return the number of the last record, by looking at the folder itself."""

@@ -164,9 +164,9 @@ class FolderSink:
                 temporary.unlink(missing_ok=True)
         try:
             theirs = msgspec.json.decode(marker.read_bytes(), type=Marker)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ForeignPondError(
-                f"The file {marker} does not say whose folder this is: {error}.", "Choose an empty folder."
+                f"The file {marker} does not say whose folder this is: {error}.", "Restore it from a copy, or choose an empty folder."
             ) from error
         if theirs != ours:
             raise ForeignPondError(
