@@ -177,7 +177,7 @@ def test_a_server_that_is_killed_and_restarted_loses_and_repeats_nothing(
         for n, entry, manifest in log[: sink.cursor().n + 4]:
             sink.apply(n, entry, manifest)
         refused = pytest.raises(StoreError, match="PostgreSQL did not take what is for the table t")
-        with refused, sink._delivering(log[4][1], None):
+        with refused, sink._delivering(log[3][1], None):
             server.kill()  # after the rows, before the commit
         with pytest.raises(StoreError):
             sink.cursor()

@@ -113,8 +113,8 @@ def replay(folder: Path, connection: str | None, topic: str | None) -> int:
         mark = f"{_digest_of(folder, n)} {marker.pond}"
         if n == done.n and done.mark not in ("", mark):
             raise AheadError(
-                f"Dead letters of record {n} in {folder} were sent to {target}, and are others now: the pond has lost that "
-                "record.",
+                f"Dead letters of record {n} in {folder} were sent to {target}, and are others now: the pond has lost "
+                "that record.",
                 "Give another --to, or --connection, to send all that are there now.",
             )
         if n <= done.n:

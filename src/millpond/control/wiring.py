@@ -14,7 +14,7 @@ from millpond.errors import CorruptError, ForeignPondError, PlaceError, StoreErr
 from millpond.ids import writer_token
 from millpond.log.cursor import NOTHING_APPLIED
 from millpond.log.local import LocalFolder
-from millpond.log.manifest import Manifest, Manifests, load, read_sections
+from millpond.log.manifest import Manifest, Manifests, check_whole, load, read_sections
 from millpond.log.port import Log
 from millpond.log.protocol import Writer
 from millpond.log.race import check_create_if_absent
@@ -121,7 +121,8 @@ def open_truth(folder: Path) -> Truth:
     if not root.exists(IDENTITY):
         if (folder / "log").is_dir():
             raise ForeignPondError(
-                f"The file {folder / IDENTITY} is missing, so nobody can tell which pond this is.", "Restore it from a copy."
+                f"The file {folder / IDENTITY} is missing, so nobody can tell which pond this is.",
+                "Restore it from a copy.",
             )
         if holds_something(folder):
             raise ForeignPondError(f"{folder} holds files, but no pond.", "Name a new or empty folder.")
@@ -130,7 +131,9 @@ def open_truth(folder: Path) -> Truth:
     records = LocalFolder(folder / "log")
     check_create_if_absent(records, writer_token())
     log, manifests = Log(records), Manifests(LocalFolder(folder / "manifest"))
-    return Truth(folder, identity, log, manifests, load(log, manifests))
+    manifest = load(log, manifests)
+    check_whole(log, manifest)
+    return Truth(folder, identity, log, manifests, manifest)
 
 
 def identity_in(folder: Path) -> str:

@@ -298,6 +298,19 @@ def load(log: Log, manifests: Manifests, upto: int | None = None, known: Manifes
     return manifest
 
 
+def check_whole(log: Log, manifest: Manifest) -> None:
+    """Make sure that no record stands behind the one that a manifest ends with; lists the log, so once per driver.
+
+    Whoever appends into a hole makes two logs of one: what stands behind it follows another record.
+
+    Raises:
+        CorruptError: the next record is missing, and later ones are there.
+    """
+    highest = log.highest()
+    if highest is not None and highest > manifest.n:
+        _check_no_hole(log, manifest.n + 1)
+
+
 def read_sections(log: Log, manifests: Manifests, manifest: Manifest, read: Callable[[Manifest], T]) -> T:
     """Return what `read` makes of the sections that `manifest` names, or of those of now, if one is missing.
 

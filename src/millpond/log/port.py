@@ -144,6 +144,10 @@ class Log:
         numbers = numbers_in(self._folder)
         return numbers[-1] if numbers else None
 
+    def highest(self) -> int | None:
+        """Return the highest number present, by a full listing: also one behind a hole; None for an empty log."""
+        return max(numbers_in(self._folder), default=None)
+
     def write_hint(self, n: int) -> None:
         """Leave `n` as the place where the next reader starts to probe; costs time only if it is wrong."""
         write_hint(self._folder, n)

@@ -124,5 +124,8 @@ def only_pond() -> Path:
 
 def _long_enough(token: str, where: str) -> str:
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
-        raise SetupError(f"The token in {where} is shorter than {SHORTEST_TOKEN} plain characters.", "Make it longer; a pond's own is made anew if it is removed.")
+        raise SetupError(
+            f"The token in {where} is shorter than {SHORTEST_TOKEN} plain characters.",
+            "Make it longer; a pond's own is made anew if it is removed.",
+        )
     return token

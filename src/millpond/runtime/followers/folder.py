@@ -166,7 +166,8 @@ class FolderSink:
             theirs = msgspec.json.decode(marker.read_bytes(), type=Marker)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ForeignPondError(
-                f"The file {marker} does not say whose folder this is: {error}.", "Restore it from a copy, or choose an empty folder."
+                f"The file {marker} does not say whose folder this is: {error}.",
+                "Restore it from a copy, or choose an empty folder.",
             ) from error
         if theirs != ours:
             raise ForeignPondError(
