@@ -17,7 +17,7 @@ from millpond.testing.simulated_world import Sink
 from millpond.testing.simulation import PLANNED, Parts, SimulationFailure, simulate
 
 SEEDS = 2_000
-SEEDS_PER_MUTANT = 400
+SEEDS_PER_MUTANT = 1_000
 
 
 def test_every_law_holds_for_every_seed_and_every_planned_fault_was_reached() -> None:
