@@ -12,9 +12,10 @@ from collections.abc import Iterable
 
 from millpond.control.wiring import Truth
 from millpond.errors import AheadError
-from millpond.log.cursor import Cursor, ahead, check_reached, cursor_of, is_same, last_common, named
+from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at, cursor_of, last_common, named
 from millpond.log.follower import Follower, Remote, Reversible
 from millpond.log.manifest import Manifest, load
+from millpond.log.records import decode
 
 
 def check_sinks(truth: Truth, followers: Iterable[Follower]) -> None:
@@ -25,7 +26,8 @@ def check_sinks(truth: Truth, followers: Iterable[Follower]) -> None:
     """
     for follower in followers:
         cursor = _known(follower)
-        check_reached(follower.name, cursor, _at(truth, cursor))
+        if not _is_in_log(truth, cursor):
+            raise ahead(follower.name, cursor, _head(truth).n)
 
 
 def reconcile(truth: Truth, followers: Iterable[Follower]) -> list[str]:
@@ -41,7 +43,7 @@ def reconcile(truth: Truth, followers: Iterable[Follower]) -> list[str]:
     refused: list[AheadError] = []
     for follower in followers:
         cursor = follower.cursor() if isinstance(follower, Reversible) else _known(follower)
-        if is_same(cursor, _at(truth, cursor)):
+        if _is_in_log(truth, cursor):
             continue
         try:
             done.append(f"{named(follower.name)} {_brought_back(truth, follower, cursor)}.")
@@ -54,7 +56,7 @@ def reconcile(truth: Truth, followers: Iterable[Follower]) -> list[str]:
 
 
 def _brought_back(truth: Truth, follower: Follower, cursor: Cursor) -> str:
-    head = load(truth.log, truth.manifests, known=truth.manifest)
+    head = _head(truth)
     common = last_common(truth.log, cursor, head.n)
     if common is None and cursor.n > head.n and not isinstance(follower, Remote):
         # It was asked before each claim, so the log has not gone on since it was ahead.
@@ -72,7 +74,13 @@ def _known(follower: Follower) -> Cursor:
     return follower.known() if isinstance(follower, Remote) else follower.cursor()
 
 
-def _at(truth: Truth, cursor: Cursor) -> Manifest:
-    if cursor.n < 0:
-        return Manifest()
-    return truth.manifest if cursor.n == truth.manifest.n else load(truth.log, truth.manifests, cursor.n)
+def _head(truth: Truth) -> Manifest:
+    return load(truth.log, truth.manifests, known=truth.manifest)
+
+
+def _is_in_log(truth: Truth, cursor: Cursor) -> bool:
+    """Whether the log has the record that a cursor names; reads that record alone."""
+    if cursor.n == NOTHING_APPLIED:
+        return True
+    data = truth.log.read(cursor.n)
+    return data is not None and cursor.mark in ("", cursor_at(decode(data, truth.log.told(cursor.n))).mark)

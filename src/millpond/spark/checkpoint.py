@@ -77,11 +77,10 @@ def _make(mine: Path, query: str) -> None:
         _copy(max(found, key=lambda folder: (query_id(folder) in (query, ""), folder.name)), copy)
     reached("claim.after")
     if mine in lost:
-        mine.rename(root / f".{mine.name}-{writer_token()}")
+        lost[lost.index(mine)] = mine.rename(root / f".{mine.name}-{writer_token()}")
     copy.rename(mine)
     for folder in lost:
-        if folder != mine:
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     claims = sorted({_claim(folder) for folder in older})
     for folder in older:
         if _claim(folder) in claims[: 1 - KEPT]:
@@ -339,7 +338,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _are_offsets(lines: Sequence[str]) -> bool:
-    return len(lines) > 1 and lines[0] == "v2" and _is_json(lines[1]) and all(map(_is_offset, lines[2:]))
+    return len(lines) > 2 and lines[0] == "v2" and _is_json(lines[1]) and all(map(_is_offset, lines[2:]))
 
 
 def _is_offset(line: str) -> bool:

@@ -93,7 +93,8 @@ class FolderSink:
             _sync_folder(self._path)
         self._cursor_file.write(to)
         self._reached = to
-        return f"was set back to record {to.n}: {len(later)} files of later records were deleted from {self._path}"
+        files = "1 file" if len(later) == 1 else f"{len(later)} files"
+        return f"was set back to record {to.n} by deleting {files} of later records from {self._path}"
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         """See `Follower.apply`; a record without rows for this query makes no file."""
