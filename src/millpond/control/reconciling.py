@@ -67,7 +67,10 @@ def _brought_back(truth: Truth, follower: Follower, cursor: Cursor) -> str:
             "Which of its rows are of lost records cannot be told. Restore the folder `log` from a newer copy, or "
             "begin a new pond that writes to another place.",
         )  # fmt: skip
-    return follower.rewind(common)
+    try:
+        return follower.rewind(common)
+    except AheadError as error:
+        raise ahead(follower.name, cursor, head.n, error.cure) from error  # it does not know where the log ends
 
 
 def _known(follower: Follower) -> Cursor:

@@ -7,14 +7,13 @@ module is that child's program, too, so it imports nothing of Millpond.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import struct
 import subprocess
 import sys
 from pathlib import Path
-
-import lmdb
 
 _META = struct.Struct("<16x II 16x 48s 48s QQ")
 """A page of meta data: its magic and version, two databases, the last page, the transaction."""
@@ -23,6 +22,9 @@ _PAGE_SIZE = struct.Struct("<I")
 _MAGIC = 0xBEEFC0DE
 _LARGEST_PAGE = 1 << 16
 _SECONDS = 600.0
+_NO_SUCH_PAGE = os.strerror(errno.EFAULT)
+_UNKNOWN = 77
+"""What the child ends with where it cannot look."""
 
 
 def damage_of(path: Path, *, thorough: bool) -> str | None:
@@ -42,11 +44,13 @@ def damage_of(path: Path, *, thorough: bool) -> str | None:
         return None
     try:
         done = subprocess.run(
-            [sys.executable, "-I", __file__, str(path)], stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS
-        )
+            # -I, for beside this file there is another one that is called lmdb
+            [sys.executable, "-I", __file__, str(path), *sys.path],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return None
-    if not done.returncode:
+    if done.returncode in (0, _UNKNOWN):
         return None
     short = f"it has {present} bytes of {whole}" if present < whole else "a page of it is not what it should be"
     said = done.stderr.decode(errors="replace").strip().splitlines()
@@ -71,12 +75,24 @@ def _whole_bytes(path: Path) -> int | None:
     return (int(newest[4]) + 1) * page
 
 
-def _read_all(path: str) -> None:
+def _read_all(path: str, modules: list[str]) -> None:
+    sys.path[:] = modules
+    try:
+        import lmdb
+    except ImportError:
+        sys.exit(_UNKNOWN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    environment = lmdb.open(path, subdir=False, readonly=True, create=False, max_dbs=2)
-    with open(os.devnull, "wb") as nowhere:
-        environment.copyfd(nowhere.fileno(), compact=True)
+    try:
+        environment = lmdb.open(path, subdir=False, readonly=True, create=False, max_dbs=2)
+        with open(os.devnull, "wb") as nowhere:
+            environment.copyfd(nowhere.fileno(), compact=True)
+    except (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError):
+        raise
+    except lmdb.Error as error:
+        if _NO_SUCH_PAGE in str(error):
+            raise
+        sys.exit(_UNKNOWN)  # no right, no room, no slot for a reader: that says nothing about the file
 
 
 if __name__ == "__main__":
-    _read_all(sys.argv[1])
+    _read_all(sys.argv[1], sys.argv[2:])
