@@ -46,7 +46,9 @@ from millpond.state.store import BucketStore
 
 T = TypeVar("T")
 
-_TOKEN = re.compile(rb"[0-9a-f]{24}")
+_DAMAGED = re.compile(rb"|(?![0-9a-f]{24}\Z)([0-9a-f]+|.{24})|.*[^!-~].*", re.DOTALL)
+"""What is no pond's name any more. A pond draws 24 hexadecimal digits: fewer digits, or 24 characters that are not all
+digits, are what is left of a name. A name that somebody else chose may be anything else that prints."""
 
 IDENTITY = "pond.id"
 """File that names the pond; its presence is what makes a folder a pond's."""
@@ -144,7 +146,7 @@ def identity_in(folder: Path) -> str:
         PlaceError: it cannot be read.
     """
     told = LocalFolder(folder).read(IDENTITY) or b""
-    if not _TOKEN.fullmatch(told):
+    if _DAMAGED.fullmatch(told):
         raise CorruptError(
             f"The file {folder / IDENTITY} is damaged: {told[:40]!r} is no pond's name.",
             "Restore it from a copy; the name also stands in `_millpond` in the folder of each sink.",
