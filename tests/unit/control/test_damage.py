@@ -38,6 +38,7 @@ from millpond.service.places import Places
 from millpond.state import files
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.delta import check_deltas
+from millpond.state.store import Stand
 from millpond.testing.local_pond import LocalPond
 
 S = 1_000_000
@@ -212,6 +213,18 @@ def test_the_view(made: Made, tmp_path: Path, damage: Damage) -> None:
         if damage is halved:
             with pytest.raises(MillpondError, match=f"MP-STORE.*{path} is damaged"):
                 LmdbStore(path, read_only=True)
+    store.close()
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_the_lock_of_the_view_is_made_again(tmp_path: Path, damage: Damage) -> None:
+    path = tmp_path / "rows.lmdb"
+    store = LmdbStore(path)
+    store.apply(3, 0, -1, mark="m")
+    store.close()
+    damage(path.with_name("rows.lmdb-lock"))
+    store = LmdbStore(path)
+    assert store.stands_many([3]) == [Stand(0, "m")] and store.note is None
     store.close()
 
 
