@@ -33,7 +33,7 @@ FACE = "__init__"
 HOMES = {
     "pyspark": ("spark/",),
     "py4j": ("spark/",),
-    "lmdb": ("state/backends/lmdb.py",),
+    "lmdb": ("state/backends/lmdb.py", "state/backends/lmdb_check.py"),
     "redis": ("state/backends/redis", "testing/redis_servers.py"),
     "confluent_kafka": ("runtime/followers/kafka", "testing/kafka_server.py"),
     "psycopg": ("runtime/followers/postgres.py", "testing/postgres_server.py"),

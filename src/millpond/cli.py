@@ -279,11 +279,11 @@ def repair(
     file: File, store: StoreAddress = "lmdb", checkpoint: Checkpoint = None, master: Master = "local[1]",
     memory: Memory = "1g",
 ) -> None:  # fmt: skip
-    """Set Spark's checkpoint to the log, after it was lost or restored."""
+    """Bring Spark's checkpoint and the sinks back to the log, after any of them was lost, damaged or restored."""
     from millpond.control.running import Run, repair_file
 
-    repair_file(Run(_read(file), _folder(file, checkpoint), master, store, None, memory))
-    typer.echo("Spark's checkpoint continues the log.")
+    for done in repair_file(Run(_read(file), _folder(file, checkpoint), master, store, None, memory)):
+        typer.echo(done)
 
 
 @app.command()

@@ -17,6 +17,7 @@
     ├── TruthError            the log and what it names
     │   ├── FencedError           MP-FENCED        another driver has taken over
     │   ├── OffsetGapError        MP-OFFSET-GAP    Spark's checkpoint does not continue the log
+    │   ├── AheadError            MP-AHEAD         a sink has rows of a record that the log does not have
     │   ├── CorruptError          MP-CORRUPT       stored bytes fail their digest
     │   ├── ForeignPondError      MP-FOREIGN       the folder holds another pond, or none
     │   └── PlaceError            MP-PLACE         the folder cannot create-if-absent, or cannot be written
@@ -185,6 +186,12 @@ class OffsetGapError(TruthError):
     """The offsets of Spark's batch do not continue the last record of the log."""
 
     code = "MP-OFFSET-GAP"
+
+
+class AheadError(TruthError):
+    """A sink has rows of a record that the log does not have: the log lost its newest records, or is an older copy."""
+
+    code = "MP-AHEAD"
 
 
 class CorruptError(TruthError):

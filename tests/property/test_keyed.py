@@ -11,6 +11,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.keyed import PROBLEM, KeyedTable
@@ -19,6 +20,7 @@ from millpond.model.selection import Selection
 from millpond.model.stream import Field
 from millpond.runtime.followers.keyed import KeyedSink, target_of
 from millpond.runtime.keyed import KeyedReader
+from millpond.testing.log_examples import numbered
 from millpond.testing.naive_keyed import DictRows, looked_up, merged_rows
 
 COLUMNS = (
@@ -71,10 +73,14 @@ def test_a_batch_is_answered_as_event_by_event(
 
 
 class Records:
-    """Stands for the log's rows: the record is its own table."""
+    """Stands for the log's rows, by record."""
 
-    def table(self, record: Any, _query: str) -> pa.Table:
-        return pa.Table.from_pylist(record, pa.schema([(name, kind) for name, (_, kind) in TYPES.items()]))
+    def __init__(self, records: list[list[Any]]) -> None:
+        self._records = records
+
+    def table(self, record: Entry, _query: str) -> pa.Table:
+        schema = pa.schema([(name, kind) for name, (_, kind) in TYPES.items()])
+        return pa.Table.from_pylist(self._records[record.n], schema)
 
 
 @settings(deadline=None)
@@ -91,14 +97,14 @@ def test_hashes_end_as_if_each_record_were_applied_once(
     target = target_of(QUERY, Sink("redis", None, (("key", "user:{id}"), ("columns", "name, total"))))
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, str(number)) for number in range(2)]
-        sinks = [KeyedSink("q", "p", target, Records(), path, lambda: server) for path in paths]  # type: ignore[arg-type]
+        sinks = [KeyedSink("q", "p", target, Records(records), path, lambda: server) for path in paths]  # type: ignore[arg-type]
         for which, loses in turns:
             if loses:
                 paths[which].unlink(missing_ok=True)
-            n = sinks[which].cursor() + 1
+            n = sinks[which].cursor().n + 1
             if n < len(records):
-                sinks[which].apply(n, records[n], None)  # type: ignore[arg-type]
-        for one in sorted(sinks, key=KeyedSink.cursor, reverse=True):
-            for n in range(one.cursor() + 1, len(records)):
-                one.apply(n, records[n], None)  # type: ignore[arg-type]
+                sinks[which].apply(n, numbered(n), None)  # type: ignore[arg-type]
+        for one in sorted(sinks, key=lambda one: one.cursor(), reverse=True):
+            for n in range(one.cursor().n + 1, len(records)):
+                one.apply(n, numbered(n), None)  # type: ignore[arg-type]
     assert server.held == merged_rows(before, enumerate(records), "p", "q", "id", ("name", "total"))

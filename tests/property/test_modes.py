@@ -310,7 +310,8 @@ def test_a_view_holds_the_newest_row_that_stands(seed: int, windows: tuple[Windo
     run = Run(folder, queries, 2, 16)
     reader = RowsReader(lambda _n, receipt, section: read_section(folder, receipt, section))
     sizes = {query.name: length_us(query.window) for query in queries}
-    run.pond.follow(ViewFollower(store, reader, 16, lambda: sizes, lambda: load(run.pond.log, run.pond.manifests)))
+    log = run.pond.log
+    run.pond.follow(ViewFollower(store, reader, 16, lambda: sizes, lambda: load(log, run.pond.manifests), log.read))
     newest: dict[str, dict[str, dict[str, Any]]] = {query.name: {} for query in queries if query.changing}
     twin = {query.name: told_by_epoch(query, case.epochs) for query in queries if query.changing}
     for i, batch in enumerate(case.epochs):

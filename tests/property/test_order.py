@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from millpond.log.cursor import Cursor
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry, EpochRecord, Fates
 from millpond.model.aggregates import Aggregate
@@ -64,14 +65,14 @@ class Rows:
     name = "rows"
 
     def __init__(self, folder: Path, queries: Sequence[Query] = ()) -> None:
-        self._folder, self._cursor = folder, -1
+        self._folder, self._cursor = folder, Cursor()
         names = {query.name for query in (*QUERIES, *ASKING, *queries)}
         self.rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in names}
         self.late: dict[str, list[Event]] = {name: [] for name in names}
         self.counts: dict[str, dict[str, int]] = {name: {} for name in names}
         self.fates: Fates = {}
 
-    def cursor(self) -> int:
+    def cursor(self) -> Cursor:
         return self._cursor
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
@@ -93,7 +94,7 @@ class Rows:
                 for fate, count in counts.items():
                     if name in self.counts:
                         self.counts[name][fate] = self.counts[name].get(fate, 0) + count
-        self._cursor = n
+        self._cursor = Cursor(n)
 
 
 def events(seed: int, count: int = 80) -> list[list[Event]]:

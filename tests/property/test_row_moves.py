@@ -68,7 +68,7 @@ class Bench:
         self.pond = LocalPond(self.folder, [STREAM], queries, 2, BUCKETS, token=f"turn-{self.turn}")
         self.store = ShardedStore(self.stores.__getitem__, places_in(self.pond.spec))
         for number, store in enumerate((self.store, self.stays)):
-            view = ViewFollower(store, self.rows(), BUCKETS, lambda: self.sizes, self.head)
+            view = ViewFollower(store, self.rows(), BUCKETS, lambda: self.sizes, self.head, self.pond.log.read)
             view.name = f"view-{number}"  # type: ignore[misc]
             self.pond.follow(view)
         truth = Truth(self.folder, "local", self.pond.log, self.pond.manifests, self.pond.manifest)

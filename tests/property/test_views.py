@@ -60,9 +60,9 @@ def test_both_views_hold_the_last_row_of_every_key(seed: int, tmp_path: Path) ->
     stores: list[BucketStore] = [MemoryStore(), LmdbStore(tmp_path / "view.lmdb")]
     sizes = {query.name: length_us(query.window) for query in queries}
     run = Run(folder, queries, random.Random(seed).randint(1, 4), BUCKETS)
-    views = []
+    views, log = [], run.pond.log
     for number, store in enumerate(stores):
-        view = ViewFollower(store, reader, BUCKETS, lambda: sizes, lambda: load(run.pond.log, run.pond.manifests))
+        view = ViewFollower(store, reader, BUCKETS, lambda: sizes, lambda: load(log, run.pond.manifests), log.read)
         view.name = f"view-{number}"  # type: ignore[misc]
         views.append(view)
         run.pond.follow(view)
@@ -96,7 +96,7 @@ def test_a_view_that_is_made_again_has_no_rows_of_a_query_that_was_dropped(tmp_p
 
     def view(store: BucketStore) -> ViewFollower:
         reader = RowsReader(lambda n, receipt, section: _unreachable())
-        return ViewFollower(store, reader, BUCKETS, lambda: now, lambda: load(pond.log, pond.manifests))
+        return ViewFollower(store, reader, BUCKETS, lambda: now, lambda: load(pond.log, pond.manifests), pond.log.read)
 
     def epoch(second: int, key: str) -> None:
         pond.epoch({STREAM.name: [table_of([empty | {"ts": second * SECOND, "k": key}])]})

@@ -98,7 +98,7 @@ def sink_of(folder: Path, form: str, path: str | None = None, **options: str) ->
 
 def bring(folder: Path, follower: Any) -> None:
     """Apply what the follower has not."""
-    cursor = follower.cursor()
+    cursor = follower.cursor().n
     for n, entry, manifest in make_pond(folder):
         if n > cursor:
             follower.apply(n, entry, manifest)

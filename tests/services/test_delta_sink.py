@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from millpond.errors import StoreError, UnsupportedQuery
+from millpond.log.cursor import cursor_at
 from millpond.testing.servers import until
 
 
@@ -31,15 +32,24 @@ def expected(program: ModuleType) -> list[int]:
 def test_an_epoch_is_a_commit_with_its_number(tmp_path: Path, program: ModuleType) -> None:
     program.make_pond(tmp_path)
     sink = program.sink_of(tmp_path, "delta", str(tmp_path / "out"))
-    assert sink.cursor() == -1
+    assert sink.cursor().n == -1
     program.bring(tmp_path, sink)
     table = DeltaTable(str(tmp_path / "out"))
     assert told(tmp_path / "out") == expected(program)
-    assert table.transaction_version("millpond-p-q") == 2 * program.EPOCHS - 1 == sink.cursor()
+    assert table.transaction_version("millpond-p-q") == 2 * program.EPOCHS - 1 == sink.cursor().n
     epochs = [one["epoch"] for one in reversed(table.history()) if "epoch" in one]
     assert epochs == [str(n) for n in range(1, 2 * program.EPOCHS, 2)]
     window = pa.schema(table.schema().to_arrow()).field("w").type
     assert window.field("end").type == pa.timestamp("us", "UTC")
+
+
+def test_the_mark_of_a_record_stands_beside_its_commit(tmp_path: Path, program: ModuleType) -> None:
+    log = list(program.make_pond(tmp_path))
+    program.bring(tmp_path, program.sink_of(tmp_path, "delta", str(tmp_path / "out")))
+    for file in (tmp_path / "cursors").iterdir():
+        file.unlink()
+    n, entry, _ = log[2 * program.EPOCHS - 1]
+    assert program.sink_of(tmp_path, "delta", str(tmp_path / "out")).cursor() == cursor_at(entry) and entry.n == n
 
 
 def test_a_publisher_that_was_overtaken_adds_nothing(
@@ -54,9 +64,9 @@ def test_a_publisher_that_was_overtaken_adds_nothing(
     monkeypatch.setattr(old, "_committed", lambda schema: 1)  # it is stopped here, and wakes when all is done
     program.bring(tmp_path, new)
     with pytest.raises(StoreError, match="Failed to commit"):
-        old._hand_over(3, rows[3])
+        old._hand_over(log[3][1], rows[3])
     monkeypatch.undo()
-    old._hand_over(3, rows[3])
+    old._hand_over(log[3][1], rows[3])
     for file in (tmp_path / "cursors").iterdir():
         file.unlink()  # the table itself knows
     program.bring(tmp_path, old)

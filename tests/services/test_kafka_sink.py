@@ -18,7 +18,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from millpond.errors import QueryTypeError, StoreError, UnsupportedQuery
+from millpond.errors import AheadError, QueryTypeError, StoreError, UnsupportedQuery
+from millpond.log.cursor import Cursor, cursor_at
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named
@@ -74,7 +75,7 @@ def publish(folder: Path, topic: str, faults: str = "", **more: str) -> subproce
 
 def has_cursor(follower: KafkaSink) -> bool:
     with contextlib.suppress(StoreError):
-        return follower.cursor() >= 0
+        return follower.cursor().n >= 0
     return False
 
 
@@ -111,21 +112,41 @@ def test_a_publisher_that_is_killed_repeats_nothing(
     assert told(kafka_server.read(topic)) == expected(tmp_path)
 
 
+def test_the_mark_of_a_record_is_committed_with_it(kafka_server: KafkaServer, topic: str, tmp_path: Path) -> None:
+    log = list(make_pond(tmp_path))
+    sink = sink_of(tmp_path, topic)
+    sink.cursor()
+    for n, entry, manifest in log[:4]:
+        sink.apply(n, entry, manifest)
+    for file in (tmp_path / "cursors").iterdir():
+        file.unlink()
+    assert sink_of(tmp_path, topic).cursor() == cursor_at(log[3][1])
+    lost = Cursor(3, "lost w")
+    sink.cursor()
+    sink._publisher.begin([])
+    sink._publisher.commit(lost)
+    other = sink_of(tmp_path, topic)
+    (tmp_path / "cursors" / "q.kafka").unlink(missing_ok=True)
+    assert other.cursor() == lost
+    with pytest.raises(AheadError, match="record 3 of the log is another one now"):
+        other.apply(3, log[3][1], log[3][2])
+
+
 def test_a_publisher_that_was_overtaken_writes_nothing_more(
     kafka_server: KafkaServer, topic: str, tmp_path: Path
 ) -> None:
     old, new = sink_of(tmp_path, topic), sink_of(tmp_path, topic)
     log = list(make_pond(tmp_path))
-    assert old.cursor() == -1
+    assert old.cursor().n == -1
     for n, entry, manifest in log[:3]:
         old.apply(n, entry, manifest)
     old._publisher.begin(messages("q", topic, 3, entries(tmp_path)[1][1], ("w", "k")))  # it stops here
-    assert new.cursor() == 2
+    assert new.cursor().n == 2
     for n, entry, manifest in log[3:]:
         new.apply(n, entry, manifest)
     with pytest.raises(StoreError, match=r"(?i)fenced|newer|stale|epoch"):
-        old._publisher.commit(3)
-    assert old.cursor() == log[-1][0]
+        old._publisher.commit(cursor_at(log[3][1]))
+    assert old.cursor().n == log[-1][0]
     assert told(kafka_server.read(topic)) == expected(tmp_path)
     assert len(kafka_server.read(topic, "read_uncommitted")) >= len(expected(tmp_path))
 
@@ -176,19 +197,19 @@ def test_a_broker_that_is_away_is_told_and_tried_again(tmp_path: Path, kafka_ins
         server.create("t")
         follower = sink_of(tmp_path, "t")
         log = list(make_pond(tmp_path))
-        for n, entry, manifest in log[: follower.cursor() + 3]:
+        for n, entry, manifest in log[: follower.cursor().n + 3]:
             follower.apply(n, entry, manifest)
         follower._publisher.begin(messages("q", "t", 3, entries(tmp_path)[1][1], ("w", "k")))
         server.kill()  # in a transaction, whose end may hang in the library
         with pytest.raises(StoreError, match="Kafka did not take what is for the topic t"):
-            follower._publisher.commit(3)
+            follower._publisher.commit(cursor_at(log[3][1]))
         with pytest.raises(StoreError, match="Kafka did not take what is for the topic t"):
             for n, entry, manifest in log[2:]:
                 follower.apply(n, entry, manifest)
         server.start()
         patch.setattr("millpond.runtime.followers.kafka_publisher.SECONDS", 30.0)
         until(lambda: has_cursor(follower), "the broker knows its groups again")  # the runner tries again as well
-        for n, entry, manifest in log[follower.cursor() + 1 :]:
+        for n, entry, manifest in log[follower.cursor().n + 1 :]:
             follower.apply(n, entry, manifest)
         assert told(server.read("t")) == expected(tmp_path)
         follower.close()

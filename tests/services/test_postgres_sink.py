@@ -17,7 +17,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from millpond.errors import QueryTypeError, SetupError, StoreError, UnsupportedQuery
+from millpond.errors import AheadError, QueryTypeError, SetupError, StoreError, UnsupportedQuery
+from millpond.log.cursor import Cursor, cursor_at
+from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
@@ -26,6 +28,7 @@ from millpond.runtime.columns import arrow_type
 from millpond.runtime.connections import VARIABLE
 from millpond.runtime.followers import postgres
 from millpond.runtime.followers.postgres import Database, PostgresSink, Table
+from millpond.testing.log_examples import numbered
 from millpond.testing.postgres_server import PostgresServer
 
 UTC = timezone.utc
@@ -74,7 +77,75 @@ def test_a_driver_that_is_killed_between_the_steps_loses_and_repeats_nothing(
     assert bring_killed("postgres", table=table, faults=FAULTS) == 5
     assert stored(postgres_server, table) == expected(program, tmp_path)
     schema = table.partition(".")[0]
-    assert stored(postgres_server, f"{schema}.millpond_cursors", "1") == [("p", "q", 2 * program.EPOCHS - 1)]
+    n, entry, _ = [*program.make_pond(tmp_path)][-1]
+    assert stored(postgres_server, f"{schema}.millpond_cursors", "1") == [("p", "q", n, cursor_at(entry).mark)]
+
+
+def test_a_table_that_has_rows_of_lost_records_is_given_nothing_until_it_is_set_back(
+    postgres_server: PostgresServer, table: str, tmp_path: Path, program: ModuleType
+) -> None:
+    log = list(program.make_pond(tmp_path))
+    sink = program.sink_of(tmp_path, "postgres", table=table)
+    program.bring(tmp_path, sink)
+    before = stored(postgres_server, table)
+    last = len(log) - 1
+    with postgres_server.client() as client:
+        client.execute(f"UPDATE {table.partition('.')[0]}.millpond_cursors SET mark = 'lost w'")
+    assert sink.cursor() == Cursor(last, "lost w")
+    with pytest.raises(AheadError, match=f"record {last} of the log is another one now"):
+        sink.apply(last, log[last][1], log[last][2])
+    assert stored(postgres_server, table) == before
+    back = cursor_at(log[2][1])
+    assert "set back from record" in sink.rewind(back) and sink.cursor() == back
+    program.bring(tmp_path, sink)
+    assert stored(postgres_server, table) == before, "rows replace those of their keys"
+    sink.close()
+
+
+def test_a_table_whose_rows_have_no_key_is_not_set_back(
+    postgres_server: PostgresServer, table: str, tmp_path: Path, program: ModuleType
+) -> None:
+    asked = program.query(Sink("postgres", None, (("table", table),)))
+    asked = msgspec.structs.replace(asked, event=(Column("id", "bigint"),))  # rows of events
+    log = list(program.make_pond(tmp_path))
+    sink = PostgresSink(asked, "p", program.RowsReader(program.section_reader(tmp_path)))
+    program.bring(tmp_path, sink)
+    before = sink.cursor()
+    with pytest.raises(AheadError, match=r"have no key.*after record 2 .*UPDATE millpond_cursors SET n = 2"):
+        sink.rewind(cursor_at(log[2][1]))
+    assert sink.cursor() == before
+    sink.close()
+
+
+@pytest.mark.parametrize("may_change", [True, False])
+def test_a_table_of_cursors_of_an_older_version_is_gone_on_with(
+    postgres_server: PostgresServer, table: str, tmp_path: Path, program: ModuleType, may_change: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    cursors = f"{table.partition('.')[0]}.millpond_cursors"
+    log = list(program.make_pond(tmp_path))
+    program.bring(tmp_path, first := program.sink_of(tmp_path, "postgres", table=table))
+    first.close()
+    user = f"u{uuid.uuid4().hex[:8]}"
+    with postgres_server.client() as client:
+        client.execute(f"TRUNCATE {table}")
+        client.execute(f"ALTER TABLE {cursors} DROP COLUMN mark")
+        client.execute(f"UPDATE {cursors} SET n = 2")
+        if not may_change:
+            schema = table.partition(".")[0]
+            client.execute(f"CREATE ROLE {user} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {user}")
+            client.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {user}")
+            client.execute(f"GRANT TEMPORARY ON DATABASE {postgres_server.connection['database']} TO {user}")
+    if not may_change:
+        told = {**postgres_server.connection, "user": user}
+        path = tmp_path / "connections.json"
+        path.write_text(json.dumps({"db": told}))
+        monkeypatch.setenv(VARIABLE, str(path))
+    sink = program.sink_of(tmp_path, "postgres", table=table)
+    assert sink.cursor() == Cursor(2)
+    program.bring(tmp_path, sink)
+    assert sink.cursor() == (cursor_at(log[-1][1]) if may_change else Cursor(log[-1][0]))
+    sink.close()
 
 
 def test_rows_without_a_key_are_added_once(
@@ -85,7 +156,7 @@ def test_rows_without_a_key_are_added_once(
     log = list(program.make_pond(tmp_path))
     reader = program.RowsReader(program.section_reader(tmp_path))
     one, other = (PostgresSink(asked, "p", reader) for _ in range(2))
-    assert one.cursor() == other.cursor() == -1
+    assert one.cursor().n == other.cursor().n == -1
     for n, entry, manifest in log:
         one.apply(n, entry, manifest)
         other.apply(n, entry, manifest)  # it stands where it stood, and finds that nothing is left to do
@@ -103,10 +174,10 @@ def test_a_server_that_is_killed_and_restarted_loses_and_repeats_nothing(
     with PostgresServer() as server:
         connect(tmp_path, monkeypatch, server)
         sink = program.sink_of(tmp_path, "postgres", table="t")
-        for n, entry, manifest in log[: sink.cursor() + 4]:
+        for n, entry, manifest in log[: sink.cursor().n + 4]:
             sink.apply(n, entry, manifest)
         refused = pytest.raises(StoreError, match="PostgreSQL did not take what is for the table t")
-        with refused, sink._delivering(4, None):
+        with refused, sink._delivering(log[3][1], None):
             server.kill()  # after the rows, before the commit
         with pytest.raises(StoreError):
             sink.cursor()
@@ -122,12 +193,12 @@ def test_a_publisher_that_was_overtaken_in_a_transaction_holds_up_nobody_for_lon
     monkeypatch.setattr(postgres, "SECONDS", 1)
     log = list(program.make_pond(tmp_path))
     old, new = (program.sink_of(tmp_path, "postgres", table=table) for _ in range(2))
-    assert old.cursor() == -1
+    assert old.cursor().n == -1
     for n, entry, manifest in log[:3]:
         old.apply(n, entry, manifest)
     taken = threading.Event()
     rows = dict(program.entries(tmp_path))
-    with pytest.raises(StoreError, match="idle-in-transaction"), old._delivering(3, rows[3]):
+    with pytest.raises(StoreError, match="idle-in-transaction"), old._delivering(log[3][1], rows[3]):
         while not taken.is_set():  # it is stopped here; the server ends its transaction
             try:
                 program.bring(tmp_path, new)
@@ -157,8 +228,8 @@ class Rows:
     def __init__(self, *records: list[Row]) -> None:
         self._records = records
 
-    def needed(self, entry: int, query: str, place: str, cure: str) -> pa.Table:
-        return pa.Table.from_pylist([dict(zip(WHOLE.names, row, strict=True)) for row in self._records[entry]], WHOLE)
+    def needed(self, entry: Entry, query: str, place: str, cure: str) -> pa.Table:
+        return pa.Table.from_pylist([dict(zip(WHOLE.names, row, strict=True)) for row in self._records[entry.n]], WHOLE)
 
 
 def test_a_deleted_row_goes_and_the_last_word_in_an_epoch_counts(postgres_server: PostgresServer, table: str) -> None:
@@ -171,7 +242,7 @@ def test_a_deleted_row_goes_and_the_last_word_in_an_epoch_counts(postgres_server
     )  # fmt: skip
     sink = PostgresSink(changing(table, key="k"), "p", rows)  # type: ignore[arg-type]
     for n in range(5):
-        sink.apply(n, n, None)  # type: ignore[arg-type]
+        sink.apply(n, numbered(n), None)  # type: ignore[arg-type]
     sink.close()
     found = stored(postgres_server, table, "1")
     assert found == [("", None, 0), ("\\.", float("-inf"), 0), ("a", 7.5, 3), ("b", 6.0, 2)]
@@ -191,11 +262,11 @@ def test_columns_have_types_of_their_own(postgres_server: PostgresServer, table:
     made = pa.table({kind: pa.array([value, None], arrow_type(kind)) for kind, value in values.items()})
 
     class One:
-        def needed(self, entry: int, query: str, place: str, cure: str) -> pa.Table:
+        def needed(self, entry: Entry, query: str, place: str, cure: str) -> pa.Table:
             return made
 
     sink = PostgresSink(asked, "p", One())  # type: ignore[arg-type]
-    sink.apply(0, 0, None)  # type: ignore[arg-type]
+    sink.apply(0, numbered(0), None)  # type: ignore[arg-type]
     sink.close()
     assert stored(postgres_server, table, "1") == [tuple(values.values()), (None,) * len(kinds)]
 
@@ -208,12 +279,12 @@ def test_a_table_that_is_there_is_filled_and_one_that_refuses_says_why(
         client.execute(f"CREATE TABLE {table} ({columns})")
     rows = Rows([("a", 1.0, "upsert", 0)], [("a", 11.0, "upsert", 1)])
     sink = PostgresSink(changing(table, key="k"), "p", rows)  # type: ignore[arg-type]
-    sink.apply(0, 0, None)  # type: ignore[arg-type]
+    sink.apply(0, numbered(0), None)  # type: ignore[arg-type]
     with pytest.raises(StoreError, match=r"violates check constraint.*no later row is written before"):
-        sink.apply(1, 1, None)  # type: ignore[arg-type]
+        sink.apply(1, numbered(1), None)  # type: ignore[arg-type]
     with postgres_server.client() as client:
         client.execute(f"ALTER TABLE {table} DROP CONSTRAINT spend_v_check")
-    sink.apply(1, 1, None)  # type: ignore[arg-type]
+    sink.apply(1, numbered(1), None)  # type: ignore[arg-type]
     sink.close()
     assert stored(postgres_server, table, "1") == [("a", "n", 11.0, 1)]
 

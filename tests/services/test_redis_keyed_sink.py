@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -22,6 +22,7 @@ from millpond.runtime.followers.keyed import KeyedSink, target_of
 from millpond.runtime.followers.rows import RowsGone
 from millpond.state.backends.redis_keyed import RedisKeyed
 from millpond.state.keyed import Absent
+from millpond.testing.log_examples import claim
 from millpond.testing.naive_keyed import merged_rows
 from millpond.testing.redis_servers import RedisCluster, RedisServer
 
@@ -37,11 +38,23 @@ PAGE = Path(__file__).parents[2] / "docs" / "guide" / "tables.md"
 Row = dict[str, Any]
 
 
+class Told(NamedTuple):
+    """Stands for a record of the log: it has its own rows."""
+
+    n: int
+    rows: pa.Table | None
+    record: Any = claim(writer="w")
+
+    @property
+    def digest(self) -> str:
+        return f"{self.n:064x}"
+
+
 class Records:
-    """Stands for the log's rows: the record is its own table."""
+    """Stands for the log's rows: the record has them."""
 
     def table(self, record: Any, _query: str) -> pa.Table | None:
-        return record
+        return record.rows
 
 
 def record_of(rows: list[Row]) -> pa.Table:
@@ -63,7 +76,7 @@ def sink(url: str, folder: Path, pond: str = "p", **options: str) -> KeyedSink:
 
 
 def apply(to: KeyedSink, n: int, rows: list[Row] | None) -> None:
-    to.apply(n, None if rows is None else record_of(rows), None)  # type: ignore[arg-type]
+    to.apply(n, Told(n, None if rows is None else record_of(rows)), None)  # type: ignore[arg-type]
 
 
 def expected_of(records: list[list[Row]], before: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
@@ -111,7 +124,7 @@ def test_rows_are_those_of_a_dict_however_often_they_are_applied(
         other = sink(server.url, tmp_path / f"other{number}", "another pond")
         apply(other, 0, [{**row(dice), "id": 3, "name": "new", "_op": "upsert"}])
         assert contents(server)["user:3"]["name"] == "new"
-        assert first.cursor() == len(records) - 1
+        assert first.cursor().n == len(records) - 1
 
 
 def test_a_record_is_one_pipeline_of_one_script_per_key(redis_cluster: RedisCluster, tmp_path: Path) -> None:
@@ -125,7 +138,7 @@ def test_a_record_is_one_pipeline_of_one_script_per_key(redis_cluster: RedisClus
     after = [server.calls() for server in redis_cluster.servers]
     assert sum(late["evalsha"] - early["evalsha"] for early, late in zip(before, after, strict=True)) == 300
     apply(one, 2, None)
-    assert one.cursor() == 2
+    assert one.cursor().n == 2
 
 
 def test_a_driver_that_was_overtaken_writes_over_nothing_newer(redis_server: RedisServer, tmp_path: Path) -> None:
@@ -144,7 +157,7 @@ def test_a_driver_that_was_overtaken_writes_over_nothing_newer(redis_server: Red
     zombie = KeyedSink("q", "p", target, Records(), tmp_path / "q.cursor", overtaken)  # type: ignore[arg-type]
     apply(zombie, 0, records[0])
     assert contents(redis_server) == expected_of(records, {})
-    assert heir.cursor() == 0, "it has set the cursor back"
+    assert heir.cursor().n == 0, "it has set the cursor back"
     for n, rows in enumerate(records[1:], 1):
         apply(heir, n, rows)
         assert contents(redis_server) == expected_of(records, {})
@@ -185,7 +198,7 @@ def test_rows_that_were_pruned_were_written(redis_server: RedisServer, tmp_path:
     target = target_of(QUERY, Sink("redis", None, tuple(OPTIONS.items())))
     one = KeyedSink("q", "p", target, Pruned(), tmp_path / "c", lambda: opened(redis_server.url))  # type: ignore[arg-type]
     apply(one, 0, [])
-    assert one.cursor() == 0
+    assert one.cursor().n == 0
 
 
 def test_strings_hold_whole_rows_as_json(redis_server: RedisServer, tmp_path: Path) -> None:
@@ -214,14 +227,14 @@ def test_other_types_end_the_sink_or_are_passed_over(redis_server: RedisServer, 
         client.set("user:1", "no hash")
         with pytest.raises(StoreError, match=r"1 keys of q, such as 'user:1', hold what is no hash"):
             apply(fails, 0, rows)
-        assert fails.cursor() == -1
+        assert fails.cursor().n == -1
         apply(skips, 0, rows)
         assert skips.note == "rows not written since the start: 1 for other types"
         assert (client.get("user:1"), client.hget("user:2", "name")) == (b"no hash", b"ann")
         client.delete("user:1")
         apply(fails, 0, rows)
         assert client.hget("user:1", "name") == b"ann"
-        assert fails.cursor() == 0
+        assert fails.cursor().n == 0
 
 
 def test_a_server_that_vanishes_loses_no_row_of_a_record(own_server: RedisServer, tmp_path: Path) -> None:

@@ -48,13 +48,14 @@ class Bench:
         head = partial(load, log, manifests)
         self.store = ShardedStore(self.opened, (OWN,) * BUCKETS)
         reader = RowsReader(section_reader(self.folder))
-        self.run.pond.follow(ViewFollower(self.stays, reader, BUCKETS, lambda: self.sizes, head))
+        read = self.run.pond.log.read
+        self.run.pond.follow(ViewFollower(self.stays, reader, BUCKETS, lambda: self.sizes, head, read))
         view: Any
         if own.startswith("redis"):
             share = Share(str(self.folder), even_owners(BUCKETS, INSTANCES), self.sizes, -1)
             view = SharedView(self.store, share, self.settle, places=partial(split, self.store))
         else:
-            view = ViewFollower(self.store, reader, BUCKETS, lambda: self.sizes, head)
+            view = ViewFollower(self.store, reader, BUCKETS, lambda: self.sizes, head, self.run.pond.log.read)
         self.own = own
         view.name = "moves"
         self.run.pond.follow(view)

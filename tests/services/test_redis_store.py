@@ -156,7 +156,7 @@ def test_keys_are_those_documented(server: RedisServer) -> None:
     with server.client() as client:
         kept = {key: client.hgetall(key) for key in client.scan_iter() if client.type(key) == b"hash"}
         assert kept == {
-            b"mp:{4883}:meta": {b"applied": b"2", b"pond": b"a-pond", b"layout": b"1"},
+            b"mp:{4883}:meta": {b"applied": b"2", b"mark": b"", b"pond": b"a-pond", b"layout": b"1"},
             b"mp:{4883}:rows:spend": {b'["c-17"]': b"{}"},
         }
         assert client.smembers("mp:{4883}:tables") == {b"spend"}

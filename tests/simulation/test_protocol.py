@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from millpond.log.cursor import Cursor
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.protocol import AlreadyTrue, Append, Committed, Run, Steps, Writer
 from millpond.log.records import ChangeRecord, Entry, EpochRecord, Offsets, decode, encode
@@ -16,7 +17,7 @@ from millpond.testing.simulated_world import Sink
 from millpond.testing.simulation import PLANNED, Parts, SimulationFailure, simulate
 
 SEEDS = 2_000
-SEEDS_PER_MUTANT = 400
+SEEDS_PER_MUTANT = 1_000
 
 
 def test_every_law_holds_for_every_seed_and_every_planned_fault_was_reached() -> None:
@@ -113,6 +114,21 @@ class TakesAnyWinnerForItsOwn(Writer):
 
     def _check_is_same_batch(self, winner: Entry, record: EpochRecord | ChangeRecord) -> None:
         return
+
+
+class ForgetsToCompareSinks(Driver):
+    """Claims a log that lost its newest records, and does not look what sinks have of them."""
+
+    def compare_sinks(self, manifest: Manifest) -> None:
+        return
+
+
+class BelievesNumbers(Sink):
+    """Keeps the number of its last record, and not which record it was."""
+
+    def show(self, n: int, record: Entry) -> None:
+        super().show(n, record)
+        self.stored = Cursor(n)
 
 
 class NamesRepeatWithinDriver(Driver):
@@ -239,6 +255,8 @@ MUTANTS = [
     Parts(sink=UnguardedSink),
     Parts(sink=SinkThatAcceptsHoles),
     Parts(sink=SinkWithSeparateCursor),
+    Parts(driver=ForgetsToCompareSinks),
+    Parts(driver=ForgetsToCompareSinks, sink=BelievesNumbers),
 ]
 
 

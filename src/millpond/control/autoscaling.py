@@ -172,7 +172,7 @@ def _newest(log: Log, manifest: Manifest, stretch_us: int) -> list[EpochRecord]:
     """The newest epochs on one number of instances, the oldest first."""
     found: list[EpochRecord] = []
     for n in range(manifest.n, max(-1, manifest.n - RECORDS_READ), -1):
-        record = decode(log.read(n) or b"").record
+        record = decode(log.read(n) or b"", log.told(n)).record
         if not isinstance(record, EpochRecord):
             continue
         if found and (len(record.receipts) != len(found[0].receipts) or record.at < found[0].at - stretch_us):

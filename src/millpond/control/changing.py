@@ -343,7 +343,7 @@ class Changing(Adding):
             return {}
         manifest = driver.manifest
         data = self._truth.log.read(manifest.epoch_n) if manifest.epoch_n >= 0 else None
-        record = None if data is None else decode(data).record
+        record = None if data is None else decode(data, self._truth.log.told(manifest.epoch_n)).record
         counts = record.counts if isinstance(record, EpochRecord) else {}
         return with_versions(spec, costs(driver.setting.plan, manifest, counts))
 

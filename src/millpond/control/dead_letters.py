@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millpond.errors import ForeignPondError, PlaceError, SetupError
+from millpond.errors import AheadError, ForeignPondError, PlaceError, SetupError
+from millpond.log.cursor import Cursor
+from millpond.log.port import numbered_name
 from millpond.runtime.dead_letters import group_of
 from millpond.runtime.followers.folder import MARKER_NAME, Marker
 
@@ -38,8 +40,9 @@ def marker_of(folder: Path) -> Marker:
     """
     try:
         marker = msgspec.json.decode((folder / MARKER_NAME).read_bytes(), type=Marker)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ForeignPondError(f"{folder} holds no dead letters: {error}.", "Name what 'dead.path' names.") from error
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        what = f"{folder} holds no dead letters, by its file {MARKER_NAME}: {error}."
+        raise ForeignPondError(what, "Name what 'dead.path' names, or restore that file.") from error
     if not marker.query.startswith(group_of("")):
         raise ForeignPondError(f"{folder} holds rows of {marker.query}.", "Name what 'dead.path' names.")
     return marker
@@ -107,7 +110,14 @@ def replay(folder: Path, connection: str | None, topic: str | None) -> int:
     publisher = Publisher(f"millpond-replay-{digest}", target, connection)
     sent, done = 0, publisher.reached()
     for n, table in found:
-        if n <= done:
+        mark = f"{_digest_of(folder, n)} {marker.pond}"
+        if n == done.n and done.mark not in ("", mark):
+            raise AheadError(
+                f"Dead letters of record {n} in {folder} were sent to {target}, and are others now: the pond has lost "
+                "that record.",
+                "Give another --to, or --connection, to send all that are there now.",
+            )
+        if n <= done.n:
             continue
         rows = table.to_pylist()
         publisher.begin(
@@ -118,10 +128,14 @@ def replay(folder: Path, connection: str | None, topic: str | None) -> int:
             )
             for row in rows
         )  # fmt: skip
-        publisher.commit(n)
+        publisher.commit(Cursor(n, mark))
         sent += len(rows)
     publisher.close()
     return sent
+
+
+def _digest_of(folder: Path, n: int) -> str:
+    return hashlib.sha256((folder / f"part-{numbered_name(n)}.parquet").read_bytes()).hexdigest()
 
 
 def _text(value: bytes | None) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 
 from millpond.errors import ChangeRefused
-from millpond.log.follower import NOTHING_APPLIED, Follower, let_go
+from millpond.log.cursor import NOTHING_APPLIED
+from millpond.log.follower import Follower, let_go
 from millpond.model.changed import Leaving
 from millpond.model.endpoints import FOREACH, Sink
 from millpond.model.query import Query
@@ -99,7 +100,7 @@ class Joining:
             query = msgspec.structs.replace(query, serve=False, late=query.late if kept else msgspec.UNSET)
         behind = False
         for follower in self._followers(query, NOTHING_APPLIED):
-            if follower.cursor() < leaving.n:
+            if follower.cursor().n < leaving.n:
                 self._run(query, follower)
                 self._leaving[follower.name] = leaving.n
                 behind = True

@@ -45,7 +45,7 @@ def measure(folder: Path) -> Measured:
     truth, spec = read_truth(folder)
     epochs, totals, head = 0, dict.fromkeys(("events", "bytes_read", "bytes_moved"), 0), truth.manifest.n
     for n in range(head, max(-1, head - RECORDS_READ), -1):
-        record = decode(truth.log.read(n) or b"").record
+        record = decode(truth.log.read(n) or b"", truth.log.told(n)).record
         if isinstance(record, EpochRecord):
             epochs += 1
             for name in totals:

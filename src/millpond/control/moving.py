@@ -98,7 +98,7 @@ class Moving:
             raise ChangeRefused(f"These rows are kept at {to or 'own'} already.", "Nothing is left to do.")
         head = partial(load, truth.log, truth.manifests)
         rows, served = BucketRows(section_reader(truth.folder), leaving), self._followers.joining.served
-        view = ViewFollower(target, rows, leaving, lambda: dict(served), head)
+        view = ViewFollower(target, rows, leaving, lambda: dict(served), head, truth.log.read)
         catching = CatchingUp(view, truth.log, truth.manifests)
         reached("move.before")
         try:

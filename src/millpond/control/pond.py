@@ -25,6 +25,7 @@ from millpond.control.inputs import empty_inputs
 from millpond.control.moving import Moving
 from millpond.control.placed import placed_now, unserved
 from millpond.control.reader import read_truth
+from millpond.control.reconciling import check_sinks, reconcile
 from millpond.control.schemas import check_files
 from millpond.control.tables import own_tables
 from millpond.control.tally import QueryCounts, Tally
@@ -39,6 +40,7 @@ from millpond.control.wiring import (
     owners_for,
 )
 from millpond.errors import InputError, QueryTypeError, StoreError
+from millpond.log.follower import Follower
 from millpond.log.manifest import Manifest, load
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
@@ -248,6 +250,7 @@ class Pond(Changing, Declaring):
 
         Raises:
             ForeignPondError: the folder holds another pond, or one with other queries.
+            AheadError: a sink has rows of records that the log has lost.
             LateSchemaError: a file that is there does not fit its stream.
             NotServingError: it has come to its `end`.
         """
@@ -257,7 +260,7 @@ class Pond(Changing, Declaring):
             if not self._is_open():
                 self._open()
 
-    def _open(self) -> None:
+    def _open(self, compare: Callable[[Truth, Sequence[Follower]], None] = check_sinks) -> None:
         truth = self._known_truth()
         if not self._queries and not (truth and truth.manifest.spec):
             raise QueryTypeError("The pond has no queries.", "Add one first.")
@@ -277,6 +280,7 @@ class Pond(Changing, Declaring):
             functions=self._functions,
         )  # fmt: skip
         try:
+            compare(truth, followers.runner.followers())
             spec = still_leaving(spec, followers.joining.lagging, truth.manifest.map)
             setting = setting_of(truth.pond, self.path, self._cache, spec, owners_in(spec))
             driver = Driver(
@@ -313,15 +317,22 @@ class Pond(Changing, Declaring):
         if self._driver is not None:
             self._driver.stop()
 
-    def repair(self) -> None:
-        """Set Spark's checkpoint to the log, after it was lost or restored from an older copy.
+    def repair(self) -> list[str]:
+        """Bring Spark's checkpoint and the sinks back to the log; returns what was done, a sentence each.
+
+        For a pond of which the checkpoint or the log was lost, damaged or restored from an older copy. A sink that
+        has rows of records which the log has lost is set back first: their events are read again.
 
         Raises:
+            AheadError: a sink cannot be set back; the message says what is left to do.
             OffsetGapError: what was lost stood nowhere else; the message says what is left to do.
         """
-        self.open()
+        done: list[str] = []
+        with self._opening:
+            if not self._is_open():
+                self._open(lambda truth, sinks: done.extend(reconcile(truth, sinks)))
         assert self._driver is not None
-        self._driver.repair()
+        return [*done, self._driver.repair()]
 
     def settle(self, timeout: float = 60.0) -> None:
         """Wait until every sink and the view have every committed row.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millpond.control.wiring import Truth, open_rows
+from millpond.control.wiring import Truth, identity_in, open_rows
 from millpond.errors import ForeignPondError, QueryTypeError, StoreError
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifests, load
@@ -34,7 +34,7 @@ def read_truth(folder: Path) -> tuple[Truth, PondSpec]:
     cure = "Name the folder that `millpond run` used, with --checkpoint."
     if not (folder / IDENTITY).is_file() or not (folder / "log").is_dir():
         raise ForeignPondError(f"{folder} holds no pond.", cure)
-    pond = (folder / IDENTITY).read_text()
+    pond = identity_in(folder)
     log, manifests = Log(LocalFolder(folder / "log")), Manifests(LocalFolder(folder / "manifest"))
     manifest = load(log, manifests)
     if not manifest.spec:

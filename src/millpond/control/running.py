@@ -54,12 +54,12 @@ def run_file(asked: Run, *, once: bool, drain: bool) -> None:
                 console.print(f"{one.name}: {one.note}", highlight=False, markup=False, soft_wrap=True)
 
 
-def repair_file(asked: Run) -> None:
-    """Set Spark's checkpoint of a file's pond to its log.
+def repair_file(asked: Run) -> list[str]:
+    """Bring Spark's checkpoint and the sinks of a file's pond back to its log; what was done, a sentence each.
 
     Raises:
         MillpondError: see `Pond.load` and `Pond.repair`.
     """
     with Pond(spark_session(asked.master, driver_memory=asked.memory), asked.folder, store=asked.store) as pond:
         pond.load(asked.text)
-        pond.repair()
+        return pond.repair()

@@ -177,7 +177,7 @@ def _tail(log: Log, head: int, name: str) -> Tail:
     total = dict.fromkeys(Counts.__struct_fields__, 0)
     since = dict(total)
     for n in range(head, max(-1, head - RECORDS_READ), -1):
-        record = decode(log.read(n) or b"").record
+        record = decode(log.read(n) or b"", log.told(n)).record
         if isinstance(record, ClaimRecord) and claim is None:
             claim = record
         if isinstance(record, ChangeRecord) and epochs < 2 and remade is None:

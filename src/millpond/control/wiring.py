@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from millpond.control.joining import Joining
-from millpond.errors import ForeignPondError, PlaceError, StoreError
+from millpond.errors import CorruptError, ForeignPondError, PlaceError, StoreError
 from millpond.ids import writer_token
-from millpond.log.follower import NOTHING_APPLIED
+from millpond.log.cursor import NOTHING_APPLIED
 from millpond.log.local import LocalFolder
-from millpond.log.manifest import Manifest, Manifests, load, read_sections
+from millpond.log.manifest import Manifest, Manifests, check_whole, load, read_sections
 from millpond.log.port import Log
 from millpond.log.protocol import Writer
 from millpond.log.race import check_create_if_absent
@@ -46,7 +47,9 @@ from millpond.state.store import BucketStore
 
 T = TypeVar("T")
 
-"""File that names the pond; its presence is what makes a folder a pond's."""
+_DAMAGED = re.compile(rb"|(?![0-9a-f]{24}\Z)([0-9a-f]+|.{24})|.*[^!-~].*", re.DOTALL)
+"""What is no pond's name any more. A pond draws 24 hexadecimal digits: fewer digits, or 24 characters that are not all
+digits, are what is left of a name. A name that somebody else chose may be anything else that prints."""
 
 GRACE_SECONDS = 30.0
 """How long what is not needed any more stays for whoever is reading it; who comes later reads anew."""
@@ -115,16 +118,38 @@ def open_truth(folder: Path) -> Truth:
         PlaceError: it cannot be written, or cannot create-if-absent.
     """
     root = LocalFolder(folder)
-    identity = root.read(IDENTITY)
-    if identity is None:
+    if not root.exists(IDENTITY):
+        if (folder / "log").is_dir():
+            raise ForeignPondError(
+                f"The file {folder / IDENTITY} is missing, so nobody can tell which pond this is.",
+                "Restore it from a copy.",
+            )
         if holds_something(folder):
             raise ForeignPondError(f"{folder} holds files, but no pond.", "Name a new or empty folder.")
         root.create(IDENTITY, writer_token().encode())
-        identity = root.read(IDENTITY) or b""
+    identity = identity_in(folder)
     records = LocalFolder(folder / "log")
     check_create_if_absent(records, writer_token())
     log, manifests = Log(records), Manifests(LocalFolder(folder / "manifest"))
-    return Truth(folder, identity.decode(), log, manifests, load(log, manifests))
+    manifest = load(log, manifests)
+    check_whole(log, manifest)
+    return Truth(folder, identity, log, manifests, manifest)
+
+
+def identity_in(folder: Path) -> str:
+    """The name of the pond in a folder that holds one.
+
+    Raises:
+        CorruptError: the file that says it is damaged.
+        PlaceError: it cannot be read.
+    """
+    told = LocalFolder(folder).read(IDENTITY) or b""
+    if _DAMAGED.fullmatch(told):
+        raise CorruptError(
+            f"The file {folder / IDENTITY} is damaged: {told[:40]!r} is no pond's name.",
+            "Restore it from a copy; the name also stands in `_millpond` in the folder of each sink.",
+        )
+    return told.decode()
 
 
 def holds_something(folder: Path) -> bool:
@@ -345,7 +370,8 @@ def follow(
             runners.join(Runner(truth.log, truth.manifests, [view], look_every=LOOK_SECONDS))
         else:
             head = partial(load, truth.log, truth.manifests)
-            runner.add(ViewFollower(opened, joining.rows, spec.buckets, lambda: dict(joining.served), head))
+            served, read_record = joining.served, truth.log.read
+            runner.add(ViewFollower(opened, joining.rows, spec.buckets, lambda: dict(served), head, read_record))
     prune = PruneFollower(
         truth.folder, lambda: _lowest(runners), grace_seconds, _ignored if files is None else files.remove,
         start=truth.manifest.n,

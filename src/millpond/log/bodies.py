@@ -48,7 +48,7 @@ class Bodies:
         CorruptError: the record is damaged. PlaceError: see `Folder`.
         """
         data = self._folder.read(numbered_name(n))
-        bare = None if data is None else without_body(data)
+        bare = None if data is None else without_body(data, f"Record {n} of the log in {self._folder.where}")
         if data is not None and bare is not None:
             self._folder.replace(numbered_name(n), bare)
         self._kept.discard(n)
@@ -66,5 +66,5 @@ class Bodies:
 def _hint_in(folder: Folder) -> _Hint:
     try:
         return msgspec.json.decode(folder.read(HINT_NAME) or b"{}", type=_Hint)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return _Hint()

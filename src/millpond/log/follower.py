@@ -12,30 +12,28 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from millpond.errors import CorruptError
+from millpond.log.cursor import NOTHING_APPLIED, Cursor, check_reached
 from millpond.log.manifest import Manifest, Manifests, fold, load
 from millpond.log.port import Log
 from millpond.log.records import Entry, decode
 
-NOTHING_APPLIED = -1
-
 
 class Follower(Protocol):
-    """Applies records in order; its cursor is the number of the last record whose effect it holds, or -1."""
+    """Applies records in order; its cursor names the last record whose effect it holds, by number and mark."""
 
     @property
     def name(self) -> str:
         """The follower's name, unique in the pond."""
 
-    def cursor(self) -> int:
-        """Return the stored cursor; -1 for a follower that is new or has lost everything."""
+    def cursor(self) -> Cursor:
+        """Return the stored cursor, number and mark of one moment; -1 where it is new or has lost everything."""
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
-        """Make record `n` visible, and the cursor `n`, in one atomic step; `manifest` includes the record.
+        """Make record `n` visible, and the cursor that of the record, in one atomic step; `manifest` includes it.
 
         Does nothing when the stored cursor is `n` or more, and must refuse (raise) when it is less than n -
-        1: the check belongs to the same atomic step, for another publisher may run at the same time.
-        Records that are no epochs only move the cursor.
+        1, or `n` with the mark of another record: the check belongs to the same atomic step, for another publisher may
+        run at the same time. Records that are no epochs only move the cursor.
         """
 
 
@@ -45,6 +43,26 @@ class Connected(Protocol):
 
     def close(self) -> None:
         """Let go of them; the next use connects anew."""
+
+
+@runtime_checkable
+class Remote(Protocol):
+    """A follower whose cursor is kept on another host, or which mends itself: a pond starts without asking it."""
+
+    def known(self) -> Cursor:
+        """What is known of the cursor here; -1 where that is nothing."""
+
+
+@runtime_checkable
+class Reversible(Protocol):
+    """A follower that can go back to an older record of the log, so that what comes after it is applied anew."""
+
+    def rewind(self, to: Cursor) -> str:
+        """Take back what came after the record `to`, or see to it that the same rows do no harm when they come again;
+        say what was done, as the end of a sentence about the follower.
+
+        AheadError: that cannot be; the cure says what somebody has to do by hand.
+        """
 
 
 def let_go(follower: Follower) -> None:
@@ -83,7 +101,7 @@ class Apply:
 
 
 PumpEffect = AskCursor | Load | ReadNext | Apply
-PumpReply = int | Manifest | bytes | None
+PumpReply = Cursor | Manifest | bytes | None
 PumpSteps = Generator[PumpEffect, PumpReply, int]
 
 
@@ -97,12 +115,13 @@ class Pump:
     def steps(self, limit: int | None = None) -> PumpSteps:
         """Bring the follower from its cursor to the head, or by `limit` records; return its cursor.
 
-        Sans-IO: yields effects; CorruptError when the follower is ahead of the log.
+        Sans-IO: yields effects; AheadError when the follower has applied what is not in the log.
         """
         cursor = yield AskCursor()
-        assert isinstance(cursor, int)
-        if cursor != self._manifest.n:
+        assert isinstance(cursor, Cursor)
+        if cursor.n != self._manifest.n:
             yield from self._load(cursor)
+        check_reached(self._name, cursor, self._manifest)
         applied = 0
         while limit is None or applied < limit:
             data = yield ReadNext(self._manifest.n + 1)
@@ -116,17 +135,12 @@ class Pump:
             applied += 1
         return self._manifest.n
 
-    def _load(self, cursor: int) -> Generator[PumpEffect, PumpReply, None]:
-        if cursor == NOTHING_APPLIED:
+    def _load(self, cursor: Cursor) -> Generator[PumpEffect, PumpReply, None]:
+        if cursor.n == NOTHING_APPLIED:
             self._manifest = Manifest()
             return
-        manifest = yield Load(cursor)
+        manifest = yield Load(cursor.n)
         assert isinstance(manifest, Manifest)
-        if manifest.n != cursor:
-            raise CorruptError(
-                f"The follower {self._name} has applied record {cursor}, but the log ends at {manifest.n}.",
-                "The log was restored from an older copy: rebuild the follower.",
-            )
         self._manifest = manifest
 
 

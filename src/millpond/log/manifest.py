@@ -249,11 +249,17 @@ class Manifests:
         self._keep = keep
 
     def save(self, manifest: Manifest) -> None:
-        """Write the manifest, move the hint to it, and remove all but the newest `keep`."""
+        """Write the manifest, move the hint to it, and remove all but the newest `keep`.
+
+        Newer ones go, too: they are of records that the log has lost, or of another driver, which will write more.
+        """
         self._folder.replace(numbered_name(manifest.n), encode_manifest(manifest))
         write_hint(self._folder, manifest.n)
-        for n in numbers_in(self._folder)[: -self._keep]:
-            self._folder.remove(numbered_name(n))
+        found = numbers_in(self._folder)
+        kept = [n for n in found if n <= manifest.n][-self._keep :]
+        for n in found:
+            if n not in kept:
+                self._folder.remove(numbered_name(n))
 
     def newest(self, at_most: int | None = None) -> Iterator[Manifest]:
         """Yield the undamaged manifests up to record `at_most`: the hinted one, then the newest first."""
@@ -292,6 +298,19 @@ def load(log: Log, manifests: Manifests, upto: int | None = None, known: Manifes
     return manifest
 
 
+def check_whole(log: Log, manifest: Manifest) -> None:
+    """Make sure that no record stands behind the one that a manifest ends with; lists the log, so once per driver.
+
+    Whoever appends into a hole makes two logs of one: what stands behind it follows another record.
+
+    Raises:
+        CorruptError: the next record is missing, and later ones are there.
+    """
+    highest = log.highest()
+    if highest is not None and highest > manifest.n:
+        _check_no_hole(log, manifest.n + 1)
+
+
 def read_sections(log: Log, manifests: Manifests, manifest: Manifest, read: Callable[[Manifest], T]) -> T:
     """Return what `read` makes of the sections that `manifest` names, or of those of now, if one is missing.
 
@@ -313,13 +332,13 @@ def _tail(log: Log, first: int, upto: int | None) -> Iterator[Entry]:
         data = log.read(n)
         if data is None:
             return
-        yield decode(data)
+        yield decode(data, log.told(n))
         n += 1
 
 
 def _is_of(manifest: Manifest, log: Log) -> bool:
     data = log.read(manifest.n)
-    return data is not None and decode(data).digest == manifest.digest
+    return data is not None and decode(data, log.told(manifest.n)).digest == manifest.digest
 
 
 def _check_no_hole(log: Log, n: int) -> None:

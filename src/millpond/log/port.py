@@ -112,6 +112,10 @@ class Log:
         """The log's folder as a user would write it, for messages."""
         return self._folder.where
 
+    def told(self, n: int) -> str:
+        """Record `n` and its file, for messages."""
+        return f"Record {n} of the log, {self.where}/{numbered_name(n)},"
+
     def append(self, n: int, record: bytes) -> Won | Lost:
         """Put `record` at number `n` unless one stands there; PlaceError means: outcome unknown."""
         if self._folder.create(numbered_name(n), record):
@@ -139,6 +143,10 @@ class Log:
                 return self._probe(start)
         numbers = numbers_in(self._folder)
         return numbers[-1] if numbers else None
+
+    def highest(self) -> int | None:
+        """Return the highest number present, by a full listing: also one behind a hole; None for an empty log."""
+        return max(numbers_in(self._folder), default=None)
 
     def write_hint(self, n: int) -> None:
         """Leave `n` as the place where the next reader starts to probe; costs time only if it is wrong."""

@@ -186,7 +186,7 @@ class Writer:
         ours = encode(record, body)
         winner = yield from self._append(ours)
         if winner != ours:
-            self._check_is_same_batch(decode(winner), record)
+            self._check_is_same_batch(decode(winner, f"Record {record.n} of the log"), record)
         self._fold(winner)
         yield from self._settle(save=self.manifest.n - self._saved_n >= self._records_per_manifest)
         if winner != ours:
@@ -220,7 +220,7 @@ class Writer:
             self._saved_n = self.manifest.n
 
     def _fold(self, data: bytes) -> None:
-        self.manifest = fold(self.manifest, decode(data))
+        self.manifest = fold(self.manifest, decode(data, f"Record {self.manifest.n + 1} of the log"))
 
     def _check_is_ours(self) -> None:
         if self.manifest.writer != self.token:
@@ -244,7 +244,8 @@ class Writer:
         raise OffsetGapError(
             f"{what} reads from {_shown(start)} to {_shown(end)}, but the log, at record {self.manifest.n},"
             f" ends at {_shown(known)}.",
-            "Spark's checkpoint was restored or moved: run `millpond repair` to set it to the log.",
+            "Spark's checkpoint, or the log, was lost in part, restored or moved. Restore what is older, "
+            "or run `millpond repair`, which sets the checkpoint to the log and compares the sinks with it.",
         )
 
 

@@ -32,6 +32,8 @@ from millpond.log.packing import Packed, pack
 
 MAGIC = b"MPLOG2\n"
 FIRST_MAGIC = b"MPLOG1\n"
+_ANY_MAGIC = b"MPLOG"
+_CURE = "Restore this file, or the pond's folder, from a copy."
 _SIZES = struct.Struct("<III")
 _LENGTH = struct.Struct("<I")
 _DIGEST_BYTES = 32
@@ -213,43 +215,42 @@ def encode(record: Record, body: bytes = b"") -> bytes:
     return b"".join((told, stored, hashlib.sha256(told).digest()))
 
 
-def decode(data: bytes) -> Entry:
-    """Read a record back; CorruptError when a byte is damaged, missing or added."""
+def decode(data: bytes, what: str = "A record of the log") -> Entry:
+    """Read a record back; CorruptError, which calls it `what`, when a byte is damaged, missing or added."""
     view = memoryview(data)
     content, checksum = view[:-_DIGEST_BYTES], view[-_DIGEST_BYTES:]
     try:
-        parts = _parts(content)
+        parts = _parts(content, what)
         told = content if parts.seal is None else content[: len(content) - len(parts.stored)]
         if hashlib.sha256(told).digest() != checksum:
-            raise CorruptError("A record of the log fails its checksum.", "Restore the pond's folder.")
+            raise CorruptError(f"{what} fails its checksum.", _CURE)
         if parts.seal is not None and parts.stored and hashlib.sha256(parts.stored).digest() != parts.seal:
-            raise CorruptError("The body of a record fails its checksum.", "Restore the pond's folder.")
+            raise CorruptError(f"{what} fails the checksum of its body.", _CURE)
         record = _decoder.decode(parts.header.read(0, parts.header_bytes))
         return Entry(record, parts.body(), checksum.hex())
     except (ValueError, struct.error) as error:
-        raise CorruptError(
-            f"A record of the log is malformed: {error}.", "Restore the pond's folder."
-        ) from error
+        raise CorruptError(f"{what} is malformed: {error}.", _CURE) from error
 
 
-def body_of(data: memoryview) -> Body | None:
-    """Return the body in a record's bytes, without checking them; None: it was taken back.
+def body_of(data: memoryview, what: str = "A record of the log") -> Body | None:
+    """Return the body in a record's bytes, without checking them; None: it was taken back; `what` as of `decode`.
 
     CorruptError: they are none.
     """
     try:
-        return _parts(data[:-_DIGEST_BYTES]).body()
+        return _parts(data[:-_DIGEST_BYTES], what).body()
     except (ValueError, struct.error) as error:
-        raise CorruptError(f"A record of the log is malformed: {error}.", "Restore the pond's folder.") from error
+        raise CorruptError(f"{what} is malformed: {error}.", _CURE) from error
 
 
-def without_body(data: bytes) -> bytes | None:
-    """Return the same record without its body; None: it has none, or its digest would not be the same without it.
+def without_body(data: bytes, what: str = "A record of the log") -> bytes | None:
+    """Return the same record without its body; None: it has none, or its digest would not be the same without it;
+    `what` as of `decode`.
 
     CorruptError: it is damaged.
     """
-    decode(data)
-    stored = _parts(memoryview(data)[:-_DIGEST_BYTES])
+    decode(data, what)
+    stored = _parts(memoryview(data)[:-_DIGEST_BYTES], what)
     if stored.seal is None or not stored.stored:
         return None
     return data[: len(data) - _DIGEST_BYTES - len(stored.stored)] + data[-_DIGEST_BYTES:]
@@ -280,7 +281,7 @@ class _Parts(NamedTuple):
         return Packed(self.stored, self.body_bytes) if self.stored or not self.body_bytes else None
 
 
-def _parts(content: memoryview) -> _Parts:
+def _parts(content: memoryview, what: str) -> _Parts:
     magic, start = bytes(content[: len(MAGIC)]), len(MAGIC)
     if magic == FIRST_MAGIC:
         (stored_bytes,) = _LENGTH.unpack_from(content, start)
@@ -291,8 +292,12 @@ def _parts(content: memoryview) -> _Parts:
         start += _SIZES.size
         seal = bytes(content[start : start + _DIGEST_BYTES])
         start += _DIGEST_BYTES
+    elif magic[: len(_ANY_MAGIC)] == _ANY_MAGIC and len(magic) == len(MAGIC):
+        raise CorruptError(f"{what} has another version.", "Use the Millpond that wrote it, or a newer one.")
+    elif not content:
+        raise CorruptError(f"{what} is empty or ends too early.", _CURE)
     else:
-        raise CorruptError("A record of the log has another version.", "Use the Millpond that wrote it, or a newer.")
+        raise CorruptError(f"{what} does not begin as a record does.", _CURE)
     if start + stored_bytes > len(content):
         raise ValueError(f"a header of {stored_bytes} bytes in a record of {len(content)}")
     stored = content[start : start + stored_bytes]

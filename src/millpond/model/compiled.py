@@ -58,9 +58,13 @@ def read_if_of(path: Path, text: str) -> Compiled | None:
         CorruptError: the file is something else.
     """
     try:
-        found = from_json(path.read_bytes())
+        data = path.read_bytes()
     except FileNotFoundError:
         return None
+    try:
+        found = from_json(data)
+    except CorruptError as error:
+        raise CorruptError(f"{path}: {error.what}", error.cure) from error
     return found if found.is_of(text) else None
 
 

@@ -371,7 +371,7 @@ def history(log: Log, manifest: Manifest) -> Iterator[Recorded]:
     n = in_force(manifest).left.last if manifest.spec else -1
     while n >= 0:
         data = log.read(n)
-        record = None if data is None else decode(data).record
+        record = None if data is None else decode(data, log.told(n)).record
         change = change_of(record.change) if isinstance(record, ChangeRecord) else None
         if record is None or change is None:
             raise CorruptError(f"Record {n} of the log should be a change of queries.", "Restore the log.")

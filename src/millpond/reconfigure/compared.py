@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millpond.log.cursor import Cursor, cursor_at
 from millpond.log.manifest import Manifest
 from millpond.log.records import ChangeRecord, Entry, EpochRecord
 from millpond.reconfigure.changes import Promote, change_of
@@ -47,10 +48,10 @@ class Compared:
         self._query, self._shadow = query, shadow
         self._rows = RowsReader(read, "differing")
         self._lock = threading.Lock()
-        self._reached, self._told = since, 0
+        self._reached, self._told = Cursor(since), 0
         self._differing = [_NONE]
 
-    def cursor(self) -> int:
+    def cursor(self) -> Cursor:
         """See `Follower.cursor`; `since` in a new process."""
         with self._lock:
             return self._reached
@@ -58,7 +59,7 @@ class Compared:
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         """See `Follower.apply`."""
         with self._lock:
-            if not is_next(self.name, self._reached, n):
+            if not is_next(self.name, self._reached, record):
                 return
             change = change_of(record.record.change) if isinstance(record.record, ChangeRecord) else None
             if isinstance(change, Promote) and change.name == self._query:
@@ -69,7 +70,7 @@ class Compared:
             if len(more) > _PARTS or sum(map(len, more)) > max(_FEW, len(whole)):
                 more = [_summed(more)]
                 self._differing = [whole, *more] if len(more[0]) <= max(_FEW, len(whole)) else [_summed([whole, *more])]
-            self._reached = n
+            self._reached = cursor_at(record)
 
     def _take(self, entry: Entry, record: EpochRecord, manifest: Manifest) -> None:
         """What differs in an epoch; nothing is compared while one of both is quarantined, for its rows are missing."""
@@ -102,7 +103,7 @@ class Compared:
                 for side in (1, -1)
             ]
             same = (self._told - sum(map(len, only))) // 2
-            return Difference(self._reached, same, *only)
+            return Difference(self._reached.n, same, *only)
 
 
 def _summed(parts: Sequence[pa.Table]) -> pa.Table:

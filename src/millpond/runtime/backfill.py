@@ -80,7 +80,7 @@ class Past:
             data = self._log.read(number)
             if data is None:
                 raise CorruptError(f"Record {number} is missing in {self._log.where}.", "Restore the pond's folder.")
-            record = decode(data).record
+            record = decode(data, self._log.told(number)).record
             if isinstance(record, EpochRecord):
                 found += self._epoch(record)
         self._next = max(self._next, n + 1)

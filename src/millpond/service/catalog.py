@@ -135,7 +135,7 @@ class Catalog:
 def _after(truth: Truth) -> Iterator[Entry]:
     n = truth.manifest.n + 1
     while (data := truth.log.read(n)) is not None:
-        yield decode(data)
+        yield decode(data, truth.log.told(n))
         n += 1
 
 

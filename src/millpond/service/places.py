@@ -69,7 +69,7 @@ class Places:
             draft.unlink()
         if stat.S_IMODE(file.stat().st_mode) & 0o077:
             raise SetupError(f"Others may read {file}.", f"chmod 600 {file}, or remove it.")
-        return _long_enough(file.read_text().strip(), str(file))
+        return _long_enough(file.read_text(errors="replace").strip(), str(file))
 
     def known_secret(self) -> str:
         """The pond's own token, for a client.
@@ -78,7 +78,7 @@ class Places:
             AccessError: there is none that this user may read.
         """
         try:
-            return (self.folder / _TOKEN).read_text().strip()
+            return (self.folder / _TOKEN).read_text(errors="replace").strip()
         except OSError as error:
             raise AccessError(
                 f"No token in {self.folder}: {error.strerror}.", f"Give --token, or set {TOKEN_VARIABLE}."
@@ -88,7 +88,7 @@ class Places:
         """Who says that it leads; None: nobody, or the file is damaged."""
         try:
             return msgspec.json.decode((self.folder / _LEADER).read_bytes(), type=Leader)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
     def known_leader(self) -> Leader:
@@ -124,5 +124,8 @@ def only_pond() -> Path:
 
 def _long_enough(token: str, where: str) -> str:
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
-        raise SetupError(f"The token in {where} is shorter than {SHORTEST_TOKEN} plain characters.", "Make it longer.")
+        raise SetupError(
+            f"The token in {where} is shorter than {SHORTEST_TOKEN} plain characters.",
+            "Make it longer; a pond's own is made anew if it is removed.",
+        )
     return token

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,12 +26,15 @@ from millpond.faults import reached
 from millpond.ids import streaming_query_id, writer_token
 from millpond.log.manifest import Manifest
 from millpond.log.port import numbered_name
-from millpond.log.protocol import TICK
+from millpond.log.protocol import TICK, same_offset
 from millpond.log.records import Offsets
 from millpond.spark.seen import COMPACT, list_batch
 
 KEPT = 2
 """Those of the driver at work and of the one before it: whoever is overtaken may still be at work there."""
+
+_VERSION = re.compile(r"v\d+")
+"""The first line of what Spark writes."""
 
 _IN_ORDER = ("commits", "offsets", "sources")
 """Spark writes them in the opposite order, so a copy made while it does never names what it lacks."""
@@ -45,7 +49,8 @@ _NO_METADATA = (
 def own_checkpoint(root: Path, claim: int, query: str = "") -> Path:
     """The checkpoint of the driver whose claim is record `claim`: a copy of the newest older one, or empty.
 
-    It is of the query that the log is of, if any is: a newer one may be of a successor that has not taken over.
+    It is of the query that the log is of, or does not say, if any is: a newer one may be of a successor that has not
+    taken over.
 
     Raises:
         PlaceError, DiskFullError: it cannot be made.
@@ -63,13 +68,19 @@ def own_checkpoint(root: Path, claim: int, query: str = "") -> Path:
 def _make(mine: Path, query: str) -> None:
     root = mine.parent
     root.mkdir(parents=True, exist_ok=True)
-    older = [folder for folder in _checkpoints(root) if folder.name < mine.name]
+    found = _checkpoints(root)
+    older = [folder for folder in found if folder.name < mine.name]
+    lost = [folder for folder in found if folder.name >= mine.name]  # of claims that the log does not have any more
     copy = root / f".{mine.name}-{writer_token()}"
     copy.mkdir()
-    if older:
-        _copy(max(older, key=lambda folder: (query_id(folder) == query, folder.name)), copy)
+    if found:
+        _copy(max(found, key=lambda folder: (query_id(folder) in (query, ""), folder.name)), copy)
     reached("claim.after")
+    if mine in lost:
+        lost[lost.index(mine)] = mine.rename(root / f".{mine.name}-{writer_token()}")
     copy.rename(mine)
+    for folder in lost:
+        shutil.rmtree(folder, ignore_errors=True)
     claims = sorted({_claim(folder) for folder in older})
     for folder in older:
         if _claim(folder) in claims[: 1 - KEPT]:
@@ -162,9 +173,9 @@ def read_taken(checkpoint: Path, batch: int) -> Taken:
     path = checkpoint / "offsets" / str(batch)
     try:
         lines = path.read_text().splitlines()
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise CorruptError(
-            f"Spark's offsets of batch {batch} cannot be read: {error}.", "Restore it."
+            f"Spark's offsets of batch {batch}, {path}, cannot be read: {error}.", "Restore that file from a copy."
         ) from error
     if not lines or lines[0] != "v2":
         raise CorruptError(f"{path} is not keyed by stream names.", "Use Spark 4.3 with source evolution on.")
@@ -213,35 +224,72 @@ def check_continues(checkpoint: Path, manifest: Manifest) -> None:
     checkpoint may give the number in which the log ends to files that were never read.
 
     Raises:
-        OffsetGapError: the checkpoint was lost, restored or replaced, in whole or in part.
+        OffsetGapError: the checkpoint was lost, damaged, restored or replaced, in whole or in part; or the log was.
     """
-    if manifest.batch < 0:
+    if manifest.batch >= 0:
+        known = query_id(checkpoint)
+        if known != manifest.spark_query:
+            _gap(f"{_whose(checkpoint, known)}, the log is of {manifest.spark_query}", manifest)
+        newest = max(_batches(checkpoint / "offsets"), default=-1)
+        if newest < manifest.batch:
+            _gap(f"its last batch is {newest}, the log's is {manifest.batch}", manifest)
+        lacking = _lacking_sources(checkpoint, manifest.offsets)
+        if lacking:
+            _gap(f"it lacks what {', '.join(lacking)} had read", manifest)
+    damaged = next(damaged_files(checkpoint), None)
+    if damaged is not None:
+        _gap(f"its file {damaged} is damaged", manifest)
+    _check_log_is_newest(checkpoint, manifest)
+
+
+def _whose(checkpoint: Path, query: str) -> str:
+    if query:
+        return f"it is of query {query}"
+    path = checkpoint / "metadata"
+    if path.exists():
+        return f"its file {path} is damaged"
+    return f"its file {path} is missing" if (checkpoint / "offsets").exists() else "it is gone"
+
+
+def _check_log_is_newest(checkpoint: Path, manifest: Manifest) -> None:
+    """A batch is committed after its record was appended: what Spark has committed beyond the log, the log has lost."""
+    batch = max(_batches(checkpoint / "commits"), default=-1)
+    if batch < max(manifest.batch, 0) or not (checkpoint / "offsets" / str(batch)).exists():
         return
-    known = query_id(checkpoint)
-    if known != manifest.spark_query:
-        _gap(f"it is {f'of query {known}' if known else 'gone'}, the log is of {manifest.spark_query}", manifest)
-    newest = max(_batches(checkpoint / "offsets"), default=-1)
-    if newest < manifest.batch:
-        _gap(f"its last batch is {newest}, the log's is {manifest.batch}", manifest)
-    lacking = _lacking_sources(checkpoint, manifest.offsets)
-    if lacking:
-        _gap(f"it lacks what {', '.join(lacking)} had read", manifest)
+    ends = read_offsets(checkpoint, batch)
+    more = sorted(name for name in ends.keys() - {TICK} if not same_offset(manifest.offsets.get(name), ends[name]))
+    if more:
+        raise OffsetGapError(
+            f"The log is older than Spark's checkpoint: it ends at record {manifest.n}, and Spark has committed its "
+            f"batch {batch}, which read more of {', '.join(more)}. The newest records of the log were lost, or it was "
+            "restored from an older copy.",
+            "Restore the folder `log` from a newer copy; or run `millpond repair`, which lets Spark go back to where "
+            "the log ends and read the events of the lost records again, and compares the sinks with the log.",
+        )
 
 
-def repair(checkpoint: Path, manifest: Manifest) -> None:
-    """Make the log's last epoch Spark's last committed batch.
+def repair(checkpoint: Path, manifest: Manifest) -> str:
+    """Make the log's last epoch Spark's last committed batch; says what was done, in a sentence.
 
     Raises:
-        OffsetGapError: a source keeps a list of what it has read, and the list is lost.
+        OffsetGapError: a source keeps a list of what it has read, and the list is lost or damaged.
     """
+    newest = max(_batches(checkpoint / "commits"), default=-1)
     if manifest.batch < 0:
         for name in ("offsets", "commits", "sources"):
             shutil.rmtree(checkpoint / name, ignore_errors=True)
-        return
+        return f"The log has no epoch (its last record is {manifest.n}), so Spark reads everything from the beginning."
     listed = [name for name, offset in manifest.offsets.items() if name != TICK and _needs_list(offset)]
     lacking = _lacking_sources(checkpoint, manifest.offsets)
-    if query_id(checkpoint) != manifest.spark_query:
+    if query_id(checkpoint) not in ("", manifest.spark_query):  # where only the name is lost, lists are believed
         lacking = listed
+    damaged = [path for path in damaged_files(checkpoint) if path.parent.name in listed]
+    if damaged and not lacking:
+        raise OffsetGapError(
+            f"Spark's checkpoint cannot be repaired: {damaged[0]} is damaged, and what {damaged[0].parent.name} had "
+            "read stands only there.",
+            "Restore that file, or the folder `spark` as new as the log, from a copy, or begin a new pond.",
+        )
     if lacking:
         raise OffsetGapError(
             f"Spark's checkpoint cannot be repaired: what {', '.join(sorted(lacking))} had read stands only there.",
@@ -259,6 +307,61 @@ def repair(checkpoint: Path, manifest: Manifest) -> None:
     _write(checkpoint / "commits" / str(manifest.batch), 'v1\n{"nextBatchWatermarkMs":0}')
     # without an offset, the tick begins anew
     shutil.rmtree(checkpoint / "sources" / TICK, ignore_errors=True)
+    before = f"from batch {newest} " if newest > manifest.batch else ""
+    return (
+        f"Spark's checkpoint was set {before}to batch {manifest.batch}, where the log ends (record {manifest.n}): "
+        "it reads on from there."
+    )
+
+
+def damaged_files(checkpoint: Path) -> Iterator[Path]:
+    """Those files that Spark reads when it goes on from a checkpoint, and that are empty or cut short.
+
+    Spark itself fails with an error of its own at each of them, and does not say which.
+    """
+    metadata = checkpoint / "metadata"
+    if metadata.exists() and not query_id(checkpoint):
+        yield metadata
+    for name, newest, is_whole in (("offsets", 2, _are_offsets), ("commits", 1, _is_commit)):
+        for batch in sorted(_batches(checkpoint / name))[-newest:]:
+            if not is_whole(_lines(checkpoint / name / str(batch))):
+                yield checkpoint / name / str(batch)
+    for folder in sorted((checkpoint / "sources").glob("*")):
+        for name in _needed(os.listdir(folder)):
+            if list_batch(name) >= 0 and not _is_list(_lines(folder / name)):
+                yield folder / name
+
+
+def _lines(path: Path) -> list[str]:
+    # Kafka's own begin with a zero byte
+    return path.read_bytes().lstrip(b"\0").decode(errors="replace").splitlines()
+
+
+def _are_offsets(lines: Sequence[str]) -> bool:
+    return len(lines) > 2 and lines[0] == "v2" and _is_json(lines[1]) and all(map(_is_offset, lines[2:]))
+
+
+def _is_offset(line: str) -> bool:
+    """Whether a line names a source and where it was; the text of that is its source's own, mostly JSON."""
+    _, named, offset = line.partition(":")
+    return bool(named and offset) and (offset[0] not in "{[" or _is_json(offset))
+
+
+def _is_commit(lines: Sequence[str]) -> bool:
+    return len(lines) > 1 and _VERSION.fullmatch(lines[0]) is not None and _is_json(lines[-1])
+
+
+def _is_list(lines: Sequence[str]) -> bool:
+    """Whether a source's list begins as one does, and its last line is whole; a merged list has many lines."""
+    return bool(lines) and _VERSION.fullmatch(lines[0]) is not None and (len(lines) == 1 or _is_json(lines[-1]))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _gap(what: str, manifest: Manifest) -> None:
@@ -303,8 +406,8 @@ def _lacking_sources(checkpoint: Path, offsets: Offsets) -> list[str]:
 def _any_metadata(checkpoint: Path) -> str:
     """The second line of the newest offsets that are there: it holds settings that Spark keeps to."""
     for batch in sorted(_batches(checkpoint / "offsets"), reverse=True):
-        lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
-        if lines[:1] == ["v2"] and len(lines) > 1:
+        lines = _lines(checkpoint / "offsets" / str(batch))
+        if lines[:1] == ["v2"] and len(lines) > 1 and _is_json(lines[1]):
             return lines[1]
     return _NO_METADATA
 

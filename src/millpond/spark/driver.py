@@ -144,13 +144,13 @@ class Driver:
         self._arranged = self._desk.spec(done.manifest)
         return done.n
 
-    def repair(self) -> None:
-        """Set Spark's checkpoint to the log, after it was lost or restored.
+    def repair(self) -> str:
+        """Set Spark's checkpoint to the log, after one of them was lost, damaged or restored; says what was done.
 
         Raises:
             OffsetGapError: what was lost stood only there.
         """
-        repair(self._checkpoint, self._writer.manifest)
+        return repair(self._checkpoint, self._writer.manifest)
 
     def run(self, reading: Callable[[Mapping[str, int]], Reading], *, once: bool) -> bool:
         """Run epochs until all input there is has been taken (`once`) or `stop` is called; tells whether it was not.

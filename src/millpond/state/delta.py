@@ -96,8 +96,8 @@ def _failure(check: Callable[..., None], *of: object) -> CorruptError | None:
 
 
 def _check_body(log: Log, n: int) -> None:
-    if decode(log.read(n) or b"").body is None:
-        raise CorruptError(f"The body of record {n} was taken back.", "Restore the pond's folder.")
+    if decode(log.read(n) or b"", log.told(n)).body is None:
+        raise CorruptError(f"{log.told(n)} has no body any more.", "Restore the file from a copy.")
 
 
 def check_delta(path: Path, digest: str) -> None:

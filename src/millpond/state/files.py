@@ -112,7 +112,7 @@ class Files:
     def _body(self, record: str) -> Body:
         if record not in self._mapped:
             self._mapped[record] = self._map(record)
-        body = body_of(memoryview(self._mapped[record]).cast("B"))
+        body = body_of(memoryview(self._mapped[record]).cast("B"), str(self._folder / record))
         if body is None:
             raise CorruptError(f"The body of {record} was taken back.", "Restore the file from a copy.")
         return body

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
 from millpond.errors import StoreError
-from millpond.state.store import NEVER, Apply, BucketStore, Found, Outcome, Rows, Statistics, Wanted
+from millpond.state.store import NEVER, Apply, BucketStore, Found, Outcome, Rows, Stand, Statistics, Wanted
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -37,6 +37,13 @@ class ShardedStore(BucketStore):
         """The place of each bucket now."""
         return self._places
 
+    @property
+    def note(self) -> str | None:
+        """What its stores have mended themselves, for people."""
+        with self._opening:
+            notes = [getattr(store, "note", None) for store in self._stores.values()]
+        return "; ".join(note for note in notes if note) or None
+
     def route(self, places: Places) -> None:
         """Use these places from the next call on."""
         self._places = places
@@ -58,9 +65,9 @@ class ShardedStore(BucketStore):
         """See `BucketStore.apply_many`; a store that fails holds up those after it, and the call may be repeated."""
         return self._each(steps, [step.bucket for step in steps], lambda store, some: store.apply_many(some))
 
-    def applied_many(self, buckets: Sequence[int]) -> list[int]:
-        """See `BucketStore.applied_many`."""
-        return self._each(buckets, buckets, lambda store, some: store.applied_many(some))
+    def stands_many(self, buckets: Sequence[int]) -> list[Stand]:
+        """See `BucketStore.stands_many`."""
+        return self._each(buckets, buckets, lambda store, some: store.stands_many(some))
 
     def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
         """See `BucketStore.read_many`."""

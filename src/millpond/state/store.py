@@ -18,6 +18,7 @@ Not guaranteed:
   * buckets are not atomic together: a reader may see one at n and the next at n - 1;
   * what was applied may be lost (power failure, fail-over, flush): the number then falls back with the rows,
     so the caller asks `applied` and replays, or clears what is ahead of its log and rebuilds;
+  * a mark is what the caller gave with the number, at most 64 bytes of text, and "" from a store of an older version;
   * two writers do not corrupt a bucket, but a back-end may admit only one at a time (`lmdb` does);
   * `drop_table` and `clear_many` are not atomic across buckets; both may be repeated;
   * the order of keys in `scan`; that `Statistics.stored_bytes` of two back-ends can be compared.
@@ -31,6 +32,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import NamedTuple
 
 NEVER = -1
 """The number of a bucket that has applied nothing, or was cleared."""
@@ -54,16 +56,27 @@ class TableWrite:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """One atomic step of one bucket: from number `previous` to number `n`, with these writes."""
+    """One atomic step of one bucket: from number `previous` to number `n`, with these writes.
+
+    `mark` is kept with the number, and tells the record from others that might have it.
+    """
 
     bucket: int
     n: int
     previous: int
     writes: Sequence[TableWrite] = ()
+    mark: str = ""
 
     def __post_init__(self) -> None:
         if not NEVER <= self.previous < self.n:
             raise ValueError(f"bucket {self.bucket} cannot go from {self.previous} to {self.n}")
+
+
+class Stand(NamedTuple):
+    """The number a bucket stands at, and the mark that was given with it."""
+
+    n: int
+    mark: str = ""
 
 
 class Verdict(Enum):
@@ -145,8 +158,12 @@ class BucketStore(ABC):
         """
 
     @abstractmethod
+    def stands_many(self, buckets: Sequence[int]) -> list[Stand]:
+        """Where the buckets stand, at `NEVER` where nothing was applied; number and mark are of one step."""
+
     def applied_many(self, buckets: Sequence[int]) -> list[int]:
         """The numbers the buckets stand at, `NEVER` where nothing was applied."""
+        return [stand.n for stand in self.stands_many(buckets)]
 
     @abstractmethod
     def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
@@ -186,9 +203,11 @@ class BucketStore(ABC):
     def close(self) -> None:
         """Let go of everything; may be called twice, after which every other method raises StoreError."""
 
-    def apply(self, bucket: int, n: int, previous: int, writes: Sequence[TableWrite] = ()) -> Outcome:
+    def apply(
+        self, bucket: int, n: int, previous: int, writes: Sequence[TableWrite] = (), mark: str = ""
+    ) -> Outcome:  # fmt: skip
         """Apply one step to one bucket."""
-        return self.apply_many([Apply(bucket, n, previous, writes)])[0]
+        return self.apply_many([Apply(bucket, n, previous, writes, mark)])[0]
 
     def applied(self, bucket: int) -> int:
         """The number one bucket stands at, or `NEVER`."""

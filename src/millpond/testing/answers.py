@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from millpond.log.cursor import Cursor, cursor_at
 from millpond.log.follower import Follower
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry, EpochRecord, Receipt, Section
@@ -45,17 +46,17 @@ class Ledger:
         self.counts: dict[str, dict[str, int]] = {}
         self.live: list[dict[str, int]] = []
         self.cell_bytes: list[int] = []
-        self._cursor = -1
+        self._cursor = Cursor()
 
-    def cursor(self) -> int:
+    def cursor(self) -> Cursor:
         """See `Follower.cursor`."""
         return self._cursor
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         """See `Follower.apply`."""
-        if n <= self._cursor:
+        if n <= self._cursor.n:
             return
-        self._cursor = n
+        self._cursor = cursor_at(record)
         if isinstance(record.record, EpochRecord):
             for query, found in record.record.counts.items():
                 total = self.counts.setdefault(query, {})

@@ -11,7 +11,7 @@ import pyarrow as pa
 from millpond.errors import StoreError
 from millpond.state.backends.memory import MemoryFiles
 from millpond.state.file_store import FileStore, Parts
-from millpond.state.store import NEVER, Apply, BucketStore, Found, Outcome, Rows, TableWrite, Verdict, Wanted
+from millpond.state.store import NEVER, Apply, BucketStore, Found, Outcome, Rows, Stand, TableWrite, Verdict, Wanted
 
 
 def check_bucket_store(make_store: Callable[[], BucketStore]) -> None:
@@ -75,6 +75,20 @@ def _empty_step_moves_the_number(store: BucketStore) -> None:
     assert store.applied(0) == 7
     assert store.statistics().keys == 0
     assert len(store.shards(range(1024))) == 1024 and all(store.shards([0, 1023]))
+
+
+def _mark_goes_with_the_number(store: BucketStore) -> None:
+    assert store.stands_many([0, 7]) == [Stand(NEVER), Stand(NEVER)]
+    store.apply_many([Apply(0, 4, NEVER, _write(a="1"), "first"), Apply(7, 4, NEVER, (), "first")])
+    more = [Apply(0, 5, 4, _write(a="2"), "0123456789abcdef"), Apply(7, 4, 3, (), "late"), Apply(9, 8, 7, (), "x")]
+    store.apply_many(more)
+    assert store.stands_many([7, 0, 9]) == [Stand(4, "first"), Stand(5, "0123456789abcdef"), Stand(NEVER)]
+    store.apply_many([Apply(0, 6, 5, (), "sixth"), Apply(0, 7, 6)])
+    assert store.stands_many([0]) == [Stand(7)], "of several steps the last one counts; one may have no mark"
+    store.clear_many([7])
+    assert store.stands_many([7]) == [Stand(NEVER)]
+    store.drop_table("t", 9)
+    assert store.stands_many([0]) == [Stand(7)]
 
 
 def _deletes(store: BucketStore) -> None:
@@ -234,6 +248,7 @@ CHECKS: tuple[Callable[[BucketStore], None], ...] = (
     _same_number_again_changes_nothing,
     _gap_changes_nothing,
     _empty_step_moves_the_number,
+    _mark_goes_with_the_number,
     _deletes,
     _last_of_equal_keys_counts,
     _batch_reports_each_bucket,

@@ -13,7 +13,8 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from millpond.errors import FencedError, OffsetGapError, PlaceError, StoreError
+from millpond.errors import AheadError, FencedError, OffsetGapError, PlaceError, StoreError
+from millpond.log.cursor import Cursor, cursor_of, is_same, last_common
 from millpond.log.follower import Apply, AskCursor, Load, Pump, PumpReply, ReadNext
 from millpond.log.manifest import LiveSection, Manifest, fold_all, load
 from millpond.log.protocol import (
@@ -29,6 +30,7 @@ from millpond.log.protocol import (
     WriteHint,
     Writer,
     perform_effect,
+    same_offset,
 )
 from millpond.log.records import ChangeRecord, EpochRecord, Offsets, Receipt, Section, decode
 from millpond.model.changes import MapChange, change_to_json
@@ -127,9 +129,31 @@ class Driver:
         manifest = load(self.world.log, self.world.manifests)
         whole = fold_all(Manifest(), [decode(self._record(n)) for n in range(manifest.n + 1)])
         demand(manifest == whole, "a manifest loaded from its files differs from the fold of the log")
+        self.compare_sinks(manifest)
         self.writer = self._writer_type(self.token, manifest, records_per_hint=4, records_per_manifest=5)
         yield from self._surviving(self._take_over)
         self.checkpoint = self.world.checkpoint
+        if self._log_is_older():
+            yield from self._repair()
+
+    def compare_sinks(self, manifest: Manifest) -> None:
+        """Set sinks that are ahead of the log back, as an operator does; a place for mutants that forget it."""
+        log, manifests = self.world.log, self.world.manifests
+        for sink in self.world.sinks:
+            cursor = sink.cursor()
+            if not is_same(cursor, load(log, manifests, cursor.n) if cursor.n >= 0 else Manifest()):
+                demand(self.world.checkpoint_was_harmed, f"{sink.name} is ahead of a log that has lost nothing")
+                common = last_common(log, cursor, manifest.n)
+                sink.rewind(cursor_of(manifest) if common is None and cursor.n > manifest.n else common or Cursor())
+
+    def _log_is_older(self) -> bool:
+        """Whether Spark has committed more than the log has; the checkpoint may be another driver's by now."""
+        checkpoint, manifest = self.checkpoint, load(self.world.log, self.world.manifests)
+        batch = max(checkpoint.committed, default=-1)
+        if batch < 0 or (checkpoint.spark_query == manifest.spark_query and batch < manifest.batch):
+            return False
+        ends, known = checkpoint.ends[batch], manifest.offsets
+        return any(not same_offset(known.get(stream), end) for stream, end in ends.items() if stream != TICK)
 
     def _take_over(self) -> ActorSteps[None]:
         yield from self._protocol("claim", self.writer.take_over(0, "host", 1, "0", self.claimed))
@@ -388,6 +412,9 @@ class Publisher:
                 try:
                     yield from self._pump(pumps[sink.name], sink)
                 except StoreError:
+                    pumps[sink.name] = self._pump_type(sink.name)
+                except AheadError:
+                    demand(self.world.checkpoint_was_harmed, f"{sink.name} is ahead of a log that has lost nothing")
                     pumps[sink.name] = self._pump_type(sink.name)
 
     def _pump(self, pump: Pump, sink: Sink) -> ActorSteps[None]:

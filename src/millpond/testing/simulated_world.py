@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from millpond.errors import StoreError
+from millpond.log.cursor import Cursor, check_applied, cursor_at
 from millpond.log.manifest import LiveSection, Manifest, Manifests
-from millpond.log.port import Log
+from millpond.log.port import Log, numbered_name
 from millpond.log.protocol import TICK
 from millpond.log.records import Entry, EpochRecord, Offsets, Receipt, Section, decode
 
@@ -137,19 +138,34 @@ class Sink:
     def __init__(self, name: str) -> None:
         self.name = name
         self.rows: list[Row] = []
-        self.applied = -1
+        self.stored = Cursor()
+        self._sizes: list[int] = []
         self.deltas: DeltaDisk | None = None
 
-    def cursor(self) -> int:
-        """Return the number of the last record shown."""
-        return self.applied
+    @property
+    def applied(self) -> int:
+        """The number of the last record shown."""
+        return self.stored.n
+
+    def cursor(self) -> Cursor:
+        """Return number and mark of the last record shown."""
+        return self.stored
 
     def lose(self) -> None:
         """Lose everything, as a flushed store would."""
-        self.rows, self.applied = [], -1
+        self.rows, self.stored, self._sizes = [], Cursor(), []
+
+    def rewind(self, to: Cursor) -> None:
+        """Take back the rows of records after `to`."""
+        self._sizes = self._sizes[: to.n + 1]
+        self.rows, self.stored = self.rows[: self._sizes[-1] if self._sizes else 0], to
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
-        """Show the record's rows; nothing if they are shown, StoreError if an earlier record is not."""
+        """Show the record's rows; nothing if they are shown, StoreError if an earlier record is not.
+
+        AheadError: another record was shown under its number.
+        """
+        check_applied(self.name, self.stored, record)
         if n <= self.applied:
             return
         if n > self.applied + 1:
@@ -160,7 +176,8 @@ class Sink:
         """Add the record's rows and set the cursor, without looking."""
         assert self.deltas is not None
         self.rows += self.deltas.rows_of(record)
-        self.applied = n
+        self.stored = cursor_at(record)
+        self._sizes = [*self._sizes[:n], len(self.rows)]
 
 
 class DeltaDisk:
@@ -265,6 +282,13 @@ class World:
     def later(self, what: str, happen: Callable[[], object]) -> None:
         """Let something happen some steps from now."""
         self.delayed.append(Delayed(self.tick + self.random.randint(1, 60), what, happen))
+
+    def lose_records(self, first: int) -> None:
+        """Lose the newest records of the log, from `first` on, and what was on its way to it."""
+        for n in range(first, self.head() + 1):
+            self.log_folder.remove(numbered_name(n))
+        del self._true_rows[first:]
+        self.delayed = [late for late in self.delayed if not late.what.startswith("append")]
 
     def head(self) -> int:
         """Return the number of the last record, by looking at the folder itself."""

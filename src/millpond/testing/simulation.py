@@ -67,6 +67,7 @@ _WORLD_FAULTS = (
     "manifests lost",
     "manifest damaged",
     "sink lost",
+    "log lost",
 )
 _RARE = ("start:", "claim:", "drain:", "change:", "map:", "checkpoint:repair", "begin:announce", "follow:load")
 PLANNED = frozenset(
@@ -258,7 +259,16 @@ class _Simulation:
             "manifests lost": world.manifest_folder.files.clear,
             "manifest damaged": self._damage_manifest,
             "sink lost": lambda: self.random.choice(world.sinks).lose(),
+            "log lost": self._lose_log,
         }
+
+    def _lose_log(self) -> None:
+        # The operator stops all that runs: who writes on to a log that was put back would leave a hole in it.
+        for actor in [*self.actors]:
+            self._end(actor.process)
+        self.world.checkpoint_was_harmed = True
+        head = self.world.head()
+        self.world.lose_records(self.random.randint(max(0, head - 6), head + 1))
 
     def _harm_checkpoint(self, restored: bool) -> None:
         # The operator stops what runs; a driver that is paused elsewhere stays, and wakes later.

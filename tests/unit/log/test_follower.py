@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.errors import CorruptError, StoreError
+from millpond.errors import AheadError, StoreError
+from millpond.log.cursor import Cursor
 from millpond.log.follower import Pump, pump
 from millpond.log.manifest import Manifest, Manifests, fold_all
 from millpond.log.port import Log
@@ -31,8 +32,8 @@ class Table:
         self.shown: list[tuple[int, int]] = []
         self.broken = False
 
-    def cursor(self) -> int:
-        return self.stored
+    def cursor(self) -> Cursor:
+        return Cursor(self.stored)
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         if self.broken:
@@ -117,5 +118,5 @@ def test_a_follower_ahead_of_the_log_is_told_to_rebuild() -> None:
     log, manifests = stored(HISTORY[:3])
     table = Table()
     table.stored = 4
-    with pytest.raises(CorruptError, match=r"table has applied record 4, but the log ends at 2.*rebuild"):
+    with pytest.raises(AheadError, match=r"record 4, but the log ends at record 2.*millpond repair"):
         pump(Pump(table.name), table, log, manifests)

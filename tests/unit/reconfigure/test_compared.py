@@ -46,12 +46,14 @@ def apply(following: Compared, n: int, told: Told, raised: str = "") -> None:
     record = EpochRecord(
         n=n, writer="", prev="", at=0, spark_query="", batch=n, start={}, end={}, counts=counts,
     )  # fmt: skip
-    following.apply(n, SimpleNamespace(record=record, told=told), SimpleNamespace(quarantined={raised}))  # type: ignore[arg-type]
+    entry = SimpleNamespace(n=n, digest=f"{n}", record=record, told=told)
+    following.apply(n, entry, SimpleNamespace(quarantined={raised}))  # type: ignore[arg-type]
 
 
 def promote(following: Compared, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compared, "ChangeRecord", SimpleNamespace)
-    following.apply(n, SimpleNamespace(record=SimpleNamespace(change=Promote("q")), told={}), None)  # type: ignore[arg-type]
+    record = SimpleNamespace(change=Promote("q"), writer="")
+    following.apply(n, SimpleNamespace(n=n, digest=f"{n}", record=record, told={}), None)  # type: ignore[arg-type]
     monkeypatch.setattr(compared, "ChangeRecord", ChangeRecord)
 
 

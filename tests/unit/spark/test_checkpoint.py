@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def checkpoint(folder: Path, offsets: Offsets, batch: int = 4, query: str = "q")
     for number in range(batch + 1):
         put(folder / "offsets" / str(number), "\n".join(["v2", '{"conf":{"a":"b"}}', *lines]))
         put(folder / "commits" / str(number), "v1\n{}")
-    put(folder / "sources" / "events" / "2.compact")
+    put(folder / "sources" / "events" / "2.compact", 'v1\n{"path":"a","batchId":2}')
     return folder
 
 
@@ -163,3 +164,69 @@ def test_offsets_by_position_are_refused() -> None:
     check_names({"clicks": "1", "millpond_tick": "3"}, ["clicks", "views"])
     with pytest.raises(OffsetGapError, match="of 0, not of clicks"):
         check_names({"0": "1"}, ["clicks"])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def halved(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("damage", [empty, halved])
+@pytest.mark.parametrize("name", ["metadata", "offsets/3", "offsets/4", "commits/4", "sources/events/2.compact"])
+def test_a_damaged_file_is_named_and_repaired_unless_it_stands_only_there(
+    tmp_path: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    folder = checkpoint(tmp_path / "c", FILES)
+    damage(folder / name)
+    with pytest.raises(OffsetGapError, match=f"{folder / name} is damaged.*millpond repair"):
+        check_continues(folder, manifest(FILES))
+    if name.startswith("sources"):
+        with pytest.raises(OffsetGapError, match=f"cannot be repaired: {folder / name} is damaged"):
+            repair(folder, manifest(FILES))
+        return
+    assert "batch 4, where the log ends (record 9)" in repair(folder, manifest(FILES))
+    check_continues(folder, manifest(FILES))
+
+
+def test_older_files_that_spark_does_not_read_may_be_damaged(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, FILES)
+    for name in ("offsets/1", "commits/2"):
+        (folder / name).write_text("")
+    (folder / "sources" / "clicks" / "0").parent.mkdir()
+    (folder / "sources" / "clicks" / "0").write_bytes(b'\0v1\n{"clicks":{"0":0}}')  # as Kafka's begins
+    check_continues(folder, manifest(FILES))
+
+
+@pytest.mark.parametrize("log_ends", [3, 0, -1])
+def test_a_log_that_is_older_is_told_from_a_checkpoint_that_is(tmp_path: Path, log_ends: int) -> None:
+    folder = checkpoint(tmp_path, KAFKA)
+    for batch in range(5):
+        put(folder / "offsets" / str(batch), f'v2\n{{"conf":{{}}}}\nclicks:{{"clicks":{{"0":{batch}}}}}')
+    at = {"clicks": f'{{"clicks": {{"0": {log_ends}}}}}'} if log_ends >= 0 else {}
+    older = Manifest(n=7, epoch_n=7, spark_query="q" if at else "", batch=log_ends, offsets=at)
+    with pytest.raises(OffsetGapError, match=r"The log is older .* record 7, .* batch 4, which read more of clicks"):
+        check_continues(folder, older)
+    told = repair(folder, older)
+    assert "from the beginning" in told if log_ends < 0 else f"from batch 4 to batch {log_ends}" in told
+    check_continues(folder, older)
+
+
+def test_a_batch_that_spark_planned_and_did_not_commit_is_ahead_of_no_log(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, KAFKA)
+    put(folder / "offsets" / "5", 'v2\n{"conf":{}}\nclicks:{"clicks":{"0":99}}')
+    check_continues(folder, manifest(KAFKA))
+    put(folder / "offsets" / "6", 'v2\n{"conf":{}}\nmillpond_tick:99\nclicks:{"clicks":{"0":7}}')
+    put(folder / "commits" / "6", "v1\n{}")
+    check_continues(folder, manifest(KAFKA))  # a batch in which only the tick moved leaves no record
+
+
+def test_checkpoints_of_claims_that_the_log_has_lost_are_begun_from_and_go(tmp_path: Path) -> None:
+    checkpoint(own_checkpoint(tmp_path, 0), KAFKA, batch=1)
+    for lost in (5, 8):
+        put(checkpoint(own_checkpoint(tmp_path, lost), KAFKA, batch=lost) / "offsets" / "9", "v2")
+    mine = own_checkpoint(tmp_path, 5, "q")
+    assert (mine / "offsets" / "8").exists(), "the newest one knows most of what was read"
+    assert [folder.name[-1] for folder in sorted(tmp_path.iterdir())] == ["5"]

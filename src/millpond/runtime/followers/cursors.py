@@ -10,39 +10,49 @@ from urllib.parse import quote
 
 import msgspec
 
-from millpond.errors import PlaceError, TruthError, of_machine
+from millpond.errors import CorruptError, PlaceError, TruthError, of_machine
 from millpond.ids import writer_token
-from millpond.log.follower import NOTHING_APPLIED
+from millpond.log.cursor import Cursor, check_applied, named
+from millpond.log.records import Entry
 
 
-class _Stored(msgspec.Struct, frozen=True):
+class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
     n: int
+    mark: str = ""
 
 
 class CursorFile:
-    """A follower's cursor as the file `{"n": 17}`, replaced whole; a missing or damaged one reads as -1.
+    """A follower's cursor as the file `{"n": 17, "mark": "…"}`, replaced whole; a missing one reads as -1.
 
     It is not forced to the disk, unless it is `lasting`: whoever needs more than "about here" after a power failure
-    must be able to recover without it.
+    must be able to recover without it. So a damaged one reads as -1, too, but of a lasting one that is an error.
     """
 
     def __init__(self, path: Path, *, lasting: bool = False) -> None:
         self.path, self._lasting = path, lasting
 
-    def read(self) -> int:
-        """The stored number, or -1; PlaceError when the folder cannot be read."""
+    def read(self) -> Cursor:
+        """What is stored; PlaceError when the folder cannot be read, CorruptError when a lasting one is damaged."""
         with explained(self.path.parent):
             try:
-                return msgspec.json.decode(self.path.read_bytes(), type=_Stored).n
-            except (FileNotFoundError, msgspec.MsgspecError):
-                return NOTHING_APPLIED
+                stored = msgspec.json.decode(self.path.read_bytes(), type=_Stored)
+            except FileNotFoundError:
+                return Cursor()
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                if not self._lasting:
+                    return Cursor()
+                raise CorruptError(
+                    f"The cursor of a sink, {self.path}, is damaged: {error}.",
+                    'Restore it from a copy, or write {"n": <record>} into it: the last record whose rows were taken.',
+                ) from error
+        return Cursor(stored.n, stored.mark)
 
-    def write(self, n: int) -> None:
-        """Store `n`; PlaceError when the folder cannot be written."""
+    def write(self, cursor: Cursor) -> None:
+        """Store a cursor; PlaceError when the folder cannot be written."""
         temporary = self.path.with_name(f".{self.path.name}-{writer_token()}")
         with explained(self.path.parent):
             try:
-                write_file(temporary, msgspec.json.encode(_Stored(n)), lasting=self._lasting)
+                write_file(temporary, msgspec.json.encode(_Stored(cursor.n, cursor.mark)), lasting=self._lasting)
                 os.replace(temporary, self.path)
             finally:
                 temporary.unlink(missing_ok=True)
@@ -62,18 +72,20 @@ def cursor_path(cursors: Path, query: str, kind: str = "cursor") -> Path:
     return cursors / f"{quote(query, safe='')}.{kind}"
 
 
-def is_next(follower: str, cursor: int, n: int) -> bool:
-    """Whether record `n` is to be applied at `cursor`; False: it was already. TruthError: one is missing.
+def is_next(follower: str, cursor: Cursor, record: Entry) -> bool:
+    """Whether a record is to be applied at `cursor`; False: it was already.
 
-    >>> is_next("sink:a", 4, 5), is_next("sink:a", 5, 5)
-    (True, False)
+    Raises:
+        AheadError: another record was applied under its number.
+        TruthError: one before it is missing.
     """
-    if n > cursor + 1:
+    if record.n > cursor.n + 1:
         raise TruthError(
-            f"The follower {follower} stands at record {cursor} and was handed {n}.",
+            f"{named(follower)} stands at record {cursor.n} and was handed {record.n}.",
             "Ask it for its cursor and go on from there.",
         )
-    return n == cursor + 1
+    check_applied(follower, cursor, record)
+    return record.n == cursor.n + 1
 
 
 def follower_name(query: str, late: bool) -> str:

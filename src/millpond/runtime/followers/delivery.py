@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from millpond.faults import reached
+from millpond.log.cursor import Cursor, cursor_at
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next
@@ -25,25 +26,23 @@ class Delivery(ABC):
         self._place, self._skip = place, skip
 
     @abstractmethod
-    def cursor(self) -> int:
+    def cursor(self) -> Cursor:
         """See `Follower.cursor`; connects where that is needed."""
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         """See `Follower.apply`; a record without rows only moves the cursor."""
-        if not is_next(self.name, self.cursor(), n):
+        if not is_next(self.name, self.cursor(), record):
             return
         cure = f"Restore the pond's folder, or skip them: {self._skip}."
         table = self._rows.needed(record, self._query, self._place, cure)
         reached("delivery.before")
-        with self._delivering(n, table):
+        with self._delivering(record, table):
             reached("delivery.written")
         reached("delivery.after")
 
     @abstractmethod
-    def _delivering(self, n: int, table: pa.Table | None) -> AbstractContextManager[None]:
-        """Hands over the rows of record `n` when it is entered, if there are any, and stores the cursor when it is
-        left.
-        """
+    def _delivering(self, record: Entry, table: pa.Table | None) -> AbstractContextManager[None]:
+        """Hands over the rows of a record, if there are any, when it is entered; stores the cursor when it is left."""
 
 
 class FileDelivery(Delivery):
@@ -53,22 +52,33 @@ class FileDelivery(Delivery):
         super().__init__(query, rows, place, f'write {{"n": <record>}} into {cursor}')
         with explained(cursor.parent):
             cursor.parent.mkdir(parents=True, exist_ok=True)
-        self._file, self._reached = CursorFile(cursor, lasting=True), since
+        self._file, self._reached = CursorFile(cursor, lasting=True), Cursor(since)
 
-    def cursor(self) -> int:
+    def cursor(self) -> Cursor:
         """See `Follower.cursor`."""
         # what this process has handed over counts, too: one that was overtaken may have written an older number
         return max(self._reached, self._file.read())
 
     @contextmanager
-    def _delivering(self, n: int, table: pa.Table | None) -> Iterator[None]:
+    def _delivering(self, record: Entry, table: pa.Table | None) -> Iterator[None]:
         if table is not None:
-            self._hand_over(n, table)
+            self._hand_over(record, table)
         yield
-        self._reached = n
-        if n > self._file.read():
-            self._file.write(n)
+        self._reached = cursor_at(record)
+        if record.n > self._file.read().n:
+            self._file.write(self._reached)
 
     @abstractmethod
-    def _hand_over(self, n: int, table: pa.Table) -> None:
-        """Hand over the rows of record `n`."""
+    def _hand_over(self, record: Entry, table: pa.Table) -> None:
+        """Hand over the rows of a record."""
+
+
+class RepeatingDelivery(FileDelivery):
+    """A delivery to somebody who may be handed rows again, under another record's number, too."""
+
+    def rewind(self, to: Cursor) -> str:
+        """See `Reversible.rewind`."""
+        before = self.cursor().n
+        self._reached = to
+        self._file.write(to)
+        return f"is handed the rows of what came after record {to.n} again (it had those up to record {before})"

@@ -2,7 +2,8 @@
 
 The commit contains `txn(millpond-<pond>-<query>, n)`, Delta's own protection against repeated writes. It is made
 against the table version in which that number was read, or not at all. Of two publishers one is refused and then
-finds nothing left to do. A file in the pond repeats the number, because records without rows make no commit.
+finds nothing left to do. A file in the pond repeats the number, because records without rows make no commit. The
+record's mark is stored in that file and with the commit.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from millpond.errors import StoreError
-from millpond.log.follower import NOTHING_APPLIED
+from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at
+from millpond.log.records import Entry
 from millpond.model.selection import AnyQuery
 from millpond.runtime.followers.delivery import FileDelivery
 from millpond.runtime.followers.rows import RowsReader
@@ -30,24 +32,35 @@ class DeltaSink(FileDelivery):
         self._path, self._app = path, f"millpond-{pond_id}-{query.name}"
         self._table: DeltaTable | None = None
 
-    def cursor(self) -> int:
+    def cursor(self) -> Cursor:
         """See `Follower.cursor`: the higher of the table's and the file's.
 
         Raises:
             StoreError: the table cannot be read.
         """
-        return max(super().cursor(), self._committed())
+        known, n = super().cursor(), self._committed()
+        return known if n <= known.n else Cursor(n, self._mark_of(n))
+
+    def rewind(self, to: Cursor) -> str:
+        """See `Reversible.rewind`: Delta keeps the number of what it has."""
+        raise ahead(
+            self.name, self.cursor(), to.n,
+            f"What came after record {to.n} cannot be taken back from the table {self._path}. Restore the folder `log` "
+            "from a newer copy, or begin a new pond that writes to a new table.",
+        )  # fmt: skip
 
     def close(self) -> None:
         """Forget what was read of the table."""
         self._table = None
 
-    def _hand_over(self, n: int, table: pa.Table) -> None:
+    def _hand_over(self, record: Entry, table: pa.Table) -> None:
+        n = record.n
         if self._committed(table.schema) >= n:
             return
         assert self._table is not None
+        told = {"query": self._query, "epoch": str(n), "mark": cursor_at(record).mark}
         named = CommitProperties(
-            custom_metadata={"query": self._query, "epoch": str(n)}, max_commit_retries=0,
+            custom_metadata=told, max_commit_retries=0,
             app_transactions=[Transaction(self._app, n)],
         )  # fmt: skip
         try:
@@ -71,6 +84,16 @@ class DeltaSink(FileDelivery):
         except (DeltaError, OSError, ValueError) as error:
             raise self._failed(error) from error
         return NOTHING_APPLIED if found is None else int(found)
+
+    def _mark_of(self, n: int) -> str:
+        """The mark beside the commit of a number; asked only after a crash, for otherwise the file has it."""
+        assert self._table is not None
+        mine = {"query": self._query, "epoch": str(n)}
+        try:
+            found = (one for one in self._table.history() if mine.items() <= one.items())
+        except (DeltaError, OSError, ValueError) as error:
+            raise self._failed(error) from error
+        return str(next(found, {}).get("mark", ""))
 
     def _failed(self, error: Exception) -> StoreError:
         self._table = None

@@ -22,7 +22,7 @@ import pyarrow as pa
 from millpond.errors import ForeignPondError, PlaceError
 from millpond.faults import reached
 from millpond.ids import writer_token
-from millpond.log.follower import NOTHING_APPLIED
+from millpond.log.cursor import NOTHING_APPLIED, Cursor, cursor_at
 from millpond.log.manifest import Manifest
 from millpond.log.port import numbered_name
 from millpond.log.records import Entry
@@ -74,18 +74,31 @@ class FolderSink:
         with explained(path):
             path.mkdir(parents=True, exist_ok=True)
             self._check_ours(Marker(pond_id, query, form.name, late=late))
-            self._reached = max(since, _highest_part(path))
+            self._reached = max(Cursor(since), _highest_part(path))
             self._remove_leftovers()
 
-    def cursor(self) -> int:
+    def cursor(self) -> Cursor:
         """See `Follower.cursor`: the highest of the cursor file, the parts' names and `since`."""
         with explained(self._path):
             self._reached = max(self._reached, _highest_part(self._path))
         return self._cursor()
 
+    def rewind(self, to: Cursor) -> str:
+        """See `Reversible.rewind`: parts are named by records, so those of later ones are deleted."""
+        with explained(self._path):
+            later = [name for name in os.listdir(self._path) if (of := _PART.fullmatch(name)) and int(of[1]) > to.n]
+            # the newest first: whatever happens, those that stay have no hole
+            for name in sorted(later, reverse=True):
+                (self._path / name).unlink(missing_ok=True)
+            _sync_folder(self._path)
+        self._cursor_file.write(to)
+        self._reached = to
+        files = "1 file" if len(later) == 1 else f"{len(later)} files"
+        return f"was set back to record {to.n} by deleting {files} of later records from {self._path}"
+
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         """See `Follower.apply`; a record without rows for this query makes no file."""
-        if not is_next(self.name, self._cursor(), n):
+        if not is_next(self.name, self._cursor(), record):
             return
         table = self._table(record)
         if table is not None:
@@ -98,11 +111,12 @@ class FolderSink:
                     reached("sink.after_link")
                 finally:
                     temporary.unlink(missing_ok=True)
-        self._save_cursor(n)
+        cursor = cursor_at(record)
+        self._save_cursor(cursor)
         reached("sink.after_cursor")
-        self._reached = n
+        self._reached = cursor
 
-    def _cursor(self) -> int:
+    def _cursor(self) -> Cursor:
         # The file is read each time, for another publisher may be ahead of us.
         return max(self._reached, self._cursor_file.read())
 
@@ -128,12 +142,12 @@ class FolderSink:
         _create(temporary, part)
         _sync_folder(self._path)
 
-    def _save_cursor(self, n: int) -> None:
-        self._cursor_file.write(n)
+    def _save_cursor(self, cursor: Cursor) -> None:
+        self._cursor_file.write(cursor)
 
     def _remove_leftovers(self) -> None:
         # Only of records that are visible: another publisher may be at work on a later one.
-        reached = self._cursor()
+        reached = self._cursor().n
         for name in os.listdir(self._path):
             found = _TEMPORARY.fullmatch(name)
             if found and int(found[1]) <= reached:
@@ -151,9 +165,10 @@ class FolderSink:
                 temporary.unlink(missing_ok=True)
         try:
             theirs = msgspec.json.decode(marker.read_bytes(), type=Marker)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ForeignPondError(
-                f"The file {marker} does not say whose folder this is: {error}.", "Choose an empty folder."
+                f"The file {marker} does not say whose folder this is: {error}.",
+                "Restore it from a copy, or choose an empty folder.",
             ) from error
         if theirs != ours:
             raise ForeignPondError(
@@ -177,12 +192,12 @@ def folder_cursor(path: Path) -> int:
     with explained(path):
         if not path.is_dir():
             return NOTHING_APPLIED
-        return max(CursorFile(path / CURSOR_NAME).read(), _highest_part(path))
+        return max(CursorFile(path / CURSOR_NAME).read(), _highest_part(path)).n
 
 
-def _highest_part(path: Path) -> int:
+def _highest_part(path: Path) -> Cursor:
     numbers = [int(found[1]) for name in os.listdir(path) if (found := _PART.fullmatch(name))]
-    return max(numbers, default=NOTHING_APPLIED)
+    return Cursor(max(numbers, default=NOTHING_APPLIED))
 
 
 def local_folder(path: str) -> Path:

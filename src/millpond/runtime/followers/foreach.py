@@ -9,14 +9,15 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from millpond.errors import QueryTypeError, UserFunctionError
-from millpond.runtime.followers.delivery import FileDelivery
+from millpond.log.records import Entry
+from millpond.runtime.followers.delivery import RepeatingDelivery
 from millpond.runtime.followers.rows import RowsReader
 
 Foreach: TypeAlias = Callable[[pa.RecordBatch, int], object]
 """A function of a user: the rows of an epoch, never none, and the number of its record; what it returns is ignored."""
 
 
-class ForeachSink(FileDelivery):
+class ForeachSink(RepeatingDelivery):
     """Follows the log into a function; starts after record `since` where there is no cursor.
 
     QueryTypeError: there is no function.
@@ -31,13 +32,13 @@ class ForeachSink(FileDelivery):
         super().__init__(query, rows, f"The function of {query}", cursor, since)
         self._function = function
 
-    def _hand_over(self, n: int, table: pa.Table) -> None:
+    def _hand_over(self, record: Entry, table: pa.Table) -> None:
         (rows,) = table.combine_chunks().to_batches()
         try:
-            self._function(rows, n)
+            self._function(rows, record.n)
         except Exception as error:
             raise UserFunctionError(
-                f"The function that takes the rows of {self._query} raised {type(error).__name__} in epoch {n}: "
+                f"The function that takes the rows of {self._query} raised {type(error).__name__} in epoch {record.n}: "
                 f"{' '.join(str(error).split())}.",
                 "It is called again with this epoch, and with no later one before.",
             ) from error

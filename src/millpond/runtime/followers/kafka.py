@@ -1,7 +1,7 @@
 """Kafka sink: the rows of a record are one transaction, and the cursor is part of it.
 
 A consumer with `read_committed` sees the rows of each record once, or none of them. A file in the pond repeats the
-cursor, because Kafka forgets unused consumer groups.
+cursor, because Kafka forgets unused consumer groups. Both carry the record's mark.
 
 Without transactions, rows are flushed before the file is written: after a crash the rows of one record may be sent
 again, with the same key and headers.
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from millpond.errors import QueryTypeError
 from millpond.faults import reached
-from millpond.log.follower import NOTHING_APPLIED
+from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
@@ -81,9 +81,26 @@ class KafkaSink:
         path = cursor_path(cursors, query.name, "kafka")
         self._file = CursorFile(path, lasting=not self._topic.transactions)
         self._folder = cursors
-        self._reached = NOTHING_APPLIED
+        self._reached = Cursor()
 
-    def cursor(self) -> int:
+    def known(self) -> Cursor:
+        """See `Remote.known`: what the file says."""
+        return max(Cursor(self._since), self._file.read())
+
+    def rewind(self, to: Cursor) -> str:
+        """See `Reversible.rewind`: a topic keeps what it has."""
+        what = f"What came after record {to.n} cannot be taken back from the topic {self._topic.name}."
+        group = (
+            f"set the offset of the group {self._publisher.name} for partition 0 of the topic to {to.n + 1} and "
+            if self._topic.transactions else ""
+        )  # fmt: skip
+        raise ahead(
+            self.name, self._reached, to.n,
+            f"{what} Restore the folder `log` from a newer copy; or, if readers may see those rows twice, {group}"
+            f"write {{\"n\": {to.n}}} into {self._file.path}, and repair again.",
+        )  # fmt: skip
+
+    def cursor(self) -> Cursor:
         """See `Follower.cursor`; fences every other publisher of these rows.
 
         Raises:
@@ -91,26 +108,27 @@ class KafkaSink:
         """
         with explained(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-        self._reached = max(self._publisher.reached(), self._since, self._file.read())
+        self._reached = max(self._publisher.reached(), self.known())
         return self._reached
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         """See `Follower.apply`: rows and cursor are one transaction; a record without rows only moves the file."""
         if not self._publisher.connected:
             self.cursor()
-        if not is_next(self.name, self._reached, n):
+        if not is_next(self.name, self._reached, record):
             return
+        cursor = cursor_at(record)
         cure = f'Restore the pond\'s folder, or skip them: write {{"n": <record>}} into {self._file.path}.'
         table = self._rows.needed(record, self._query, f"The topic {self._topic.name}", cure)
         if table is not None:
             reached("topic.before_begin")
             self._publisher.begin(messages(self._query, self._topic.name, n, table, self._keys))
             reached("topic.after_begin")
-            self._publisher.commit(n)
+            self._publisher.commit(cursor)
         reached("topic.after_commit")
-        self._file.write(n)
+        self._file.write(cursor)
         reached("topic.after_cursor")
-        self._reached = n
+        self._reached = cursor
 
     def close(self) -> None:
         """Let go of the broker."""

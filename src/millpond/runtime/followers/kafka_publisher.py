@@ -2,7 +2,8 @@
 
 The producer's transactional id belongs to the publisher's name. So the next publisher of that name fences the
 previous one, and its uncommitted writes are aborted. The number is the offset that a consumer group of the same name
-has committed for the first partition of a topic; it is sent in the transaction.
+has committed for the first partition of a topic; it is sent in the transaction, and the
+offset's metadata is the step's mark.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from millpond.errors import StoreError
-from millpond.log.follower import NOTHING_APPLIED
+from millpond.log.cursor import Cursor
 from millpond.runtime.connections import connection
 
 _PASSING = (
@@ -52,7 +53,7 @@ class Publisher:
     """
 
     def __init__(self, name: str, topic: str, connection_name: str | None, transactions: bool = True) -> None:
-        self._name, self._topic, self._connection = name, topic, connection_name
+        self.name, self._topic, self._connection = name, topic, connection_name
         self._transactions = transactions
         self._producer: Producer | None = None
         self._group: Consumer | None = None
@@ -62,8 +63,8 @@ class Publisher:
         """Whether `reached` was asked, and nothing has failed since."""
         return self._producer is not None
 
-    def reached(self) -> int:
-        """Fence every other publisher of this name, and tell the number of the last step; -1 where none is known.
+    def reached(self) -> Cursor:
+        """Fence every other publisher of this name, and return number and mark of the last step; -1: none is known.
 
         Raises:
             StoreError: Kafka does not answer.
@@ -74,15 +75,15 @@ class Publisher:
         try:
             self._producer = Producer(settings | self._manner())
             if not self._transactions:
-                return NOTHING_APPLIED
+                return Cursor()
             self._producer.init_transactions(SECONDS)
-            self._group = Consumer(settings | {"group.id": self._name, "isolation.level": "read_committed"})
+            self._group = Consumer(settings | {"group.id": self.name, "isolation.level": "read_committed"})
             found = _committed(self._group, self._topic)
         except KafkaException as error:
             raise self._failed(error) from error
         if found.error is not None:
             raise self._failed(KafkaException(found.error))
-        return found.offset - 1 if found.offset >= 0 else NOTHING_APPLIED
+        return Cursor(found.offset - 1, found.metadata or "") if found.offset >= 0 else Cursor()
 
     def begin(self, messages: Iterable[Message]) -> None:
         """Hand over the messages of a step; readers of committed records do not see them yet.
@@ -111,8 +112,8 @@ class Publisher:
         except KafkaException as error:
             raise self._failed(error) from error
 
-    def commit(self, n: int) -> None:
-        """Make what `begin` handed over visible, together with the number.
+    def commit(self, step: Cursor) -> None:
+        """Make what `begin` handed over visible, together with number and mark of the step.
 
         Raises:
             StoreError: it is not, or it is not known whether it is; ask for `reached`.
@@ -121,7 +122,7 @@ class Publisher:
             return
         assert self._producer is not None and self._group is not None, "not connected"
         try:
-            place = TopicPartition(self._topic, 0, n + 1)
+            place = TopicPartition(self._topic, 0, step.n + 1, step.mark)
             held, group = self._producer, self._group.consumer_group_metadata()
             _bounded(lambda: held.send_offsets_to_transaction([place], group, SECONDS))
             held.commit_transaction(SECONDS)
@@ -149,7 +150,7 @@ class Publisher:
     def _manner(self) -> dict[str, Any]:
         # the partitioner of Java's producers, so that keys meet those of others
         common = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
-        return common | ({"transactional.id": self._name} if self._transactions else {})
+        return common | ({"transactional.id": self.name} if self._transactions else {})
 
     def _failed(self, error: KafkaException) -> StoreError:
         # whatever became of the transaction: who asks for the number next begins a new one, and sees

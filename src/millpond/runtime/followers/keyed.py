@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import StoreError, UnsupportedQuery
-from millpond.log.follower import NOTHING_APPLIED
+from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.model.endpoints import KEYED, SINK_OPTIONS, Sink
@@ -107,9 +107,18 @@ class KeyedSink:
             cursor.parent.mkdir(parents=True, exist_ok=True)
         self._cursor_file = CursorFile(cursor)
 
-    def cursor(self) -> int:
+    def cursor(self) -> Cursor:
         """See `Follower.cursor`."""
-        return max(self._since, self._cursor_file.read())
+        return max(Cursor(self._since), self._cursor_file.read())
+
+    def rewind(self, to: Cursor) -> str:
+        """See `Reversible.rewind`: rows carry the numbers of their records, and only newer ones replace them."""
+        raise ahead(
+            self.name, self.cursor(), to.n,
+            f"Rows in Redis that came after record {to.n} cannot be taken back. Restore the folder `log` from a newer "
+            f"copy; or delete the keys, write {{\"n\": {to.n}}} into {self._cursor_file.path}, and repair again: "
+            "keys then have what comes from now on.",
+        )  # fmt: skip
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         """See `Follower.apply`.
@@ -117,7 +126,7 @@ class KeyedSink:
         Raises:
             StoreError: the server is gone, or a key holds something else and the sink is to fail.
         """
-        if not is_next(self.name, self.cursor(), n):
+        if not is_next(self.name, self.cursor(), record):
             return
         try:
             table = self._rows.table(record, self._query)
@@ -125,7 +134,7 @@ class KeyedSink:
             table = None  # pruning waits for this cursor: they were written before it was lost
         if table is not None:
             self._write(n, table)
-        self._cursor_file.write(n)
+        self._cursor_file.write(cursor_at(record))
 
     def _write(self, n: int, table: pa.Table) -> None:
         target = self._target

@@ -35,10 +35,10 @@ def copy_buckets(source: BucketStore, target: BucketStore, buckets: Iterable[int
     left, rows = list(buckets), 0
     for _ in range(_TRIES):
         # in this order: a table that comes meanwhile comes with a higher number
-        numbers, tables = source.applied_many(left), sorted(source.tables())
+        stands, tables = source.stands_many(left), sorted(source.tables())
         found = [source.scan_many(left, table) for table in tables]
         steps, whole, moved_on = list[Apply](), list[int](), list[int]()
-        for place, (bucket, number) in enumerate(zip(left, numbers, strict=True)):
+        for place, (bucket, (number, mark)) in enumerate(zip(left, stands, strict=True)):
             mine = [(table, of[place]) for table, of in zip(tables, found, strict=True)]
             if any(one.torn or one.applied != number for _, one in mine):
                 moved_on.append(bucket)
@@ -46,7 +46,7 @@ def copy_buckets(source: BucketStore, target: BucketStore, buckets: Iterable[int
             whole.append(bucket)
             if number != NEVER:
                 writes = [TableWrite(table, one.keys, one.values) for table, one in mine if one.keys]
-                steps.append(Apply(bucket, number, NEVER, writes))
+                steps.append(Apply(bucket, number, NEVER, writes, mark))
                 rows += sum(len(one.keys) for _, one in mine)
         forget(target, whole)
         if steps:

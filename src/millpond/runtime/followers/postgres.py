@@ -2,7 +2,8 @@
 
 A row replaces the row with the same key, and a deleted row deletes it. Rows without a key are appended. The cursor is
 a row of the table `millpond_cursors` in the same schema, locked while a record is written: of two publishers one
-waits and then finds nothing left to do.
+waits and then finds nothing left to do. The record's mark is in a column beside it; a table that an older version made
+gets the column, unless the user may not change the table.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ import pyarrow as pa
 from psycopg import sql
 
 from millpond.errors import QueryTypeError, StoreError, UnsupportedQuery
-from millpond.log.follower import NOTHING_APPLIED
+from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at
+from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
 from millpond.model.types import WINDOW, is_decimal
 from millpond.plan.modes import OP
 from millpond.runtime.changes import DELETE
 from millpond.runtime.connections import Secret, named
+from millpond.runtime.followers.cursors import is_next
 from millpond.runtime.followers.delivery import Delivery
 from millpond.runtime.followers.identity import key_columns
 from millpond.runtime.followers.rows import RowsReader
@@ -149,6 +152,7 @@ class PostgresSink(Delivery):
         self._staged = {**self._columns, **({OP: "text"} if changing else {})}
         self._whose, self._since = (pond_id, query.name), since
         self._connection: psycopg.Connection[Any] | None = None
+        self._marked = True
         super().__init__(
             query.name, rows, f"The table {self._table.name}", f"set `n` of the query in {CURSORS} to the record"
         )
@@ -159,7 +163,32 @@ class PostgresSink(Delivery):
         if held is not None:
             held.close()
 
-    def cursor(self) -> int:
+    def known(self) -> Cursor:
+        """See `Remote.known`: nothing."""
+        return Cursor()
+
+    def rewind(self, to: Cursor) -> str:
+        """See `Reversible.rewind`: rows under a key are written over those that are there.
+
+        Raises:
+            StoreError: the server does not answer.
+        """
+        by_hand = f"UPDATE {CURSORS} SET n = {to.n} WHERE query = '{self._query}'"
+        if not self._table.key:
+            raise ahead(
+                self.name, self.cursor(), to.n,
+                f"Rows of the table {self._table.name} have no key, so those that came after record {to.n} cannot be "
+                "told apart. Restore the folder `log` from a newer copy; or delete them yourself, if you can, run "
+                f"`{by_hand}`, and repair again.",
+            )  # fmt: skip
+        with self._told():
+            held = self._connected()
+            with held.transaction():
+                before = self._at(held, " FOR UPDATE")
+                self._store(held, to)
+        return f"was set back from record {before.n} to {to.n}: later rows are written again, over those of their keys"
+
+    def cursor(self) -> Cursor:
         """See `Follower.cursor`.
 
         Raises:
@@ -171,25 +200,29 @@ class PostgresSink(Delivery):
                 return self._at(held, "")
 
     @contextmanager
-    def _delivering(self, n: int, table: pa.Table | None) -> Iterator[None]:
+    def _delivering(self, record: Entry, table: pa.Table | None) -> Iterator[None]:
         with self._told():
             held = self._connected()
             with held.transaction():
-                if self._at(held, " FOR UPDATE") < n:
+                if is_next(self.name, self._at(held, " FOR UPDATE"), record):
                     if table is not None:
                         self._write(held, table)
-                    held.execute(
-                        sql.SQL("UPDATE {} SET n = %s WHERE pond = %s AND query = %s").format(self._table.cursors),
-                        (n, *self._whose),
-                    )
+                    self._store(held, cursor_at(record))
                 yield
 
-    def _at(self, held: psycopg.Connection[Any], lock: Literal["", " FOR UPDATE"]) -> int:
-        asked = sql.SQL("SELECT n FROM {} WHERE pond = %s AND query = %s" + lock).format(self._table.cursors)
+    def _at(self, held: psycopg.Connection[Any], lock: Literal["", " FOR UPDATE"]) -> Cursor:
+        asked = sql.SQL("SELECT n{} FROM {} WHERE pond = %s AND query = %s" + lock).format(
+            sql.SQL(", mark" if self._marked else ""), self._table.cursors
+        )
         found = held.execute(asked, self._whose).fetchone()
         if found is None:
             raise psycopg.OperationalError(f"the row of {self._query} in {CURSORS} is gone")
-        return max(self._since, int(found[0]))
+        return max(Cursor(self._since), Cursor(int(found[0]), (found[1] or "") if self._marked else ""))
+
+    def _store(self, held: psycopg.Connection[Any], cursor: Cursor) -> None:
+        marked = sql.SQL(", mark = %s" if self._marked else "")
+        text = sql.SQL("UPDATE {} SET n = %s{} WHERE pond = %s AND query = %s").format(self._table.cursors, marked)
+        held.execute(text, (*(cursor if self._marked else cursor[:1]), *self._whose))
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
@@ -202,7 +235,8 @@ class PostgresSink(Delivery):
 
     def _make(self, held: psycopg.Connection[Any]) -> None:
         """The table and that of cursors, if they are missing; asked for first, for making needs more rights."""
-        cursors = "{} (pond text NOT NULL, query text NOT NULL, n bigint NOT NULL, PRIMARY KEY (pond, query))"
+        whose = "pond text NOT NULL, query text NOT NULL"
+        cursors = f"{{}} ({whose}, n bigint NOT NULL, mark text, PRIMARY KEY (pond, query))"
         with held.transaction():
             if not self._is_there(held, self._table.cursors):
                 held.execute(sql.SQL("CREATE TABLE IF NOT EXISTS " + cursors).format(self._table.cursors))
@@ -212,8 +246,23 @@ class PostgresSink(Delivery):
                     columns.append(sql.SQL("UNIQUE NULLS NOT DISTINCT ({})").format(_names(self._table.key)))
                 made = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})")
                 held.execute(made.format(self._table.identifier, sql.SQL(", ").join(columns)))
-            first = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s) ON CONFLICT DO NOTHING").format(self._table.cursors)
+            self._marked = self._has_marks(held)
+            first = sql.SQL("INSERT INTO {} (pond, query, n) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING").format(
+                self._table.cursors
+            )
             held.execute(first, (*self._whose, self._since))
+
+    def _has_marks(self, held: psycopg.Connection[Any]) -> bool:
+        """Whether the table of cursors has a column for marks, which it is given if it may be."""
+        asked = "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'mark' AND NOT attisdropped"
+        if held.execute(asked, (self._table.cursors.as_string(held),)).fetchone() is not None:
+            return True
+        try:
+            with held.transaction():
+                held.execute(sql.SQL("ALTER TABLE {} ADD COLUMN mark text").format(self._table.cursors))
+        except psycopg.errors.InsufficientPrivilege:
+            return False
+        return True
 
     def _is_there(self, held: psycopg.Connection[Any], name: sql.Identifier) -> bool:
         found = held.execute("SELECT to_regclass(%s)", (name.as_string(held),)).fetchone()

@@ -22,7 +22,7 @@ from pathlib import Path
 from millpond.clock import Clock, lap_us
 from millpond.faults import reached
 from millpond.log.bodies import Bodies
-from millpond.log.follower import NOTHING_APPLIED
+from millpond.log.cursor import NOTHING_APPLIED, Cursor, cursor_at
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
@@ -62,7 +62,7 @@ class PruneFollower:
         self._removed = removed
         self._grace_us = round(grace_seconds * _US)
         self._clock = clock
-        self._reached = start
+        self._reached = Cursor(start)
         self._newest: Manifest | None = None
         self._bodies = Bodies(LocalFolder(pond / "log"))
         self._unneeded_since: dict[str, int] = {}
@@ -71,7 +71,7 @@ class PruneFollower:
         self.deleted_files = 0
         self.deleted_bytes = 0
 
-    def cursor(self) -> int:
+    def cursor(self) -> Cursor:
         """See `Follower.cursor`; sweeps when it is time."""
         if self._newest is not None:
             self._sweep_if_due(self._newest)
@@ -79,10 +79,10 @@ class PruneFollower:
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         """See `Follower.apply`; sweeps now and then, about four times per grace."""
-        if not is_next(self.name, self._reached, n):
+        if not is_next(self.name, self._reached, record):
             return
         self._sweep_if_due(manifest)
-        self._reached, self._newest = n, manifest
+        self._reached, self._newest = cursor_at(record), manifest
 
     def _sweep_if_due(self, manifest: Manifest) -> None:
         now = self._clock()

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 from millpond.clock import Clock, lap_us
 from millpond.errors import CorruptError, DiskFullError, MillpondError, TruthError
-from millpond.log.follower import NOTHING_APPLIED, Follower, let_go
+from millpond.log.cursor import NOTHING_APPLIED, Cursor, check_reached
+from millpond.log.follower import Follower, let_go
 from millpond.log.manifest import Manifest, Manifests, fold, load
 from millpond.log.port import Log
 from millpond.log.records import Entry, decode
@@ -145,6 +146,11 @@ class Runner:
                 self._news = True
             self._changed.notify_all()
 
+    def followers(self) -> list[Follower]:
+        """Those that are driven."""
+        with self._changed:
+            return [driven.follower for driven in self._driven.values()]
+
     def wait(self, n: int, timeout: float | None = None) -> bool:
         """Wait until every follower has applied record `n`; False when `timeout` seconds were not enough.
 
@@ -231,7 +237,7 @@ class Runner:
         if manifest is None:
             cursor = driven.follower.cursor()
             manifest = self._records.manifest(cursor, driven.follower.name)
-            self._note_success(driven, cursor, manifest, recovered=False)
+            self._note_success(driven, cursor.n, manifest, recovered=False)
         for _ in range(RECORDS_PER_TURN):
             if manifest.n >= head or self._stopping or self._driven.get(driven.follower.name) is not driven:
                 return
@@ -337,6 +343,10 @@ class Runners:
         deadline = time.monotonic() + timeout
         return all(runner.wait(n, max(0.0, deadline - time.monotonic())) for runner in self._runners)
 
+    def followers(self) -> list[Follower]:
+        """See `Runner.followers`."""
+        return [follower for runner in self._runners for follower in runner.followers()]
+
     def cursors(self) -> dict[str, int]:
         """See `Runner.cursors`."""
         return {name: cursor for runner in self._runners for name, cursor in runner.cursors().items()}
@@ -358,18 +368,13 @@ class _Records:
         self._manifests = manifests
         self._known: OrderedDict[int, tuple[Entry, Manifest]] = OrderedDict()
 
-    def manifest(self, n: int, follower: str) -> Manifest:
-        """The manifest at record `n`; CorruptError when the log does not reach so far."""
-        if n == NOTHING_APPLIED:
+    def manifest(self, cursor: Cursor, follower: str) -> Manifest:
+        """The manifest at a cursor; AheadError when the log has no such record."""
+        if cursor.n == NOTHING_APPLIED:
             return Manifest()
-        if n in self._known:
-            return self._known[n][1]
-        manifest = load(self._log, self._manifests, n)
-        if manifest.n != n:
-            raise CorruptError(
-                f"The follower {follower} has applied record {n}, but the log ends at {manifest.n}.",
-                "The log was restored from an older copy: rebuild the follower.",
-            )
+        known = self._known.get(cursor.n)
+        manifest = load(self._log, self._manifests, cursor.n) if known is None else known[1]
+        check_reached(follower, cursor, manifest)
         return manifest
 
     def following(self, manifest: Manifest) -> tuple[Entry, Manifest]:
@@ -379,7 +384,7 @@ class _Records:
             data = self._log.read(n)
             if data is None:
                 raise CorruptError(f"Record {n} was announced, but the log does not hold it.", "Restore the log.")
-            entry = decode(data)
+            entry = decode(data, self._log.told(n))
             self._known[n] = entry, fold(manifest, entry)
             if len(self._known) > _REMEMBERED_RECORDS:
                 self._known.popitem(last=False)

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from millpond.errors import CorruptError, StoreError
-from millpond.log.follower import NOTHING_APPLIED
+from millpond.log.cursor import NOTHING_APPLIED, Cursor
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
@@ -75,12 +75,12 @@ def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
     folder = Path(share.folder)
     log, manifests = Log(LocalFolder(folder / "log")), Manifests(LocalFolder(folder / "manifest"))
     rows = _OwnRows(section_reader(folder), share.map, instance, mine)
-    view = ViewFollower(store, rows, mine, lambda: share.served, lambda: load(log, manifests))
+    view = ViewFollower(store, rows, mine, lambda: share.served, lambda: load(log, manifests), log.read)
     lost, news = 0, False
     try:
-        n = view.cursor() if share.since == NOTHING_APPLIED else share.since
+        n = view.cursor().n if share.since == NOTHING_APPLIED else share.since
         while (data := log.read(n + 1)) is not None:
-            entry = decode(data)
+            entry = decode(data, log.told(n + 1))
             _check(entry, share)
             try:
                 news |= view.show(n + 1, entry)
@@ -89,7 +89,7 @@ def catch_up(share: Share, instance: int, store: BucketStore) -> Caught:
                 if lost:
                     raise
                 lost = sum(applied < n for applied in store.applied_many(mine))
-                n = view.cursor()
+                n = view.cursor().n
     except StoreError as error:
         return Caught(NOTHING_APPLIED, error=f"{error.what} => {error.cure}")
     return Caught(n, lost, news)
@@ -152,11 +152,15 @@ class SharedView:
         """Keep the rows of these queries from the next record on."""
         self._share = msgspec.structs.replace(self._share, served=dict(served))
 
-    def cursor(self) -> int:
+    def known(self) -> Cursor:
+        """See `Remote.known`: nothing, for it mends itself."""
+        return Cursor()
+
+    def cursor(self) -> Cursor:
         """See `Follower.cursor`; brings every bucket to the head first, whatever the store has lost or has too much."""
         settled = self._cursor()
         self._look()
-        return settled
+        return Cursor(settled)
 
     def _cursor(self) -> int:
         before = self._settled

@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import QueryError, UnsupportedQuery
-from millpond.log.follower import NOTHING_APPLIED, Follower
+from millpond.log.cursor import NOTHING_APPLIED, Cursor, cursor_at
+from millpond.log.follower import Follower
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.model.endpoints import KEYED, SINKS, Sink
@@ -52,15 +53,20 @@ class NoopSink:
             cursors.mkdir(parents=True, exist_ok=True)
         self._cursor_file = _cursor_file(cursors, query)
 
-    def cursor(self) -> int:
+    def cursor(self) -> Cursor:
         """See `Follower.cursor`."""
-        return max(self._since, self._cursor_file.read())
+        return max(Cursor(self._since), self._cursor_file.read())
+
+    def rewind(self, to: Cursor) -> str:
+        """See `Reversible.rewind`."""
+        self._cursor_file.write(to)
+        return f"shows the rows of what came after record {to.n} again"
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         """See `Follower.apply`."""
-        if is_next(self.name, self.cursor(), n):
+        if is_next(self.name, self.cursor(), record):
             self._show(n, record)
-            self._cursor_file.write(n)
+            self._cursor_file.write(cursor_at(record))
 
     def _show(self, n: int, record: Entry) -> None:
         """Let the rows of record `n` be seen; here nobody looks."""
@@ -103,10 +109,10 @@ class MemorySink:
         self._query = query
         self._rows = rows
         self._lock = threading.Lock()
-        self._reached = since
+        self._reached = Cursor(since)
         self._epochs: list[tuple[int, pa.Table]] = []
 
-    def cursor(self) -> int:
+    def cursor(self) -> Cursor:
         """See `Follower.cursor`; `since` in a new process."""
         with self._lock:
             return self._reached
@@ -114,7 +120,7 @@ class MemorySink:
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         """See `Follower.apply`; rows that were pruned before this process started are passed over."""
         with self._lock:
-            if not is_next(self.name, self._reached, n):
+            if not is_next(self.name, self._reached, record):
                 return
             try:
                 table = self._rows.table(record, self._query)
@@ -122,7 +128,7 @@ class MemorySink:
                 table = None
             if table is not None:
                 self._epochs.append((n, table))
-            self._reached = n
+            self._reached = cursor_at(record)
 
     def epochs(self) -> list[tuple[int, pa.Table]]:
         """The number and the rows of each record that had any, in order."""
@@ -225,8 +231,8 @@ def sink_cursor(query: AnyQuery, cursors: Path) -> int | None:
     if query.sink.format in ("memory", "postgres"):
         return None
     if query.sink.format in OUTSIDE:
-        return CursorFile(cursor_path(cursors, query.name, query.sink.format)).read()
-    return _cursor_file(cursors, query.name).read()
+        return CursorFile(cursor_path(cursors, query.name, query.sink.format)).read().n
+    return _cursor_file(cursors, query.name).read().n
 
 
 def _cursor_file(cursors: Path, query: str) -> CursorFile:

@@ -10,8 +10,9 @@ as `null`. Every bucket moves at every record, also without rows: its number say
 record the latest end wins, between records the later record. Rows that may change say so (`__deleted`): of these the
 latest end wins against what is stored, too, and a row that is deleted goes, if it is the one stored.
 
-The store's own numbers are the cursor. What the store has lost is replayed; what it has too much (the log was
-restored from an older copy) is cleared and rebuilt from the rows that are retained.
+The store's own numbers are the cursor. What the store has lost is replayed. What it has of records that are not in the
+log is cleared and rebuilt from the rows that are retained: the log has lost them, or was restored from an older copy.
+A number is of a record in the log if its mark is: the first digits of the record's digest.
 """
 
 from __future__ import annotations
@@ -28,13 +29,16 @@ import pyarrow.compute as pc
 
 from millpond.errors import CorruptError, StoreError
 from millpond.faults import reached
+from millpond.log.cursor import Cursor
 from millpond.log.manifest import Manifest
-from millpond.log.records import Entry
+from millpond.log.records import Entry, digest_of
 from millpond.plan.modes import OP
 from millpond.runtime.followers.rows import ReadSection, RowsGone, RowsReader
 from millpond.runtime.followers.text import json_objects
 from millpond.runtime.outbox import leaving
-from millpond.state.store import NEVER, Apply, BucketStore, TableWrite, Verdict, Wanted
+from millpond.state.store import NEVER, Apply, BucketStore, Stand, TableWrite, Verdict, Wanted
+
+_MARK_DIGITS = 16
 
 KEY, BUCKET, END, START, DELETED = "__key", "__bucket", "__end", "__start", "__deleted"
 
@@ -82,7 +86,8 @@ class ViewFollower:
 
     `served` returns, for each query that is served now, the size of its window in microseconds; the table of
     a query that is no longer in it is dropped at the next record. `head` reads the manifest at the head of the
-    log; it must really look, for a driver that was overtaken would clear what its successor has applied.
+    log; it must really look, for a driver that was overtaken would clear what its successor has applied. `read` returns
+    the bytes of a record.
     """
 
     name = "view"
@@ -94,7 +99,9 @@ class ViewFollower:
         buckets: int | Sequence[int],
         served: Callable[[], Mapping[str, int]],
         head: Callable[[], Manifest],
+        read: Callable[[int], bytes | None],
     ) -> None:
+        self._read = read
         self._store = store
         self._rows = rows
         self._buckets = range(buckets) if isinstance(buckets, int) else buckets
@@ -104,14 +111,25 @@ class ViewFollower:
         self._known: frozenset[str] | None = None
         self._reached, self._live = NEVER, frozenset[tuple[int, str]]()
 
-    def cursor(self) -> int:
-        """See `Follower.cursor`: the lowest number of all buckets; clears those that are ahead of the log."""
+    @property
+    def note(self) -> str | None:
+        """What the store has mended itself, for people."""
+        return getattr(self._store, "note", None)
+
+    def known(self) -> Cursor:
+        """See `Remote.known`: nothing, for it mends itself."""
+        return Cursor()
+
+    def cursor(self) -> Cursor:
+        """See `Follower.cursor`: the lowest number of all buckets; clears those that have what is not in the log."""
         # In this order: the log is never behind what was applied from it before.
-        applied = np.array(self._store.applied_many(self._buckets), np.int64)
+        stands = self._store.stands_many(self._buckets)
         head = self._head()
+        applied = np.array([stand.n for stand in stands], np.int64)
         rows = (section for section in head.sections.values() if section.kind == "rows")
         self._reached, self._live = head.n, frozenset((section.n, section.group) for section in rows)
-        ahead = np.flatnonzero(applied > head.n)
+        stray = {stand for stand in set(stands) if stand.n > head.n or not self._is_in_log(stand)}
+        ahead = np.array([place for place, stand in enumerate(stands) if stand in stray], np.int64)
         if len(ahead):
             self._store.clear_many([self._buckets[place] for place in ahead.tolist()])
             applied[ahead] = NEVER
@@ -119,9 +137,15 @@ class ViewFollower:
         empty = np.flatnonzero(applied == NEVER)
         if len(empty) and start > NEVER:
             # Nothing older is retained, so there is nothing to replay before.
-            self._expect_applied([Apply(self._buckets[place], start, NEVER) for place in empty.tolist()])
+            mark = self._mark_at(start)
+            self._expect_applied([Apply(self._buckets[place], start, NEVER, (), mark) for place in empty.tolist()])
             applied[empty] = start
-        return int(applied.min())
+        return Cursor(int(applied.min()))
+
+    def _is_in_log(self, stand: Stand) -> bool:
+        if stand.n == NEVER or not stand.mark:
+            return True
+        return self._mark_at(stand.n) == stand.mark
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         """See `Follower.apply`; BucketsBehind when a bucket has fallen behind: ask for the cursor and replay."""
@@ -139,7 +163,7 @@ class ViewFollower:
             queries = [query for query in self._rows.queries(record) if query in served and self._counts(n, query)]
             found = {query: self._rows.batches(record, query) for query in queries}
         except RowsGone:
-            self._start_over(n)
+            self._start_over(record)
             return False
         tables = {query: table for query, table in found.items() if table is not None}
         writes: dict[int, list[TableWrite]] = {}
@@ -153,7 +177,8 @@ class ViewFollower:
                 if bucket not in self._owned:
                     raise CorruptError(f"A row of query {query} in record {n} is in bucket {bucket}.", "Report this.")
                 writes.setdefault(bucket, []).append(TableWrite(query, keys, some))
-        steps = [Apply(bucket, n, n - 1, writes.get(bucket, ())) for bucket in self._buckets]
+        mark = view_mark(record.digest)
+        steps = [Apply(bucket, n, n - 1, writes.get(bucket, ()), mark) for bucket in self._buckets]
         reached("view.before_apply")
         news = self._expect_applied(steps)
         reached("view.after_apply")
@@ -178,11 +203,16 @@ class ViewFollower:
             stored[one.table].update({(one.bucket, key.decode()): value for key, value in pairs})
         return stored
 
-    def _start_over(self, n: int) -> None:
+    def _mark_at(self, n: int) -> str:
+        data = self._read(n)
+        return "" if data is None else view_mark(digest_of(data))
+
+    def _start_over(self, record: Entry) -> None:
+        n, mark = record.n, view_mark(record.digest)
         # Rows of n are pruned, so a row of before n might be outdated without a trace: an absent row is honest.
         behind = [b for b, at in zip(self._buckets, self._store.applied_many(self._buckets), strict=True) if at < n]
         self._store.clear_many(behind)
-        self._expect_applied([Apply(bucket, n, NEVER) for bucket in behind])
+        self._expect_applied([Apply(bucket, n, NEVER, (), mark) for bucket in behind])
 
     def _expect_applied(self, steps: Sequence[Apply]) -> bool:
         """Apply the steps; whether any was news. A driver that was overtaken has none, and must not go on."""
@@ -194,6 +224,11 @@ class ViewFollower:
                 "They are replayed from the log.",
             )
         return any(outcome.verdict is Verdict.APPLIED for outcome in outcomes)
+
+
+def view_mark(digest: str) -> str:
+    """The mark of a record in a store, beside each bucket's number: short, for there are many buckets."""
+    return digest[:_MARK_DIGITS]
 
 
 def drop_unserved(

@@ -1,7 +1,8 @@
 """Sinks that are addresses of HTTP: each epoch's rows are one POST or, if there are many, several.
 
 At least once: a request that may have arrived is sent again, with the same `Idempotency-Key`, which names the pond, the
-query, the epoch and the number of the request in it. The address is a named connection, so that no query can choose
+query, the epoch, the number of the request in it and the digest of the epoch's record: an epoch that was lost with its
+record, and is made again, may have other rows. The address is a named connection, so that no query can choose
 whom this host calls.
 """
 
@@ -18,13 +19,17 @@ import msgspec
 import pyarrow as pa
 
 from millpond.errors import QueryTypeError, SetupError, StoreError
+from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
 from millpond.runtime.connections import Secret, named
-from millpond.runtime.followers.delivery import FileDelivery
+from millpond.runtime.followers.delivery import RepeatingDelivery
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.text import json_objects
 
 _ROWS = 1000
+_DIGITS = 16
+"""So many digits of a record's digest are in a key."""
+
 _PASSING = (408, 425, 429)
 """Answers below 500 that say: later."""
 
@@ -78,7 +83,7 @@ class Hook(NamedTuple):
         return cls(options.get("connection"), int(rows))
 
 
-class WebhookSink(FileDelivery):
+class WebhookSink(RepeatingDelivery):
     """Follows the log to an address; starts after record `since` where there is no cursor.
 
     Nothing is connected before the first use.
@@ -89,8 +94,8 @@ class WebhookSink(FileDelivery):
         super().__init__(query, rows, f"The address of {query}", cursor, since)
         self._pond = pond_id
         self._called: tuple[httpx.Client, str] | None = None
-        self._taken = (since, 0)
-        """Of which record how many requests were answered: they need not be sent again by this process."""
+        self._taken = ("", 0)
+        """Of which record, by its digest, how many requests were answered: this process need not send them again."""
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -98,15 +103,16 @@ class WebhookSink(FileDelivery):
         if called is not None:
             called[0].close()
 
-    def _hand_over(self, n: int, table: pa.Table) -> None:
-        size = self._hook.rows
+    def _hand_over(self, record: Entry, table: pa.Table) -> None:
+        n, size = record.n, self._hook.rows
         count = -(-len(table) // size)
-        for part in range(self._taken[1] if self._taken[0] == n else 0, count):
+        for part in range(self._taken[1] if self._taken[0] == record.digest else 0, count):
             rows = json_objects(table.slice(part * size, size), omit_nulls=False)
             head = {"pond": self._pond, "query": self._query, "epoch": n, "part": part, "parts": count}
             text = f'{json.dumps(head, ensure_ascii=False)[:-1]}, "rows": [{",".join(rows.to_pylist())}]}}'
-            self._post(text.encode(), f"{self._pond}/{quote(self._query, safe='')}/{n}/{part}")
-            self._taken = (n, part + 1)
+            key = f"{self._pond}/{quote(self._query, safe='')}/{n}/{part}/{record.digest[:_DIGITS]}"
+            self._post(text.encode(), key)
+            self._taken = (record.digest, part + 1)
 
     def _post(self, body: bytes, key: str) -> None:
         if self._called is None:

@@ -6,7 +6,7 @@ Version 1 of the file: two named databases; integers in keys are big-endian, so 
            "o"               -> text                 whose store it is (the pond's id), UTF-8
            "i"               -> u32                  the next table number; numbers are never used twice
            "t" table         -> u32                  a table's number; its name is UTF-8, at most 400 bytes
-           "b" u16           -> u64                  the number a bucket has applied; absent: nothing
+           "b" u16           -> u64 mark             the number a bucket has applied, and its mark; absent: nothing
     rows   u32 u16 0x00 key  -> value                table number, bucket, key
            u32 u16 0x01 hash -> u32 key value        one too long for LMDB, by BLAKE2b-256; its length
 
@@ -15,6 +15,7 @@ One transaction carries a whole `apply_many`, so here all buckets move together.
     waits for ever while the first is *stopped* inside a transaction (killed is fine);
   * a file is opened once per process: LMDB's locks belong to the process, a second open would break them;
   * after a power failure the newest applied numbers may be gone; the file itself stays sound;
+  * a file that is damaged is put aside, as `path`.damaged, and a new one begun; who opens it to read is told;
   * readers should be short: pages that a reader holds cannot be used again, so the file grows meanwhile.
 """
 
@@ -32,6 +33,7 @@ from typing import Any, TypeVar
 import lmdb
 
 from millpond.errors import ForeignPondError, StoreError, no_room, of_machine
+from millpond.state.backends.lmdb_check import damage_of
 from millpond.state.store import (
     NEVER,
     Apply,
@@ -39,6 +41,7 @@ from millpond.state.store import (
     Found,
     Outcome,
     Rows,
+    Stand,
     Statistics,
     TableWrite,
     Verdict,
@@ -70,12 +73,13 @@ class LmdbStore(BucketStore):
 
     `owner` is kept in the file and compared at the next open; "" accepts any. `map_bytes` is where the map
     starts; it doubles whenever it is full. ForeignPondError: another owner's file. StoreError: it cannot be
-    opened, has another version, or is open in this process already.
+    opened, has another version, or is open in this process already. `note` says what it has mended itself.
     """
 
     def __init__(
         self, path: Path, *, owner: str = "", read_only: bool = False, map_bytes: int = DEFAULT_MAP_BYTES
     ) -> None:
+        self.note: str | None = None
         self._path = Path(os.path.realpath(path))
         self._read_only = read_only
         self._map_bytes = map_bytes
@@ -95,9 +99,9 @@ class LmdbStore(BucketStore):
         """See `BucketStore.apply_many`; all steps are one transaction."""
         return self._write(lambda draft: [draft.apply(step) for step in steps])
 
-    def applied_many(self, buckets: Sequence[int]) -> list[int]:
-        """See `BucketStore.applied_many`; all as of one moment."""
-        return self._read(lambda draft: [draft.applied(bucket) for bucket in buckets])
+    def stands_many(self, buckets: Sequence[int]) -> list[Stand]:
+        """See `BucketStore.stands_many`; all as of one moment."""
+        return self._read(lambda draft: [draft.stand(bucket) for bucket in buckets])
 
     def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
         """See `BucketStore.read_many`; all as of one moment."""
@@ -153,10 +157,23 @@ class LmdbStore(BucketStore):
         with self._explained():
             if not self._read_only:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._put_damage_aside()
             self._open_environment()
             # Slots of readers that were killed would keep old pages alive for ever.
             self._env.reader_check()
         self._check_identity(owner)
+
+    def _put_damage_aside(self) -> None:
+        """A page that is lost would end this process when it is looked at, so a child looks first."""
+        damage = damage_of(self._path, thorough=not self._read_only)
+        if damage is None:
+            return
+        if self._read_only:
+            raise StoreError(f"The store {self._path} is damaged: {damage}.", _CURE)
+        aside = self._path.with_name(f"{self._path.name}.damaged")
+        self._path.replace(aside)
+        self._path.with_name(f"{self._path.name}-lock").unlink(missing_ok=True)
+        self.note = f"{self._path} was damaged: {damage}; it is rebuilt, and what it was is now {aside.name}"
 
     def _open_environment(self) -> None:
         present = self._path.stat().st_size if self._path.exists() else 0
@@ -298,8 +315,13 @@ class _Draft:
         self._txn.put(b"o", owner.encode(), db=self._meta)
 
     def applied(self, bucket: int) -> int:
+        return self.stand(bucket).n
+
+    def stand(self, bucket: int) -> Stand:
         stored = self._txn.get(b"b" + _U16.pack(bucket), db=self._meta)
-        return NEVER if stored is None else int(_U64.unpack(stored)[0])
+        if stored is None:
+            return Stand(NEVER)
+        return Stand(int(_U64.unpack_from(stored)[0]), stored[_U64.size :].decode())
 
     def apply(self, step: Apply) -> Outcome:
         stored = self.applied(step.bucket)
@@ -307,7 +329,7 @@ class _Draft:
         if verdict is Verdict.APPLIED:
             for write in step.writes:
                 self._put(step.bucket, write)
-            self._txn.put(b"b" + _U16.pack(step.bucket), _U64.pack(step.n), db=self._meta)
+            self._txn.put(b"b" + _U16.pack(step.bucket), _U64.pack(step.n) + step.mark.encode(), db=self._meta)
             stored = step.n
         return Outcome(step.bucket, verdict, stored)
 
@@ -353,7 +375,7 @@ class _Draft:
         number = self._number(table)
         if number is None:
             return
-        stand = {place[1:]: _U64.unpack(value)[0] for place, value in self._range(b"b", self._meta)}
+        stand = {place[1:]: _U64.unpack_from(value)[0] for place, value in self._range(b"b", self._meta)}
         if max(stand.values(), default=upto) <= upto:
             self._delete_range(number)
             self._txn.delete(b"t" + table.encode(), db=self._meta)

@@ -14,6 +14,7 @@ from millpond.state.store import (
     Found,
     Outcome,
     Rows,
+    Stand,
     Statistics,
     TableWrite,
     Verdict,
@@ -27,7 +28,7 @@ class MemoryStore(BucketStore):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._applied: dict[int, int] = {}
+        self._applied: dict[int, Stand] = {}
         self._rows: dict[tuple[int, str], dict[bytes, bytes]] = {}
         self._tables: set[str] = set()
         self._closed = False
@@ -38,11 +39,11 @@ class MemoryStore(BucketStore):
             self._check_open()
             return [self._apply(step) for step in steps]
 
-    def applied_many(self, buckets: Sequence[int]) -> list[int]:
-        """See `BucketStore.applied_many`."""
+    def stands_many(self, buckets: Sequence[int]) -> list[Stand]:
+        """See `BucketStore.stands_many`."""
         with self._lock:
             self._check_open()
-            return [self._applied.get(bucket, NEVER) for bucket in buckets]
+            return [self._stand(bucket) for bucket in buckets]
 
     def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
         """See `BucketStore.read_many`."""
@@ -55,7 +56,7 @@ class MemoryStore(BucketStore):
         with self._lock:
             self._check_open()
             rows = self._rows.get((bucket, table), {})
-            return Rows(self._applied.get(bucket, NEVER), list(rows.keys()), list(rows.values()))
+            return Rows(self._stand(bucket).n, list(rows.keys()), list(rows.values()))
 
     def clear_many(self, buckets: Iterable[int]) -> None:
         """See `BucketStore.clear_many`."""
@@ -79,7 +80,7 @@ class MemoryStore(BucketStore):
             self._check_open()
             mine = [place for place in self._rows if place[1] == table]
             for place in mine:
-                if self._applied.get(place[0], NEVER) <= upto:
+                if self._stand(place[0]).n <= upto:
                     del self._rows[place]
             if not any(place in self._rows for place in mine):
                 self._tables.discard(table)
@@ -106,13 +107,16 @@ class MemoryStore(BucketStore):
             self._applied.clear()
 
     def _apply(self, step: Apply) -> Outcome:
-        stored = self._applied.get(step.bucket, NEVER)
+        stored = self._stand(step.bucket).n
         verdict = decide(stored, step)
         if verdict is Verdict.APPLIED:
             for write in step.writes:
                 self._write(step.bucket, write)
-            self._applied[step.bucket] = stored = step.n
+            self._applied[step.bucket], stored = Stand(step.n, step.mark), step.n
         return Outcome(step.bucket, verdict, stored)
+
+    def _stand(self, bucket: int) -> Stand:
+        return self._applied.get(bucket, Stand(NEVER))
 
     def _write(self, bucket: int, write: TableWrite) -> None:
         self._tables.add(write.table)
@@ -125,7 +129,7 @@ class MemoryStore(BucketStore):
 
     def _found(self, wanted: Wanted) -> Found:
         rows = self._rows.get((wanted.bucket, wanted.table), {})
-        return Found(self._applied.get(wanted.bucket, NEVER), [rows.get(key) for key in wanted.keys])
+        return Found(self._stand(wanted.bucket).n, [rows.get(key) for key in wanted.keys])
 
     def _check_open(self) -> None:
         if self._closed:

@@ -3,7 +3,7 @@
 Version 1 of the keys; `P` is a prefix (`mp`) and `T` the bucket's hash tag, so that what a bucket owns lies in one
 slot, and where a cluster holds the hash slots of the bucket's own keys:
 
-    P:{T}:meta          hash   `applied`, `pond`, `layout`: the number, whose bucket it is, "1"
+    P:{T}:meta          hash   `applied`, `mark`, `pond`, `layout`: the number and its mark, whose bucket it is, "1"
     P:{T}:tables        set    names of tables
     P:{T}:rows:TABLE    hash   key -> value
 
@@ -32,6 +32,7 @@ from millpond.state.store import (
     Found,
     Outcome,
     Rows,
+    Stand,
     Statistics,
     TableWrite,
     Verdict,
@@ -61,7 +62,7 @@ if pond and pond ~= ARGV[1] and ARGV[1] ~= '' then return redis.error_reply('MPF
 # A table of more than 8000 values does not unpack.
 _APPLY = Script("#!lua" + _OWNED + """
 local stored = tonumber(redis.call('HGET', KEYS[1], 'applied') or '-1')
-local at, moved, outcomes = 2, false, {}
+local at, moved, mark, outcomes = 2, false, '', {}
 local function word() at = at + 1 return ARGV[at - 1] end
 local function number() return tonumber(word()) end
 local function send(command, key, count, write)
@@ -71,7 +72,7 @@ local function send(command, key, count, write)
   at = at + count
 end
 for _ = 1, number() do
-  local n, previous, writes = number(), number(), number()
+  local n, previous, said, writes = number(), number(), word(), number()
   local write = stored < n and stored == previous
   for _ = 1, writes do
     local key, table, puts, deletes = KEYS[number()], word(), number(), number()
@@ -81,14 +82,14 @@ for _ = 1, number() do
   end
   if write then
     outcomes[#outcomes + 1] = 0
-    stored, moved = n, true
+    stored, moved, mark = n, true, said
   else
     outcomes[#outcomes + 1] = stored >= n and 1 or 2
   end
   outcomes[#outcomes + 1] = stored
 end
 if moved then
-  redis.call('HSET', KEYS[1], 'applied', string.format('%.0f', stored), 'pond', ARGV[1], 'layout', '1')
+  redis.call('HSET', KEYS[1], 'applied', string.format('%.0f', stored), 'mark', mark, 'pond', ARGV[1], 'layout', '1')
 end
 return outcomes
 """)
@@ -177,9 +178,10 @@ class RedisStore(BucketStore):
                 outcomes[i] = Outcome(bucket, _VERDICTS[verdict], applied)
         return [outcome for outcome in outcomes if outcome is not None]
 
-    def applied_many(self, buckets: Sequence[int]) -> list[int]:
-        """See `BucketStore.applied_many`."""
-        return [_number(answer) for answer in self._plain(buckets, b"HGET", b"meta", b"applied")]
+    def stands_many(self, buckets: Sequence[int]) -> list[Stand]:
+        """See `BucketStore.stands_many`."""
+        found = self._plain(buckets, b"HMGET", b"meta", b"applied", b"mark")
+        return [Stand(_number(applied), (mark or b"").decode()) for applied, mark in found]
 
     def read_many(self, wanted: Sequence[Wanted]) -> list[Found]:
         """See `BucketStore.read_many`."""
@@ -259,7 +261,7 @@ class RedisStore(BucketStore):
         keys: dict[bytes, int] = {b"meta": 1, b"tables": 2}
         words = [self._owner, b"%d" % len(steps)]
         for step in steps:
-            words += [b"%d" % step.n, b"%d" % step.previous, b"%d" % len(step.writes)]
+            words += [b"%d" % step.n, b"%d" % step.previous, step.mark.encode(), b"%d" % len(step.writes)]
             for write in step.writes:
                 at = keys.setdefault(_rows(write.table), len(keys) + 1)
                 puts, deletes = _parted(write)

@@ -29,7 +29,7 @@ class HandMadePond:
         self.manifests = Manifests(LocalFolder(path / "manifest"))
         self.entries: list[Entry] = []
         self.at: list[Manifest] = []
-        self.reads = 0
+        self.reads, self.writer = 0, "w"
         self.rows = RowsReader(self.read_section)
 
     def read_section(self, n: int, receipt: Receipt, section: Section) -> pa.Buffer:
@@ -43,7 +43,9 @@ class HandMadePond:
 
     def claim(self) -> int:
         last = self._last()
-        record = ClaimRecord(n=last.n + 1, writer="w", prev=last.digest, at=0, host="h", pid=1, version="1", spec="{}")
+        record = ClaimRecord(
+            n=last.n + 1, writer=self.writer, prev=last.digest, at=0, host="h", pid=1, version="1", spec="{}"
+        )
         return self._append(encode(record))
 
     def epoch(
@@ -86,7 +88,7 @@ class HandMadePond:
             body += delta if inline else b""
         record = EpochRecord(
             n=last.n + 1,
-            writer="w",
+            writer=self.writer,
             prev=last.digest,
             at=0,
             spark_query="q",
@@ -100,6 +102,12 @@ class HandMadePond:
         )
         return self._append(encode(record, body))
 
+    def lose(self, first: int) -> None:
+        """The newest records, from `first` on, are no longer in the log; manifests that are newer stay."""
+        for n in range(first, len(self.entries)):
+            (self.path / "log" / f"{n:020d}").unlink()
+        del self.entries[first:], self.at[first:]
+
     def _append(self, data: bytes) -> int:
         entry = decode(data)
         self.log.append(entry.n, data)
@@ -112,7 +120,7 @@ class HandMadePond:
 
     def feed(self, follower: Any, first: int | None = None, last: int | None = None) -> None:
         """Apply records to a follower from its cursor, or from `first`, to the head, or to `last`."""
-        start = follower.cursor() + 1 if first is None else first
+        start = follower.cursor().n + 1 if first is None else first
         for n in range(start, len(self.entries) if last is None else last + 1):
             follower.apply(n, self.entries[n], self.at[n])
 

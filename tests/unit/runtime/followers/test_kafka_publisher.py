@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from millpond.errors import StoreError
+from millpond.log.cursor import Cursor
 from millpond.runtime.followers import kafka_publisher
 from millpond.runtime.followers.kafka_publisher import Publisher, _committed
 
@@ -59,7 +60,7 @@ def test_a_library_that_hangs_is_left_to_itself(monkeypatch: pytest.MonkeyPatch)
     publisher, stuck, group = Publisher("p", "t", None), Stuck(), MagicMock()
     publisher._producer, publisher._group = stuck, group
     with pytest.raises(StoreError, match=r"did not take what is for the topic t: .*[Tt]imed out"):
-        publisher.commit(3)
+        publisher.commit(Cursor(3))
     assert not publisher.connected and not stuck.committed
     group.close.assert_called_once_with()
     stuck.freed.set()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from millpond.errors import DiskFullError, MillpondError, PlaceError, StoreError
+from millpond.log.cursor import Cursor
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.runtime.followers.runner import RECORDS_PER_TURN, Runner, Runners
@@ -28,9 +29,9 @@ class Recorder:
         self.go_on.set()
         self.entered = threading.Event()
 
-    def cursor(self) -> int:
+    def cursor(self) -> Cursor:
         self.asked += 1
-        return self.at
+        return Cursor(self.at)
 
     def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
         assert (record.n, manifest.n) == (n, n) and n == self.at + 1
@@ -292,7 +293,7 @@ def test_follower_ahead_of_the_log_and_missing_record_are_reported(start: Any, h
     for _ in range(4):
         runner.turn()
     errors = [status.error or "" for status in runner.status()]
-    assert "has applied record" in errors[0] and "rebuild" in errors[0]
+    assert "the log ends at record" in errors[0] and "MP-AHEAD" in errors[0]
     assert "was announced" in errors[1]
 
 

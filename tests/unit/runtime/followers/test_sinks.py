@@ -30,8 +30,8 @@ def filled(pond: Any, make_row: Any) -> Any:
 def test_noop_keeps_only_a_cursor(filled: Any, tmp_path: Path) -> None:
     sink = NoopSink("a/b", tmp_path / "cursors")
     filled.feed(sink)
-    assert NoopSink("a/b", tmp_path / "cursors").cursor() == 3
-    assert NoopSink("a", tmp_path / "cursors", since=1).cursor() == 1
+    assert NoopSink("a/b", tmp_path / "cursors").cursor().n == 3
+    assert NoopSink("a", tmp_path / "cursors", since=1).cursor().n == 1
     assert filled.reads == 0
 
 
@@ -53,7 +53,7 @@ def test_late_rows_have_a_reader_a_name_and_a_cursor_of_their_own(pond: Any, mak
     for late in (False, True):
         shown = replace(asked, sink=Sink("console"), late=Sink("console"))
         follower = sink_follower(shown, "p", RowsReader(pond.read_section), tmp_path, late=late)
-        names.append((follower.name, follower.cursor()))
+        names.append((follower.name, follower.cursor().n))
         follower.apply(0, decode(pond.log.read(0)), Manifest())
     assert names == [("sink:q", -1), ("late:q", -1)]
 

@@ -1,0 +1,208 @@
+"""What `millpond repair` mends: rows are right afterwards, whatever of log, checkpoint and folder was lost or is older.
+
+All ponds run in one session; each case begins with a copy of one that has read half of its input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+from pyspark.sql import SparkSession
+
+from millpond import Pond
+from millpond.errors import AheadError, OffsetGapError
+
+FILES, ROWS, KEYS = 4, 60, 7
+START = 1704067200
+
+
+def statements(base: Path) -> str:
+    return f"""
+        CREATE TABLE ev (k STRING, n BIGINT, ts TIMESTAMP) USING json
+        OPTIONS (path '{base}/in', maxFilesPerTrigger '1');
+        CREATE STREAMING TABLE w USING parquet TBLPROPERTIES ('path' = '{base}/out/w', 'serve' = 'true') AS
+        SELECT k, window(ts, '30 seconds') AS w, count(*) AS c, sum(n) AS s
+        FROM STREAM ev WATERMARK ts DELAY OF INTERVAL 5 SECONDS GROUP BY k, window(ts, '30 seconds');
+        CREATE STREAMING TABLE third USING parquet TBLPROPERTIES ('path' = '{base}/out/third') AS
+        SELECT k, n FROM STREAM ev WHERE n % 3 = 0;
+    """
+
+
+def feed(base: Path, first: int, end: int) -> None:
+    (base / "in").mkdir(parents=True, exist_ok=True)
+    for file in range(first, end):
+        lines = [
+            json.dumps({"k": f"k{n % KEYS}", "n": n, "ts": f"2024-01-01T00:{n // 60:02}:{n % 60:02}Z"})
+            for n in range(file * ROWS, (file + 1) * ROWS)
+        ]
+        path = base / "in" / f"{file:03}.json"
+        path.write_text("\n".join(lines) + "\n")
+        os.utime(path, (START + file, START + file))  # Spark reads the oldest first
+
+
+def made(spark: SparkSession, base: Path) -> Pond:
+    pond = Pond(spark, base / "pond", instances=2, cache=base / "cache")
+    pond.load(statements(base))
+    return pond
+
+
+def ran(spark: SparkSession, base: Path, *, drain: bool = True) -> None:
+    with made(spark, base) as pond:
+        pond.run(once=True, drain=drain)
+
+
+def repaired(spark: SparkSession, base: Path) -> list[str]:
+    with made(spark, base) as pond:
+        return pond.repair()
+
+
+def check_right(base: Path, files: int = FILES) -> None:
+    """Compare all rows with what DuckDB makes of the input; each is there once."""
+    counts = {
+        name: Counter(duckdb.sql(f"SELECT {columns} FROM read_parquet('{base}/out/{name}/part-*.parquet')").fetchall())
+        for name, columns in (("w", "k, epoch(w.start)::BIGINT, c, s"), ("third", "k, n"))
+    }
+    events = [(f"k{n % KEYS}", n) for n in range(files * ROWS)]
+    windows: dict[tuple[str, int], list[int]] = {}
+    for k, n in events:
+        windows.setdefault((k, START + n // 30 * 30), []).append(n)
+    assert counts["third"] == Counter((k, n) for k, n in events if n % 3 == 0)
+    assert counts["w"] == Counter((k, at, len(of), sum(of)) for (k, at), of in windows.items())
+
+
+@pytest.fixture(scope="module")
+def half(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A pond that has read two of four files, in an epoch each, by two drivers; its paths are those of `case`."""
+    base = tmp_path_factory.mktemp("repair") / "case"
+    feed(base, 0, 1)
+    ran(spark, base, drain=False)
+    shutil.copytree(base / "pond", base.parent / "older")
+    feed(base, 1, 2)
+    ran(spark, base, drain=False)
+    shutil.copytree(base, base.parent / "half")
+    return base.parent / "half"
+
+
+@pytest.fixture
+def base(half: Path) -> Path:
+    """That pond, as it was, with more to read."""
+    base = half.parent / "case"
+    shutil.rmtree(base)
+    shutil.copytree(half, base)
+    feed(base, 2, FILES)
+    return base
+
+
+def log_of(base: Path) -> list[Path]:
+    return sorted((base / "pond" / "log").glob("0*"))
+
+
+def test_the_newest_records_are_lost(spark: SparkSession, base: Path) -> None:
+    newest = log_of(base)[-1]
+    newest.unlink()
+    n = int(newest.name)
+    before = log_of(base)
+    told = rf"The sink of (w|third) has the rows of record {n}, .* record {n - 1}.*millpond repair"
+    with pytest.raises(AheadError, match=told):
+        ran(spark, base)
+    assert log_of(base) == before, "nothing was claimed"
+    told = " ".join(repaired(spark, base))
+    assert f"The sink of w was set back to record {n - 1}" in told and "The sink of third was set back" in told
+    assert "Spark's checkpoint was set from batch 1 to batch 0" in told
+    ran(spark, base)
+    check_right(base)
+    with made(spark, base) as pond:
+        pond.open()
+        pond.settle()
+        assert pond.lookup("w", "k1").document is not None
+
+
+def test_all_records_but_the_first_are_lost(spark: SparkSession, base: Path) -> None:
+    for record in log_of(base)[1:]:
+        record.unlink()
+    with pytest.raises(AheadError, match="the log ends at record 0"):
+        ran(spark, base)
+    repaired(spark, base)
+    ran(spark, base)
+    check_right(base)
+
+
+def test_the_whole_folder_is_restored_from_an_older_copy(spark: SparkSession, base: Path, half: Path) -> None:
+    shutil.rmtree(base / "pond")
+    shutil.copytree(half.parent / "older", base / "pond")
+    with pytest.raises(AheadError, match="restored from an older copy"):
+        ran(spark, base)
+    repaired(spark, base)
+    ran(spark, base)
+    check_right(base)
+
+
+def test_a_log_that_is_older_is_named_also_where_no_sink_tells(spark: SparkSession, base: Path) -> None:
+    shutil.rmtree(base / "out")
+    for sink in ("w", "third"):
+        (base / "out" / sink).mkdir(parents=True)
+    log_of(base)[-1].unlink()
+    with pytest.raises(OffsetGapError, match=r"The log is older than Spark's checkpoint.*read more of ev.*lost"):
+        ran(spark, base)
+
+
+CHECKPOINT = {
+    "metadata": "metadata", "offsets": "offsets/{newest}", "commits": "commits/{newest}", "sources": "sources/ev/*",
+}  # fmt: skip
+"""Kinds of files of Spark's checkpoint, and which of them are damaged."""
+
+
+def missing(path: Path) -> None:
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def halved(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def one_bit(path: Path) -> None:
+    """Of the first byte, which is part of what tells the form; what a source says of itself has no checksum."""
+    data = bytearray(path.read_bytes())
+    data[0] ^= 16
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", [missing, empty, halved, one_bit])
+@pytest.mark.parametrize("kind", CHECKPOINT)
+def test_a_damaged_file_of_the_checkpoint(
+    spark: SparkSession, base: Path, kind: str, damage: Callable[[Path], None]
+) -> None:
+    checkpoint = max((base / "pond" / "spark").iterdir())
+    newest = max(int(path.name) for path in (checkpoint / "offsets").iterdir() if path.name.isdecimal())
+    found = [path for path in checkpoint.glob(CHECKPOINT[kind].format(newest=newest)) if not path.name.startswith(".")]
+    assert found
+    for path in found:
+        damage(path)
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    if (kind, damage) == ("commits", missing):
+        ran(spark, base)  # as after a crash before it was written
+        check_right(base)
+        return
+    with pytest.raises(OffsetGapError, match="millpond repair") as told:
+        ran(spark, base)
+    if damage is not missing:
+        names = [path.relative_to(checkpoint).as_posix() for path in found]
+        assert any(name in told.value.what for name in names), told.value
+    if kind == "sources":
+        with pytest.raises(OffsetGapError, match="cannot be repaired"):
+            repaired(spark, base)
+        return
+    repaired(spark, base)
+    ran(spark, base)
+    check_right(base)
