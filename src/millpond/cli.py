@@ -71,13 +71,17 @@ def run(
     instances: Instances = None,
     memory: Memory = "2g",
 ) -> None:
-    """Run the queries of a file until Ctrl-C; a later run on the same folder goes on where this one stopped."""
+    """Run the queries of a file until Ctrl-C; a later run on the same folder goes on where this one stopped.
+
+    Exit status: 0; 1 after an error; 3 if results are incomplete, as stderr then says (docs/errors.md).
+    """
     if drain and not once:
         raise typer.BadParameter("--drain closes windows that input may still reach: use it with --once.")
     from millpond.control.running import Run, run_file
 
     folder = _folder(file, checkpoint)
-    run_file(Run(_read(file), folder, master, store, instances, memory), once=once, drain=drain)
+    status = run_file(Run(_read(file), folder, master, store, instances, memory), once=once, drain=drain)
+    raise typer.Exit(status)
 
 
 @app.command()

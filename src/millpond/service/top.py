@@ -32,11 +32,16 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
     table.add_row("instances", f"{status.instances:,}{moving}")
     if placed is not None:
         table.add_row("local hits", f"{placed.local_hit_rate:.1%}")
+    for source in status.sources:
+        waiting = "not known yet" if source.waiting is None else f"{source.waiting:,} {source.unit} behind"
+        table.add_row(f"source {source.stream}", waiting)
     late = [one for one in status.followers if one.behind > 1 or one.error]
     for one in late:
-        table.add_row(one.name, f"{one.behind:,} behind" + (f": {one.error}" if one.error else ""))
+        table.add_row(one.name, f"{one.behind:,} records of the log behind" + (f": {one.error}" if one.error else ""))
     if not late:
-        table.add_row("followers", f"{len(status.followers)}, no lag")
+        table.add_row("sinks and view", f"{len(status.followers)}, up to date")
+    for problem in status.problems:
+        table.add_row("problem", problem)
     if (failure := status.failure) is not None:
         told = f"[{failure.code}] {failure.what} Try {failure.failures + 1} in {failure.retry_in_s:.0f} s."
         table.add_row("failure", told)

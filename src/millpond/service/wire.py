@@ -227,8 +227,19 @@ class Differs(msgspec.Struct, frozen=True):
     examples_of_shadow: tuple[str, ...] = ()
 
 
+class SourceShown(msgspec.Struct, frozen=True):
+    """How far the pond is behind the source of a stream: records of Kafka, or files, that are not committed yet.
+    `waiting` None: not known, for no epoch was planned since this process began. Of files only those of the epoch at
+    hand are known.
+    """
+
+    stream: str
+    unit: str
+    waiting: int | None = None
+
+
 class FollowerShown(msgspec.Struct, frozen=True):
-    """How far a sink, the view or pruning is, and what keeps it."""
+    """How many records of the log a sink or the view is behind, and what keeps it. See `SourceShown` for input."""
 
     name: str
     behind: int
@@ -257,7 +268,8 @@ class Status(msgspec.Struct, frozen=True):
 
     `record`: the log's newest; `epoch`: the newest epoch there. Numbers count since this process leads.
     `took_over_s`: from the moment the former leader was found gone to the claim. `buckets_moving`: of so many buckets
-    the state is still on its way to the instance that is to have it.
+    the state is still on its way to the instance that is to have it. `sources`: how much input waits. `problems`: what
+    makes results incomplete, such as a quarantined query; each opens with a code.
     """
 
     role: Role
@@ -277,6 +289,8 @@ class Status(msgspec.Struct, frozen=True):
     failure: Failure | None = None
     followers: tuple[FollowerShown, ...] = ()
     buckets_moving: int = 0
+    sources: tuple[SourceShown, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 class Placed(msgspec.Struct, frozen=True):
