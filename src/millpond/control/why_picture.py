@@ -73,7 +73,7 @@ def bar(count: int, whole: int, width: int = _BAR) -> str:
 
 def _timeline(facts: Facts) -> Iterator[str]:
     """Event time from the start of the window that is due to the time that its rows need."""
-    due = facts.due
+    due = facts.due or facts.first
     if isinstance(facts.query, Selection):
         yield "event time: not asked; each event is answered in the epoch that reads it"
         return

@@ -30,6 +30,7 @@ from millpond.service.wire import (
     Differs,
     Event,
     Feeds,
+    First,
     FollowerShown,
     Found,
     FunctionShown,
@@ -259,7 +260,8 @@ class Hosted:
         for event in self._catalog.history(64):
             if (event.kind, event.name) == (kind, name):
                 what = {"scale": str(event.value), "move": event.text}.get(kind)
-                return Changed(kind, name, event.record, event.complete_from_us, what)
+                first = self._catalog.first_window(name, event.complete_from_us)
+                return Changed(kind, name, event.record, event.complete_from_us, what, first)
         return Changed(kind, name)
 
 
@@ -267,7 +269,7 @@ def _priced(found: Price) -> Priced:
     moved, effective = found.moved, found.effective_n or None
     return Priced(
         found.cost, found.complete_from_us, found.rereads, found.freed, moved.buckets, moved.bytes, effective,
-        found.recalled, found.source.bytes, found.source.records,
+        found.recalled, found.source.bytes, found.source.records, None if found.first is None else First(*found.first),
     )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def _queries(queries: Sequence[QueryShown]) -> Table:
         table.add_column(name)
     for name in ("version", "rows", "late", "dead", "ms", "own kB", "shared kB"):
         table.add_column(name, justify="right")
-    table.add_column("whole from")
+    table.add_column("complete from")
     for one in sorted(queries, key=lambda query: -query.counts.get("rows", 0)):
         numbers = [f"{one.counts.get(name, 0):,}" for name in ("rows", "late", "dead")]
         costs = ("time_us", "own_bytes", "shared_bytes")
