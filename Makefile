@@ -18,7 +18,7 @@ test: lint  ## Lint, check types, run every test, three files at a time
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 services: $(READY)  ## Fetch the jars of Kafka, for tests: the broker, and Spark's connector
-	@$(BIN)/python -m millpond.testing.kafka_server
+	@$(BIN)/python -m millpond.testing.kafka_server --fetch >/dev/null
 
 exhaustive: $(READY)  ## Every fault at every occurrence, for long
 	$(BIN)/pytest -m exhaustive
