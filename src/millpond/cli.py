@@ -6,6 +6,7 @@ What needs Spark or Arrow is loaded by the verbs that use it: those that ask a s
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import traceback
 from pathlib import Path
@@ -201,7 +202,7 @@ def why(
     from millpond.control.why_picture import draw
 
     found = explain_why(find_facts(*read_truth(checkpoint or only_pond()), query))
-    typer.echo(msgspec.json.encode(found).decode() if as_json else draw(found), nl=as_json)
+    typer.echo(msgspec.json.encode(found).decode() if as_json else draw(found, _columns()), nl=as_json)
 
 
 @app.command()
@@ -350,6 +351,11 @@ terminal.add_verbs(app)
 
 def _folder(file: Path, checkpoint: Path | None) -> Path:
     return checkpoint if checkpoint is not None else file.with_suffix(".pond")
+
+
+def _columns() -> int:
+    """How wide the terminal is; of what is none nothing is known."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
 
 
 def _read(file: Path) -> str:

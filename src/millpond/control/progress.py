@@ -159,8 +159,8 @@ class Progress:
         """Everything at a glance."""
         with self._lock:
             table = Table.grid(padding=(0, 2))
-            table.add_column(style="dim")
-            table.add_column(justify="right")
+            table.add_column(style="dim", no_wrap=True)
+            table.add_column()
             table.add_row("epoch", "-" if self.epoch_n is None else str(self.epoch_n))
             table.add_row("events", f"{self.events:,}")
             table.add_row("events/s", f"{self.events_per_second():,.0f}")

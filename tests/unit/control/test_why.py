@@ -360,6 +360,8 @@ def test_the_picture(folder: Path) -> None:
     assert "1970-01-01 00:00:14Z ▲" in text
     assert "┃ needed: 1970-01-01 00:00:15Z" in text
     assert all(len(line) <= 100 for line in text.splitlines())
+    narrow = draw(bench.why(), 80)
+    assert all(len(line) <= 80 for line in narrow.splitlines()) and "┃ needed: 1970-01-01 00:00:15Z" in narrow
 
 
 def test_a_query_that_came_later_says_when_its_first_row_can_come(folder: Path) -> None:
