@@ -97,16 +97,19 @@ def _changed(remade: Remade) -> str:
 
 
 def _quarantined(facts: Facts) -> Cause:
-    cure = "Widen the type (cast to double) or guard the expression, and"
-    if facts.quarantined.startswith(f"[{TooManyPairsError.code}]"):
-        cure = "Then"
+    name = facts.query.name
+    cure = (
+        f"Widen the type (cast to double) or guard the expression in a new version, `millpond alter {name}`: it begins "
+        "with the windows that start after the change. For all windows, use a new pond."
+    )
+    if isinstance(facts.query, Join) or facts.quarantined.startswith(f"[{TooManyPairsError.code}]"):
+        cure = "Then use it in a new pond."
     if facts.quarantined.startswith(f"[{OverBudgetError.code}]"):
         what = "It is quarantined, and is answered no more while the other queries go on"
         return Cause("quarantined", f"{what}: {facts.quarantined}")
     return Cause(
         "quarantined",
-        f"It is quarantined, and emits nothing while the other queries go on: {facts.quarantined} "
-        f"{cure} ask it in a new pond.",
+        f"It is quarantined, and emits nothing while the other queries go on: {facts.quarantined} {cure}",
     )
 
 

@@ -23,7 +23,7 @@ from millpond.control.declaring import Declaring
 from millpond.control.inputs import empty_inputs
 from millpond.control.moving import Moving
 from millpond.control.placed import placed_now, unserved
-from millpond.control.problems import Problems
+from millpond.control.problems import Problems, dropping
 from millpond.control.reader import read_truth
 from millpond.control.reporting import Reporting
 from millpond.control.schemas import check_files
@@ -39,7 +39,7 @@ from millpond.control.wiring import (
     open_truth,
     owners_for,
 )
-from millpond.errors import InputError, QueryTypeError, StoreError
+from millpond.errors import IncompleteError, InputError, QueryTypeError, StoreError
 from millpond.log.manifest import Manifest, load
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
@@ -202,13 +202,16 @@ class Pond(Reporting, Changing, Declaring):
         return with_declared(build_plan(self._queries.values()), self.streams)
 
     def notes(self) -> list[InputError]:
-        """What may be a mistake but is none for sure: folders that hold nothing yet, files that lack a column.
+        """What may be a mistake but is none for sure: folders that hold nothing yet, files that lack a column, sources
+        that drop records without counting them.
 
         Raises:
             LateSchemaError: a file does not fit its stream; `run` would raise the same before it reads an event.
         """
         readings = self._front.readings(self.queries)
-        return [*empty_inputs(reading.stream for reading in readings), *check_files(readings)]
+        streams = [reading.stream for reading in readings]
+        dropped = (IncompleteError(one.text) for one in dropping(streams))
+        return [*empty_inputs(streams), *check_files(readings), *dropped]
 
     def run(self, *, once: bool = True, drain: bool = False) -> bool:
         """Run epochs: with `once` until all input there is has been taken, else until `stop`.
