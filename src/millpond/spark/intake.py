@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from millpond.errors import CorruptError
 from millpond.log.protocol import TICK
 from millpond.log.records import Offsets
+from millpond.spark.catalyst import items
 from millpond.spark.seen import COMPACT, Ranges, batch_of, first_offsets, listed_in
 
 _FILES = '{"logOffset"'
@@ -108,13 +109,24 @@ def _files_of(folder: Path, start: str, end: str) -> Iterable[str]:
 
 
 def _reported(query: StreamingQuery | None) -> Sequence[str]:
-    """The newest offsets of the sources of a query, from Spark's progress of its last batch."""
+    """The newest offsets of the sources of a query: of its last batch from Spark's progress, and of the batch at hand
+    from the sources themselves, since a limit may let it read a part only.
+    """
     java: Any = getattr(query, "_jsq", None)
+    found: list[str] = []
+    if java is None:
+        return found
     try:
-        told = None if java is None else java.lastProgress()
-        return () if told is None else [str(source.latestOffset()) for source in told.sources()]
+        told = java.lastProgress()
+        found += [] if told is None else [str(source.latestOffset()) for source in told.sources()]
+        sources = java.streamingQuery().sources()
+        for source in () if sources is None else items(sources):
+            with suppress(Py4JError):  # not every source reports it
+                latest = source.reportLatestOffset()
+                found += [] if latest is None else [str(latest.json())]
     except (Py4JError, OSError):
-        return ()  # the JVM is ending; the supervisor reports that
+        pass  # the JVM is ending: what is known by then is used
+    return found
 
 
 def _ranges(offsets: str) -> dict[str, dict[str, int]]:

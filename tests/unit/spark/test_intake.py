@@ -10,9 +10,16 @@ from typing import Any
 from millpond.spark.intake import Behind, Intake
 
 
-def progress(*latest: str) -> Any:
-    sources = [SimpleNamespace(latestOffset=lambda offset=offset: offset) for offset in latest]
-    return SimpleNamespace(_jsq=SimpleNamespace(lastProgress=lambda: SimpleNamespace(sources=lambda: sources)))
+def progress(*latest: str, at_hand: str | None = None) -> Any:
+    """A query whose last batch had these newest offsets; `at_hand`: what a source reports of the batch at hand."""
+    last = [SimpleNamespace(latestOffset=lambda offset=offset: offset) for offset in latest]
+    offset = None if at_hand is None else SimpleNamespace(json=lambda: at_hand)
+    source = SimpleNamespace(reportLatestOffset=lambda: offset)
+    sources = SimpleNamespace(size=lambda: 1, apply=lambda _i: source)
+    return SimpleNamespace(_jsq=SimpleNamespace(
+        lastProgress=lambda: SimpleNamespace(sources=lambda: last) if latest else None,
+        streamingQuery=lambda: SimpleNamespace(sources=lambda: sources),
+    ))  # fmt: skip
 
 
 def listed(folder: Path, batch: int, *paths: Path, merged: bool = False) -> None:
@@ -36,6 +43,9 @@ def test_records_of_kafka_that_are_not_committed(tmp_path: Path) -> None:
     assert intake.behind(["tx"], committed, None) == [Behind("tx", "records", 0)]
     limited = progress('{"t":{"0":100150,"1":7}}', "5", "null")
     assert intake.behind(["tx"], committed, limited) == [Behind("tx", "records", 100_000)]
+    # the first batch of a process, of which a limit lets in a part only
+    first_batch = progress(at_hand='{"t":{"0":60000,"1":7}}')
+    assert intake.behind(["tx"], {}, first_batch) == [Behind("tx", "records", 59_907)]
 
 
 def test_files_of_the_batch_at_hand(tmp_path: Path) -> None:
