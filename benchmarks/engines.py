@@ -18,7 +18,7 @@ from workload import PRUNED, SCHEMA
 from millpond import Pond
 from millpond.model.endpoints import Sink
 from millpond.spark.batches import LIMIT
-from millpond.spark.driver import Epoch
+from millpond.spark.epochs import Epoch
 
 INSTANCES = 2
 

@@ -1,6 +1,6 @@
 """Card fraud from Kafka to Kafka: starts a broker, pays with cards, asks eight questions, shows the alerts.
 
-    pip install 'millpond[kafka]'
+    pip install '.[kafka]'
     python run.py            # the first time it fetches Kafka and Spark's connector from Maven
 """
 

@@ -26,6 +26,11 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    """Public names only: completion then shows what users need, though it is loaded later."""
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     """Public names are loaded when first used: Spark's workers import this package and need none of them."""
     home = _HOMES.get(name)

@@ -6,6 +6,7 @@ What needs Spark or Arrow is loaded by the verbs that use it: those that ask a s
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import traceback
 from pathlib import Path
@@ -71,13 +72,17 @@ def run(
     instances: Instances = None,
     memory: Memory = "2g",
 ) -> None:
-    """Run the queries of a file until Ctrl-C; a later run on the same folder goes on where this one stopped."""
+    """Run the queries of a file until Ctrl-C; a later run on the same folder goes on where this one stopped.
+
+    Exit status: 0; 1 after an error; 3 if results are incomplete, as stderr then says (docs/errors.md).
+    """
     if drain and not once:
         raise typer.BadParameter("--drain closes windows that input may still reach: use it with --once.")
     from millpond.control.running import Run, run_file
 
     folder = _folder(file, checkpoint)
-    run_file(Run(_read(file), folder, master, store, instances, memory), once=once, drain=drain)
+    status = run_file(Run(_read(file), folder, master, store, instances, memory), once=once, drain=drain)
+    raise typer.Exit(status)
 
 
 @app.command()
@@ -197,7 +202,7 @@ def why(
     from millpond.control.why_picture import draw
 
     found = explain_why(find_facts(*read_truth(checkpoint or only_pond()), query))
-    typer.echo(msgspec.json.encode(found).decode() if as_json else draw(found), nl=as_json)
+    typer.echo(msgspec.json.encode(found).decode() if as_json else draw(found, _columns()), nl=as_json)
 
 
 @app.command()
@@ -346,6 +351,11 @@ terminal.add_verbs(app)
 
 def _folder(file: Path, checkpoint: Path | None) -> Path:
     return checkpoint if checkpoint is not None else file.with_suffix(".pond")
+
+
+def _columns() -> int:
+    """How wide the terminal is; of what is none nothing is known."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
 
 
 def _read(file: Path) -> str:

@@ -12,6 +12,7 @@
     │   ├── SourceError           MP-SOURCE        a stream cannot be read
     │   │   ├── UnknownSchemaError MP-SCHEMA-ID     records name a schema that was not known when the read began
     │   │   └── GoneError             MP-GONE          what was read once, and is to be read again, is gone
+    │   ├── IncompleteError       MP-INCOMPLETE    events are missing from results; a note, the run goes on
     │   ├── EmptyInputError       MP-EMPTY         there is nothing to read yet; a note, the run goes on
     │   └── LateSchemaError       MP-LATE-SCHEMA   a file's columns are not those the stream declares
     ├── TruthError            the log and what it names
@@ -155,6 +156,12 @@ class GoneError(SourceError):
     """What was read of a source once is to be read again, and is not there any more."""
 
     code = "MP-GONE"
+
+
+class IncompleteError(InputError):
+    """Events are missing from the results: late, dead, dropped, or in files that disappeared; said as a note."""
+
+    code = "MP-INCOMPLETE"
 
 
 class EmptyInputError(InputError):

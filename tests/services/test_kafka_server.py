@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from millpond.errors import SetupError
 from millpond.spark import jars
 from millpond.spark.jars import Jar, fetched
-from millpond.testing.kafka_server import KafkaServer
+from millpond.testing.kafka_server import KafkaServer, main
 
 
 def test_a_broker_that_is_killed_has_what_it_acknowledged(kafka_installed: None, tmp_path: Path) -> None:
@@ -24,6 +25,26 @@ def test_a_broker_that_is_killed_has_what_it_acknowledged(kafka_installed: None,
         assert [(m.partition, m.offset, m.value) for m in before][:2] == [(0, 0, b"v0"), (0, 1, b"v2")]
         server.delete_before("tx", 0, 3)
         assert [m.offset for m in server.read("tx") if m.partition == 0] == [3, 4]
+
+
+def test_its_command_says_how_to_start_a_broker(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0 and "--port 9092 --topic orders:3 --topic alerts" in text
+    assert "MILLPOND_CONNECTIONS" in text
+    with pytest.raises(SystemExit) as ended:
+        main(["--topic", "orders:many"])
+    assert ended.value.code == 2 and "'orders:many' is not NAME or NAME:PARTITIONS" in capsys.readouterr().err
+
+
+def test_its_command_does_not_wait_for_a_port_that_is_taken(
+    kafka_installed: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["--port", str(port)]) == 1
+    assert f"Port {port} of 127.0.0.1 is in use" in capsys.readouterr().err
 
 
 def test_a_jar_of_another_digest_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from millpond.runtime import pace
 from millpond.runtime.connections import VARIABLE
 from millpond.runtime.dead_letters import records_between
 from millpond.spark import backfill
-from millpond.spark.driver import Epoch
+from millpond.spark.epochs import Epoch
 from millpond.testing.kafka_server import KafkaServer
 from millpond.testing.servers import until
 

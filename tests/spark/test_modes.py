@@ -114,7 +114,7 @@ def test_without_a_window_the_rows_of_all_events_so_far_are_updates(spark: Spark
         with pytest.raises(UnsupportedQuery, match="would never be final"):
             pond.add("by_customer", RUNNING, emit="final", correct_for="1 hour")
         pond.add("by_customer", RUNNING, emit="update", serve=True)
-        with pytest.raises(UnsupportedQuery, match="nor has its stream a watermark"):
+        with pytest.raises(UnsupportedQuery, match="its stream has no watermark"):
             pond.add("everything", events.groupBy().count(), emit="update")
         pond.add("everything", events.withWatermark("ts", "1 second").groupBy().count(), emit="update")
         pond.run(once=True, drain=True)

@@ -15,7 +15,10 @@ from millpond.model.query import changed_functions
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec, to_json
 from millpond.model.stream import Stream
+from millpond.plan.words import count_of
 from millpond.reconfigure.catalog import in_force, seen
+
+_SHOWN = 5
 
 
 def agreed(
@@ -25,17 +28,12 @@ def agreed(
     """What is asked now, without owners, if it is what the pond at `path` was asked before (`known`).
 
     Raises:
-        ForeignPondError: it was asked something else.
+        ForeignPondError: it has other queries, streams or instances; the message says which, and how to change them.
     """
     used = {stream for query in queries for stream in query.streams}
     spec = PondSpec.of(tuple(stream for stream in declared if stream.name in used), queries, instances)
     if known is not None and seen(known).meaning != spec.meaning:
-        raise ForeignPondError(
-            f"{path} was made for {_differences(seen(known), spec)}.",
-            "Use the queries it was made for, or a new folder."
-            if isinstance(known.changed, msgspec.UnsetType)
-            else "Its queries were changed: open it without any, or with those in force.",
-        )
+        raise _foreign(path, seen(known), spec)
     if known is not None and not isinstance(known.changed, msgspec.UnsetType):
         return known
     return msgspec.structs.replace(spec, changed=Changed(parameters=dict(parameters))) if parameters else spec
@@ -60,13 +58,49 @@ def claimed(loaded: Manifest, spec: PondSpec, manifest: Manifest) -> str:
     return to_json(spec)
 
 
-def _differences(known: PondSpec, asked: PondSpec) -> str:
-    """What two specs do not share, by name."""
-    if known.instances != asked.instances:
-        return f"{known.instances} instances, not {asked.instances}"
+def _foreign(path: Path, known: PondSpec, asked: PondSpec) -> ForeignPondError:
+    """That a pond in use has other queries, streams or instances than those that were given, and how to change it."""
+    has = f"The pond in {path} has {_listed([query.name for query in known.asked])}"
+    old, new = ({query.name: query for query in spec.meaning.asked} for spec in (known, asked))
+    added, left_out = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
+    changed = sorted(name for name in old.keys() & new.keys() if old[name] != new[name])
     functions = changed_functions(known.queries, asked.queries)
     if functions:
-        return f"other functions ({', '.join(functions)}; what changed must have a new version)"
-    old, new = ({query.name: query for query in spec.meaning.asked} for spec in (known, asked))
-    changed = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
-    return f"other queries ({', '.join(changed[:5])})" if changed else "other streams"
+        return ForeignPondError(
+            f"{has}, and was made with other functions ({', '.join(functions)}).",
+            "Give each changed function a new version, and move its queries to it with `millpond alter`.",
+        )
+    if added or left_out or changed:
+        found = ((added, "new", "add"), (changed, "changed", "alter"), (left_out, "missing", "drop"))
+        parts = [f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {how}" for names, how, _ in found if names]
+        verbs = _either([f"`millpond {verb}`" for names, _, verb in found if names])
+        return ForeignPondError(
+            f"{has}. In what was given now, {', '.join(parts)}.",
+            f"To change a pond in use, run `millpond serve --checkpoint {path}` and then {verbs} (in Python, open the "
+            "pond without queries and call its methods). To start anew, use another folder.",
+        )
+    if known.instances != asked.instances:
+        return ForeignPondError(
+            f"The pond in {path} has {known.instances} instances, not {asked.instances}.",
+            f"Leave the number out, or change it with `millpond serve` and `millpond scale {asked.instances}`.",
+        )
+    before, now = ({stream.name: stream for stream in spec.meaning.streams} for spec in (known, asked))
+    streams = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    return ForeignPondError(
+        f"The pond in {path} was made with another declaration of {_listed(streams, 'stream')}.",
+        "Declare the streams as before, or use a new folder: a stream cannot change while queries read it.",
+    )
+
+
+def _listed(names: Sequence[str], word: str = "query") -> str:
+    """Some names, of which there may be many.
+
+    >>> _listed(["a"]), _listed(["a", "b"]), _listed([*"abcdefg"])
+    ('query a', 'queries a, b', 'queries a, b, c, d, e and 2 more')
+    """
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{count_of(len(names), word).partition(' ')[2]} {', '.join(names[:_SHOWN])}{more}"
+
+
+def _either(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

@@ -63,8 +63,10 @@ def _causes(facts: Facts) -> Iterator[Cause]:
         yield _waiting(facts)
     elif isinstance(facts.query, Join):
         yield _both_awaited(facts, facts.query)
+    elif facts.first is not None:
+        yield _not_complete_yet(facts)
     elif counts.applied and not counts.rows and not counts.withheld:
-        yield Cause("no-open-window", "No open window holds an event of it: the next row needs new events.")
+        yield _no_open_window(facts)
     if facts.running is False:
         yield Cause(
             "not-running",
@@ -95,16 +97,19 @@ def _changed(remade: Remade) -> str:
 
 
 def _quarantined(facts: Facts) -> Cause:
-    cure = "Widen the type (cast to double) or guard the expression, and"
-    if facts.quarantined.startswith(f"[{TooManyPairsError.code}]"):
-        cure = "Then"
+    name = facts.query.name
+    cure = (
+        f"Widen the type (cast to double) or guard the expression in a new version, `millpond alter {name}`: it begins "
+        "with the windows that start after the change. For all windows, use a new pond."
+    )
+    if isinstance(facts.query, Join) or facts.quarantined.startswith(f"[{TooManyPairsError.code}]"):
+        cure = "Then use it in a new pond."
     if facts.quarantined.startswith(f"[{OverBudgetError.code}]"):
         what = "It is quarantined, and is answered no more while the other queries go on"
         return Cause("quarantined", f"{what}: {facts.quarantined}")
     return Cause(
         "quarantined",
-        f"It is quarantined, and emits nothing while the other queries go on: {facts.quarantined} "
-        f"{cure} ask it in a new pond.",
+        f"It is quarantined, and emits nothing while the other queries go on: {facts.quarantined} {cure}",
     )
 
 
@@ -243,6 +248,33 @@ def _waiting(facts: Facts) -> Cause:
     if facts.running is False:
         text += " At the end of all input, `millpond run --once --drain` closes what is open."
     return Cause("window-open", text)
+
+
+def _not_complete_yet(facts: Facts) -> Cause:
+    """The query came later, and its first complete window holds no event of it yet."""
+    first, query = facts.first, facts.query
+    assert first is not None and isinstance(query, Query)
+    applied = facts.tail.counts.applied
+    earlier = (
+        f" The {applied:,} event{'' if applied == 1 else 's'} applied so far belong{'s' if applied == 1 else ''} to "
+        "windows that start before that, which are not emitted (`millpond add --incomplete` emits them)."
+    ) if applied else ""  # fmt: skip
+    return Cause(
+        "not-complete-yet",
+        f"{query.name} was added while the pond ran, and is complete from {utc(facts.complete_us)} on. Its first "
+        f"window is {utc(first.start_us)} to {utc(first.end_us)}: the first row can come when an event of "
+        f"{utc(first.needs_us)} or later is in {facts.stream.name} (its end and the delay of "
+        f"{duration(query.delay_us)}); the newest is {utc(facts.newest_us)}.{earlier}",
+    )
+
+
+def _no_open_window(facts: Facts) -> Cause:
+    applied = facts.tail.counts.applied
+    events = f"The {applied:,} event{' that was' if applied == 1 else 's that were'} applied"
+    text = f"{events} {'is' if applied == 1 else 'are'} in no window that is still open"
+    if facts.complete_us is not None:
+        text += f", or only in windows that start before {utc(facts.complete_us)}, from when on it is complete"
+    return Cause("no-open-window", f"{text}: the next row needs new events.")
 
 
 def _both_awaited(facts: Facts, query: Join) -> Cause:

@@ -358,6 +358,7 @@ class Changing(Adding):
         self._spec = spec
         self._queries = {query.name: query for query in current(spec)}
         self._front.parameters = dict(spec.left.parameters)
+        self._halted(change)
         if isinstance(change, Move) and self._followers.store is not None:
             routed(self._followers.store, spec)
         if isinstance(change, Add):
@@ -407,6 +408,10 @@ class Changing(Adding):
         by_key = [one for one in asked.wanted if one.stream.partitioned_by is not None]
         between = partial(read_between, self._reading, by_key[0]) if len(by_key) == len(asked.wanted) == 1 else None
         return Reading(frame, layout, self._front.lookups(asked.wanted), between, asked.limits)
+
+    def _halted(self, change: Change) -> None:
+        """See `Reporting`."""
+        raise NotImplementedError
 
     def open(self) -> None:
         """See `Pond.open`."""

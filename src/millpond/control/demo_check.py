@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from millpond.errors import SetupError
+from millpond.version import install
 
 FLOAT_TOLERANCE = 1e-9
 """Relative; for columns of standard deviations only. All other columns must be equal bit by bit."""
@@ -122,7 +123,7 @@ def duckdb() -> Any:
     try:
         return import_module("duckdb")
     except ImportError as error:
-        raise SetupError("The demo checks its rows with DuckDB.", "Run `pip install 'millpond[demo]'`.") from error
+        raise SetupError("The demo checks its rows with DuckDB.", f"Run `{install('demo')}`.") from error
 
 
 def _compare(database: Any, name: str, one: Expected, folder: Path) -> Compared:

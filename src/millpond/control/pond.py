@@ -17,19 +17,19 @@ from millpond.control.adding import Asking, Backfill, backfill_from
 from millpond.control.agreed import agreed, born_with, claimed
 from millpond.control.backfilling import clear_staged
 from millpond.control.carriage import Carriage, carriage
-from millpond.control.causes import Why, explain_why
 from millpond.control.changing import Changing, ToRead
 from millpond.control.compiling import compiled_of, write_compiled
 from millpond.control.declaring import Declaring
 from millpond.control.inputs import empty_inputs
 from millpond.control.moving import Moving
 from millpond.control.placed import placed_now, unserved
+from millpond.control.problems import Problems, dropping
 from millpond.control.reader import read_truth
 from millpond.control.reconciling import check_sinks, reconcile
+from millpond.control.reporting import Reporting
 from millpond.control.schemas import check_files
 from millpond.control.tables import own_tables
-from millpond.control.tally import QueryCounts, Tally
-from millpond.control.why import find_facts
+from millpond.control.tally import Tally
 from millpond.control.wiring import (
     STOP_SECONDS,
     Followers,
@@ -39,7 +39,7 @@ from millpond.control.wiring import (
     open_truth,
     owners_for,
 )
-from millpond.errors import InputError, QueryTypeError, StoreError
+from millpond.errors import IncompleteError, InputError, QueryTypeError, StoreError
 from millpond.log.follower import Follower
 from millpond.log.manifest import Manifest, load
 from millpond.model.endpoints import Sink
@@ -56,11 +56,11 @@ from millpond.reconfigure.catalog import in_force, still_leaving
 from millpond.reconfigure.lifecycle import current
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.followers.foreach import Foreach
-from millpond.runtime.followers.runner import FollowerStatus
 from millpond.runtime.followers.view import Served, lookup
 from millpond.runtime.rows import served_key
 from millpond.runtime.sharing import Sharing, sharing
-from millpond.spark.driver import Driver, Epoch
+from millpond.spark.driver import Driver
+from millpond.spark.epochs import Epoch
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.handover import Reading
 from millpond.spark.properties import Mode, Repeats
@@ -80,7 +80,7 @@ _MEMORY = Sink("memory")
 _WAITS = "at work or waiting; a stopped process that holds the lock of its store must be continued or killed"
 
 
-class Pond(Changing, Declaring):
+class Pond(Reporting, Changing, Declaring):
     """Many continuous queries over the same streams: read once, moved once, remembered once.
 
     `path` is the pond's folder, made if it is new; a later pond on the same folder with the same queries, or with none,
@@ -110,7 +110,7 @@ class Pond(Changing, Declaring):
         self._instances, self._store = instances, store
         self._cache = Path(cache) if cache is not None else _host_local_folder()
         self._on_epoch = on_epoch or (lambda _epoch: None)
-        self._tally = Tally()
+        self._tally, self._problems = Tally(), Problems()
         self._front = FrontEnd(self.spark, own_tables(store))
         self._queries: dict[str, AnyQuery] = {}
         self._functions: dict[str, Foreach] = {}
@@ -204,19 +204,24 @@ class Pond(Changing, Declaring):
         return with_declared(build_plan(self._queries.values()), self.streams)
 
     def notes(self) -> list[InputError]:
-        """What may be a mistake but is none for sure: folders that hold nothing yet, files that lack a column.
+        """What may be a mistake but is none for sure: folders that hold nothing yet, files that lack a column, sources
+        that drop records without counting them.
 
         Raises:
             LateSchemaError: a file does not fit its stream; `run` would raise the same before it reads an event.
         """
         readings = self._front.readings(self.queries)
-        return [*empty_inputs(reading.stream for reading in readings), *check_files(readings)]
+        streams = [reading.stream for reading in readings]
+        dropped = (IncompleteError(one.text) for one in dropping(streams))
+        return [*empty_inputs(streams), *check_files(readings), *dropped]
 
     def run(self, *, once: bool = True, drain: bool = False) -> bool:
         """Run epochs: with `once` until all input there is has been taken, else until `stop`.
 
         `drain` then closes every window that is still open, unless `stop` came first. Returns when all sinks
-        have all rows, after `stop` ten seconds later at most, and whether it ended by itself.
+        have all rows, after `stop` ten seconds later at most, and whether it ended by itself. Whether the results are
+        complete is another question: `problems` answers it, and each problem is a warning of the logger `millpond.pond`
+        when it happens.
 
         Raises:
             FencedError, OffsetGapError, CorruptError, PlaceError, …: see `errors`; what was committed stands.
@@ -372,14 +377,6 @@ class Pond(Changing, Declaring):
             raise KeyError(name)
         return self._followers.late_tables.table(name)
 
-    def counts(self) -> dict[str, QueryCounts]:
-        """What became of the events each query read since this pond was made, also per source partition."""
-        return self._tally.counts()
-
-    def _committed(self, epoch: Epoch) -> None:
-        self._tally.add(epoch.record)
-        self._on_epoch(epoch)
-
     def lookup(self, name: str, *key: Any) -> Served:
         """The latest row of a served query for a key (its values in order), and the record it is as of.
 
@@ -427,32 +424,6 @@ class Pond(Changing, Declaring):
         instances = maps_in(self._spec, manifest)[0].instances if self._spec is not None else 0
         assert self._truth is not None
         return self._truth.sections(lambda now: sharing(self.plan, now, self.path, instances), manifest)
-
-    def why(self, name: str) -> Why:
-        """Why nothing (more) comes out of a query, the main cause first; see `control.causes`.
-
-        Raises:
-            QueryTypeError: no such query.
-            ForeignPondError: the pond was never run.
-            CorruptError, PlaceError: the pond, or the query's sink, cannot be read.
-        """
-        truth, spec = read_truth(self.path)
-        return explain_why(find_facts(truth, spec, name, self.status()))
-
-    def status(self) -> Sequence[FollowerStatus]:
-        """How sinks, view and pruning fare, and a store that carries the pond's files, if one does."""
-        if self._followers is None or self._carriage is None:
-            return ()
-        found, carrier = list(self._followers.runner.status()), self._carriage.carrier
-        if carrier is not None:
-            found.append(FollowerStatus("files", self.manifest().n, 0, note=carrier.note))
-        if self._driver is not None and self._driver.direct_note is not None:
-            found.append(FollowerStatus("shuffle", self.manifest().n, 0, note=self._driver.direct_note))
-        if self._moving is not None and self._moving.note is not None:
-            found.append(FollowerStatus("move", self.manifest().n, 0, note=self._moving.note))
-        for one in [*self._backfills.values()]:
-            found.append(FollowerStatus("backfill", self.manifest().n, 0, note=one.note))
-        return found
 
     def close(self) -> None:
         """Stop the followers and close the store; the Spark session stays as it was."""

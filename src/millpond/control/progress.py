@@ -12,13 +12,15 @@ from rich.live import Live
 from rich.table import Table
 
 from millpond.clock import Clock, now_us, utc
+from millpond.control.reporting import QUERY
 from millpond.control.tally import Tally
 from millpond.plan.plan import Plan
 from millpond.runtime.followers.prune import PruneFollower
 from millpond.runtime.followers.runner import FollowerStatus
 from millpond.runtime.lateness import ANY_PARTITION
 from millpond.runtime.tasks import WHOLE_POND, Watermark
-from millpond.spark.driver import Epoch
+from millpond.spark.epochs import Epoch
+from millpond.spark.intake import Behind
 
 _EPOCHS_OF_RATE = 8
 _LINE_EVERY_US = 1_000_000
@@ -27,18 +29,21 @@ _LINE_EVERY_US = 1_000_000
 class Progress:
     """What a run has done so far; hand `epoch` to the pond, and use it as a context manager around the run.
 
-    `status` tells how followers fare. Numbers count from the start of this process.
+    `status` reports how followers fare, `behind` how far the pond is behind its sources. Numbers count from the start
+    of this process.
     """
 
     def __init__(
-        self, plan: Plan, status: Callable[[], Sequence[FollowerStatus]], console: Console, clock: Clock = now_us
-    ) -> None:
-        self._status, self._console, self._clock = status, console, clock
+        self, plan: Plan, status: Callable[[], Sequence[FollowerStatus]], console: Console, clock: Clock = now_us,
+        behind: Callable[[], Sequence[Behind]] = tuple,
+    ) -> None:  # fmt: skip
+        self._status, self._behind, self._console, self._clock = status, behind, console, clock
         self._delays = {group.stream: 0 for group in plan.groups}
         for group in plan.groups:
             self._delays[group.stream] = max(self._delays[group.stream], *group.delays_us)
         self._marks = dict.fromkeys(self._delays, Watermark())
         self.rows = {query.name: 0 for query in plan.asked}
+        self._quarantined: set[str] = set()
         self.events = self.bytes_read = self.bytes_moved = self.late = self.dead = 0
         self._tally = Tally()
         self.epoch_n: int | None = None
@@ -74,6 +79,7 @@ class Progress:
             self.rows[query] += found.get("rows", 0)
             self.late += found.get("late", 0)
             self.dead += found.get("dead", 0)
+        self._quarantined |= {name for name, why in record.quarantined.items() if why}
         self._tally.add(record)
         for stream, times in record.max_time.items():
             self._marks[stream] = self._marks.get(stream, Watermark()).advanced(times.get(ANY_PARTITION))
@@ -94,17 +100,22 @@ class Progress:
             return {name: utc(self._marks[name].at(delay)) for name, delay in self._delays.items()}
 
     def lag(self) -> str:
-        """How many records the sinks and the view are behind, what keeps them, and what they have mended."""
-        status = self._status()
+        """How far the pond is behind its sources, and the sinks and the view behind the pond; what keeps them."""
+        return f"{behind_text(self._behind())}{self.sinks()}"
+
+    def sinks(self) -> str:
+        """How many records of the log the sinks and the view are behind, what keeps them, and what they have mended."""
+        status = [one for one in self._status() if not one.name.startswith(QUERY)]
         notes = "".join(f"; {one.name}: {one.note}" for one in status if one.note)
         # one record behind is the record that was just committed
         behind = [
             one for one in status if one.name != PruneFollower.name and (one.behind > 1 or one.error)
         ]
         if not behind:
-            return f"no lag{notes}"
+            return f"sinks up to date{notes}"
         worst = max(behind, key=lambda one: (one.error is not None, one.behind))
-        return f"{worst.name} {worst.behind} behind" + (f": {worst.error}" if worst.error else "") + notes
+        error = f": {worst.error}" if worst.error else ""
+        return f"{worst.name} {worst.behind:,} records of the log behind{error}{notes}"
 
     def __enter__(self) -> Progress:
         if self._console.is_terminal:
@@ -135,7 +146,7 @@ class Progress:
 
     def _say_line(self) -> None:
         self._line_due, self._unsaid = self._clock() + _LINE_EVERY_US, False
-        rows = "  ".join(f"{name} {count:,}" for name, count in self.rows.items())
+        rows = "  ".join(f"{name} {self._rows_of(name)}" for name in self.rows)
         losses = self._tally.losses()
         marks = ", ".join(f"{name} to {time}" for name, time in self.watermarks().items())
         self._console.print(
@@ -148,15 +159,41 @@ class Progress:
         """Everything at a glance."""
         with self._lock:
             table = Table.grid(padding=(0, 2))
-            table.add_column(style="dim")
-            table.add_column(justify="right")
+            table.add_column(style="dim", no_wrap=True)
+            table.add_column()
             table.add_row("epoch", "-" if self.epoch_n is None else str(self.epoch_n))
             table.add_row("events", f"{self.events:,}")
             table.add_row("events/s", f"{self.events_per_second():,.0f}")
             for stream, time in self.watermarks().items():
                 table.add_row(f"watermark of {stream}", time)
-            for name, count in self.rows.items():
-                table.add_row(f"rows of {name}", f"{count:,}")
+            for name in self.rows:
+                table.add_row(f"rows of {name}", self._rows_of(name))
             table.add_row("late and dead", self._tally.losses() or "none")
-            table.add_row("followers", self.lag())
+            for one in self._behind():
+                table.add_row(f"behind {one.stream}", waiting_text(one))
+            table.add_row("sinks", self.sinks())
             return table
+
+    def _rows_of(self, name: str) -> str:
+        return f"{self.rows[name]:,}" + (" (quarantined)" if name in self._quarantined else "")
+
+
+def behind_text(behind: Sequence[Behind]) -> str:
+    """How far a pond is behind its sources, for the middle of a line; empty where no source is known.
+
+    >>> behind_text([Behind("tx", "records", 100_000), Behind("in", "files", 0)])
+    'tx 100,000 records behind, in 0 files behind  '
+    """
+    known = [f"{one.stream} {waiting_text(one)} behind" for one in behind if one.waiting is not None]
+    return ", ".join(known) + "  " if known else ""
+
+
+def waiting_text(one: Behind) -> str:
+    """How much of a source waits.
+
+    >>> waiting_text(Behind("tx", "records", 1)), waiting_text(Behind("tx", "records", None))
+    ('1 record', 'not known yet')
+    """
+    if one.waiting is None:
+        return "not known yet"
+    return f"{one.waiting:,} {one.unit if one.waiting != 1 else one.unit.removesuffix('s')}"

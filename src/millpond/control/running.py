@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +12,10 @@ from rich.console import Console
 
 from millpond.control.interrupts import interrupts
 from millpond.control.pond import Pond
+from millpond.control.problems import Problem
 from millpond.control.progress import Progress
+from millpond.control.reporting import LOGGER, QUERY
+from millpond.errors import MillpondError
 from millpond.garbage import pass_by_what_is_loaded
 from millpond.spark.session import spark_session
 
@@ -25,33 +31,77 @@ class Run(NamedTuple):
     memory: str
 
 
-def run_file(asked: Run, *, once: bool, drain: bool) -> None:
+INCOMPLETE = 3
+"""Exit status of a run that ended as it should, but whose results are incomplete."""
+
+
+def run_file(asked: Run, *, once: bool, drain: bool) -> int:
     """Run the queries of a file until Ctrl-C, or with `once` until all input is taken; what it does goes to stderr.
+
+    Returns the exit status: 0, or `INCOMPLETE` if a query was quarantined or too many events are missing.
 
     Raises:
         MillpondError: see `Pond.load` and `Pond.run`.
     """
     console = Console(stderr=True)
-    console.print(f"The pond is in {asked.folder}", highlight=False, markup=False, soft_wrap=True)
-    told: list[Progress] = []
+
+    def say(what: object) -> None:
+        console.print(str(what), highlight=False, markup=False, soft_wrap=True)
+
+    say(f"The pond is in {asked.folder}")
+    shown: list[Progress] = []
     with interrupts(lambda what: console.print(what, soft_wrap=True)) as signals, Pond(
         spark_session(asked.master, driver_memory=asked.memory), asked.folder, instances=asked.instances,
-        store=asked.store, on_epoch=lambda epoch: told[0].epoch(epoch),
-    ) as pond:  # fmt: skip
+        store=asked.store, on_epoch=lambda epoch: shown[0].epoch(epoch),
+    ) as pond, warnings_to(say):  # fmt: skip
         pond.load(asked.text)
         for note in pond.notes():
-            console.print(str(note), highlight=False, markup=False, soft_wrap=True)
-        told.append(Progress(pond.plan, pond.status, console))
+            say(note)
+        shown.append(Progress(pond.plan, pond.status, console, behind=pond.behind))
         pond.open()
         pass_by_what_is_loaded()
-        with told[0] as progress, signals.stopping(pond.stop):
-            pond.run(once=once, drain=drain)
+        try:
+            with shown[0] as progress, signals.stopping(pond.stop):
+                finished = pond.run(once=once, drain=drain)
+        except MillpondError:
+            _summarise(pond.problems(), say)
+            raise
+        problems = pond.problems(at_end=once and finished)
+        failed = any(problem.failure for problem in problems)
         head = progress.epoch_n
-        done = "No new input." if head is None else f"All rows are out as of epoch {head}."
-        console.print(done, highlight=False)
+        rows = "No new input." if head is None else f"All rows are out as of epoch {head}."
+        say("The results are incomplete:" if failed else rows)
+        _summarise(problems, say)
         for one in pond.status():
-            if one.note:
-                console.print(f"{one.name}: {one.note}", highlight=False, markup=False, soft_wrap=True)
+            if one.note and not one.name.startswith(QUERY):
+                say(f"{one.name}: {one.note}")
+        return INCOMPLETE if failed else 0
+
+
+def _summarise(problems: Sequence[Problem], say: Callable[[object], None]) -> None:
+    for problem in problems:
+        say(problem)
+
+
+@contextmanager
+def warnings_to(say: Callable[[object], None]) -> Iterator[None]:
+    """Within, each problem of a pond is said when it happens."""
+    handler = _Says(say)
+    log = logging.getLogger(LOGGER)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _Says(logging.Handler):
+    def __init__(self, say: Callable[[object], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._say(record.getMessage())
 
 
 def repair_file(asked: Run) -> list[str]:

@@ -27,6 +27,8 @@ from millpond.model.stream import Stream
 from millpond.placement.moves import maps_in
 from millpond.plan.build import build_plan
 from millpond.plan.chain import before
+from millpond.plan.first_window import first_window
+from millpond.reconfigure.catalog import version_name, whole_from
 from millpond.runtime.due import Due, next_due
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.followers.runner import FollowerStatus
@@ -95,7 +97,9 @@ class Facts(msgspec.Struct, frozen=True):
 
     A stateless query waits for nothing, so it has no watermark and no row is due. Of a join, `stream` is the one whose
     watermark is behind that of the other, and no row is said to be due. `behind`: the queries whose rows it reads,
-    directly or through others, the nearest first, each with the reason why it is quarantined, if it is.
+    directly or through others, the nearest first, each with the reason why it is quarantined, if it is. `complete_us`:
+    it came later, and windows that start before this are not emitted; `first`: the first window that is, while no open
+    window that is emitted holds an event.
     """
 
     n: int
@@ -111,11 +115,14 @@ class Facts(msgspec.Struct, frozen=True):
     sink_n: int | None
     errors: tuple[str, ...]
     behind: tuple[tuple[str, str], ...] = ()
+    complete_us: int | None = None
+    first: Due | None = None
 
     @property
     def slowest(self) -> tuple[Partition, ...]:
         """The partitions that the watermark waits for and that have not come as far as the next row needs."""
-        needs = None if self.due is None else self.due.needs_us
+        due = self.due or self.first
+        needs = None if due is None else due.needs_us
         return tuple(
             part for part in self.partitions
             if not part.idle and (part.newest_us is None or (needs is not None and part.newest_us < needs))
@@ -148,7 +155,11 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         mark_us = marks[slower]
     stream = streams[slower]
     behind = dict.fromkeys(one for name in query.streams for one in before(name, streams, asked))
-    tail = _tail(truth.log, manifest.n, name)
+    complete_us = whole_from(spec, name)
+    first = first_window(query, complete_us)
+    if first is not None and (due is not None or (mark_us is not None and first.end_us <= mark_us)):
+        first = None
+    tail = _tail(truth.log, manifest.n, name, spec.left.versions.get(name, 1))
     followed = {f"sink:{name}", ViewFollower.name} if query.serve else {f"sink:{name}"}
     return Facts(
         manifest.n,
@@ -164,6 +175,8 @@ def find_facts(truth: Truth, spec: PondSpec, name: str, followers: Sequence[Foll
         sink_cursor(query, truth.folder / "cursors"),
         tuple(f"{one.name}: {one.error}" for one in followers if one.error and one.name in followed),
         tuple((one, manifest.quarantined.get(one, "")) for one in behind),
+        complete_us,
+        None if first is None else Due(*first),
     )
 
 
@@ -171,7 +184,9 @@ def _mark(manifest: Manifest, side: Side) -> int | None:
     return watermarks(manifest).get(side.stream, Watermark()).at(side.delay_us)
 
 
-def _tail(log: Log, head: int, name: str) -> Tail:
+def _tail(log: Log, head: int, name: str, version: int) -> Tail:
+    """What the newest records say of a query, whose rows are also those of its earlier versions."""
+    versions = [name, *(version_name(name, number) for number in range(version))]
     epochs, claim, at_us, applied_n, rows_n, n = 0, None, None, None, None, head
     remade: Remade | None = None
     total = dict.fromkeys(Counts.__struct_fields__, 0)
@@ -186,7 +201,9 @@ def _tail(log: Log, head: int, name: str) -> Tail:
         if isinstance(record, EpochRecord):
             epochs += 1
             at_us = record.at if at_us is None else at_us
-            found = record.counts.get(name, {})
+            found = dict(record.counts.get(name, {}))
+            for what in ("rows", "withheld"):
+                found[what] = sum(record.counts.get(one, {}).get(what, 0) for one in versions)
             rows_n = n if rows_n is None and found.get("rows") else rows_n
             applied_n = n if applied_n is None and found.get("applied") else applied_n
             for what in total:

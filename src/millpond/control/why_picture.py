@@ -15,18 +15,18 @@ from millpond.model.selection import Selection
 from millpond.plan.explain_joins import join_text
 from millpond.plan.words import waiting_text, window_text
 
-_WIDTH = 100
+_WIDTH, _NARROW = 100, 60
 _BAR = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def draw(why: Why) -> str:
-    """The whole report as text of at most 100 columns, but for names."""
-    facts = why.facts
-    lines = [*_head(facts), "", *_funnel(facts), "", *_timeline(facts), *_partitions(facts), ""]
+def draw(why: Why, width: int = _WIDTH) -> str:
+    """The whole report as text of at most `width` columns, 60 to 100, but for names."""
+    facts, width = why.facts, min(_WIDTH, max(_NARROW, width))
+    lines = [*_head(facts), "", *_funnel(facts), "", *_timeline(facts, width), *_partitions(facts), ""]
     for cause in why.causes:
         lines += textwrap.wrap(
-            cause.text, _WIDTH, initial_indent="→ ", subsequent_indent="  ", break_long_words=False,
+            cause.text, width, initial_indent="→ ", subsequent_indent="  ", break_long_words=False,
             break_on_hyphens=False,
         )  # fmt: skip
     return "\n".join(lines) + "\n"
@@ -71,9 +71,9 @@ def bar(count: int, whole: int, width: int = _BAR) -> str:
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
 
 
-def _timeline(facts: Facts) -> Iterator[str]:
+def _timeline(facts: Facts, whole: int) -> Iterator[str]:
     """Event time from the start of the window that is due to the time that its rows need."""
-    due = facts.due
+    due = facts.due or facts.first
     if isinstance(facts.query, Selection):
         yield "event time: not asked; each event is answered in the epoch that reads it"
         return
@@ -81,7 +81,7 @@ def _timeline(facts: Facts) -> Iterator[str]:
         yield f"event time: newest {utc(facts.newest_us)}, watermark {utc(facts.watermark_us)}"
         return
     low, high = due.start_us, max(due.needs_us, facts.newest_us, due.start_us + 1)
-    width = _WIDTH - 24
+    width = whole - 24
 
     def at(us: int) -> int:
         return min(width, max(0, round((us - low) * width / (high - low))))
@@ -96,7 +96,9 @@ def _timeline(facts: Facts) -> Iterator[str]:
     yield "  newest      " + mark(facts.newest_us, utc(facts.newest_us))
     if facts.watermark_us is not None and facts.watermark_us >= low:
         yield "  watermark   " + mark(facts.watermark_us, utc(facts.watermark_us))
-    yield f"  ━ {utc(due.start_us)} to {utc(due.end_us)}   ╌ delay   ┃ needed: {utc(due.needs_us)}"
+    window, needed = f"  ━ {utc(due.start_us)} to {utc(due.end_us)}", f"╌ delay   ┃ needed: {utc(due.needs_us)}"
+    legend = f"{window}   {needed}"
+    yield from (legend,) if len(legend) <= whole else (window, f"  {needed}")
 
 
 def _partitions(facts: Facts) -> Iterator[str]:

@@ -44,6 +44,7 @@ from millpond.state.files import IDENTITY
 from millpond.state.keyed import KeyedRows
 from millpond.state.sharded import ShardedStore
 from millpond.state.store import BucketStore
+from millpond.version import install
 
 T = TypeVar("T")
 
@@ -230,7 +231,7 @@ def files_on_network(address: str, pond: str, tags: Sequence[str]) -> FileStore:
 
 
 def _no_library(error: ImportError) -> StoreError:
-    return StoreError(f"The library for Redis is missing: {error}.", "Run `pip install 'millpond[redis]'`.")
+    return StoreError(f"The library for Redis is missing: {error}.", f"Run `{install('redis')}`.")
 
 
 def owners_for(queries: Sequence[AnyQuery], store: str, instances: int, buckets: int) -> Owners:

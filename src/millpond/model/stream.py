@@ -152,7 +152,11 @@ def check_partitioned(stream: Stream) -> None:
         return
     kind = {field.name: field.type for field in stream.columns}.get(stream.partitioned_by)
     if stream.source is None or stream.source.format != "kafka":
-        raise QueryRefused(f"The stream {stream.name} has PARTITIONED BY, but no topic of Kafka.", "Leave it out.")
+        raise QueryRefused(
+            f"The stream {stream.name} has PARTITIONED BY, which is for topics of Kafka.",
+            "Of a folder of files leave it out, and declare the column: Spark finds it in the folders' names "
+            f"({stream.partitioned_by}=…).",
+        )
     if kind is None or not (kind == "string" or is_integer(kind)):
         raise QueryTypeError(
             f"The stream {stream.name} cannot be partitioned by {stream.partitioned_by}.",

@@ -33,7 +33,8 @@ def deduplicated(query: AnyQuery, stream: Stream, names: Sequence[str], within_u
     if isinstance(query, Selection):
         raise UnsupportedQuery(
             f"{query.name} has no window, and a row of it leaves at once: repeated events are not known.",
-            "Leave 'deduplicate' out, or aggregate.",
+            "Only queries that group by a window leave repeated events out: for one row per value and window, write "
+            "SELECT a, b, window(ts, '1 hour') AS w FROM STREAM s WATERMARK … GROUP BY ALL.",
         )
     if isinstance(query, Join):
         raise UnsupportedQuery(

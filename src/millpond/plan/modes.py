@@ -38,13 +38,14 @@ def with_mode(query: AnyQuery, emit: str, correct_us: int | None) -> AnyQuery:
             "Leave 'correct.for' out; a longer watermark delay takes later events.",
         )
     if emit == FINAL and isinstance(query, Query) and query.window == RUNNING:
-        raise never_final()
+        raise never_final(query.event_time)
     if emit == FINAL and correct_us is None:
         return query
     what = "emits updates" if emit == UPDATE else "corrects its rows"
     if isinstance(query, Selection):
         raise UnsupportedQuery(
-            f"{query.name} {what}, but has no window: each event is a row, once.", "Leave the mode out, or aggregate."
+            f"{query.name} {what}, but has no window: each event is a row, once.",
+            "Leave 'emit' and 'correct.for' out, or aggregate.",
         )
     if isinstance(query, Join):
         raise UnsupportedQuery(
@@ -57,11 +58,12 @@ def with_mode(query: AnyQuery, emit: str, correct_us: int | None) -> AnyQuery:
     return msgspec.structs.replace(query, correct_us=correct_us or msgspec.UNSET)
 
 
-def never_final(also: str = "") -> UnsupportedQuery:
+def never_final(event_time: str) -> UnsupportedQuery:
     """The refusal of a query without a window that says nothing of its mode."""
     return UnsupportedQuery(
-        f"The query does not group by a window{also and ', '}{also}, so its answer would never be final.",
-        "Add window(time, size), or session_window(time, gap), to GROUP BY, or 'emit' = 'update'.",
+        "The query does not group by a window, so its answer would never be final.",
+        f"Group by window({event_time}, '1 minute') or session_window({event_time}, '1 minute') as well (a time alone "
+        "is no window), or emit updates: 'emit' = 'update'.",
     )
 
 

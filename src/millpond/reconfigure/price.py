@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from millpond.model.changes import Scale
+from millpond.plan.first_window import FirstWindow, first_window
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.apply import arranged, is_read, orphaned
 from millpond.reconfigure.catalog import applied
@@ -18,10 +19,10 @@ AT_ONCE = "at once"
 """Nothing is computed anew: the next epoch is whole."""
 
 COMPLETE_AT_ONCE = "complete at once"
-"""What it needs was kept: every window that is open now, and that it may answer, is whole."""
+"""What it needs was kept: a window that is open now is answered completely."""
 
 COMPLETE_LATER = "complete later"
-"""Its first window begins after what was seen."""
+"""Its first complete window begins after what was seen."""
 
 
 STATE_MOVES = "state moves"
@@ -46,7 +47,8 @@ class Price(NamedTuple):
     None: whatever is open. `rereads`: the read is restarted on its checkpoint, between two epochs. `freed`: bytes of
     state that go with it. `moved`: what other instances get. `effective_n`: the first epoch that is answered so, if no
     record comes before the change's. `recalled`: bytes of retained events that its first epoch reads again. `source`:
-    what a backfill reads again of the source, before the change is recorded.
+    what a backfill reads again of the source, before the change is recorded. `first`: the first complete window, where
+    windows have a fixed size and their rows are emitted when they close.
     """
 
     cost: str
@@ -57,6 +59,7 @@ class Price(NamedTuple):
     effective_n: int = 0
     recalled: int = 0
     source: Reread = Reread()
+    first: FirstWindow | None = None
 
 
 def price_of(pond: Pond, change: Change, setting: Setting) -> Price:
@@ -77,8 +80,9 @@ def price_of(pond: Pond, change: Change, setting: Setting) -> Price:
     marks = watermarks(pond.manifest)
     seen = [marks.get(stream, Watermark()).max_time_us for stream in change.asked.query.streams]
     newest = max((time for time in seen if time is not None), default=None)
-    covered = newest is not None and since <= newest
+    first = first_window(change.asked.query, since)
+    covered = newest is not None and (since if first is None else first.start_us) <= newest
     cost = COMPLETE_AT_ONCE if covered else COMPLETE_LATER
     again = isinstance(change, Add) and isinstance(change.backfill_us, int)
     recalled = 0 if again else recalled_bytes(after.plan, after.recalled, pond.manifest)
-    return Price(cost, since, rereads, freed, effective_n=effective_n, recalled=recalled)
+    return Price(cost, since, rereads, freed, effective_n=effective_n, recalled=recalled, first=first)

@@ -335,9 +335,10 @@ def assemble(
         receipts.append(receipt if receipt.file is not None else msgspec.structs.replace(receipt, at=size))
         bodies.append(body)
         size += len(body)
-    counts = _counts(receipts)
+    quarantined = _raised(receipts)
+    counts = _counts(receipts, quarantined)
     before = dict(setting.parameters) | fed_values(setting.fed, run.manifest)
-    going = [fed for fed in setting.fed if fed.query not in _raised(receipts)]
+    going = [fed for fed in setting.fed if fed.query not in quarantined]
     told = told_by(going, (receipt for receipt, _ in found), before, counts)
     newest = _newest(receipts)
     after = {stream: advanced(line, newest.get(stream, {})) for stream, line in task.lines.items()}
@@ -365,7 +366,7 @@ def assemble(
         counts=counts,
         fates=bounded(fates),
         retired=retired(setting.plan, run.manifest, after, followed, _remade(task), task.before != task.instances),
-        quarantined=_raised(receipts),
+        quarantined=quarantined,
         fed=told,
     )
     return record, b"".join(bodies)
@@ -392,13 +393,18 @@ def _newest(receipts: Sequence[Receipt]) -> dict[str, dict[str, int]]:
     return newest
 
 
-def _counts(receipts: Sequence[Receipt]) -> dict[str, dict[str, int]]:
-    """Counts by query, all instances together."""
+_RESULTS = ("rows", "withheld")
+
+
+def _counts(receipts: Sequence[Receipt], quarantined: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """Counts by query, all instances together. No sink gets the rows of a query that is quarantined in this epoch,
+    whichever instances have made some, so none is counted.
+    """
     counts: dict[str, dict[str, int]] = {}
     for receipt in receipts:
         for name, value in receipt.counts.items():
             kind, _, query = name.partition(":")
-            if kind not in ("max_time", "raised"):
+            if kind not in ("max_time", "raised") and not (kind in _RESULTS and query in quarantined):
                 found = counts.setdefault(query, {})
                 found[kind] = found.get(kind, 0) + value
     return counts

@@ -24,12 +24,13 @@ from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Retention, Stream
 from millpond.plan.feeds import feeds_of
+from millpond.plan.first_window import first_window
 from millpond.reconfigure.catalog import history, in_force, query_name, seen, whole_from
 from millpond.reconfigure.changes import Add, Alter, Change, Feed, Halt, SetParameter, Shadow, kind_told
 from millpond.reconfigure.lifecycle import HALTED, current, state_in
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.fed import fed_values
-from millpond.service.wire import ColumnShown, Event, FunctionShown, Parameter, QueryShown, Retained, StreamShown
+from millpond.service.wire import ColumnShown, Event, First, FunctionShown, Parameter, QueryShown, Retained, StreamShown
 from millpond.state.files import IDENTITY
 
 _FAR = 256
@@ -108,6 +109,16 @@ class Catalog:
             record = records[name].n if name in given and not isinstance(records, msgspec.UnsetType) else None
             shown.append(Parameter(name, plain_of(constant), constant.type, source, record))
         return shown
+
+    def first_window(self, name: str, complete_from_us: int | None) -> First | None:
+        """The first window that a query in force, or its shadow, answers completely; None: see `wire.First`."""
+        found = self.now()
+        if found is None:
+            return None
+        names = (found[1].left.shadows.get(name, name), name)
+        query = next((query for one in names for query in found[1].asked if query.name == one), None)
+        first = None if query is None else first_window(query, complete_from_us)
+        return None if first is None else First(*first)
 
     def functions(self, newest: Iterable[UserFunction]) -> list[FunctionShown]:
         """The `newest` version of each function and those that queries in force call, by name and version."""

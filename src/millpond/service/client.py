@@ -154,12 +154,12 @@ class Client:
         }  # fmt: skip
         for field, kinds in CHOICES.items():
             if told[field] is not None and told[field] not in kinds:
-                what = f"A query cannot be asked so: {field} is {told[field]!r}."
+                what = f"The query cannot be requested with {field} {told[field]!r}."
                 raise RequestError(what, f"Use one of {', '.join(kinds)}.")
         try:
             asked = msgspec.convert(told, Asked)
         except msgspec.ValidationError as error:
-            raise RequestError(f"A query cannot be asked so: {error}.", "See `Pond.add`.") from error
+            raise RequestError(f"The query cannot be requested like this: {error}.", "See `Pond.add`.") from error
         return self._change("POST", "queries", dry_run, asked, patient=bool(backfill))
 
     def alter(

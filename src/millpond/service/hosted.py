@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from millpond.control.pond import Pond
 from millpond.control.reader import key_columns, served_query
+from millpond.control.reporting import QUERY
 from millpond.errors import NotServingError, RequestError
 from millpond.model.endpoints import Sink
 from millpond.placement.moves import buckets_moving, maps_in
@@ -29,6 +30,7 @@ from millpond.service.wire import (
     Differs,
     Event,
     Feeds,
+    First,
     FollowerShown,
     Found,
     FunctionShown,
@@ -38,6 +40,7 @@ from millpond.service.wire import (
     Priced,
     QueryShown,
     Relocation,
+    SourceShown,
     Status,
     StreamShown,
     Value,
@@ -76,15 +79,21 @@ class Hosted:
             queries, instances = len(current(spec)), maps_in(spec, truth.manifest)[1].instances
             moving = buckets_moving(spec, truth.manifest)
         followers: tuple[FollowerShown, ...] = ()
+        sources: tuple[SourceShown, ...] = ()
+        problems: tuple[str, ...] = ()
         with suppress(NotServingError):
+            leading = self._pond()
             followers = tuple(
-                FollowerShown(one.name, one.behind, one.error, one.note)
-                for one in self._pond().status() if one.name != PruneFollower.name
+                FollowerShown(one.name, one.behind, one.error, one.note) for one in leading.status()
+                if one.name != PruneFollower.name and not one.name.startswith(QUERY)
             )  # fmt: skip
+            sources = tuple(SourceShown(*one) for one in leading.behind())
+            problems = tuple(map(str, leading.problems()))
         return Status(
             self._supervisor.role, pond, record, epoch, queries, None if leader is None else leader.url, instances,
             **self._gauges().measured()._asdict(), took_over_s=self._supervisor.took_over_s,
             failure=self._supervisor.failure, followers=followers, buckets_moving=moving,
+            sources=sources, problems=problems,
         )  # fmt: skip
 
     def streams(self) -> list[StreamShown]:
@@ -251,7 +260,8 @@ class Hosted:
         for event in self._catalog.history(64):
             if (event.kind, event.name) == (kind, name):
                 what = {"scale": str(event.value), "move": event.text}.get(kind)
-                return Changed(kind, name, event.record, event.complete_from_us, what)
+                first = self._catalog.first_window(name, event.complete_from_us)
+                return Changed(kind, name, event.record, event.complete_from_us, what, first)
         return Changed(kind, name)
 
 
@@ -259,7 +269,7 @@ def _priced(found: Price) -> Priced:
     moved, effective = found.moved, found.effective_n or None
     return Priced(
         found.cost, found.complete_from_us, found.rereads, found.freed, moved.buckets, moved.bytes, effective,
-        found.recalled, found.source.bytes, found.source.records,
+        found.recalled, found.source.bytes, found.source.records, None if found.first is None else First(*found.first),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 from millpond.control.autoscaling import Autoscaler
 from millpond.control.interrupts import interrupts
 from millpond.control.pond import Pond
+from millpond.control.reporting import LOGGER
 from millpond.control.wiring import address_at, check_address, open_truth
 from millpond.errors import MillpondError, SetupError
 from millpond.garbage import pass_by_what_is_loaded
@@ -34,7 +35,7 @@ from millpond.service.leader import Hint
 from millpond.service.options import Options
 from millpond.service.places import Leader, Places
 from millpond.service.supervisor import Runs, Supervisor
-from millpond.spark.driver import Epoch
+from millpond.spark.epochs import Epoch
 from millpond.spark.session import jvm_failure, spark_session
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -215,7 +216,8 @@ def _bound(web: Web) -> Iterator[socket.socket]:
 def _answering(app: Application, web: Web, listener: socket.socket) -> Iterator[None]:
     """Answer requests in a thread of its own; those at hand are answered before it ends."""
     log = logging.StreamHandler()
-    for name, level in (("millpond.service", logging.INFO), ("uvicorn.error", logging.WARNING)):
+    levels = {"millpond.service": logging.INFO, LOGGER: logging.WARNING, "uvicorn.error": logging.WARNING}
+    for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
         logging.getLogger(name).addHandler(log)
     config = uvicorn.Config(

@@ -31,6 +31,7 @@ from millpond.service.told import (
 from millpond.service.top import picture
 from millpond.service.typed import assigned, selected
 from millpond.service.wire import Changed, Priced
+from millpond.version import install
 
 if TYPE_CHECKING:
     from millpond.service.client import Client
@@ -472,4 +473,4 @@ def _telling(asked: Client, follower: str) -> Iterator[None]:
 
 
 def _missing(error: ModuleNotFoundError) -> SetupError:
-    return SetupError(f"The libraries of the service are missing: {error}.", "Run `pip install 'millpond[serve]'`.")
+    return SetupError(f"The libraries of the service are missing: {error}.", f"Run `{install('serve')}`.")

@@ -28,8 +28,18 @@ def change_text(done: Changed | Priced) -> str:
 
     >>> change_text(Changed("scale", "instances", 63, None, "4")), change_text(Changed("pause", "spend", 7))
     ('scale instances to 4 at record 63', 'pause spend at record 7')
+    >>> from millpond.service.wire import First
+    >>> first = First(3_600_000_000, 7_200_000_000, 7_210_000_000)
+    >>> print(change_text(Changed("add", "hourly", 7, 3_300_000_000, None, first)).replace("; ", ";\\n"))
+    add hourly at record 7, complete from 1970-01-01 00:55:00Z;
+    first window 1970-01-01 01:00:00Z to 1970-01-01 02:00:00Z, its rows come at event time 1970-01-01 02:00:10Z
     """
-    whole = "" if done.complete_from_us is None else f", whole from {utc(done.complete_from_us)}"
+    whole = "" if done.complete_from_us is None else f", complete from {utc(done.complete_from_us)}"
+    if done.first is not None:
+        whole += (
+            f"; first window {utc(done.first.start_us)} to {utc(done.first.end_us)}, its rows come at event time "
+            f"{utc(done.first.due_us)}"
+        )
     if isinstance(done, Changed):
         where = "" if done.record is None else f" at record {done.record}"
         what = "" if done.what is None else f" to {done.what}" if done.kind == "scale" else f": {done.what}"
@@ -46,7 +56,7 @@ def change_text(done: Changed | Priced) -> str:
 
 def query_line(one: QueryShown) -> str:
     """A query, without its text."""
-    whole = "" if one.complete_from_us is None else f"  whole from {utc(one.complete_from_us)}"
+    whole = "" if one.complete_from_us is None else f"  complete from {utc(one.complete_from_us)}"
     streams = ", ".join(one.streams)
     return f"{one.name}  {one.kind}  {one.state}  version {one.version}  of {streams}  to {one.sink}{whole}"
 
@@ -104,13 +114,13 @@ def function_line(one: FunctionShown) -> str:
 def event_line(one: Event) -> str:
     """A change in the history, with the text of a query in one line and the functions that it calls.
 
-    >>> event_line(Event(4, 1_100_000, "add", "a", "ann@::1", "SELECT\\n  1", None, 0, {"f@2": "ab" * 32}))
-    '4  1970-01-01 00:00:01.100Z  add a  by ann@::1, whole from 1970-01-01 00:00:00Z: SELECT 1  f@2 sha256 abababababab'
+    >>> event_line(Event(4, 1_100_000, "add", "a", "ann", "SELECT\\n  1", None, 0, {"f@2": "a" * 64}))
+    '4  1970-01-01 00:00:01.100Z  add a  by ann, complete from 1970-01-01 00:00:00Z: SELECT 1  f@2 sha256 aaaaaaaaaaaa'
     >>> event_line(Event(5, 1_048_340, "end", "spend@1", ""))
     '5  1970-01-01 00:00:01.048Z  end spend@1  by the pond itself'
     """
     value = "" if one.value is None else f" = {_json(one.value)}"
-    whole = "" if one.complete_from_us is None else f", whole from {utc(one.complete_from_us)}"
+    whole = "" if one.complete_from_us is None else f", complete from {utc(one.complete_from_us)}"
     text = "" if one.text is None else f": {' '.join(one.text.split())}"
     called = "".join(f"  {name} sha256 {digest[:_DIGEST]}" for name, digest in one.functions.items())
     who = one.who or "the pond itself"

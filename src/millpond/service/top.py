@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 from millpond.clock import utc
 from millpond.service.wire import Placed, QueryShown, Status
@@ -13,13 +16,13 @@ from millpond.service.wire import Placed, QueryShown, Status
 
 def picture(status: Status, queries: Sequence[QueryShown], placed: Placed | None = None) -> RenderableType:
     """Epochs, rates, followers, then a row per query."""
-    return Group(_numbers(status, placed), _queries(queries))
+    return Group(_numbers(status, placed), _Queries(queries))
 
 
 def _numbers(status: Status, placed: Placed | None) -> Table:
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim")
-    table.add_column(justify="right")
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
     table.add_row("role", status.role if status.leader is None else f"{status.role}, leader {status.leader}")
     table.add_row("epoch", f"{status.epoch:,} (record {status.record:,})")
     table.add_row("events", f"{status.events:,}")
@@ -32,27 +35,84 @@ def _numbers(status: Status, placed: Placed | None) -> Table:
     table.add_row("instances", f"{status.instances:,}{moving}")
     if placed is not None:
         table.add_row("local hits", f"{placed.local_hit_rate:.1%}")
+    for source in status.sources:
+        waiting = "not known yet" if source.waiting is None else f"{source.waiting:,} {source.unit} behind"
+        table.add_row(f"source {source.stream}", waiting)
     late = [one for one in status.followers if one.behind > 1 or one.error]
     for one in late:
-        table.add_row(one.name, f"{one.behind:,} behind" + (f": {one.error}" if one.error else ""))
+        table.add_row(one.name, f"{one.behind:,} records of the log behind" + (f": {one.error}" if one.error else ""))
     if not late:
-        table.add_row("followers", f"{len(status.followers)}, no lag")
+        table.add_row("sinks and view", f"{len(status.followers)}, up to date")
+    for problem in status.problems:
+        table.add_row("problem", problem)
     if (failure := status.failure) is not None:
         told = f"[{failure.code}] {failure.what} Try {failure.failures + 1} in {failure.retry_in_s:.0f} s."
         table.add_row("failure", told)
     return table
 
 
-def _queries(queries: Sequence[QueryShown]) -> Table:
-    table = Table(box=None, padding=(0, 2), header_style="dim")
-    for name in ("query", "state"):
-        table.add_column(name)
-    for name in ("version", "rows", "late", "dead", "ms", "own kB", "shared kB"):
-        table.add_column(name, justify="right")
-    table.add_column("whole from")
-    for one in sorted(queries, key=lambda query: -query.counts.get("rows", 0)):
-        numbers = [f"{one.counts.get(name, 0):,}" for name in ("rows", "late", "dead")]
-        costs = ("time_us", "own_bytes", "shared_bytes")
-        numbers += [f"{one.counts[name] / 1e3:,.1f}" if name in one.counts else "" for name in costs]
-        table.add_row(one.name, one.state, str(one.version), *numbers, utc(one.complete_from_us))
-    return table
+class _Column(NamedTuple):
+    """A column of the table of queries: those of a higher rank go first where the terminal is narrow."""
+
+    name: str
+    cells: Sequence[str]
+    rank: int
+    right: bool = True
+
+    @property
+    def width(self) -> int:
+        """As wide as its widest cell."""
+        return max(map(cell_len, (self.name, *self.cells)))
+
+
+class _Queries:
+    """A row per query, with as many columns as the terminal has room for; no cell is cut but a name."""
+
+    def __init__(self, queries: Sequence[QueryShown]) -> None:
+        self._queries = sorted(queries, key=lambda query: -query.counts.get("rows", 0))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = fitting(self._columns(), options.max_width)
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+        for column in shown:
+            table.add_column(
+                column.name, justify="right" if column.right else "left", no_wrap=True,
+                min_width=None if column.rank == 0 else column.width,
+            )  # fmt: skip
+        for row in zip(*(column.cells for column in shown), strict=True):
+            table.add_row(*row)
+        yield table
+        hidden = [column.name for column in self._columns() if column.name not in {one.name for one in shown}]
+        if hidden and self._queries:
+            yield Text(f"More in a wider terminal, or with --json: {', '.join(hidden)}", style="dim")
+
+    def _columns(self) -> list[_Column]:
+        queries = self._queries
+
+        def count(name: str) -> list[str]:
+            return [f"{one.counts.get(name, 0):,}" for one in queries]
+
+        def cost(name: str) -> list[str]:
+            return [f"{one.counts[name] / 1e3:,.1f}" if name in one.counts else "" for one in queries]
+
+        return [
+            _Column("query", [one.name for one in queries], 0, right=False),
+            _Column("state", [one.state for one in queries], 1, right=False),
+            _Column("version", [str(one.version) for one in queries], 8),
+            _Column("rows", count("rows"), 1),
+            _Column("late", count("late"), 2),
+            _Column("dead", count("dead"), 3),
+            _Column("ms", cost("time_us"), 4),
+            _Column("own kB", cost("own_bytes"), 5),
+            _Column("shared kB", cost("shared_bytes"), 6),
+            _Column("complete from", [utc(one.complete_from_us) for one in queries], 7),
+        ]
+
+
+def fitting(columns: Sequence[_Column], width: int) -> list[_Column]:
+    """The columns that fit into a width, by their ranks; empty ones take no room where not all fit."""
+    shown = list(columns)
+    while sum(column.width + 2 for column in shown) > width and len(shown) > 1:
+        empty = [column for column in shown if column.rank and not any(cell.strip("-") for cell in column.cells)]
+        shown.remove(max(empty or shown, key=lambda column: column.rank))
+    return shown

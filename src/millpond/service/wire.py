@@ -77,10 +77,20 @@ class Relocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to: str
 
 
+class First(msgspec.Struct, frozen=True):
+    """The first window that a query answers completely; its rows come when event time reaches `due_us`, which is its
+    end plus the delay. Only of windows of a fixed size whose rows are emitted when they close.
+    """
+
+    start_us: int
+    end_us: int
+    due_us: int
+
+
 class Changed(msgspec.Struct, frozen=True, tag_field="answer", tag="changed"):
     """A change that is in the log as `record`, in force for every epoch after it. `record` None: the query is one of
     those that the pond begins with. `complete_from_us`: the earliest start of a window that is answered; None: all.
-    `what`: of instances how many, of rows which have moved and where to.
+    `what`: of instances how many, of rows which have moved and where to. `first`: see `First`.
     """
 
     kind: str
@@ -88,11 +98,12 @@ class Changed(msgspec.Struct, frozen=True, tag_field="answer", tag="changed"):
     record: int | None = None
     complete_from_us: int | None = None
     what: str | None = None
+    first: First | None = None
 
 
 class Priced(msgspec.Struct, frozen=True, tag_field="answer", tag="priced"):
     """What a change would cost: see `reconfigure.price.Price`. `effective`: the first record that is answered so;
-    `reread_bytes`, `reread_records`: what a backfill reads of files, or of Kafka.
+    `reread_bytes`, `reread_records`: what a backfill reads of files, or of Kafka. `first`: see `First`.
     """
 
     cost: str
@@ -105,6 +116,7 @@ class Priced(msgspec.Struct, frozen=True, tag_field="answer", tag="priced"):
     recalled_bytes: int = 0
     reread_bytes: int = 0
     reread_records: int = 0
+    first: First | None = None
 
 
 class ColumnShown(msgspec.Struct, frozen=True):
@@ -227,8 +239,19 @@ class Differs(msgspec.Struct, frozen=True):
     examples_of_shadow: tuple[str, ...] = ()
 
 
+class SourceShown(msgspec.Struct, frozen=True):
+    """How far the pond is behind the source of a stream: records of Kafka, or files, that are not committed yet.
+    `waiting` None: not known, for no epoch was planned since this process began. Of files only those of the epoch at
+    hand are known.
+    """
+
+    stream: str
+    unit: str
+    waiting: int | None = None
+
+
 class FollowerShown(msgspec.Struct, frozen=True):
-    """How far a sink, the view or pruning is, and what keeps it."""
+    """How many records of the log a sink or the view is behind, and what keeps it. See `SourceShown` for input."""
 
     name: str
     behind: int
@@ -257,7 +280,8 @@ class Status(msgspec.Struct, frozen=True):
 
     `record`: the log's newest; `epoch`: the newest epoch there. Numbers count since this process leads.
     `took_over_s`: from the moment the former leader was found gone to the claim. `buckets_moving`: of so many buckets
-    the state is still on its way to the instance that is to have it.
+    the state is still on its way to the instance that is to have it. `sources`: how much input waits. `problems`: what
+    makes results incomplete, such as a quarantined query; each opens with a code.
     """
 
     role: Role
@@ -277,6 +301,8 @@ class Status(msgspec.Struct, frozen=True):
     failure: Failure | None = None
     followers: tuple[FollowerShown, ...] = ()
     buckets_moving: int = 0
+    sources: tuple[SourceShown, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 class Placed(msgspec.Struct, frozen=True):

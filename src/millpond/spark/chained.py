@@ -15,6 +15,7 @@ from millpond.model.stream import Stream
 from millpond.model.types import WINDOW
 from millpond.plan.chain import chained_stream, check_event_time
 from millpond.spark.catalyst import WINDOW_MARK
+from millpond.spark.cures import BOUNDS, of_bounds
 from millpond.spark.extract import Extraction
 from millpond.spark.read import quoted
 from millpond.spark.sources import rows_path
@@ -61,7 +62,14 @@ def check_chained(found: Extraction, upstreams: Iterable[AnyQuery]) -> None:
         if foreign:
             raise UnsupportedQuery(
                 f"`{foreign[0].sql}` is evaluated by Spark, which does not see the rows of {part.stream}.",
-                f"Let {part.stream} show it as a column.",
+                _cure(part.stream, foreign[0].sql),
             )
         if not isinstance(part, Selection):
             check_event_time(by_name[part.stream], part.event_time)
+
+
+def _cure(upstream: str, sql: str) -> str:
+    """How to have an expression answered that Spark would evaluate over the rows of a query."""
+    if of_bounds(sql):  # nor can the query above compute it
+        return BOUNDS
+    return f"Compute it in {upstream}: below its aggregation, as a column that it emits."

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -26,7 +26,7 @@ from millpond.faults import reached
 from millpond.log.manifest import Manifest, Manifests
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Committed, Run, Steps, Writer, moved, perform
-from millpond.log.records import ChangeRecord, EpochRecord, Offsets, Receipt
+from millpond.log.records import ChangeRecord, Offsets, Receipt
 from millpond.model.spec import PondSpec
 from millpond.placement.moves import BucketMap
 from millpond.reconfigure import accept
@@ -68,8 +68,10 @@ from millpond.spark.checkpoint import (
     repair,
 )
 from millpond.spark.direct import Direct
+from millpond.spark.epochs import Epoch
 from millpond.spark.failures import explained
 from millpond.spark.handover import Reading, Stopped, Succession, Successor, started
+from millpond.spark.intake import Behind, Intake
 from millpond.spark.kafka import paced
 from millpond.spark.lookups import Lookups
 from millpond.spark.progress import asking_us
@@ -78,18 +80,6 @@ from millpond.spark.tasks import deltas_of, packets_of
 from millpond.spark.values import learnt
 
 T = TypeVar("T")
-
-
-class Epoch(NamedTuple):
-    """What one committed epoch did, for progress and metrics.
-
-    `seconds` from the first event asked for to the commit; `job_seconds` of them were Spark's job: read, gather,
-    shuffle, fold. The record's counts `gather_us` and `fold_us` tell how much of that its Python workers took.
-    """
-
-    record: EpochRecord
-    seconds: float
-    job_seconds: float = 0.0
 
 
 class Driver:
@@ -126,7 +116,7 @@ class Driver:
         self._arranged: PondSpec | None = None
         self._watch = IdleWatch(setting.streams, lap_us())
         self._breaker, self._budgets, self._pace, self._calm = Breaker(), Budgets(), Pace(), Calm()
-        self._direct, self._batches = Direct(), Batches(spark)
+        self._direct, self._batches, self._intake = Direct(), Batches(spark), Intake()
         self._ended, self._ended_lap = now_us(), lap_us()
 
     def take_over(self, version: str, spec: Callable[[Manifest], str]) -> int:
@@ -265,6 +255,11 @@ class Driver:
         """What the log amounts to, as far as this driver has read it."""
         return self._writer.manifest
 
+    def behind(self) -> list[Behind]:
+        """How far the pond is behind each source that is read."""
+        read = [stream.name for stream in self._setting.streams if stream.source is not None]
+        return self._intake.behind(read, self._writer.manifest.offsets, self._query)
+
     @property
     def direct_note(self) -> str | None:
         """How many epochs went without the shuffle, for people; None: no topic is said to be partitioned by a key."""
@@ -388,6 +383,7 @@ class Driver:
         reached("begin.decided")
         if isinstance(run, AlreadyTrue):
             return
+        self._intake.planned(self._checkpoint, start, end)
         self._arrange(run.manifest)
         self._expect(end)
         if self._repaced or (self._setting is not self._read_for and not is_read(self._setting)):
@@ -455,7 +451,7 @@ class Driver:
             between, self._ended, self._ended_lap = (began - self._ended_lap) / 1e6, now_us(), lap_us()
             seconds = (self._ended_lap - began) / 1e6
             self._repaced = self._pace.observe(counts, seconds, between)
-            self._on_epoch(Epoch(record, seconds, worked / 1e6))
+            self._on_epoch(Epoch(record, seconds, worked / 1e6, self._intake.missing()))
 
     def _folded(
         self, run: Run, batch: Batch, frame: DataFrame | None, gathering: GatherTask, task: FoldTask

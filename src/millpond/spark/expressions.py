@@ -37,6 +37,7 @@ from millpond.spark.catalyst import (
     text_of,
     type_of,
 )
+from millpond.spark.cures import BOUNDS, of_bounds
 from millpond.spark.foreign import check_node, check_stable
 from millpond.spark.parameters import has_stand_in
 
@@ -293,5 +294,7 @@ def refused_above(node: JavaObject) -> Expression:
     cure = "Compute it below the aggregation, or where rows are read."
     if "decimal" in type_:
         cure = "Cast its parts to double."
+    if of_bounds(text_of(node)):
+        cure = BOUNDS
     parts = ", ".join(sorted({type_of(part) for part in children(node)}))
     raise UnsupportedQuery(f"`{text_of(node)}` ({kind} of {parts}) is not answered above an aggregation.", cure)

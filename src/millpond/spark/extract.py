@@ -27,7 +27,6 @@ from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Framed, Range, Session, Sliding, Window
 from millpond.plan.deduplication import deduplicated
-from millpond.plan.modes import never_final
 from millpond.spark.aggregates import aggregate_of
 from millpond.spark.below import Below, read_below
 from millpond.spark.branches import Derived
@@ -44,21 +43,13 @@ from millpond.spark.catalyst import (
     text_of,
     type_of,
 )
+from millpond.spark.cures import CLAUSES, PER_VALUE, PIVOT, without_time
 from millpond.spark.expressions import Translator, conjunction, refused_above
 from millpond.spark.foreign import Projected, project
 from millpond.spark.frames import Frames, frames_of
 from millpond.spark.sources import Found, find_source
 from millpond.spark.user_functions import UserFunctions
 
-_ABOVE = {
-    "Sort": "ORDER BY",
-    "GlobalLimit": "LIMIT",
-    "LocalLimit": "LIMIT",
-    "Limit": "LIMIT",
-    "Offset": "OFFSET",
-    "Distinct": "SELECT DISTINCT",
-    "Deduplicate": "dropDuplicates",
-}
 _FIELDS = ("start", "end")
 
 
@@ -113,13 +104,14 @@ def extract_query(
         reader = Reader(catalyst, terms, source, below, functions or UserFunctions(catalyst))
         return reader.frames(asked, items(plan.output()), above)
     if kind_of(plan) != "Aggregate":
-        if kind_of(plan) in _ABOVE:
-            raise UnsupportedQuery(
-                f"The query ends in {_ABOVE[kind_of(plan)]}, which is not answered.", "Leave it out."
-            )
+        if kind_of(plan) in CLAUSES and kind_of(plan) != "DeduplicateWithinWatermark":
+            what, cure = CLAUSES[kind_of(plan)]
+            raise UnsupportedQuery(f"The query ends in {what}, which is not answered.", cure)
         below = read_below(catalyst, whole)
         found = find_source(catalyst, below, streams, relation)
         return Reader(catalyst, terms, found, below, UserFunctions(catalyst)).select(items(whole.output()))
+    if PIVOT in str(plan.aggregateExpressions().toString()):
+        raise UnsupportedQuery("A pivot is not answered.", PER_VALUE)
     below = read_below(catalyst, plan.child())
     source = find_source(catalyst, below, streams, relation)
     return Reader(catalyst, terms, source, below, functions or UserFunctions(catalyst)).read(plan, above)
@@ -322,7 +314,7 @@ class Reader:
             raise UnsupportedQuery("The query has a window that it does not group by.", "Group by it, or leave it out.")
         time = next((column for column in items(below.output()) if delay_ms(column) is not None), None)
         if time is None:
-            raise never_final("nor has its stream a watermark, which would name its event time")
+            raise without_time(self._stream, by_text=bool(self._terms.text))
         return time, RUNNING
 
     def _keys(self, groups: list[JavaObject]) -> tuple[Expression, ...]:

@@ -17,6 +17,8 @@ from pyspark.sql import SparkSession
 
 from millpond.errors import QueryRefused, QuerySyntaxError, QueryTypeError
 from millpond.spark.catalyst import Catalyst, JavaObject, children, items, kind_of, place_of, type_of
+from millpond.spark.cures import CLAUSES, FUNCTION_LIST, PARTS
+from millpond.spark.cures import FUNCTIONS as INSTEAD
 from millpond.spark.place import Place
 from millpond.spark.refusals import positioned
 from millpond.spark.vocabulary import EXPRESSIONS, FUNCTIONS, GENERATORS, MOMENTS, PLANS, WINDOWS
@@ -144,7 +146,8 @@ def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:
     node, depth, relations, bound = visit.node, visit.depth + 1, visit.relations, visit.bound
     kind = kind_of(node)
     if kind not in PLANS:
-        raise _refused(node, f"the statement or clause {kind}", "Use SELECT … FROM … WHERE … GROUP BY … HAVING.")
+        other = f"the statement or clause {kind}", "Use SELECT … FROM … WHERE … GROUP BY … HAVING."
+        raise _refused(node, *CLAUSES.get(kind, other))
     judged.nodes.setdefault(kind, node)
     if kind == "UnresolvedRelation":
         name = _judge_relation(node, relations)
@@ -179,7 +182,7 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
     node = visit.node
     kind = kind_of(node)
     if kind not in EXPRESSIONS:
-        raise _refused(node, f"the expression {kind}", "Say it with the functions that queries may call.")
+        raise _refused(node, *PARTS.get(kind, (f"the expression {kind}", FUNCTION_LIST)))
     if kind == "Literal" and type_of(node) in MOMENTS:
         place = place_of(node)
         if place is not None and place.piece[:1].isalpha() and not _FIXED.match(place.piece):
@@ -194,7 +197,8 @@ def _judge_expression(visit: _Visit, judged: Judged) -> list[_Visit]:
         parts = [str(part) for part in items(node.nameParts())]
         if len(parts) != 1 or parts[0].lower() not in judged.functions:
             near = difflib.get_close_matches(parts[-1].lower(), sorted(judged.functions), 3, 0.7)
-            cure = f"Did you mean: {' or '.join(near)}?" if near else "Use a function that queries may call."
+            did = f"Did you mean: {' or '.join(near)}? {FUNCTION_LIST}" if near else FUNCTION_LIST
+            cure = INSTEAD.get(parts[-1].lower(), did)
             raise _refused(node, f"the function {'.'.join(parts)}", cure)
         if parts[0].lower() not in FUNCTIONS:
             judged.calls.append(node)

@@ -37,7 +37,10 @@ def spark_refusal(error: PySparkException, text: str) -> QueryError:
     where = _context(error, text) or _position(told) or _named(what, text)
     if (error.getCondition() or "").startswith(_STREAMING):
         return UnsupportedQuery(f"Spark refuses the query{where}: {what}", "Change that part.")
-    return QueryTypeError(f"Spark cannot resolve the query{where}: {what}", "Check names and types there.")
+    cure = "Check names and types there."
+    if "TIMESTAMP_NTZ" in what and "EVENT_TIME" in what:
+        cure = "Declare the column TIMESTAMP: Spark then reads a time without a zone in the zone of the session."
+    return QueryTypeError(f"Spark cannot resolve the query{where}: {what}", cure)
 
 
 def positioned(told: str) -> tuple[str, str]:

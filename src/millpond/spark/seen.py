@@ -23,6 +23,7 @@ COMPACT = ".compact"
 """So ends the name of a list in which Spark has merged those before."""
 
 _VERSION = "v1"
+_TAIL_BYTES = 8 << 20
 _TRIES = 3
 """Spark merges its list and deletes what it merged while it is read."""
 
@@ -84,6 +85,21 @@ def _seen(folder: Path, upto: int) -> list[SeenFile]:
     lists += [str(number) for number in sorted(later)]
     found = [_file(line) for name in lists for line in _lines(folder / name)]
     return sorted((one for one in found if one.batch <= upto), key=lambda one: one.batch)
+
+
+def listed_in(path: Path, batch: int) -> list[str]:
+    """The addresses of the files of one batch, from the list that Spark wrote with it: of a large list from its end.
+
+    Raises:
+        FileNotFoundError: there is no such list.
+        CorruptError: a line does not decode.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _TAIL_BYTES))
+        # the first line is the version, or a part of one
+        _, *lines = file.read().decode(errors="replace").splitlines()
+    return [one.path for one in map(_file, lines) if one.batch == batch]
 
 
 def _lines(path: Path) -> Sequence[str]:

@@ -21,6 +21,7 @@ from millpond.model.stream import Field, Stream
 from millpond.plan.modes import FINAL
 from millpond.runtime.followers.keyed import check_address
 from millpond.spark.catalyst import Catalyst, JavaObject, items, kind_of, optional, pairs
+from millpond.spark.cures import ANY_STATEMENT, STATEMENTS
 from millpond.spark.gate import check_size, parse
 from millpond.spark.kafka import KAFKA, declared, refuse_kafka
 from millpond.spark.kafka import OPTIONS as KAFKA_OPTIONS
@@ -221,11 +222,10 @@ def _read(catalyst: Catalyst, statement: Statement, before: str) -> Stream | Vie
         return _view(plan, statement.line)
     if kind == "CreateTempViewUsing":
         return _table_view(plan, statement.line)
-    what = "a streaming table without AS SELECT" if kind == "CreateStreamingTable" else f"the statement {kind}"
-    raise QueryRefused(
-        f"A pond file may not have {what}.",
-        "Use CREATE TABLE name (…) USING source OPTIONS (…) and CREATE STREAMING TABLE name AS SELECT ….",
-    )
+    what, cure = STATEMENTS.get(kind, (f"the statement {kind}", ANY_STATEMENT))
+    if kind == "CreateStreamingTable":
+        what = "a streaming table without AS SELECT"
+    raise QueryRefused(f"A pond file may not have {what}.", cure)
 
 
 def _name(node: JavaObject) -> str:

@@ -1,15 +1,21 @@
-"""A Kafka broker for tests: one node of Apache Kafka (KRaft) on free loopback ports; it ends with its maker.
+"""A Kafka broker for tests and tutorials: one node of Apache Kafka (KRaft) on loopback ports; it ends with its maker.
 
-`python -m millpond.testing.kafka_server` fetches its jars, and those of Spark's connector and of its decoder of Avro.
+`python -m millpond.testing.kafka_server --port 9092 --topic orders:3` runs one until Ctrl-C; `--fetch` only fetches its
+jars, and those of Spark's connector and of its decoder of Avro.
 """
 
 from __future__ import annotations
 
+import argparse
 import base64
 import shutil
+import socket
 import subprocess
+import sys
+import tempfile
+import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -69,13 +75,14 @@ class KafkaServer(Watched):
     out = "server.out 2>&1"
     patience = _SECONDS
 
-    def __init__(self, folder: Path, options: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, options: Mapping[str, str] | None = None, port: int | None = None) -> None:
         jars = kafka_jars()
         if isinstance(jars, str):
             raise FileNotFoundError(jars)
         super().__init__()
         self._folder = folder
-        self._port, self._secure_port, controller = free_ports(3)
+        free, self._secure_port, controller = free_ports(3)
+        self._port = free if port is None else port
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "password").write_text(_PASSWORD)
         _certify(folder)
@@ -217,7 +224,67 @@ def _message(message: Any) -> Message:
     )  # fmt: skip
 
 
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m millpond.testing.kafka_server", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Run a Kafka broker on this machine for a tutorial or a test, until Ctrl-C. Not for production: "
+        "one node,\nno password on its port, reachable from this machine only.",
+        epilog="Example: a broker with two topics, and the connection that a pond needs to read them:\n"
+        "  python -m millpond.testing.kafka_server --port 9092 --topic orders:3 --topic alerts\n"
+        """  echo '{"local": {"servers": "127.0.0.1:9092"}}' > connections.json\n"""
+        "  export MILLPOND_CONNECTIONS=$PWD/connections.json\n"
+        "It needs Java, openssl, and about 60 MB of jars, fetched once from Maven Central into ~/.cache/millpond/jars.",
+    )  # fmt: skip
+    parser.add_argument("--port", type=int, default=9092, help="where it listens on 127.0.0.1 [default: 9092]")
+    parser.add_argument(
+        "--topic", action="append", default=[], metavar="NAME[:PARTITIONS]", type=_topic,
+        help="create this topic if it does not exist; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--folder", type=Path, metavar="DIR", help="keep its records there [default: a folder that goes at the end]"
+    )
+    parser.add_argument("--fetch", action="store_true", help="only fetch the jars, then end")
+    return parser.parse_args(words)
+
+
+def _topic(text: str) -> tuple[str, int]:
+    """A topic and its number of partitions.
+
+    >>> _topic("orders:3"), _topic("alerts")
+    (('orders', 3), ('alerts', 1))
+    """
+    name, divided, partitions = text.partition(":")
+    if not name or (divided and not (partitions.isdecimal() and int(partitions))):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME or NAME:PARTITIONS")
+    return name, int(partitions or 1)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run a broker until Ctrl-C, or fetch what it needs; returns the exit status."""
+    asked = _parsed(sys.argv[1:] if words is None else words)
+    print("Looking for the jars of Kafka, and fetching those that are missing …", flush=True)
+    jars = kafka_jars()
+    if isinstance(jars, str):
+        print(f"No broker can be started: {jars}", file=sys.stderr)
+        return 1
+    if asked.fetch:
+        return 0
+    with socket.socket() as taken:
+        if taken.connect_ex(("127.0.0.1", asked.port)) == 0:
+            print(f"Port {asked.port} of 127.0.0.1 is in use: choose another one with --port.", file=sys.stderr)
+            return 1
+    with tempfile.TemporaryDirectory() as temporary:
+        broker = KafkaServer(asked.folder or Path(temporary), port=asked.port)
+        with suppress(KeyboardInterrupt), broker.start():
+            known = set(AdminClient(broker.client()).list_topics(timeout=_SECONDS).topics)
+            for name, partitions in asked.topic:
+                if name not in known:
+                    broker.create(name, partitions)
+            topics = ", ".join(name for name, _ in asked.topic) or "no topic"
+            print(f"Kafka is at {broker.servers} with {topics}. Ctrl-C ends it.", flush=True)
+            threading.Event().wait()
+    return 0
+
+
 if __name__ == "__main__":
-    fetched(JARS)
-    connector()
-    avro()
+    sys.exit(main())

@@ -15,7 +15,8 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
 from millpond.runtime.followers.runner import FollowerStatus
-from millpond.spark.driver import Epoch
+from millpond.spark.epochs import Epoch
+from millpond.spark.intake import Behind
 
 SECOND = 1_000_000
 QUERY = Query(
@@ -32,13 +33,16 @@ class Bench:
         self.statuses: Sequence[FollowerStatus] = ()
         self.out = io.StringIO()
         console = Console(file=self.out, force_terminal=terminal, width=200)
-        self.progress = Progress(build_plan([QUERY]), lambda: self.statuses, console, lambda: self.now)
+        self.behind: Sequence[Behind] = ()
+        self.progress = Progress(
+            build_plan([QUERY]), lambda: self.statuses, console, lambda: self.now, lambda: self.behind
+        )
 
-    def epoch(self, n: int, events: int, newest: int) -> None:
+    def epoch(self, n: int, events: int, newest: int, **quarantined: str) -> None:
         counts = {"*": {"events": events, "bytes_moved": 7}, "spend": {"rows": 2, "late": 1, "dead": 0}}
         record = EpochRecord(
             n=n, writer="w", prev="", at=0, spark_query="", batch=n, start={}, end={},
-            max_time={"tx": {"*": newest}}, counts=counts,
+            max_time={"tx": {"*": newest}}, counts=counts, quarantined=quarantined,
         )  # fmt: skip
         self.progress.epoch(Epoch(record, 0.5))
 
@@ -51,7 +55,8 @@ def test_plain_lines_come_at_most_once_a_second_and_none_is_lost() -> None:
             bench.epoch(n, 100, (70 + n) * SECOND)
     lines = bench.out.getvalue().splitlines()
     assert len(lines) == 2
-    assert lines[0].startswith("epoch 1  100 events  200/s  tx to 1970-01-01 00:01:01Z  rows: spend 2  no lag")
+    first = "epoch 1  100 events  200/s  tx to 1970-01-01 00:01:01Z  rows: spend 2  sinks up to date"
+    assert lines[0].startswith(first)
     assert lines[1].startswith("epoch 5  500 events")
     assert (bench.progress.rows, bench.progress.late, bench.progress.bytes_moved) == ({"spend": 10}, 5, 35)
 
@@ -74,11 +79,24 @@ def test_a_watermark_never_goes_back() -> None:
 def test_lag_names_the_worst_follower() -> None:
     bench = Bench()
     bench.statuses = [FollowerStatus("a", 1, 1), FollowerStatus("prune", 0, 9), FollowerStatus("view", 3, 5)]
-    assert bench.progress.lag() == "view 5 behind"
+    assert bench.progress.lag() == "view 5 records of the log behind"
     bench.statuses = [FollowerStatus("a", 1, 2, 1, "disk full"), FollowerStatus("view", 3, 5)]
-    assert bench.progress.lag() == "a 2 behind: disk full"
+    assert bench.progress.lag() == "a 2 records of the log behind: disk full"
     bench.statuses = [FollowerStatus("a", 5, 0), FollowerStatus("view", 5, 0, note="7 buckets were replayed")]
-    assert bench.progress.lag() == "no lag; view: 7 buckets were replayed"
+    assert bench.progress.lag() == "sinks up to date; view: 7 buckets were replayed"
+
+
+def test_input_that_waits_is_not_called_up_to_date() -> None:
+    bench = Bench()
+    bench.behind = [Behind("tx", "records", 100_000), Behind("new", "records", None)]
+    assert bench.progress.lag() == "tx 100,000 records behind  sinks up to date"
+
+
+def test_a_quarantined_query_is_marked() -> None:
+    bench = Bench()
+    bench.statuses = [FollowerStatus("query:spend", 5, 0, note="[MP-OVERFLOW] it is quarantined")]
+    bench.epoch(1, 5, SECOND, spend="[MP-OVERFLOW] Too large.")
+    assert "rows: spend 2 (quarantined)  sinks up to date\n" in bench.out.getvalue()
 
 
 def test_a_terminal_shows_a_table() -> None:

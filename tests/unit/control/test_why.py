@@ -27,7 +27,8 @@ from millpond.model.stream import Field, Order, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
 from millpond.plan.chain import chained_stream
-from millpond.reconfigure.accept import Pond
+from millpond.reconfigure.accept import Pond, add, alter
+from millpond.reconfigure.price import COMPLETE_LATER, price_of
 from millpond.reconfigure.rescale import scale
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.runner import FollowerStatus
@@ -360,6 +361,55 @@ def test_the_picture(folder: Path) -> None:
     assert "1970-01-01 00:00:14Z ▲" in text
     assert "┃ needed: 1970-01-01 00:00:15Z" in text
     assert all(len(line) <= 100 for line in text.splitlines())
+    narrow = draw(bench.why(), 80)
+    assert all(len(line) <= 80 for line in narrow.splitlines()) and "┃ needed: 1970-01-01 00:00:15Z" in narrow
+
+
+def test_a_query_that_came_later_says_when_its_first_row_can_come(folder: Path) -> None:
+    bench = Bench(folder, query())
+    bench.events([1, 2])
+    bench.events([37])
+    bench.events([37])
+    later = replace(query(), name="later", window=Sliding(60 * SECOND, 20 * SECOND))
+    spec, manifest = bench.pond.spec, bench.pond.manifest
+    change = add(Pond(spec, manifest), later)
+    price = price_of(Pond(spec, manifest), change, bench.pond.setting)
+    bench.pond.change(change)
+    # what is kept makes windows complete from 30 s on, but the first that starts there or later starts at 40 s
+    assert (price.complete_from_us, price.cost) == (30 * SECOND, COMPLETE_LATER)
+    assert price.first == (40 * SECOND, 100 * SECOND, 105 * SECOND)
+
+    def causes() -> dict[str, str]:
+        why = explain_why(find_facts(*read_truth(folder), "later"))
+        assert ("┃ needed: 1970-01-01 00:01:45Z" in draw(why)) == (why.causes[0].code != "rows-are-out")
+        return {cause.code: cause.text for cause in why.causes}
+
+    bench.events([38, 39])
+    text = causes()["not-complete-yet"]
+    assert text.startswith(
+        "later was added while the pond ran, and is complete from 1970-01-01 00:00:30Z on. Its first window is "
+        "1970-01-01 00:00:40Z to 1970-01-01 00:01:40Z: the first row can come when an event of 1970-01-01 00:01:45Z or "
+        "later is in tx (its end and the delay of 5 seconds); the newest is 1970-01-01 00:00:39Z."
+    )
+    assert "The 2 events applied so far belong to windows that start before that, which are not emitted" in text
+    bench.events([51])
+    (code, text), = causes().items()
+    assert code == "window-open" and "1970-01-01 00:00:40Z to 1970-01-01 00:01:40Z closes" in text
+    bench.events([104])
+    assert list(causes()) == ["window-open"]
+    bench.events([106])
+    bench.events([107])
+    why = explain_why(find_facts(*read_truth(folder), "later"))
+    assert [cause.code for cause in why.causes][1:] == ["window-open", "rows-are-out"]
+
+
+def test_rows_of_earlier_versions_are_rows_of_the_query(folder: Path) -> None:
+    bench = Bench(folder, query())
+    bench.events([1, 2, 30])
+    spec, manifest = bench.pond.spec, bench.pond.manifest
+    bench.pond.change(alter(Pond(spec, manifest), query(where=LARGE)))
+    bench.events([50], v=200)
+    assert "2 rows are out" in bench.texts()["rows-are-out"]
 
 
 def test_a_change_of_owners_is_told_until_a_second_epoch_has_followed(tmp_path: Path) -> None:

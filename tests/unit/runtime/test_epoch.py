@@ -236,6 +236,18 @@ def test_counts_of_instances_add_up_and_times_are_the_largest() -> None:
     assert record.quarantined["ten"].startswith("[MP-OVERFLOW]")
 
 
+def test_rows_of_a_query_that_is_quarantined_in_the_same_epoch_are_not_counted() -> None:
+    task = fold_task(SETTING, run(Manifest()), "w")
+    counts = (
+        {"read:ten": 2, "applied:ten": 2, "raised:ten": 1, "rows:own": 4},
+        {"read:ten": 1, "applied:ten": 1, "rows:ten": 1, "withheld:ten": 3, "late_rows:ten": 1},
+    )
+    deltas = [receipt(i, b"", counts=found) for i, found in enumerate(counts)]
+    record, _ = assemble(SETTING, run(Manifest()), task, Batch("q", 4, {}, {}), deltas, 0, -1)
+    # what became of events is known; late events leave whether or not a result raised
+    assert record.counts == {"ten": {"read": 3, "applied": 3, "late_rows": 1}, "own": {"rows": 4}}
+
+
 def test_a_reason_of_an_instance_goes_before_the_usual_one() -> None:
     task = fold_task(SETTING, run(Manifest()), "w")
     deltas = [

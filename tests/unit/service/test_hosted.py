@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from millpond.control.problems import Problem
 from millpond.errors import NotServingError
 from millpond.model.aggregates import Aggregate
 from millpond.model.changed import Asked
@@ -20,11 +21,13 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Retention, Stream
 from millpond.model.windows import Sliding
 from millpond.reconfigure.changes import Add, Alter, Shadow
+from millpond.runtime.followers.runner import FollowerStatus
 from millpond.service.catalog import Catalog
 from millpond.service.gauges import Gauges
 from millpond.service.hosted import Hosted
 from millpond.service.places import Places
-from millpond.service.wire import Changed, Retained
+from millpond.service.wire import Changed, Retained, SourceShown
+from millpond.spark.intake import Behind
 from millpond.testing.local_pond import LocalPond
 
 HOUR = 3_600_000_000
@@ -103,3 +106,16 @@ def test_a_reload_of_functions_is_told_with_who_asked(bench: Bench, caplog: pyte
         (shown,) = bench.hosted.functions(True, "ann@1")
     assert (shown.digest, shown.queries) == (WORST.digest, ())
     assert caplog.messages == [f"functions were loaded for ann@1: worst@2 sha256 {WORST.digest}"]
+
+
+def test_the_status_says_what_waits_and_what_is_incomplete(bench: Bench) -> None:
+    assert (bench.hosted.status().sources, bench.hosted.status().problems) == ((), ())
+    followers = [FollowerStatus("sink:one", 3, 0), FollowerStatus("query:one", 3, 0, note="[MP-OVERFLOW] …")]
+    problem = Problem("MP-OVERFLOW", "query one", "Query one is quarantined.", True)
+    bench.leader = SimpleNamespace(
+        status=lambda: followers, behind=lambda: [Behind("tx", "records", 7)], problems=lambda: [problem]
+    )
+    found = bench.hosted.status()
+    assert [one.name for one in found.followers] == ["sink:one"]
+    assert found.sources == (SourceShown("tx", "records", 7),)
+    assert found.problems == ("[MP-OVERFLOW] Query one is quarantined.",)

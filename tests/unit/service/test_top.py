@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 from rich.console import Console
 
 from millpond.service.top import picture
-from millpond.service.wire import Status
+from millpond.service.wire import FollowerShown, QueryShown, SourceShown, Status
 
 STATUS = Status("leader", "p1", 9, 8, queries=3, instances=2)
 
 
-def shown(status: Status) -> str:
-    console = Console(width=100)
+def shown(status: Status, queries: Sequence[QueryShown] = (), width: int = 100) -> str:
+    console = Console(width=width)
     with console.capture() as text:
-        console.print(picture(status, []))
+        console.print(picture(status, queries))
     return text.get()
 
 
@@ -22,3 +24,39 @@ def test_state_on_its_way_is_told() -> None:
     at_rest = next(line for line in shown(STATUS).splitlines() if "instances" in line)
     assert at_rest.split() == ["instances", "2"]
     assert "2, state of 1,312 buckets is on its way" in shown(replace(STATUS, buckets_moving=1312))
+
+
+def test_input_that_waits_and_sinks_that_lag_are_two_things() -> None:
+    sources = (SourceShown("tx", "records", 99_998), SourceShown("in", "files", 0), SourceShown("new", "records"))
+    text = shown(replace(STATUS, sources=sources, followers=(FollowerShown("sink:a", 1), FollowerShown("view", 0))))
+    rows = {" ".join(line.split()) for line in text.splitlines()}
+    assert {
+        "source tx 99,998 records behind", "source in 0 files behind", "source new not known yet",
+        "sinks and view 2, up to date",
+    } <= rows  # fmt: skip
+    assert "lag" not in text
+
+
+def test_what_makes_results_incomplete_is_shown() -> None:
+    problem = "[MP-OVERFLOW] Query o is quarantined"
+    assert problem in shown(replace(STATUS, problems=(problem,)))
+
+
+def test_a_narrow_terminal_shows_fewer_columns_and_cuts_no_number() -> None:
+    counts = {
+        "rows": 33_567, "late": 1_234_567, "dead": 0, "time_us": 89_400, "own_bytes": 487_123, "shared_bytes": 18_400,
+    }  # fmt: skip
+    one = QueryShown("fraud", "windowed", "running", 1, "", ("tx",), (), "kafka", False, None, None, counts)
+    wide = shown(STATUS, [one])
+    assert ["fraud", "running", "1", "33,567", "1,234,567", "0", "89.4", "487.1", "18.4", "-"] in [
+        line.split() for line in wide.splitlines()
+    ]
+    assert "wider terminal" not in wide
+    for width in (80, 60, 40):
+        text = shown(STATUS, [one], width)
+        assert max(len(line.rstrip()) for line in text.splitlines() if "wider" not in line) <= width
+        assert "…" not in text and "33,567" in text
+        row = next(line.split() for line in text.splitlines() if "33,567" in line)
+        assert set(row) <= {"fraud", "running", "1", "33,567", "1,234,567", "0", "89.4", "487.1", "18.4", "-"}
+    # the column that is empty goes first
+    assert "complete from" in shown(STATUS, [one], 70).splitlines()[-1]

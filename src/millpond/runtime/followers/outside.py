@@ -14,6 +14,7 @@ from millpond.runtime.followers.cursors import cursor_path
 from millpond.runtime.followers.folder import local_folder
 from millpond.runtime.followers.foreach import Foreach, ForeachSink
 from millpond.runtime.followers.rows import RowsReader
+from millpond.version import install
 
 OUTSIDE = ("kafka", "postgres", "webhook", "delta", FOREACH)
 """Formats of these sinks. Each has a thread of its own, for a server that is away would keep all others waiting."""
@@ -56,5 +57,5 @@ def _needed(extra: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise SetupError(
-            f"The library for {extra} is missing: {error}.", f"Run `pip install 'millpond[{extra}]'`."
+            f"The library for {extra} is missing: {error}.", f"Run `{install(extra)}`."
         ) from error

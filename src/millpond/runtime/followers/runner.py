@@ -8,6 +8,7 @@ Records are read and decoded once for all followers that are close to each other
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -31,6 +32,7 @@ _ENOUGH = 3
 
 _REMEMBERED_RECORDS = 2 * RECORDS_PER_TURN
 _US = 1_000_000
+_log = logging.getLogger("millpond.pond")
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,8 @@ class Runner:
         with self._changed:
             driven.cursor, driven.manifest, driven.retry_at_us = cursor, manifest, None
             if recovered or cursor >= self._head:
+                if driven.failures >= _ENOUGH:
+                    _log.warning("%s goes on after %d failures.", driven.follower.name, driven.failures)
                 driven.failures, driven.error = 0, None
             self._changed.notify_all()
 
@@ -257,6 +261,8 @@ class Runner:
         with self._changed:
             delay = min(self._first_delay * 2 ** min(driven.failures, 60), self._longest_delay)
             driven.failures += 1
+            if driven.failures == _ENOUGH:
+                _log.warning("%s fails: %s", driven.follower.name, error)
             driven.error = error
             driven.retry_at_us = self._clock() + round(delay * _US)
             # It may have lost its effect, so it is asked for its cursor again; until then the old one stands.

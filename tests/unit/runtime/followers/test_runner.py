@@ -127,7 +127,9 @@ def test_records_are_read_once_for_all(start: Any, pond: Any, head: int, monkeyp
     assert reads == list(range(head + 1))
 
 
-def test_failing_follower_waits_twice_as_long_each_time(start: Any, head: int, clock: Clock) -> None:
+def test_failing_follower_waits_twice_as_long_each_time(
+    start: Any, head: int, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     bad, good = Recorder("bad"), Recorder("good")
     bad.failures = 6
     runner = start(bad, good, running=False, clock=clock, first_delay=1, longest_delay=8)
@@ -146,6 +148,8 @@ def test_failing_follower_waits_twice_as_long_each_time(start: Any, head: int, c
     assert bad.asked == 7, "it may have lost its effect, so its cursor is asked for again"
     status = runner.status()[0]
     assert (status.failures, status.error, status.retry_at_us) == (0, None, None)
+    # once that it fails, which one failure does not show, and once that it is over
+    assert caplog.messages == [f"{status.name} fails: no luck with 0", f"{status.name} goes on after 6 failures."]
 
 
 def test_failing_follower_stops_nobody(start: Any, head: int) -> None:

@@ -1,0 +1,168 @@
+"""Collects what makes the results of a pond incomplete: reported when it happens, and again at the end of a run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from millpond.control.inputs import options_of
+from millpond.control.tally import QueryCounts, Tally
+from millpond.errors import EmptyInputError, IncompleteError, from_text
+from millpond.log.manifest import Manifest
+from millpond.log.port import Log
+from millpond.log.records import EpochRecord, decode
+from millpond.model.query import Query
+from millpond.model.selection import AnyQuery
+from millpond.model.spec import PondSpec
+from millpond.model.stream import Stream
+from millpond.plan.words import count_of
+from millpond.reconfigure.catalog import query_name
+from millpond.spark.epochs import Epoch
+
+MANY = 0.1
+"""A tenth of the events that a query read is too many to be late or dead in results that one relies on."""
+
+_NAMED = 3
+_RECORDS_READ = 1000
+_DROPS = "DROPMALFORMED"
+
+
+class Problem(NamedTuple):
+    """Something that makes results incomplete: its stable code, the query or stream, and one sentence or two.
+
+    `failure`: a run that ends with it fails (`millpond run` has exit status 3); otherwise it is a warning.
+    """
+
+    code: str
+    about: str
+    text: str
+    failure: bool
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.text}"
+
+
+class Problems:
+    """What became incomplete since a pond was opened; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._vanished: dict[str, list[str]] = {}
+        self._reported: set[str] = set()
+
+    def epoch(self, epoch: Epoch, tally: Tally, queries: Mapping[str, AnyQuery]) -> list[Problem]:
+        """Take note of a committed epoch; returns what it has newly made incomplete. `tally` includes it."""
+        found = [quarantined(name, why) for name, why in epoch.record.quarantined.items() if why]
+        with self._lock:
+            for stream, paths in epoch.missing.items():
+                self._vanished.setdefault(stream, []).extend(paths)
+                found.append(vanished(stream, paths))
+            for problem in losses(tally.counts(), queries):
+                if problem.failure and problem.about not in self._reported:
+                    self._reported.add(problem.about)
+                    found.append(problem)
+        return found
+
+    def vanished(self) -> list[Problem]:
+        """A problem for each stream that has lost files before they were read."""
+        with self._lock:
+            return [vanished(stream, paths) for stream, paths in self._vanished.items()]
+
+
+def quarantined_in(spec: PondSpec, manifest: Manifest) -> list[Problem]:
+    """The queries of a pond that are quarantined, whether by this process or before."""
+    reasons = dict(manifest.quarantined) | dict(spec.left.halted)
+    names = {query.name for query in spec.asked} | spec.left.halted.keys()
+    return [quarantined(name, why) for name, why in sorted(reasons.items()) if why and name in names]
+
+
+def quarantined(version: str, why: str) -> Problem:
+    """That a version of a query, or a shadow, is quarantined.
+
+    >>> print(quarantined("o", "[MP-OVERFLOW] A result of query 'o' leaves its type."))
+    [MP-OVERFLOW] Query o is quarantined and emits no more rows: A result of query 'o' leaves its type.
+    """
+    error = from_text(why)
+    code, reason = (IncompleteError.code, why) if error is None else (error.code, f"{error.what} {error.cure}".strip())
+    name = query_name(version)
+    text = f"Query {name} is quarantined and emits no more rows: {reason}"
+    # rows of a shadow are only compared
+    return Problem(code, f"query {name}", text, "@shadow" not in name)
+
+
+def vanished(stream: str, paths: Sequence[str]) -> Problem:
+    """That files were listed and then deleted or moved before they were read."""
+    names = ", ".join(paths[:_NAMED]) + (f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else "")
+    return Problem(
+        IncompleteError.code,
+        f"files of {stream}",
+        f"{count_of(len(paths), 'file')} of stream {stream} disappeared after being listed and before being read, so "
+        f"the events in {'it' if len(paths) == 1 else 'them'} are missing: {names}. Put such files back under a new "
+        "name, and remove files only after they were read (option cleanSource).",
+        True,
+    )
+
+
+def losses(counts: Mapping[str, QueryCounts], queries: Mapping[str, AnyQuery]) -> Iterator[Problem]:
+    """A problem for each query that lost events: a failure if many are late and kept nowhere, or many are dead."""
+    for name, found in counts.items():
+        query, whole = queries.get(name), found.whole
+        if query is None or not whole.late + whole.dead:
+            continue
+        kept = isinstance(query, Query) and query.late_sink is not None
+        lost = whole.dead if kept else whole.late + whole.dead
+        parts = [f"{number:,} {kind}" for number, kind in ((whole.late, "late"), (whole.dead, "dead")) if number]
+        aside = " Late events are kept by its 'late' sink." if kept and whole.late else ""
+        yield Problem(
+            IncompleteError.code,
+            f"events of {name}",
+            f"Query {name} did not count {whole.late + whole.dead:,} of the {whole.read:,} events it read "
+            f"({', '.join(parts)}).{aside} Run `millpond why {name}` to see the reason.",
+            lost >= MANY * whole.read and lost > 0,
+        )
+
+
+def unread(
+    streams: Iterable[Stream], queries: Iterable[AnyQuery], counts: Mapping[str, QueryCounts], log: Log, head: int
+) -> Iterator[Problem]:
+    """A problem for each source of which not one event was ever read."""
+    readers: dict[str, list[str]] = {}
+    for query in queries:
+        for stream in query.streams:
+            readers.setdefault(stream, []).append(query.name)
+    silent = {
+        stream.name for stream in streams
+        if stream.source is not None and stream.name in readers
+        and not any(counts[name].whole.read for name in readers[stream.name] if name in counts)
+    }  # fmt: skip
+    for n in range(head, -1, -1) if silent else ():
+        if n <= head - _RECORDS_READ:
+            return  # it is not known of older ones
+        record = decode(log.read(n) or b"").record
+        if isinstance(record, EpochRecord):
+            silent -= {
+                name for name in silent
+                if any(record.counts.get(query, {}).get("read") for query in readers[name])
+            }  # fmt: skip
+    for name in sorted(silent):
+        who = ", ".join(readers[name])
+        yield Problem(
+            EmptyInputError.code,
+            f"stream {name}",
+            f"Not one event of stream {name} has been read, so nothing can come out of {who}. Check its path or topic.",
+            True,
+        )
+
+
+def dropping(streams: Iterable[Stream]) -> Iterator[Problem]:
+    """A problem for each source whose records may be left out without being counted."""
+    for stream in streams:
+        if options_of(stream).get("mode", "").upper() == _DROPS:
+            yield Problem(
+                IncompleteError.code,
+                f"mode of {stream.name}",
+                f"Stream {stream.name} is read with mode {_DROPS}: Spark drops records that do not parse, and nobody "
+                "counts them. Without this option they are counted as dead events.",
+                False,
+            )

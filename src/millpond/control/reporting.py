@@ -1,0 +1,128 @@
+"""The part of a pond that reports: how followers and sources fare, why nothing comes out, what is incomplete."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from millpond.control.backfilling import Backfilling
+from millpond.control.carriage import Carriage
+from millpond.control.causes import Why, explain_why
+from millpond.control.moving import Moving
+from millpond.control.problems import Problem, Problems, dropping, losses, quarantined, quarantined_in, unread
+from millpond.control.reader import read_truth
+from millpond.control.tally import QueryCounts, Tally
+from millpond.control.why import find_facts
+from millpond.control.wiring import Followers, Truth
+from millpond.log.manifest import Manifest
+from millpond.model.selection import AnyQuery
+from millpond.model.spec import PondSpec
+from millpond.model.stream import Stream
+from millpond.reconfigure.changes import Change, Halt
+from millpond.runtime.followers.runner import FollowerStatus
+from millpond.spark.driver import Driver
+from millpond.spark.epochs import Epoch
+from millpond.spark.intake import Behind
+
+LOGGER = "millpond.pond"
+"""Gets a warning for each problem when it happens."""
+
+QUERY = "query:"
+"""So begins the name of a quarantined query in `Pond.status`, among the followers."""
+
+_log = logging.getLogger(LOGGER)
+
+
+class Reporting:
+    """The part of `Pond` that says how it fares."""
+
+    path: Path
+
+    _driver: Driver | None
+    _followers: Followers | None
+    _truth: Truth | None
+    _carriage: Carriage | None
+    _moving: Moving | None
+    _spec: PondSpec | None
+    _queries: dict[str, AnyQuery]
+    _backfills: dict[str, Backfilling]
+    _tally: Tally
+    _problems: Problems
+    _on_epoch: Callable[[Epoch], None]
+
+    def counts(self) -> dict[str, QueryCounts]:
+        """What became of the events each query read since this pond was made, also per source partition."""
+        return self._tally.counts()
+
+    def why(self, name: str) -> Why:
+        """Why nothing (more) comes out of a query, the main cause first; see `control.causes`.
+
+        Raises:
+            QueryTypeError: no such query.
+            ForeignPondError: the pond was never run.
+            CorruptError, PlaceError: the pond, or the query's sink, cannot be read.
+        """
+        truth, spec = read_truth(self.path)
+        return explain_why(find_facts(truth, spec, name, self.status()))
+
+    def status(self) -> Sequence[FollowerStatus]:
+        """How sinks, view and pruning fare, and a store that carries the pond's files, if one does; the note of a
+        quarantined query says why it is. How far the pond is behind its sources: see `behind`.
+        """
+        if self._followers is None or self._carriage is None:
+            return ()
+        n = self.manifest().n
+        found, carrier = list(self._followers.runner.status()), self._carriage.carrier
+        if carrier is not None:
+            found.append(FollowerStatus("files", n, 0, note=carrier.note))
+        if self._driver is not None and self._driver.direct_note is not None:
+            found.append(FollowerStatus("shuffle", n, 0, note=self._driver.direct_note))
+        if self._moving is not None and self._moving.note is not None:
+            found.append(FollowerStatus("move", n, 0, note=self._moving.note))
+        for one in [*self._backfills.values()]:
+            found.append(FollowerStatus("backfill", n, 0, note=one.note))
+        for problem in self._quarantined():
+            found.append(FollowerStatus(f"{QUERY}{problem.about.partition(' ')[2]}", n, 0, note=str(problem)))
+        return found
+
+    def behind(self) -> list[Behind]:
+        """How many records of Kafka, or files, each source holds that are not committed yet."""
+        return [] if self._driver is None else self._driver.behind()
+
+    def problems(self, *, at_end: bool = False) -> list[Problem]:
+        """What makes the results incomplete, failures first: quarantined queries, events that were late or dead since
+        this pond was opened, files that disappeared before they were read, records that a source drops.
+
+        With `at_end`, for when a run has taken all input, also sources of which not one event was ever read.
+        """
+        if self._truth is None or self._spec is None:
+            return []
+        counts, streams = self.counts(), self._sources()
+        found = [
+            *self._quarantined(), *self._problems.vanished(), *losses(counts, self._queries), *dropping(streams),
+        ]  # fmt: skip
+        if at_end:
+            found += unread(streams, self._queries.values(), counts, self._truth.log, self.manifest().n)
+        return sorted(found, key=lambda problem: not problem.failure)
+
+    def _quarantined(self) -> list[Problem]:
+        return [] if self._spec is None else quarantined_in(self._spec, self.manifest())
+
+    def _sources(self) -> list[Stream]:
+        return [] if self._spec is None else [stream for stream in self._spec.streams if stream.source is not None]
+
+    def _committed(self, epoch: Epoch) -> None:
+        self._tally.add(epoch.record)
+        for problem in self._problems.epoch(epoch, self._tally, self._queries):
+            _log.warning("%s", problem)
+        self._on_epoch(epoch)
+
+    def _halted(self, change: Change) -> None:
+        """Report a query that a change has quarantined."""
+        if isinstance(change, Halt):
+            _log.warning("%s", quarantined(change.name, change.why))
+
+    def manifest(self) -> Manifest:
+        """See `Pond.manifest`."""
+        raise NotImplementedError

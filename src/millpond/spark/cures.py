@@ -1,0 +1,110 @@
+"""What to write instead of constructs of Spark SQL that queries and pond files cannot contain."""
+
+from __future__ import annotations
+
+import re
+
+from millpond.errors import UnsupportedQuery
+from millpond.model.stream import Stream
+
+PIVOT = "pivotfirst("
+"""Spark's own aggregate above the one of a pivot."""
+
+_BOUND = re.compile(r"\.`?(start|end|time)\b")
+
+FUNCTION_LIST = "docs/sql-functions.md lists the functions that queries may call."
+
+TOP_N = (
+    "Rows of a continuous query have no order. For the top 10 of each window, read this query from a second one: "
+    "SELECT window(w, '1 hour') AS w, max_by(key, value, 10) AS top FROM STREAM lower GROUP BY window(w, '1 hour')."
+)
+ONE_ROW = (
+    "For one row per value and window, group instead: SELECT a, b, window(ts, '1 hour') AS w FROM STREAM s WATERMARK … "
+    "GROUP BY ALL. For one row per value ever, group by the columns alone with 'emit' = 'update'."
+)
+PER_VALUE = (
+    "Write one aggregate per value: sum(v) FILTER (WHERE k = 'a') AS a in SQL, "
+    "F.sum(F.when(F.col('k') == 'a', F.col('v'))).alias('a') in Python."
+)
+BOUNDS = "Emit the bounds as they are (window.start, window.end), and format them where the rows are read."
+UNITED = "Group by one set of columns per query; queries over one stream share what they have in common."
+TABLE_JOIN = "Join the stream with a table: FROM STREAM s … JOIN (SELECT DISTINCT k FROM t) t ON s.k = t.k."
+
+CLAUSES = {
+    "GlobalLimit": ("LIMIT", TOP_N),
+    "LocalLimit": ("LIMIT", TOP_N),
+    "Limit": ("LIMIT", TOP_N),
+    "Offset": ("OFFSET", TOP_N),
+    "Sort": ("ORDER BY", TOP_N),
+    "UnresolvedQualify": ("QUALIFY", TOP_N),
+    "Pivot": ("PIVOT", PER_VALUE),
+    "Distinct": ("SELECT DISTINCT", ONE_ROW),
+    "Deduplicate": ("dropDuplicates or distinct", ONE_ROW),
+    "DeduplicateWithinWatermark": ("dropDuplicatesWithinWatermark", ONE_ROW),
+}
+"""Node of a plan -> what a user calls it, and the cure."""
+
+PARTS = {
+    "InSubquery": ("IN (SELECT …)", TABLE_JOIN),
+    "Exists": ("EXISTS (SELECT …)", TABLE_JOIN),
+    "ScalarSubquery": ("a subquery as a value", "Join the stream with a table, or make the value a live parameter."),
+    "Rollup": ("ROLLUP", UNITED),
+    "Cube": ("CUBE", UNITED),
+    "GroupingSets": ("GROUPING SETS", UNITED),
+}
+"""Node of an expression -> what a user calls it, and the cure."""
+
+_RANKS = ("row_number", "rank", "dense_rank", "percent_rank", "ntile", "cume_dist")
+_NEIGHBOURS = ("lag", "lead", "nth_value")
+FUNCTIONS = dict.fromkeys(_RANKS, TOP_N) | dict.fromkeys(
+    _NEIGHBOURS,
+    "OVER (…) takes aggregates (count, sum, avg, min, max, …) of the events before each event: RANGE BETWEEN INTERVAL "
+    "1 HOUR PRECEDING AND CURRENT ROW.",
+)
+"""Function -> the cure, of those for which there is one."""
+
+_QUERY = "For a query, write CREATE STREAMING TABLE name AS SELECT …."
+_STREAM = "For a stream, write CREATE TABLE name (…) USING source OPTIONS (…)."
+_SETTING = "Leave it out: settings belong to the Spark session that runs the pond, not to its file."
+
+STATEMENTS = {
+    "InsertIntoStatement": ("INSERT INTO", _QUERY),
+    "SetCommand": ("SET", _SETTING),
+    "ResetCommand": ("RESET", _SETTING),
+    "SetCatalogAndNamespace": ("USE", "Leave it out: names in a pond file have one part."),
+    "Project": ("a SELECT on its own", _QUERY),
+    "Aggregate": ("a SELECT on its own", _QUERY),
+    "CreateView": ("CREATE VIEW", "Write CREATE TEMPORARY VIEW name AS SELECT … of a stream."),
+    "CreateMaterializedViewAsSelect": ("CREATE MATERIALIZED VIEW", _QUERY),
+    "CreateTableAsSelect": ("CREATE TABLE AS SELECT", _QUERY),
+    "DropTable": ("DROP TABLE", "Leave it out, and drop a query of a pond in use with `millpond drop name`."),
+    "DropView": ("DROP VIEW", "Leave the view out of the file."),
+}
+"""Statement of a pond file -> what a user calls it, and the cure."""
+
+ANY_STATEMENT = f"{_STREAM} {_QUERY}"
+
+
+def of_bounds(text: str) -> bool:
+    """Whether an expression computes something of the bounds of a window.
+
+    >>> of_bounds("date_format(window.`start`, 'yyyy')"), of_bounds("date_format(started, 'yyyy')")
+    (True, False)
+    """
+    return _BOUND.search(text) is not None
+
+
+def without_time(stream: Stream, *, by_text: bool) -> UnsupportedQuery:
+    """The refusal of a query without a window, of whose stream no event time is known."""
+    if stream.upstream is not None:
+        return UnsupportedQuery(
+            f"The query does not group by a window, and the rows of {stream.upstream} are of windows.",
+            f"Write GROUP BY window(w, '1 hour'), where w is the window column of {stream.upstream}.",
+        )
+    cure = f"Write FROM STREAM {stream.name} WATERMARK ts DELAY OF INTERVAL 10 SECONDS, where ts is the event time"
+    if not by_text:
+        cure = "Add .withWatermark('ts', '10 seconds') before groupBy, where ts is the event time"
+    return UnsupportedQuery(
+        "The query does not group by a window, and its stream has no watermark, which would name its event time.",
+        f"{cure}; then group by a window, or emit updates ('emit' = 'update').",
+    )

@@ -1,0 +1,113 @@
+"""A refusal names what its user wrote, not Spark's classes, and its cure is one that is answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millpond import Pond
+from millpond.errors import MillpondError
+
+pytestmark = [pytest.mark.spark]
+
+STREAM = "CREATE TABLE s (ts TIMESTAMP, k STRING, v BIGINT) USING json OPTIONS (path 'in');"
+FROM = "FROM STREAM s WATERMARK ts DELAY OF INTERVAL 1 SECOND"
+W = "window(ts, '10 seconds')"
+UPDATE = "TBLPROPERTIES ('emit' = 'update')"
+
+
+def table(text: str, properties: str = "", name: str = "a") -> str:
+    return f"CREATE STREAMING TABLE {name} {properties} AS {text};"
+
+
+LOWER = table(f"SELECT k, {W} AS w, count(*) AS n {FROM} GROUP BY ALL", name="lower")
+
+FILES = [
+    (table("SELECT k, count(*) AS n FROM STREAM s GROUP BY k", UPDATE), "has no watermark, which would name",
+     "FROM STREAM s WATERMARK ts DELAY OF INTERVAL 10 SECONDS"),
+    (LOWER + table("SELECT n, w, count(*) AS m FROM STREAM lower GROUP BY n, w"), "the rows of lower are of windows",
+     "GROUP BY window(w, '1 hour')"),
+    (table(f"SELECT ts, count(*) AS n {FROM} GROUP BY ts"), "does not group by a window", "Group by window(ts, "),
+    (table(f"SELECT k, date_format({W}.start, 'yyyy') AS d, count(*) AS n {FROM} GROUP BY k, {W}"), "date_format",
+     "Emit the bounds as they are"),
+    (LOWER + table("SELECT date_format(w.start, 'yyyy') AS d, k FROM STREAM lower"), "date_format",
+     "Emit the bounds as they are"),
+    (table("SELECT DISTINCT k FROM STREAM s"), "ends in SELECT DISTINCT", "GROUP BY ALL"),
+    (table(f"SELECT k, {W} AS w, count(*) AS n {FROM} GROUP BY ALL ORDER BY n DESC LIMIT 10"), "may not use LIMIT at",
+     "max_by(key, value, 10)"),
+    (table(f"SELECT k, {W} AS w, count(*) AS n {FROM} GROUP BY ALL ORDER BY n"), "may not use ORDER BY at", "max_by("),
+    (table(f"SELECT k, row_number() OVER (PARTITION BY k ORDER BY ts) AS n {FROM}"), "row_number", "max_by("),
+    (table(f"SELECT k, lag(v) OVER (PARTITION BY k ORDER BY ts) AS n {FROM}"), "the function lag", "RANGE BETWEEN"),
+    (table("SELECT frobnicate(k) AS x FROM STREAM s"), "frobnicate", "docs/sql-functions.md"),
+    (table(f"SELECT k {FROM} WHERE k IN (SELECT k FROM STREAM s)"), "may not use IN (SELECT …)", "JOIN"),
+    (table(f"SELECT * FROM (SELECT k, v, ts {FROM}) PIVOT (sum(v) FOR k IN ('a'))"), "may not use PIVOT", "FILTER"),
+    (table("SELECT k, v FROM STREAM s", "TBLPROPERTIES ('deduplicate' = 'k', 'deduplicate.within' = '1 hour')"),
+     "a has no window", "GROUP BY ALL"),
+    ("INSERT INTO o SELECT k FROM STREAM s;", "may not have INSERT INTO.", "CREATE STREAMING TABLE name AS SELECT"),
+    ("SET TIME ZONE 'UTC';", "may not have SET.", "settings belong to the Spark session"),
+    ("DROP TABLE s;", "may not have DROP TABLE.", "millpond drop"),
+]  # fmt: skip
+
+CURES = [
+    table(f"SELECT k, count(*) AS n {FROM} GROUP BY k", UPDATE),
+    LOWER + table("SELECT n, window(w, '1 hour') AS x, count(*) AS m FROM STREAM lower GROUP BY ALL"),
+    LOWER + table("SELECT window(w, '1 hour') AS w, max_by(k, n, 10) AS top FROM STREAM lower "
+                  "GROUP BY window(w, '1 hour')"),
+    table(f"SELECT k, {W}.start AS s, {W}.end AS e, count(*) AS n {FROM} GROUP BY k, {W}"),
+    table(f"SELECT k, v, {W} AS w {FROM} GROUP BY ALL"),
+    table(f"SELECT k {FROM} GROUP BY k", UPDATE),
+    table(f"SELECT {W} AS w, sum(v) FILTER (WHERE k = 'a') AS a {FROM} GROUP BY ALL"),
+    table("SELECT k, count(*) OVER (PARTITION BY k ORDER BY ts RANGE BETWEEN INTERVAL 1 HOUR PRECEDING AND CURRENT "
+          f"ROW) AS n {FROM}"),
+]  # fmt: skip
+"""What the messages say to write instead."""
+
+
+@pytest.fixture(autouse=True)
+def folder(here: Path) -> None:
+    (here / "in").mkdir()
+
+
+def test_files(spark: SparkSession, here: Path) -> None:
+    for number, (text, what, cure) in enumerate(FILES):
+        with Pond(spark, here / f"p{number}") as pond, pytest.raises(MillpondError) as error:
+            pond.load(STREAM + text)
+        assert what in error.value.what, error.value
+        assert cure in error.value.cure, error.value
+    for number, text in enumerate(CURES):
+        with Pond(spark, here / f"c{number}") as pond:
+            assert pond.load(STREAM + text)
+
+
+def test_columns_that_files_do_not_have(spark: SparkSession, here: Path) -> None:
+    local = "CREATE TABLE s (ts TIMESTAMP_NTZ, k STRING) USING json OPTIONS (path 'in');"
+    counted = table(f"SELECT k, {W} AS w, count(*) AS n {FROM} GROUP BY ALL")
+    folders = "CREATE TABLE s (ts TIMESTAMP, dt STRING) USING json OPTIONS (path 'in') PARTITIONED BY (dt);"
+    for text, cure in ((local + counted, "Declare the column TIMESTAMP:"), (folders, "Spark finds it in the folders'")):
+        with Pond(spark, here / "p") as pond, pytest.raises(MillpondError) as error:
+            pond.load(text)
+        assert cure in error.value.cure, error.value
+
+
+def test_frames(spark: SparkSession, here: Path) -> None:
+    plain = spark.readStream.schema("ts timestamp, k string, v bigint").json(str(here))
+    marked, window = plain.withWatermark("ts", "1 second"), F.window("ts", "10 seconds")
+    counted = marked.groupBy(window, "k").count()
+    refused: list[tuple[DataFrame, str, str]] = [
+        (plain.groupBy("k").count(), "has no watermark", "Add .withWatermark('ts', '10 seconds') before groupBy"),
+        (marked.groupBy(window).pivot("k", ["a", "b"]).sum("v"), "A pivot is not answered", "F.when("),
+        (plain.select("k").distinct(), "ends in dropDuplicates or distinct", "GROUP BY ALL"),
+        (counted.dropDuplicates(["k"]), "ends in dropDuplicates or distinct", "GROUP BY ALL"),
+        (counted.orderBy("count"), "ends in ORDER BY", "max_by("),
+        (counted.limit(10), "ends in LIMIT", "max_by("),
+    ]
+    with Pond(spark, here / "p") as pond:
+        for frame, what, cure in refused:
+            with pytest.raises(MillpondError) as error:
+                pond.add("a", frame)
+            assert what in error.value.what, error.value
+            assert cure in error.value.cure, error.value
+        pond.add("a", marked.groupBy(window).agg(F.sum(F.when(F.col("k") == "a", F.col("v"))).alias("a")))

@@ -1,0 +1,62 @@
+"""A pond in use, given other queries: the refusal names the stored and the new ones, and how to change the pond."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from millpond.control.agreed import agreed
+from millpond.errors import ForeignPondError
+from millpond.model.aggregates import Aggregate
+from millpond.model.endpoints import Source
+from millpond.model.expressions import Column
+from millpond.model.query import Named, Query
+from millpond.model.spec import PondSpec
+from millpond.model.stream import Field, Stream
+from millpond.model.windows import Sliding
+
+SECOND = 1_000_000
+TX = Stream("tx", (Field("ts", "timestamp"),), Source("json", (("path", "/in"),)))
+
+
+def query(name: str, delay: int = 5) -> Query:
+    output = (Named("n", Column("agg:0", "bigint")),)
+    window = Sliding(10 * SECOND, 10 * SECOND)
+    return Query(name, "tx", "ts", delay * SECOND, window, (), (Aggregate("count", None, None, "bigint"),), output)
+
+
+def refused(stored: Sequence[Query], given: Sequence[Query], stream: Stream = TX, instances: int = 2) -> str:
+    known = PondSpec.of((TX,), stored, 2)
+    with pytest.raises(ForeignPondError) as error:
+        agreed(Path("p.pond"), known, given, [stream], instances, {})
+    return str(error.value)
+
+
+def test_a_query_that_was_added_to_the_file() -> None:
+    assert refused([query("one")], [query("one"), query("two")]) == (
+        "[MP-FOREIGN] The pond in p.pond has query one. In what was given now, query two is new. To change a pond in "
+        "use, run `millpond serve --checkpoint p.pond` and then `millpond add` (in Python, open the pond without "
+        "queries and call its methods). To start anew, use another folder."
+    )
+
+
+def test_queries_that_were_changed_and_left_out() -> None:
+    text = refused([query("one"), query("old")], [query("one", delay=9), query("two"), query("three")])
+    assert "has queries old, one. In what was given now, queries three, two are new, query one is changed" in text
+    assert ", query old is missing. " in text
+    assert "`millpond add`, `millpond alter` or `millpond drop`" in text
+
+
+def test_what_else_may_differ() -> None:
+    assert "has 2 instances, not 3." in refused([query("one")], [query("one")], instances=3)
+    assert "`millpond scale 3`" in refused([query("one")], [query("one")], instances=3)
+    other = replace(TX, source=Source("json", (("path", "/elsewhere"),)))
+    assert "another declaration of stream tx." in refused([query("one")], [query("one")], other)
+
+
+def test_what_is_the_same_is_taken() -> None:
+    known = PondSpec.of((TX,), [query("one")], 2)
+    assert agreed(Path("p"), known, [replace(query("one"), text="SELECT  1")], [TX], 2, {}).meaning == known.meaning

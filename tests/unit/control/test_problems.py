@@ -1,0 +1,120 @@
+"""What makes results incomplete: which of it fails a run, and what people read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from millpond.control.problems import (
+    Problem,
+    Problems,
+    dropping,
+    losses,
+    quarantined,
+    unread,
+)
+from millpond.control.tally import EventCounts, QueryCounts, Tally
+from millpond.log.records import EpochRecord, encode
+from millpond.model.aggregates import Aggregate
+from millpond.model.endpoints import Sink, Source
+from millpond.model.expressions import Column
+from millpond.model.query import Named, Query
+from millpond.model.stream import Field, Stream
+from millpond.model.windows import Sliding
+from millpond.spark.epochs import Epoch
+
+SECOND = 1_000_000
+Q = Query(
+    "q", "tx", "ts", 0, Sliding(60 * SECOND, 60 * SECOND), (), (Aggregate("count", None, None, "bigint"),),
+    (Named("n", Column("agg:0", "bigint")),),
+)  # fmt: skip
+TX = Stream("tx", (Field("ts", "timestamp"),), Source("json", (("path", "/in"),)))
+
+
+class Records:
+    """A log that is only read."""
+
+    def __init__(self, *records: EpochRecord) -> None:
+        self.records = records
+
+    def read(self, n: int) -> bytes | None:
+        return encode(self.records[n])
+
+
+def record(n: int = 0, quarantined: Mapping[str, str] | None = None, **counts: int) -> EpochRecord:
+    return EpochRecord(
+        n=n, writer="w", prev="", at=0, spark_query="", batch=n, start={}, end={}, counts={"q": counts},
+        quarantined=dict(quarantined or {}),
+    )  # fmt: skip
+
+
+def lost(read: int, late: int = 0, dead: int = 0, query: Query = Q) -> list[Problem]:
+    counts = QueryCounts(EventCounts(read, read - late - dead, late, dead, 0), {})
+    return list(losses({"q": counts}, {"q": query}))
+
+
+def test_a_few_late_events_are_a_warning_and_a_tenth_of_all_is_a_failure() -> None:
+    assert lost(100) == []
+    assert [one.failure for one in lost(100, late=9)] == [False]
+    assert [one.failure for one in lost(100, late=6, dead=4)] == [True]
+    (one,) = lost(8_000, late=3_999, dead=1)
+    assert str(one) == (
+        "[MP-INCOMPLETE] Query q did not count 4,000 of the 8,000 events it read (3,999 late, 1 dead). "
+        "Run `millpond why q` to see the reason."
+    )
+
+
+def test_late_events_that_are_kept_fail_no_run() -> None:
+    kept = replace(Q, late=Sink("json", "/late"))
+    assert [one.failure for one in lost(100, late=90, query=kept)] == [False]
+    assert "kept by its 'late' sink" in lost(100, late=90, query=kept)[0].text
+    assert [one.failure for one in lost(100, dead=10, query=kept)] == [True]
+
+
+def test_a_problem_is_new_once() -> None:
+    problems, tally = Problems(), Tally()
+
+    def epoch(found: EpochRecord, **missing: list[str]) -> list[str]:
+        tally.add(found)
+        return [one.about for one in problems.epoch(Epoch(found, 0.1, 0.1, missing), tally, {"q": Q})]
+
+    assert epoch(record(read=10, applied=10, late=0, dead=0, filtered=0)) == []
+    assert epoch(record(1, read=10, applied=0, late=10, dead=0, filtered=0)) == ["events of q"]
+    assert epoch(record(2, read=10, applied=0, late=10, dead=0, filtered=0)) == []
+    assert epoch(record(3, {"q": "[MP-OVERFLOW] Too large."})) == ["query q"]
+    assert epoch(record(4, {"q": ""})) == []  # which ends a quarantine
+    assert epoch(record(5), tx=["/in/a", "/in/b"]) == ["files of tx"]
+    epoch(record(6), tx=["/in/c", "/in/d"])
+    (one,) = problems.vanished()
+    assert one.failure and "4 files of stream tx disappeared" in one.text and "/in/c and 1 more" in one.text
+
+
+def test_a_quarantine_keeps_its_code_and_a_shadow_fails_no_run() -> None:
+    one = quarantined("q@2", "[MP-BUDGET] q has 9 keys, more than its 5. => Drop it.")
+    assert (one.code, one.about, one.failure) == ("MP-BUDGET", "query q", True)
+    assert one.text == "Query q is quarantined and emits no more rows: q has 9 keys, more than its 5. Drop it."
+    assert not quarantined("q@shadow", "[MP-OVERFLOW] Too large.").failure
+
+
+def test_a_source_of_which_nothing_was_ever_read() -> None:
+    read, nothing = record(0, read=3), record(0, rows=1)
+    tally = Tally()
+
+    def silent(*records: EpochRecord) -> list[str]:
+        log = Records(*records)
+        found = unread([TX], [Q], tally.counts(), log, len(records) - 1)  # type: ignore[arg-type]
+        return [one.text for one in found if one.failure]
+
+    assert silent(nothing) == [
+        "Not one event of stream tx has been read, so nothing can come out of q. Check its path or topic."
+    ]
+    assert silent(read, nothing) == []  # an earlier run has
+    tally.add(record(1, read=1, applied=1, late=0, dead=0, filtered=0))
+    assert silent(nothing) == []
+
+
+def test_records_that_nobody_counts_are_said_beforehand() -> None:
+    dropped = replace(TX, source=Source("csv", (("mode", "dropMalformed"), ("path", "/in"))))
+    (one,) = dropping([TX, dropped])
+    assert (one.code, one.failure) == ("MP-INCOMPLETE", False)

@@ -1,0 +1,73 @@
+"""How far a pond is behind its sources, from Spark's offsets, and files that disappear before they are read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from millpond.spark.intake import Behind, Intake
+
+
+def progress(*latest: str, at_hand: str | None = None) -> Any:
+    """A query whose last batch had these newest offsets; `at_hand`: what a source reports of the batch at hand."""
+    last = [SimpleNamespace(latestOffset=lambda offset=offset: offset) for offset in latest]
+    offset = None if at_hand is None else SimpleNamespace(json=lambda: at_hand)
+    source = SimpleNamespace(reportLatestOffset=lambda: offset)
+    sources = SimpleNamespace(size=lambda: 1, apply=lambda _i: source)
+    return SimpleNamespace(_jsq=SimpleNamespace(
+        lastProgress=lambda: SimpleNamespace(sources=lambda: last) if latest else None,
+        streamingQuery=lambda: SimpleNamespace(sources=lambda: sources),
+    ))  # fmt: skip
+
+
+def listed(folder: Path, batch: int, *paths: Path, merged: bool = False) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"path": f"file://{path}", "timestamp": 1, "batchId": batch}) for path in paths]
+    older = [json.dumps({"path": "file:///gone/long/ago", "timestamp": 1, "batchId": 0})] if merged else []
+    name = f"{batch}.compact" if merged else str(batch)
+    (folder / name).write_text("\n".join(["v1", *older, *lines]))
+
+
+def test_records_of_kafka_that_are_not_committed(tmp_path: Path) -> None:
+    intake = Intake()
+    assert intake.behind(["tx"], {}, None) == [Behind("tx", "records", None)]
+    first = tmp_path / "sources" / "tx"
+    first.mkdir(parents=True)
+    (first / "0").write_bytes(b'\0v1\n{"t":{"0":100,"1":0}}')
+    intake.planned(tmp_path, {}, {"tx": '{"t":{"0":150,"1":7}}'})
+    # retention has deleted the records before offset 100, so they are not behind
+    assert intake.behind(["tx"], {}, None) == [Behind("tx", "records", 57)]
+    committed = {"tx": '{"t":{"0":150,"1":7}}'}
+    assert intake.behind(["tx"], committed, None) == [Behind("tx", "records", 0)]
+    limited = progress('{"t":{"0":100150,"1":7}}', "5", "null")
+    assert intake.behind(["tx"], committed, limited) == [Behind("tx", "records", 100_000)]
+    # the first batch of a process, of which a limit lets in a part only
+    first_batch = progress(at_hand='{"t":{"0":60000,"1":7}}')
+    assert intake.behind(["tx"], {}, first_batch) == [Behind("tx", "records", 59_907)]
+
+
+def test_files_of_the_batch_at_hand(tmp_path: Path) -> None:
+    there = [tmp_path / "in" / name for name in ("a b.json", "b.json")]
+    (tmp_path / "in").mkdir()
+    for path in there:
+        path.write_text("{}")
+    intake = Intake()
+    listed(tmp_path / "sources" / "tx", 0, *there)
+    intake.planned(tmp_path, {}, {"tx": '{"logOffset":0}'})
+    assert intake.missing() == {}
+    assert intake.behind(["tx"], {}, None) == [Behind("tx", "files", 2)]
+    assert intake.behind(["tx"], {"tx": '{"logOffset":0}'}, None) == [Behind("tx", "files", 0)]
+    intake.planned(tmp_path, {"tx": '{"logOffset":0}'}, {"tx": '{"logOffset":0}'})
+    assert intake.behind(["tx"], {"tx": '{"logOffset":0}'}, None) == [Behind("tx", "files", 0)]
+
+
+def test_files_that_disappear_between_listing_and_reading(tmp_path: Path) -> None:
+    kept, gone = tmp_path / "kept.json", tmp_path / "gone.json"
+    kept.write_text("{}")
+    intake = Intake()
+    listed(tmp_path / "sources" / "tx", 9, kept, gone, merged=True)
+    intake.planned(tmp_path, {"tx": '{"logOffset":8}'}, {"tx": '{"logOffset":9}'})
+    assert intake.missing() == {"tx": (str(gone),)}
+    assert intake.missing() == {}  # reported once

@@ -1,0 +1,17 @@
+"""The page of functions that queries may call is what the gate allows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from millpond.spark.cures import FUNCTION_LIST
+from millpond.spark.vocabulary import AGGREGATES, GENERATORS, SCALARS, WINDOWS
+
+PAGE = Path(__file__).parents[3] / "docs" / "sql-functions.md"
+
+
+def test_the_page_lists_what_queries_may_call() -> None:
+    assert str(PAGE.relative_to(PAGE.parents[1])) in FUNCTION_LIST
+    sections = [set(re.findall(r"`(\w+)`", part)) for part in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]]
+    assert sections == [WINDOWS, AGGREGATES, SCALARS, GENERATORS]
