@@ -26,8 +26,9 @@ from millpond.placement.places import check_place
 from millpond.service.app import WHO, make_app
 from millpond.service.catalog import Catalog
 from millpond.service.certificate import speaks_for
+from millpond.service.door import ACCEPTED_AT_ONCE, Door, Strangers
 from millpond.service.gauges import Gauges
-from millpond.service.guard import Application, Guard, Limits
+from millpond.service.guard import HEAD_BYTES, Application, Guard, Limits
 from millpond.service.hasty import Hasty
 from millpond.service.hosted import Hosted
 from millpond.service.leader import Hint
@@ -40,7 +41,6 @@ from millpond.spark.session import jvm_failure, spark_session
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _ANY = ("0.0.0.0", "::")
 _CONNECTIONS = 512
-_HEADER_BYTES = 16 << 10
 
 
 class Web(NamedTuple):
@@ -114,7 +114,8 @@ def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
         verbs = Hosted(
             process.supervisor, catalog, lambda: process.gauges, places, Path(os.path.abspath(out)), options.shards
         )  # fmt: skip
-        app, stop = _guarded(make_app(verbs), secret, web), process.supervisor.stop
+        app = _guarded(make_app(verbs), secret, web, listener.strangers)
+        stop = process.supervisor.stop
         with _answering(app, web, listener), interrupts(say) as signals, signals.stopping(stop):
             say(f"The pond is in {options.folder}; its token in {places.folder}; it is served at {me.url}")
             if not sound:
@@ -175,9 +176,11 @@ def told_name(web: Web) -> tuple[str, bool]:
     return (own[0], False) if found is None else (found, True)
 
 
-def _guarded(app: Application, secret: str, web: Web) -> Application:
+def _guarded(app: Application, secret: str, web: Web, strangers: Strangers) -> Application:
     """The service behind its guard; a browser first asks without a token whether a page may ask."""
-    guard = Guard(app, secret, known_names(web), origins=frozenset(web.origins), limits=web.limits)
+    guard = Guard(
+        app, secret, known_names(web), origins=frozenset(web.origins), limits=web.limits, trust=strangers.trust
+    )
     if not web.origins:
         return guard
     headers = ("authorization", "content-type", WHO)
@@ -199,7 +202,7 @@ def known_names(web: Web) -> frozenset[str]:
 
 
 @contextmanager
-def _bound(web: Web) -> Iterator[socket.socket]:
+def _bound(web: Web) -> Iterator[Door]:
     """A socket that listens; taken before anything slow, so that a port in use is told at once."""
     family = socket.AF_INET6 if ":" in web.host else socket.AF_INET
     try:
@@ -207,12 +210,12 @@ def _bound(web: Web) -> Iterator[socket.socket]:
     except OSError as error:
         cure = "Choose another port with --listen."
         raise SetupError(f"{web.host}:{web.port} cannot be served at: {error}.", cure) from error
-    with listener:
-        yield listener
+    with Door.of(listener) as door:
+        yield door
 
 
 @contextmanager
-def _answering(app: Application, web: Web, listener: socket.socket) -> Iterator[None]:
+def _answering(app: Application, web: Web, listener: Door) -> Iterator[None]:
     """Answer requests in a thread of its own; those at hand are answered before it ends."""
     log = logging.StreamHandler()
     for name, level in (("millpond.service", logging.INFO), ("uvicorn.error", logging.WARNING)):
@@ -221,7 +224,7 @@ def _answering(app: Application, web: Web, listener: socket.socket) -> Iterator[
     config = uvicorn.Config(
         app, lifespan="off", ws="none", http=Hasty, log_config=None, access_log=False, proxy_headers=False,
         server_header=False, limit_concurrency=_CONNECTIONS, timeout_keep_alive=5, timeout_graceful_shutdown=10,
-        h11_max_incomplete_event_size=_HEADER_BYTES,
+        h11_max_incomplete_event_size=HEAD_BYTES, loop="asyncio", backlog=ACCEPTED_AT_ONCE,
         ssl_certfile=None if web.certificate is None else str(web.certificate),
         ssl_keyfile=None if web.key is None else str(web.key),
     )  # fmt: skip
