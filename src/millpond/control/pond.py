@@ -68,6 +68,7 @@ from millpond.spark.session import (
     Session,
     check_session,
     default_instances,
+    explaining,
     reading_session,
     spark_session,
 )
@@ -85,7 +86,7 @@ class Pond(Changing, Declaring):
     goes on where the last one stopped. `spark` is a classic session of yours, or None to start one. `instances` is
     the number of parallel folds (default: Spark's parallelism), unless `scale` has changed it. `store` is where rows of
     served queries are kept: `lmdb`, `lmdb:PATH`, `redis://HOST:PORT` or `memory`. `on_epoch` is told of every committed
-    epoch.
+    epoch; `on_alive` each second that Spark answers while `run` waits, and whether an epoch is at hand.
 
     Raises:
         SetupError: this Spark session cannot be used.
@@ -100,6 +101,7 @@ class Pond(Changing, Declaring):
         store: str = "lmdb",
         cache: str | os.PathLike[str] | None = None,
         on_epoch: Callable[[Epoch], None] | None = None,
+        on_alive: Callable[[bool], None] | None = None,
     ) -> None:
         self.spark = spark_session() if spark is None else spark
         check_session(self.spark)
@@ -107,7 +109,7 @@ class Pond(Changing, Declaring):
         self.path = Path(os.path.abspath(path))
         self._instances, self._store = instances, store
         self._cache = Path(cache) if cache is not None else _host_local_folder()
-        self._on_epoch = on_epoch or (lambda _epoch: None)
+        self._on_epoch, self._on_alive = on_epoch or (lambda _epoch: None), on_alive
         self._tally = Tally()
         self._front = FrontEnd(self.spark, own_tables(store))
         self._queries: dict[str, AnyQuery] = {}
@@ -125,6 +127,7 @@ class Pond(Changing, Declaring):
         self._ended = False
         self.refused = []
 
+    @explaining()
     def add(
         self, name: str, query: str | Frame, *, sink: Sink = _MEMORY, serve: bool = False, late: Sink | None = None,
         emit: str = "final", correct_for: str | None = None, deduplicate: Sequence[str] = (),
@@ -162,6 +165,7 @@ class Pond(Changing, Declaring):
         made = self._queries[name] = self._analysed(name, query, asking)
         return made
 
+    @explaining()
     def load(self, text: str, *, queries: bool = True) -> tuple[AnyQuery, ...]:
         """Declare the streams and add the queries of a pond file, unless not asked to: Spark's own statements.
 
@@ -201,6 +205,7 @@ class Pond(Changing, Declaring):
             return plan_of(self._spec)
         return with_declared(build_plan(self._queries.values()), self.streams)
 
+    @explaining()
     def notes(self) -> list[InputError]:
         """What may be a mistake but is none for sure: folders that hold nothing yet, files that lack a column.
 
@@ -210,6 +215,7 @@ class Pond(Changing, Declaring):
         readings = self._front.readings(self.queries)
         return [*empty_inputs(reading.stream for reading in readings), *check_files(readings)]
 
+    @explaining()
     def run(self, *, once: bool = True, drain: bool = False) -> bool:
         """Run epochs: with `once` until all input there is has been taken, else until `stop`.
 
@@ -232,6 +238,7 @@ class Pond(Changing, Declaring):
             self.settle(STOP_SECONDS)
         return finished
 
+    @explaining()
     def drain(self) -> None:
         """Close every window that is still open, while nothing runs; later events of theirs will be late.
 
@@ -243,6 +250,7 @@ class Pond(Changing, Declaring):
         self._driver.drain()
         self.settle()
 
+    @explaining()
     def open(self) -> None:
         """Claim the pond and start its followers; `run` does it by itself.
 
@@ -282,7 +290,7 @@ class Pond(Changing, Declaring):
             driver = Driver(
                 self._reading, setting, truth.log, truth.manifests, new_writer(truth),
                 followers.runner.notify, followers.followed, self._committed, self._changed,
-                carried.open_files, carried.carrier, followers.wanted,
+                carried.open_files, carried.carrier, followers.wanted, self._on_alive,
             )  # fmt: skip
             check_deltas(self.path, truth.log, truth.manifests, truth.manifest)
             head = driver.take_over(VERSION, partial(claimed, truth.manifest, spec))
@@ -313,6 +321,7 @@ class Pond(Changing, Declaring):
         if self._driver is not None:
             self._driver.stop()
 
+    @explaining()
     def repair(self) -> None:
         """Set Spark's checkpoint to the log, after it was lost or restored from an older copy.
 

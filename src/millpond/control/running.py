@@ -11,7 +11,7 @@ from millpond.control.interrupts import interrupts
 from millpond.control.pond import Pond
 from millpond.control.progress import Progress
 from millpond.garbage import pass_by_what_is_loaded
-from millpond.spark.session import spark_session
+from millpond.spark.session import explaining, spark_session
 
 
 class Run(NamedTuple):
@@ -25,6 +25,7 @@ class Run(NamedTuple):
     memory: str
 
 
+@explaining()
 def run_file(asked: Run, *, once: bool, drain: bool) -> None:
     """Run the queries of a file until Ctrl-C, or with `once` until all input is taken; what it does goes to stderr.
 
@@ -54,6 +55,7 @@ def run_file(asked: Run, *, once: bool, drain: bool) -> None:
                 console.print(f"{one.name}: {one.note}", highlight=False, markup=False, soft_wrap=True)
 
 
+@explaining()
 def repair_file(asked: Run) -> None:
     """Set Spark's checkpoint of a file's pond to its log.
 

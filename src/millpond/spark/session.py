@@ -10,9 +10,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -22,7 +22,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from millpond.errors import MillpondError, NoMemoryError, SetupError
+from millpond.errors import MillpondError, NoMemoryError, SetupError, SparkError
 from millpond.spark.catalyst import Catalyst
 from millpond.spark.class_archive import archive_path
 from millpond.spark.failures import explained, jvm_gone
@@ -124,6 +124,7 @@ _MASTER = re.compile(
 )
 
 _gateways: list[Gateway] = []
+_socket_folders: list[str] = []
 
 
 def spark_session(
@@ -169,6 +170,8 @@ def end_java() -> None:
     """Kill the JVMs that this process started, with their Python workers; for an end without cleaning up."""
     for gateway in _gateways:
         gateway.process.kill()
+    for folder in _socket_folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def jvm_failure(seconds: float = 5.0) -> MillpondError | None:
@@ -177,6 +180,16 @@ def jvm_failure(seconds: float = 5.0) -> MillpondError | None:
         with suppress(subprocess.TimeoutExpired):
             return jvm_gone(gateway.process.wait(seconds))
     return None
+
+
+@contextmanager
+def explaining() -> Iterator[None]:
+    """Within, whatever comes out of Spark is an error of ours: also a JVM that ended between two calls."""
+    try:
+        yield
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        found = explained(error)
+        raise (jvm_failure() or found if isinstance(found, SparkError) else found) from error
 
 
 def launch_conf(master: str, app_name: str, driver_memory: str, extra: Mapping[str, str]) -> dict[str, str]:
@@ -206,6 +219,7 @@ def _sockets() -> dict[str, str]:
     if len(os.fsencode(tempfile.gettempdir() + _SOCKET)) > _LONGEST_SOCKET:
         return {}
     folder = tempfile.mkdtemp(prefix="millpond-")
+    _socket_folders.append(folder)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return {UNIX_SOCKETS + "enabled": "true", UNIX_SOCKETS + "dir": folder}
 

@@ -9,7 +9,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from millpond.errors import CorruptError, SetupError
-from millpond.spark.failures import explained
+from millpond.spark.failures import explained, jvm_gone
 from millpond.spark.session import UNIX_SOCKETS, launch_conf
 
 STREAM = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
@@ -124,3 +124,11 @@ def test_sockets_are_for_one_machine_and_paths_that_every_system_takes(
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
     assert enabled not in launch_conf("local[2]", "test", "900m", {})
     assert not list(deep.iterdir()), "no folder is made that nobody uses"
+
+
+def test_a_jvm_that_was_killed_is_told_by_its_signal() -> None:
+    killed = str(jvm_gone(-9))
+    assert "[MP-SPARK] The JVM of the driver was ended by signal 9 (SIGKILL)." in killed and "memory is short" in killed
+    assert "signal 15 (SIGTERM)" in str(jvm_gone(-15))
+    assert "ended with status 1." in str(jvm_gone(1))
+    assert "[MP-MEMORY]" in str(jvm_gone(52))
