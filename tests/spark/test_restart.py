@@ -22,7 +22,7 @@ from millpond.service.client import Client
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SECOND = 1_000_000
-DAEMON = '''"""PySpark's daemon, but one that ends before it reports its port, if the Java machine is the one that is named."""
+DAEMON = '''"""PySpark's daemon, which ends before it reports its port if the Java machine is the one named."""
 import os, pathlib, sys
 broken = pathlib.Path(os.environ["BROKEN_JAVA"])
 if broken.exists() and broken.read_text() == str(os.getppid()):

@@ -302,7 +302,7 @@ class Pond(Changing, Declaring):
         followers.runner.notify(head)
         self._truth, self._driver, self._followers, self._spec = truth, driver, followers, spec
         self._moving = Moving(truth, followers, self._store)
-        self._front.parameters = dict(spec.left.parameters)
+        self._declare_parameters(spec)
 
     def _known_truth(self) -> Truth | None:
         """The pond that is there, if this one has no queries: it goes on with those in force."""
@@ -311,7 +311,7 @@ class Pond(Changing, Declaring):
         truth = open_truth(self.path)
         if truth.manifest.spec:
             spec = in_force(truth.manifest)
-            self._front.parameters = dict(spec.left.parameters)
+            self._front.parameters |= spec.left.parameters
             self._front.restore(spec.streams, current(spec), spec.asked)
             self._queries = {query.name: query for query in current(spec)}
         return truth

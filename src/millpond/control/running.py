@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from millpond.control.interrupts import interrupts
 from millpond.control.pond import Pond
 from millpond.control.progress import Progress
 from millpond.garbage import pass_by_what_is_loaded
+from millpond.plan.parameters import Constant
 from millpond.spark.session import explaining, spark_session
 
 
@@ -23,6 +25,23 @@ class Run(NamedTuple):
     store: str
     instances: int | None
     memory: str
+    parameters: tuple[tuple[str, Constant], ...] = ()
+
+
+def given_parameters(pond: Pond, parameters: Iterable[tuple[str, Constant]]) -> None:
+    """Give live parameters of a pond that is not opened yet their first values."""
+    for name, value in parameters:
+        pond.param(name, value)
+
+
+def parameter_notes(known: Mapping[str, Constant | None], given: Iterable[tuple[str, Constant]]) -> Iterator[str]:
+    """What --param could not do: an open pond goes on with the values in force, `known`."""
+    for name, value in given:
+        if name in known and known[name] != value:
+            yield (
+                f"The parameter {name} stays {known[name]!r}, as it was set before: --param gives the first value only."
+                f" Use `millpond param set {name}=…` while the pond is served."
+            )
 
 
 @explaining()
@@ -39,11 +58,14 @@ def run_file(asked: Run, *, once: bool, drain: bool) -> None:
         spark_session(asked.master, driver_memory=asked.memory), asked.folder, instances=asked.instances,
         store=asked.store, on_epoch=lambda epoch: told[0].epoch(epoch),
     ) as pond:  # fmt: skip
+        given_parameters(pond, asked.parameters)
         pond.load(asked.text)
         for note in pond.notes():
             console.print(str(note), highlight=False, markup=False, soft_wrap=True)
         told.append(Progress(pond.plan, pond.status, console))
         pond.open()
+        for said in parameter_notes(pond.params(), asked.parameters):
+            console.print(said, highlight=False, markup=False, soft_wrap=True)
         pass_by_what_is_loaded()
         with told[0] as progress, signals.stopping(pond.stop):
             pond.run(once=once, drain=drain)

@@ -19,6 +19,7 @@ from starlette.middleware.cors import CORSMiddleware
 from millpond.control.autoscaling import Autoscaler
 from millpond.control.interrupts import interrupts
 from millpond.control.pond import Pond
+from millpond.control.running import given_parameters, parameter_notes
 from millpond.control.wiring import IDENTITY, address_at, check_address, holds_something, open_truth
 from millpond.errors import MillpondError, SetupError
 from millpond.garbage import pass_by_what_is_loaded
@@ -137,6 +138,8 @@ def _serve(
             say(f"The pond is in {options.folder}; its token in {places.folder}; it is served at {me.url}")
             if not sound:
                 say(f"The certificate is not for {name}: name one that is in it with --allow-host.")
+            for note in parameter_notes({one.name: one.value for one in catalog.parameters()}, options.parameters):
+                say(note)
 
         hint = Hint(places, me, options.patience)
         process = _Process(options, catalog, hint, say, ready, restarts.times)
@@ -189,6 +192,7 @@ class _Process:
             spark, asked.folder, instances=asked.instances, store=asked.store, on_epoch=self._committed,
             on_alive=self.supervisor.alive,
         )  # fmt: skip
+        given_parameters(pond, asked.parameters)
         pond.load(asked.text, queries=False)
         self._pond, self._autoscaler = pond, None if asked.autoscale is None else Autoscaler(asked.autoscale)
         pass_by_what_is_loaded()  # now, and not while a standby takes over

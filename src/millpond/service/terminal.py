@@ -107,6 +107,10 @@ Autoscale = Annotated[
 Target = Annotated[
     float, typer.Option("--target", min=0.05, max=0.95, help="The part of the time that instances should fold.")
 ]
+Params = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--param", metavar="NAME=VALUE", help="First value of a live parameter, :NAME in texts; repeatable."),
+]
 Patience = Annotated[
     float, typer.Option("--patience", metavar="SECONDS", min=2, help="Take over from a leader that is silent so long.")
 ]
