@@ -34,7 +34,8 @@ def file(folder: Path, *statements: str, query: str = "WHERE amount > :limit") -
     return ";\n".join([
         *statements,
         f"CREATE TABLE tx (ts TIMESTAMP, amount DOUBLE, n BIGINT) USING parquet OPTIONS (path '{folder / 'in'}')",
-        f"CREATE STREAMING TABLE fraud USING json TBLPROPERTIES ('path' = '{folder / 'out'}') AS SELECT window(ts, '10 seconds') AS w, count(*) AS n FROM STREAM tx"
+        f"CREATE STREAMING TABLE fraud USING json TBLPROPERTIES ('path' = '{folder / 'out'}') AS"
+        " SELECT window(ts, '10 seconds') AS w, count(*) AS n FROM STREAM tx"
         f" WATERMARK ts DELAY OF INTERVAL 0 SECONDS {query} GROUP BY ALL",
     ])  # fmt: skip
 

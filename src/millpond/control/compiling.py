@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from millpond.model.stream import Derivation, Stream
 from millpond.plan.build import build_plan, needed_foreign
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.session import Session, spark_session
+from millpond.state.own_folder import own_folder
 from millpond.version import VERSION
 
 
@@ -120,6 +120,6 @@ def _with_path(source: Source, path: Path) -> Source:
 
 def _empty_folder(number: int) -> Path:
     """Stands for a folder that is not on this machine: Spark only wants to see that it is there."""
-    path = Path(tempfile.gettempdir()) / f"millpond-nothing-{os.getuid()}" / str(number)
+    path = own_folder(Path(tempfile.gettempdir())) / "nothing" / str(number)
     path.mkdir(parents=True, exist_ok=True)
     return path

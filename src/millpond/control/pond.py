@@ -73,6 +73,7 @@ from millpond.spark.session import (
     spark_session,
 )
 from millpond.state.delta import check_deltas
+from millpond.state.own_folder import own_folder
 from millpond.version import VERSION
 
 _MEMORY = Sink("memory")
@@ -478,4 +479,4 @@ class Pond(Changing, Declaring):
 def _host_local_folder() -> Path:
     """Where key tables are cached on this host; memory-backed where the system offers that."""
     base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
-    return base / f"millpond-{os.getuid()}"
+    return own_folder(base)

@@ -13,6 +13,7 @@ from millpond.control.pond import Pond
 from millpond.control.progress import Progress
 from millpond.garbage import pass_by_what_is_loaded
 from millpond.plan.parameters import Constant
+from millpond.runtime.connections import unencrypted
 from millpond.spark.session import explaining, spark_session
 
 
@@ -64,7 +65,7 @@ def run_file(asked: Run, *, once: bool, drain: bool) -> None:
             console.print(str(note), highlight=False, markup=False, soft_wrap=True)
         told.append(Progress(pond.plan, pond.status, console))
         pond.open()
-        for said in parameter_notes(pond.params(), asked.parameters):
+        for said in (*parameter_notes(pond.params(), asked.parameters), *unencrypted()):
             console.print(said, highlight=False, markup=False, soft_wrap=True)
         pass_by_what_is_loaded()
         with told[0] as progress, signals.stopping(pond.stop):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -114,6 +115,7 @@ def open_truth(folder: Path) -> Truth:
         ForeignPondError: the folder holds something else.
         PlaceError: it cannot be written, or cannot create-if-absent.
     """
+    _make_private(folder)
     root = LocalFolder(folder)
     identity = root.read(IDENTITY)
     if identity is None:
@@ -125,6 +127,13 @@ def open_truth(folder: Path) -> Truth:
     check_create_if_absent(records, writer_token())
     log, manifests = Log(records), Manifests(LocalFolder(folder / "manifest"))
     return Truth(folder, identity.decode(), log, manifests, load(log, manifests))
+
+
+def _make_private(folder: Path) -> None:
+    """Make a new pond's folder for its owner alone; one that is there stays as it is."""
+    with suppress(OSError):  # what keeps it from being made, whoever writes into it says
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700)
 
 
 def holds_something(folder: Path) -> bool:

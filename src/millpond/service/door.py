@@ -2,25 +2,30 @@
 
 Whoever connects is a stranger until a request with the token came over the connection. Strangers get a share of the
 connections, per address and in total. When it is used up, the oldest connection of the address that holds most is
-closed, so a new one has time to send its request. Connections count from `accept` on, before TLS has begun.
+closed, and the next one is accepted a moment later, so that a new one has time to send its request. Connections count
+from `accept` on, before TLS has begun.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import socket
+import threading
 import weakref
 from collections import Counter
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-STRANGERS_OF_ADDRESS = 64
-STRANGERS = 256
+STRANGERS_OF_ADDRESS = 128
+STRANGERS = 320
 
-ACCEPTED_AT_ONCE = 8
+ACCEPTED_AT_ONCE = 2
 """So few connections are accepted between two looks at those that have sent something: a burst of connections must
 not close one whose request has arrived and is not read yet.
 """
+
+PAUSE_SECONDS = 0.001
+"""So long accepting pauses after a connection was closed for another: 128 of them make an eighth of a second."""
 
 _QUEUE = 1024
 _IPV6_PREFIX = 64
@@ -46,8 +51,8 @@ class Strangers:
     def __len__(self) -> int:
         return len(self._known)
 
-    def enter(self, connection: socket.socket, peer: Any) -> None:
-        """A connection was accepted: count it, and close the oldest one if it is one too many."""
+    def enter(self, connection: socket.socket, peer: Any) -> bool:
+        """A connection was accepted: count it, and close the oldest one if it is one too many; whether one was."""
         for client in [client for client, known in self._known.items() if known.is_closed]:
             del self._known[client]
         origin = origin_of(peer[0])
@@ -58,6 +63,9 @@ class Strangers:
             self._close_oldest(origin)
         elif len(self._known) > self._in_total:
             self._close_oldest(max(counts, key=counts.__getitem__))
+        else:
+            return False
+        return True
 
     def trust(self, client: tuple[str, int]) -> None:
         """A request with the token came from this address and port."""
@@ -75,18 +83,20 @@ class Door(socket.socket):
     """A listening socket that counts whom it accepts."""
 
     strangers: Strangers
+    _pause: threading.Event
 
     @classmethod
     def of(cls, listener: socket.socket) -> Door:
         """Take over a bound socket."""
         made = cls(fileno=listener.detach())
-        made.strangers = Strangers()
+        made.strangers, made._pause = Strangers(), threading.Event()
         return made
 
     def accept(self) -> tuple[socket.socket, Any]:
         """See `socket.socket`."""
         connection, peer = super().accept()
-        self.strangers.enter(connection, peer)
+        if self.strangers.enter(connection, peer):
+            self._pause.wait(PAUSE_SECONDS)
         return connection, peer
 
     def listen(self, _backlog: int = _QUEUE, /) -> None:

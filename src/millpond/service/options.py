@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.placement.policy import Policy
-from millpond.plan.parameters import Constant
+
+if TYPE_CHECKING:  # it loads numpy
+    from millpond.plan.parameters import Constant
 
 
 class Options(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import shutil
@@ -25,6 +24,7 @@ from millpond.errors import MillpondError, SetupError
 from millpond.garbage import pass_by_what_is_loaded
 from millpond.ids import writer_token
 from millpond.placement.places import check_place
+from millpond.runtime.connections import is_loopback, unencrypted
 from millpond.service.app import WHO, make_app
 from millpond.service.catalog import Catalog
 from millpond.service.certificate import speaks_for
@@ -71,18 +71,11 @@ def check_web(web: Web) -> None:
     for file in (web.certificate, web.key):
         if file is not None and not os.access(file, os.R_OK):
             raise SetupError(f"{file} cannot be read.", "Name a file of PEM that you may read.")
-    if not _is_loopback(web.host) and web.certificate is None:
+    if not is_loopback(web.host) and web.certificate is None:
         raise SetupError(
             f"Others can reach {web.host}, so requests there must be encrypted.",
             "Give --tls-cert and --tls-key, or serve on 127.0.0.1.",
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_stores(options: Options) -> None:
@@ -140,6 +133,8 @@ def _serve(
                 say(f"The certificate is not for {name}: name one that is in it with --allow-host.")
             for note in parameter_notes({one.name: one.value for one in catalog.parameters()}, options.parameters):
                 say(note)
+            for warning in unencrypted():
+                say(f"Warning: {warning}")
 
         hint = Hint(places, me, options.patience)
         process = _Process(options, catalog, hint, say, ready, restarts.times)
@@ -224,7 +219,7 @@ def told_name(web: Web) -> tuple[str, bool]:
     if web.host in _ANY:
         own = (*web.names, "localhost", "127.0.0.1", socket.gethostname())
     elif web.certificate is not None:
-        own = (web.host, *web.names, *(("localhost",) if _is_loopback(web.host) else ()))
+        own = (web.host, *web.names, *(("localhost",) if is_loopback(web.host) else ()))
     if web.certificate is None or web.key is None:
         return own[0], True
     found = next((name for name in own if speaks_for(web.certificate, web.key, name)), None)
@@ -252,7 +247,7 @@ def _certificate(web: Web) -> str | None:
 
 def known_names(web: Web) -> frozenset[str]:
     """By which names requests may ask; those of loopback always, for no page of elsewhere is served by them."""
-    own = (web.host,) if _is_loopback(web.host) else (web.host, socket.gethostname())
+    own = (web.host,) if is_loopback(web.host) else (web.host, socket.gethostname())
     return frozenset(name.lower() for name in {*_LOOPBACK_NAMES, *own, *web.names})
 
 

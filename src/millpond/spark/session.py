@@ -29,6 +29,7 @@ from millpond.spark.failures import explained, jvm_gone
 from millpond.spark.java import Gateway, find_java, handed_over, start_gateway
 from millpond.spark.plain_checkpoints import checkpoint_manager
 from millpond.spark.quiet import unlog
+from millpond.state.own_folder import own_folder
 
 Session: TypeAlias = SparkSession
 """A classic Spark session, for modules that do not import pyspark."""
@@ -196,7 +197,7 @@ def launch_conf(master: str, app_name: str, driver_memory: str, extra: Mapping[s
     """Return every setting of a new session, by name."""
     _check_launch(master, driver_memory)
     local = master.startswith("local")
-    folder = os.path.join(tempfile.gettempdir(), f"millpond-{os.getuid()}")
+    folder = own_folder(Path(tempfile.gettempdir()))
     settings = [setting for setting in SETTINGS if setting.when is not When.NEEDED]
     conf = {setting.name: setting.value for setting in [*settings, *(LOOPBACK if local else ())]}
     conf |= {
@@ -205,7 +206,7 @@ def launch_conf(master: str, app_name: str, driver_memory: str, extra: Mapping[s
         "spark.driver.memory": driver_memory,
         "spark.pyspark.python": sys.executable,
         # Tables, if a query makes any, must not appear in whatever folder the program was started from.
-        "spark.sql.warehouse.dir": os.path.join(folder, "warehouse"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
     if local and UNIX_SOCKETS + "enabled" not in extra:  # hosts of a cluster have folders of their own
         conf |= _sockets()
