@@ -136,3 +136,16 @@ def test_topics_are_for_the_network_if_the_operator_says_so(tmp_path: Path) -> N
         with pytest.raises(QueryRefused) as refused:
             offered_topic(name, topic, told)
         assert why in refused.value.cure
+
+
+def test_a_query_of_the_network_writes_to_a_topic_that_is_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c.json").write_text(json.dumps({"prod": {"servers": "a:1", "topics": ["alerts"]}}))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "c.json"))
+    asked = Asked("fraud", "SELECT 1", sink="kafka", connection="prod", topic="alerts")
+    assert _sink(asked, tmp_path) == Sink("kafka", None, (("connection", "prod"), ("topic", "alerts")))
+    with pytest.raises(QueryRefused, match="The topic orders of prod"):
+        _sink(Asked("fraud", "SELECT 1", sink="kafka", connection="prod", topic="orders"), tmp_path)
+    with pytest.raises(RequestError, match="names a topic, but its sink is not kafka"):
+        _sink(Asked("fraud", "SELECT 1", sink="json", topic="alerts"), tmp_path)
