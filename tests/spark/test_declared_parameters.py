@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond import Pond
-from millpond.errors import ChangeRefused, QueryRefused, QuerySyntaxError, QueryTypeError
+from millpond.control.compiling import compile_text
+from millpond.errors import ChangeRefused, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
 from millpond.model.expressions import plain_of
 from millpond.service.options import Options
 from millpond.service.serving import Web, serve
@@ -151,6 +152,12 @@ def test_a_number_that_is_compared_with_a_double_takes_a_fraction_later(spark: S
         pond.load(text.rpartition(";")[0])
         pond.open()
         assert pond.params()["limit"] == 300.0
+
+
+def test_a_file_with_parameters_is_not_compiled(spark: SparkSession, tmp_path: Path) -> None:
+    add_file(tmp_path / "in", 0)
+    with pytest.raises(UnsupportedQuery, match=r"fraud cannot be compiled: it names live parameters \(limit\)"):
+        compile_text(spark, file(tmp_path, "DECLARE VARIABLE limit DOUBLE DEFAULT 150.0"))
 
 
 def test_a_service_that_cannot_start_leaves_nothing_and_tells_no_address(

@@ -11,7 +11,7 @@ import msgspec
 from millpond.control.function_file import load_functions
 from millpond.control.inputs import is_missing
 from millpond.control.tables import own_tables
-from millpond.errors import CorruptError, PlaceError
+from millpond.errors import CorruptError, PlaceError, UnsupportedQuery
 from millpond.log.local import LocalFolder
 from millpond.model.compiled import Compiled, digest, from_json, to_json
 from millpond.model.endpoints import Source
@@ -20,6 +20,7 @@ from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Derivation, Stream
 from millpond.plan.build import build_plan, needed_foreign
+from millpond.plan.parameters import parameters_in
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.session import Session, spark_session
 from millpond.state.own_folder import own_folder
@@ -59,7 +60,18 @@ def _over(query: AnyQuery, streams: Mapping[str, Stream]) -> AnyQuery:
 
 
 def compiled_of(streams: Iterable[Stream], queries: Iterable[AnyQuery]) -> Compiled:
-    """What was analysed already, without a text that it could be compared with."""
+    """What was analysed already, without a text that it could be compared with.
+
+    Raises:
+        UnsupportedQuery: a query has live parameters, whose values a compiled file does not have.
+    """
+    queries = tuple(queries)
+    for query in queries:
+        if found := parameters_in(query):
+            raise UnsupportedQuery(
+                f"{query.name} cannot be compiled: it names live parameters ({', '.join(sorted(found))}).",
+                "Test it in a pond with Spark, or with the values themselves in its text.",
+            )
     spec = PondSpec.of(tuple(streams), queries, 1)
     return Compiled(sql="", millpond=VERSION, spec=spec)
 
