@@ -21,6 +21,7 @@ from millpond.errors import MillpondError, QueryTypeError, of_machine
 from millpond.service import terminal
 from millpond.service.options import Options
 from millpond.service.places import only_pond
+from millpond.service.typed import assigned
 from millpond.version import VERSION
 
 app = typer.Typer(
@@ -71,6 +72,7 @@ def run(
     checkpoint: Checkpoint = None,
     instances: Instances = None,
     memory: Memory = "2g",
+    param: terminal.Params = None,
 ) -> None:
     """Run the queries of a file until Ctrl-C; a later run on the same folder goes on where this one stopped.
 
@@ -81,7 +83,8 @@ def run(
     from millpond.control.running import Run, run_file
 
     folder = _folder(file, checkpoint)
-    status = run_file(Run(_read(file), folder, master, store, instances, memory), once=once, drain=drain)
+    given = tuple(assigned(one) for one in param or ())
+    status = run_file(Run(_read(file), folder, master, store, instances, memory, given), once=once, drain=drain)
     raise typer.Exit(status)
 
 
@@ -332,6 +335,7 @@ def serve(
     shard: terminal.Shards = None,
     autoscale: terminal.Autoscale = None,
     target: terminal.Target = 0.5,
+    param: terminal.Params = None,
 ) -> None:
     """Run a pond as a service until Ctrl-C; a second one on the same folder stands by and takes over."""
     if file is None and checkpoint is None:
@@ -341,6 +345,7 @@ def serve(
         Options(
             "" if file is None else _read(file), folder, master, memory, store, instances, out, patience,
             tuple(shard or ()), None if autoscale is None else terminal.policy_of(autoscale, target),
+            tuple(assigned(one) for one in param or ()),
         ),
         web, cert, key, tuple(allow_host or ()), tuple(allow_origin or ()),
     )  # fmt: skip

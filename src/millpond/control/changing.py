@@ -26,7 +26,7 @@ from millpond.placement.alignment import Owners
 from millpond.placement.moves import BucketMap
 from millpond.placement.places import OWN
 from millpond.plan.complete import with_complete
-from millpond.plan.parameters import Constant, another_value, users_of
+from millpond.plan.parameters import Constant, another_value, as_double, constant_of, users_of
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond as Between
 from millpond.reconfigure.budgets import with_versions
@@ -215,10 +215,24 @@ class Changing(Adding):
             ChangeRefused: the value is of another type than queries, or a feed, rely on.
         """
         if not self._is_open():
-            known, users = self._front.parameters.get(name), users_of(name, self._queries.values())
-            self._front.parameters[name] = another_value(name, value, known, users)
+            known, queries = self._front.parameters.get(name), [*self._queries.values()]
+            users, fraction = users_of(name, queries), as_double(name, queries)
+            self._front.parameters[name] = another_value(name, value, known, users, fraction)
             return
         self._ask(lambda pond: accept.param(pond, name, value, named(who)))
+
+    def _declare_parameters(self, spec: PondSpec) -> None:
+        """Record parameters that were given or declared before the pond was opened, and that it does not have yet, or
+        has of another type than the one declared.
+        """
+        given, declared = self._front.parameters, self._front.declared
+        self._front.parameters = dict(spec.left.parameters)
+        for name, value in given.items():
+            known, wanted = spec.left.parameters.get(name), declared.get(name, value)
+            typed = known is not None and (name not in declared or known.type == wanted.type)
+            plain = None if typed or name in spec.left.feeds else plain_of(value if known is None else known)
+            if plain is not None and (made := plain_of(constant_of(name, plain, wanted.type))) is not None:
+                self.param(name, made)
 
     def scale(self, instances: int, *, who: str | None = None, why: str = "asked") -> None:
         """Give the pond another number of instances, from the next epoch on; state moves with as few buckets as balance

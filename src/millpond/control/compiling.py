@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ import msgspec
 from millpond.control.function_file import load_functions
 from millpond.control.inputs import is_missing
 from millpond.control.tables import own_tables
-from millpond.errors import CorruptError, PlaceError
+from millpond.errors import CorruptError, PlaceError, UnsupportedQuery
 from millpond.log.local import LocalFolder
 from millpond.model.compiled import Compiled, digest, from_json, to_json
 from millpond.model.endpoints import Source
@@ -21,8 +20,10 @@ from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Derivation, Stream
 from millpond.plan.build import build_plan, needed_foreign
+from millpond.plan.parameters import parameters_in
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.session import Session, spark_session
+from millpond.state.own_folder import own_folder
 from millpond.version import VERSION
 
 
@@ -59,7 +60,18 @@ def _over(query: AnyQuery, streams: Mapping[str, Stream]) -> AnyQuery:
 
 
 def compiled_of(streams: Iterable[Stream], queries: Iterable[AnyQuery]) -> Compiled:
-    """What was analysed already, without a text that it could be compared with."""
+    """What was analysed already, without a text that it could be compared with.
+
+    Raises:
+        UnsupportedQuery: a query has live parameters, whose values a compiled file does not have.
+    """
+    queries = tuple(queries)
+    for query in queries:
+        if found := parameters_in(query):
+            raise UnsupportedQuery(
+                f"{query.name} cannot be compiled: it names live parameters ({', '.join(sorted(found))}).",
+                "Test it in a pond with Spark, or with the values themselves in its text.",
+            )
     spec = PondSpec.of(tuple(streams), queries, 1)
     return Compiled(sql="", millpond=VERSION, spec=spec)
 
@@ -120,6 +132,6 @@ def _with_path(source: Source, path: Path) -> Source:
 
 def _empty_folder(number: int) -> Path:
     """Stands for a folder that is not on this machine: Spark only wants to see that it is there."""
-    path = Path(tempfile.gettempdir()) / f"millpond-nothing-{os.getuid()}" / str(number)
+    path = own_folder(Path(tempfile.gettempdir())) / "nothing" / str(number)
     path.mkdir(parents=True, exist_ok=True)
     return path

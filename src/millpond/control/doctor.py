@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 from rich.console import Console
@@ -27,6 +28,7 @@ from millpond.ids import writer_token
 from millpond.log.local import LocalFolder
 from millpond.log.race import check_create_if_absent
 from millpond.model.spec import BUCKETS
+from millpond.runtime.connections import is_loopback, unencrypted
 from millpond.spark.class_archive import archive_path
 from millpond.spark.jars import connector_told
 from millpond.spark.java import find_java
@@ -87,6 +89,7 @@ def examine(asked: Asked, clock: Clock = now_us) -> Iterator[Check]:
     yield check_memory(asked.memory, *machine_memory())
     yield check_ports()
     yield Check("kafka", "ok", connector_told())
+    yield check_encryption(os.environ, asked.store)
     yield check_space("temp", Path(tempfile.gettempdir()))
     yield from check_place(asked, clock)
 
@@ -212,6 +215,22 @@ def check_ports(host: str = "127.0.0.1") -> Check:
             "Allow connections of this machine to itself: look at its firewall and at limits of open files.",
         )  # fmt: skip
     return Check("ports", "ok", f"ports of {host} can be bound and reached")
+
+
+def check_encryption(environ: Mapping[str, str], store: str) -> Check:
+    """Whether named connections, and a store on the network, are encrypted on their way to other hosts."""
+    try:
+        found = unencrypted(environ)
+    except MillpondError as error:
+        return Check("encryption", "problem", error.what, error.cure)
+    if on_network(store) and not store.startswith("rediss://"):
+        host = urlsplit(store).hostname or ""
+        if not is_loopback(host):
+            what = f"The store {shown(store)} is not encrypted on its way to {host}"
+            found.append(f"{what}: others may read rows and passwords. Use rediss://.")
+    if found:
+        return Check("encryption", "warning", " ".join(found), "Or see that nobody else is on that network.")
+    return Check("encryption", "ok", "nothing goes to another host in plain text")
 
 
 def check_space(name: str, place: Path) -> Check:

@@ -69,11 +69,13 @@ from millpond.spark.session import (
     Session,
     check_session,
     default_instances,
+    explaining,
     reading_session,
     spark_session,
 )
 from millpond.state.delta import check_deltas
 from millpond.state.files import IDENTITY
+from millpond.state.own_folder import own_folder
 from millpond.version import VERSION
 
 _MEMORY = Sink("memory")
@@ -87,7 +89,7 @@ class Pond(Reporting, Changing, Declaring):
     goes on where the last one stopped. `spark` is a classic session of yours, or None to start one. `instances` is
     the number of parallel folds (default: Spark's parallelism), unless `scale` has changed it. `store` is where rows of
     served queries are kept: `lmdb`, `lmdb:PATH`, `redis://HOST:PORT` or `memory`. `on_epoch` is told of every committed
-    epoch.
+    epoch; `on_alive` each second that Spark answers while `run` waits, and whether an epoch is at hand.
 
     Raises:
         SetupError: this Spark session cannot be used.
@@ -102,6 +104,7 @@ class Pond(Reporting, Changing, Declaring):
         store: str = "lmdb",
         cache: str | os.PathLike[str] | None = None,
         on_epoch: Callable[[Epoch], None] | None = None,
+        on_alive: Callable[[bool], None] | None = None,
     ) -> None:
         self.spark = spark_session() if spark is None else spark
         check_session(self.spark)
@@ -109,7 +112,7 @@ class Pond(Reporting, Changing, Declaring):
         self.path = Path(os.path.abspath(path))
         self._instances, self._store = instances, store
         self._cache = Path(cache) if cache is not None else _host_local_folder()
-        self._on_epoch = on_epoch or (lambda _epoch: None)
+        self._on_epoch, self._on_alive = on_epoch or (lambda _epoch: None), on_alive
         self._tally, self._problems = Tally(), Problems()
         self._front = FrontEnd(self.spark, own_tables(store))
         self._queries: dict[str, AnyQuery] = {}
@@ -127,6 +130,7 @@ class Pond(Reporting, Changing, Declaring):
         self._ended = False
         self.refused = []
 
+    @explaining()
     def add(
         self, name: str, query: str | Frame, *, sink: Sink = _MEMORY, serve: bool = False, late: Sink | None = None,
         emit: str = "final", correct_for: str | None = None, deduplicate: Sequence[str] = (),
@@ -164,6 +168,7 @@ class Pond(Reporting, Changing, Declaring):
         made = self._queries[name] = self._analysed(name, query, asking)
         return made
 
+    @explaining()
     def load(self, text: str, *, queries: bool = True) -> tuple[AnyQuery, ...]:
         """Declare the streams and add the queries of a pond file, unless not asked to: Spark's own statements.
 
@@ -203,6 +208,7 @@ class Pond(Reporting, Changing, Declaring):
             return plan_of(self._spec)
         return with_declared(build_plan(self._queries.values()), self.streams)
 
+    @explaining()
     def notes(self) -> list[InputError]:
         """What may be a mistake but is none for sure: folders that hold nothing yet, files that lack a column, sources
         that drop records without counting them.
@@ -215,6 +221,7 @@ class Pond(Reporting, Changing, Declaring):
         dropped = (IncompleteError(one.text) for one in dropping(streams))
         return [*empty_inputs(streams), *check_files(readings), *dropped]
 
+    @explaining()
     def run(self, *, once: bool = True, drain: bool = False) -> bool:
         """Run epochs: with `once` until all input there is has been taken, else until `stop`.
 
@@ -239,6 +246,7 @@ class Pond(Reporting, Changing, Declaring):
             self.settle(STOP_SECONDS)
         return finished
 
+    @explaining()
     def drain(self) -> None:
         """Close every window that is still open, while nothing runs; later events of theirs will be late.
 
@@ -250,6 +258,7 @@ class Pond(Reporting, Changing, Declaring):
         self._driver.drain()
         self.settle()
 
+    @explaining()
     def open(self) -> None:
         """Claim the pond and start its followers; `run` does it by itself.
 
@@ -291,7 +300,7 @@ class Pond(Reporting, Changing, Declaring):
             driver = Driver(
                 self._reading, setting, truth.log, truth.manifests, new_writer(truth),
                 followers.runner.notify, followers.followed, self._committed, self._changed,
-                carried, followers.wanted,
+                carried, followers.wanted, self._on_alive,
             )  # fmt: skip
             check_deltas(self.path, truth.log, truth.manifests, truth.manifest)
             head = driver.take_over(VERSION, partial(claimed, truth.manifest, spec))
@@ -303,7 +312,7 @@ class Pond(Reporting, Changing, Declaring):
         followers.runner.notify(head)
         self._truth, self._driver, self._followers, self._spec = truth, driver, followers, spec
         self._moving = Moving(truth, followers, self._store)
-        self._front.parameters = dict(spec.left.parameters)
+        self._declare_parameters(spec)
 
     def _known_truth(self) -> Truth | None:
         """The pond that is there, if this one has no queries: it goes on with those in force."""
@@ -312,7 +321,7 @@ class Pond(Reporting, Changing, Declaring):
         truth = open_truth(self.path)
         if truth.manifest.spec:
             spec = in_force(truth.manifest)
-            self._front.parameters = dict(spec.left.parameters)
+            self._front.parameters |= spec.left.parameters
             self._front.restore(spec.streams, current(spec), spec.asked)
             self._queries = {query.name: query for query in current(spec)}
         return truth
@@ -322,6 +331,7 @@ class Pond(Reporting, Changing, Declaring):
         if self._driver is not None:
             self._driver.stop()
 
+    @explaining()
     def repair(self) -> list[str]:
         """Bring Spark's checkpoint and the sinks back to the log; returns what was done, a sentence each.
 
@@ -451,4 +461,4 @@ class Pond(Reporting, Changing, Declaring):
 def _host_local_folder() -> Path:
     """Where key tables are cached on this host; memory-backed where the system offers that."""
     base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
-    return base / f"millpond-{os.getuid()}"
+    return own_folder(base)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,9 @@ from millpond.control.progress import Progress
 from millpond.control.reporting import LOGGER, QUERY
 from millpond.errors import MillpondError
 from millpond.garbage import pass_by_what_is_loaded
-from millpond.spark.session import spark_session
+from millpond.plan.parameters import Constant
+from millpond.runtime.connections import unencrypted
+from millpond.spark.session import explaining, spark_session
 
 
 class Run(NamedTuple):
@@ -29,12 +31,30 @@ class Run(NamedTuple):
     store: str
     instances: int | None
     memory: str
+    parameters: tuple[tuple[str, Constant], ...] = ()
 
 
 INCOMPLETE = 3
 """Exit status of a run that ended as it should, but whose results are incomplete."""
 
 
+def given_parameters(pond: Pond, parameters: Iterable[tuple[str, Constant]]) -> None:
+    """Give live parameters of a pond that is not opened yet their first values."""
+    for name, value in parameters:
+        pond.param(name, value)
+
+
+def parameter_notes(known: Mapping[str, Constant | None], given: Iterable[tuple[str, Constant]]) -> Iterator[str]:
+    """What --param could not do: an open pond goes on with the values in force, `known`."""
+    for name, value in given:
+        if name in known and known[name] != value:
+            yield (
+                f"The parameter {name} stays {known[name]!r}, as it was set before: --param gives the first value only."
+                f" Use `millpond param set {name}=…` while the pond is served."
+            )
+
+
+@explaining()
 def run_file(asked: Run, *, once: bool, drain: bool) -> int:
     """Run the queries of a file until Ctrl-C, or with `once` until all input is taken; what it does goes to stderr.
 
@@ -54,11 +74,14 @@ def run_file(asked: Run, *, once: bool, drain: bool) -> int:
         spark_session(asked.master, driver_memory=asked.memory), asked.folder, instances=asked.instances,
         store=asked.store, on_epoch=lambda epoch: shown[0].epoch(epoch),
     ) as pond, warnings_to(say):  # fmt: skip
+        given_parameters(pond, asked.parameters)
         pond.load(asked.text)
         for note in pond.notes():
             say(note)
         shown.append(Progress(pond.plan, pond.status, console, behind=pond.behind))
         pond.open()
+        for said in (*parameter_notes(pond.params(), asked.parameters), *unencrypted()):
+            say(said)
         pass_by_what_is_loaded()
         try:
             with shown[0] as progress, signals.stopping(pond.stop):
@@ -104,6 +127,7 @@ class _Says(logging.Handler):
         self._say(record.getMessage())
 
 
+@explaining()
 def repair_file(asked: Run) -> list[str]:
     """Bring Spark's checkpoint and the sinks of a file's pond back to its log; what was done, a sentence each.
 

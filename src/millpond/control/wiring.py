@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -118,6 +119,7 @@ def open_truth(folder: Path) -> Truth:
         ForeignPondError: the folder holds something else.
         PlaceError: it cannot be written, or cannot create-if-absent.
     """
+    _make_private(folder)
     root = LocalFolder(folder)
     if not root.exists(IDENTITY):
         if (folder / "log").is_dir():
@@ -151,6 +153,13 @@ def identity_in(folder: Path) -> str:
             "Restore it from a copy; the name also stands in `_millpond` in the folder of each sink.",
         )
     return told.decode()
+
+
+def _make_private(folder: Path) -> None:
+    """Make a new pond's folder for its owner alone; one that is there stays as it is."""
+    with suppress(OSError):  # what keeps it from being made, whoever writes into it says
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700)
 
 
 def holds_something(folder: Path) -> bool:

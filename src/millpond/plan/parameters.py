@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from millpond.errors import ChangeRefused
-from millpond.model.expressions import Expression, Literal, Parameter, bound, is_list, listed, literal, walk
+from millpond.model.expressions import Call, Expression, Literal, Parameter, bound, is_list, listed, literal, walk
 from millpond.model.join import Join
 from millpond.model.query import Named, Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
@@ -30,6 +30,7 @@ MOST_MEMBERS = 10_000
 """So many constants may be in a list."""
 
 _TYPES: dict[type, str] = {bool: "boolean", int: "bigint", float: "double", str: "string"}
+_FRACTIONS = ("float", "double")
 _FARTHEST = 1 << 63
 _NAMED = 5
 """So many users of a parameter are named where they are told."""
@@ -67,12 +68,16 @@ def _list_of(name: str, values: Sequence[Plain], kind: str | None) -> Literal:
     return listed(members, types.pop() or "")
 
 
-def another_value(name: str, value: Constant, known: Literal | None, users: Sequence[str]) -> Literal:
+def another_value(
+    name: str, value: Constant, known: Literal | None, users: Sequence[str], as_double: bool = False
+) -> Literal:
     """A value of a parameter that is `known` with another: of its type if it can be, else, if there are no `users` that
-    rely on that, of its own.
+    rely on that, of its own. `as_double`: all of them make a double of it, so a fraction fits, too.
 
     >>> another_value("limit", 500, Literal("abc", "string"), ()).type
     'bigint'
+    >>> another_value("limit", 250.5, Literal("200", "bigint"), ["fraud"], as_double=True).type
+    'double'
 
     Raises:
         ChangeRefused: it is no constant, or not of the type that there are users of.
@@ -83,14 +88,29 @@ def another_value(name: str, value: Constant, known: Literal | None, users: Sequ
         return constant_of(name, value, known.type)
     except ChangeRefused:
         made = constant_of(name, value)  # what is wrong with any type is said first
-        if not users:
+        if not users or (as_double and (known.type, made.type) == ("bigint", "double")):
             return made
     more = f" and {len(users) - _NAMED} more" if len(users) > _NAMED else ""
     raise ChangeRefused(
         f"The parameter {name} would be of type {made.type}, not of type {known.type}; it is used by "
         f"{', '.join(users[:_NAMED])}{more}.",
-        f"Give a value of type {known.type}, drop what uses it first, or use a parameter of another name.",
+        f"Give a value of type {known.type}, drop what uses it first, or use a parameter of another name, whose type "
+        "`DECLARE VARIABLE name DOUBLE DEFAULT …` or its first value (200.0) says.",
     )
+
+
+def as_double(name: str, queries: Iterable[AnyQuery]) -> bool:
+    """Whether each use of a parameter makes a floating-point number of it at once, as a comparison with one does."""
+    for query in queries:
+        for node in (node for part in _parts_of(query) for node in walk(part)):
+            if isinstance(node, Call) and not (node.op == "cast" and node.type in _FRACTIONS):
+                named = (arg for arg in node.args if isinstance(arg, Parameter) and arg.name == name)
+                if any(arg.type not in _FRACTIONS for arg in named):
+                    return False
+        for part in _parts_of(query):
+            if isinstance(part, Parameter) and part.name == name and part.type not in _FRACTIONS:
+                return False
+    return True
 
 
 def users_of(name: str, queries: Iterable[AnyQuery]) -> list[str]:
@@ -106,13 +126,17 @@ def parameters_in(query: AnyQuery) -> frozenset[str]:
 
 def named_in(query: AnyQuery) -> frozenset[Parameter]:
     """The parameters that a query names, each as it was analysed."""
+    nodes = (node for part in _parts_of(query) for node in walk(part))
+    return frozenset(node for node in nodes if isinstance(node, Parameter))
+
+
+def _parts_of(query: AnyQuery) -> list[Expression]:
     parts: list[Expression | None] = [*expressions_of(query), *(item.expression for item in query.output)]
     if not isinstance(query, Selection):
         parts.append(query.having)
     if isinstance(query, Join):
         parts.append(query.condition)
-    nodes = (node for part in parts if part is not None for node in walk(part))
-    return frozenset(node for node in nodes if isinstance(node, Parameter))
+    return [part for part in parts if part is not None]
 
 
 def with_parameters(plan: Plan, parameters: Mapping[str, Literal]) -> Plan:

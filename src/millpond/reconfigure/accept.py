@@ -24,7 +24,7 @@ from millpond.plan.build import check_event_times
 from millpond.plan.complete import tells_complete, with_complete
 from millpond.plan.feeds import fed_type, member_type, newest_by
 from millpond.plan.modes import FINAL, UPDATE, with_mode
-from millpond.plan.parameters import Constant, another_value, named_in, parameters_in, users_of
+from millpond.plan.parameters import Constant, another_value, as_double, named_in, parameters_in, users_of
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.beginnings import beginning
 from millpond.reconfigure.changes import (
@@ -164,8 +164,8 @@ def alter(
 
 
 def param(pond: Pond, name: str, value: Constant, who: str = "") -> SetParameter:
-    """Another value of a live parameter: of the type it has, or of any if nothing uses it. A new one may be named by
-    queries that come later.
+    """Another value of a live parameter: of the type it has, or of any if nothing uses it; a fraction also if all that
+    uses it makes a fraction of it. A new one may be named by queries that come later.
 
     Raises:
         ChangeRefused: the value is not of its type, which queries or a feed rely on.
@@ -174,7 +174,8 @@ def param(pond: Pond, name: str, value: Constant, who: str = "") -> SetParameter
     users, feed = users_of(name, pond.spec.asked), left.feeds.get(name)
     if feed is not None:
         users.append(f"the feed from {feed.query}.{feed.column}")
-    return SetParameter(name, another_value(name, value, left.parameters.get(name), users), who)
+    fraction = feed is None and as_double(name, pond.spec.asked)
+    return SetParameter(name, another_value(name, value, left.parameters.get(name), users, fraction), who)
 
 
 def feed(pond: Pond, name: str, query: str, column: str, who: str = "") -> Feed:
@@ -207,7 +208,7 @@ def _check_parameters(spec: PondSpec, query: AnyQuery) -> None:
     unknown = sorted({*parameters_in(query)} - {*known})
     if unknown:
         what = f"{query.name} names parameters that have no value: {', '.join(unknown)}."
-        raise ChangeRefused(what, "Set them first, with `pond.param`.")
+        raise ChangeRefused(what, "Set them first: `millpond param set`, or `pond.param`.")
     for named in named_in(query):
         if named.type != known[named.name].type:
             kinds = f"is of type {known[named.name].type}, no longer {named.type} as when {query.name} was analysed"

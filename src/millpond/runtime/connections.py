@@ -14,11 +14,14 @@ variable or another file that does.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -71,7 +74,9 @@ class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A Kafka cluster: `servers` as `host:port,…`; `ca`, `certificate` and `key` are PEM files; its schema registry."""
+    """A Kafka cluster: `servers` as `host:port,…`; `ca`, `certificate` and `key` are PEM files; its schema registry.
+    `topics`: those that queries which come over the network may write to, as names or patterns (`alerts-*`).
+    """
 
     servers: str
     security: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = "plaintext"
@@ -83,6 +88,7 @@ class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: str | None = None
     kind: Literal["kafka"] = "kafka"
     registry: Registry | None = None
+    topics: tuple[str, ...] = ()
 
     def of_java(self) -> dict[str, str]:
         """The settings of a client in Java.
@@ -159,6 +165,26 @@ def offered(name: str | None, kind: str, environ: Mapping[str, str] | None = Non
     return name
 
 
+def offered_topic(
+    name: str | None, topic: str | None, environ: Mapping[str, str] | None = None
+) -> tuple[str, str]:
+    """A Kafka cluster and a topic to which queries may write that come over the network: its entry lists `topics`.
+
+    Raises:
+        SetupError: there is no such connection, or the file does not read.
+        QueryRefused: the topic is not for them, or one of the two is not named.
+    """
+    if name is None or topic is None:
+        raise QueryRefused("The sink kafka needs a connection and a topic.", "Name both: --connection and --topic.")
+    known = connection(name, environ).topics
+    if not any(fnmatchcase(topic, pattern) for pattern in known):
+        raise QueryRefused(
+            f"The topic {topic} of {name} is not for queries that come over the network.",
+            f'It offers {", ".join(known)}.' if known else f'Ask the operator: `"topics": ["{topic}"]` in its entry.',
+        )
+    return name, topic
+
+
 def named(name: str | None, kind: str, shape: type[T], environ: Mapping[str, str] | None = None) -> T:
     """The connection of a name and a kind, as a `shape`; without a name, the only one of its kind.
 
@@ -183,6 +209,59 @@ def named(name: str | None, kind: str, shape: type[T], environ: Mapping[str, str
     what = f"There is no connection {name}" if name is not None else "No connection is named, of several"
     has = f"{place} has {', '.join(sorted(known)) or 'none'} of the kind {kind}"
     raise SetupError(f"{what}; {has}.", "Name one of them.")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by its name, its address, or a folder of sockets.
+
+    >>> is_loopback("127.0.0.5"), is_loopback("[::1]"), is_loopback("/run/postgresql"), is_loopback("db.example")
+    (True, True, True, False)
+    """
+    try:
+        return host == "localhost" or host.startswith("/") or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class _Reached(msgspec.Struct, frozen=True):
+    """What says of a connection of any kind where it leads and whether it is encrypted."""
+
+    kind: str = "kafka"
+    security: str = "plaintext"
+    servers: str = ""
+    host: str = ""
+    url: str = ""
+    registry: Registry | None = None
+
+
+def unencrypted(environ: Mapping[str, str] | None = None) -> list[str]:
+    """Connections that carry data and passwords in plain text to another host, a sentence each with its cure.
+
+    Raises:
+        SetupError: the file of connections does not read.
+    """
+    place = (os.environ if environ is None else environ).get(VARIABLE)
+    if place is None:
+        return []
+    try:
+        known = msgspec.json.decode(_text(place), type=dict[str, _Reached])
+    except msgspec.MsgspecError as error:
+        raise SetupError(f"{place} is no file of connections: {error}.", _CURE) from error
+    found = []
+    for name, one in known.items():
+        urls = [one.url, *([] if one.registry is None else [one.registry.url])]
+        parsed = [urlsplit(url) for url in urls if url.startswith("http://")]
+        far = {url.hostname or "" for url in parsed}
+        cure = "Use https://."
+        if one.kind != "http" and not one.security.endswith("ssl"):
+            hosts = [one.host] if one.kind == "postgres" else one.servers.split(",")
+            far |= {host if one.kind == "postgres" else host.rpartition(":")[0] for host in hosts}
+            cure = 'Set "security": "ssl".' if one.kind == "postgres" else 'Set "security": "ssl" or "sasl_ssl".'
+        far = {host for host in far if host and not is_loopback(host)}
+        if far:
+            what = f"The connection {name} ({one.kind}) is not encrypted on its way to {', '.join(sorted(far))}"
+            found.append(f"{what}: others may read data and passwords. {cure}")
+    return found
 
 
 def _quoted(text: str) -> str:

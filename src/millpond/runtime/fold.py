@@ -72,6 +72,7 @@ from millpond.state.delta import DeltaWriter
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.event_log import Events
 from millpond.state.files import Files
+from millpond.state.own_folder import is_own
 from millpond.state.segments import as_told, to_bytes
 
 FAN_IN = 8
@@ -142,7 +143,8 @@ class _GroupFold:
         self._long = task.merges_wait or instance in task.sources  # merges wait for others
         self._state = task.of(instance, group)
         types = [arrow_type(key.type) for key in group.keys]
-        cache = Path(task.cache) / task.pond / f"{group.id}-{instance}" if task.cache else None
+        own = bool(task.cache) and is_own(Path(task.cache))
+        cache = Path(task.cache) / task.pond / f"{group.id}-{instance}" if own else None
         sections = [read_section(files, place) for place in self._state.keys]
         self._left = left_slots(files, self._state)
         buckets = partial(buckets_of_keys, group, buckets=len(task.owners))

@@ -141,7 +141,7 @@ class Client:
         late: str | None = None, emit: str = "final", correct_for: str | None = None,
         deduplicate: Sequence[str] = (), deduplicate_within: str | None = None, connection: str | None = None,
         budget: str | None = None, incomplete: bool = False, backfill: bool | str = False,
-        dry_run: bool = False,
+        topic: str | None = None, dry_run: bool = False,
     ) -> Changed | Priced:  # fmt: skip
         """Add a query; returns when it is in the log. `dry_run`: only say what it would cost."""
         told = {
@@ -151,15 +151,16 @@ class Client:
             "budget": budget,
             "incomplete": incomplete,
             "backfill": backfill,
+            "topic": topic,
         }  # fmt: skip
         for field, kinds in CHOICES.items():
             if told[field] is not None and told[field] not in kinds:
-                what = f"The query cannot be requested with {field} {told[field]!r}."
+                what = f"A query that is added over the network cannot have {told[field]!r} as its {field}."
                 raise RequestError(what, f"Use one of {', '.join(kinds)}.")
         try:
             asked = msgspec.convert(told, Asked)
         except msgspec.ValidationError as error:
-            raise RequestError(f"The query cannot be requested like this: {error}.", "See `Pond.add`.") from error
+            raise RequestError(f"The query cannot be added as it is described: {error}.", "See `Pond.add`.") from error
         return self._change("POST", "queries", dry_run, asked, patient=bool(backfill))
 
     def alter(

@@ -1,4 +1,4 @@
-"""Checks every request before the API: host, origin, rate, token and body size, in this order.
+"""Checks every request before the API: sizes, host, origin, rate and token, in this order.
 
 Everything that is not allowed is refused, also for paths that do not exist. Only `/v1/health` needs no token.
 """
@@ -10,6 +10,7 @@ import hashlib
 import hmac
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -27,11 +28,18 @@ Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 OPEN = frozenset({"/v1/health"})
 """Paths that need no token: they tell nothing but whether this process leads."""
 
+HEAD_BYTES = 16 << 10
+"""How long the first line and the headers of a request may be together."""
+
+HEADERS_AT_MOST = 100
+
 GUESS_COSTS = 10
 """A wrong token counts as so many requests."""
 
 _ADDRESSES = 1024
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_BODY_IS_REFUSED = (413, 415)
+_DISCARDED_BYTES, _DISCARD_SECONDS = 4 << 20, 2.0
 
 
 class Limits(NamedTuple):
@@ -76,15 +84,17 @@ class Guard:
     """Hands on to `app` what is allowed, and answers the rest itself.
 
     `hosts`: what the header Host may be, without the port; `origins`: which Origin a browser may send, none by default.
+    `trust` is called with address and port of each client that sent the token.
     """
 
     def __init__(
         self, app: Application, token: str, hosts: frozenset[str], *, origins: frozenset[str] = frozenset(),
-        limits: Limits = DEFAULT, clock: Clock = lap_us,
+        limits: Limits = DEFAULT, clock: Clock = lap_us, trust: Callable[[tuple[str, int]], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._app, self._token = app, _digest(token.encode())
         self._hosts, self._origins, self._limits = hosts, origins, limits
         self._rates, self._strangers = Rates(limits, clock), Rates(limits, clock)
+        self._trust = trust
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An ASGI application."""
@@ -93,6 +103,8 @@ class Guard:
         elif scope["type"] != "http":
             raise RuntimeError(f"the service speaks HTTP, not {scope['type']}")
         elif (refused := self._refused(scope)) is not None:
+            if refused[0] in _BODY_IS_REFUSED:
+                await _discard(receive)
             await _answer(send, *refused)
         else:
             try:
@@ -106,6 +118,8 @@ class Guard:
                 await self._app(scope, _replayed(body, receive), send)
 
     def _refused(self, scope: Scope) -> tuple[int, MillpondError] | None:
+        if (large := _large_head(scope)) is not None:
+            return large
         headers = _headers(scope)
         if headers is None:
             return 400, RequestError("A header that may come once comes twice.", "Send it once.")
@@ -115,8 +129,11 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and origin not in self._origins:
             return 403, AccessError(f"Pages of {origin} may not ask.", "Start the service with --allow-origin.")
-        address = str((scope.get("client") or ("",))[0])
+        client = scope.get("client") or ("", 0)
+        address = str(client[0])
         known = self._known(headers.get("authorization", ""))
+        if known:
+            self._trust((address, client[1]))
         # on one machine all have one address: who has no token must not use up what those have who do
         rates = self._rates if known else self._strangers
         if not rates.take(address):
@@ -148,19 +165,43 @@ class Guard:
         return RequestError(f"The body has more than {self._limits.body_bytes} bytes.", "Send a shorter query.")
 
     async def _body(self, receive: Receive) -> bytes | None:
-        """The body; None: it is longer than it said, and than it may be."""
-        parts, size = [], 0
+        """The body; None: it is longer than it said, and than it may be. Then the rest is read, as `_discard` does."""
+        parts, size = list[bytes](), 0
         while True:
             message = await receive()
             if message["type"] != "http.request":
                 return b""
             part = message.get("body", b"")
             size += len(part)
-            if size > self._limits.body_bytes:
-                return None
-            parts.append(part)
-            if not message.get("more_body", False):
-                return b"".join(parts)
+            if size <= self._limits.body_bytes:
+                parts.append(part)
+            if size > _DISCARDED_BYTES or not message.get("more_body", False):
+                return b"".join(parts) if size <= self._limits.body_bytes else None
+
+
+def _large_head(scope: Scope) -> tuple[int, MillpondError] | None:
+    """That the first line and the headers are too long, or too many; however they were cut into packets."""
+    headers, line = scope["headers"], len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
+    size = line + sum(len(name) + len(value) + 4 for name, value in headers)
+    if size <= HEAD_BYTES and len(headers) <= HEADERS_AT_MOST:
+        return None
+    what = f"The request has {len(headers)} headers, and {size} bytes before its body."
+    return 431, RequestError(what, f"Send at most {HEADERS_AT_MOST} headers, and {HEAD_BYTES} bytes of them.")
+
+
+async def _discard(receive: Receive) -> None:
+    """Read the rest of a body that is refused, if it is short: a client that still sends would not read the answer."""
+
+    async def read() -> None:
+        size = 0
+        while size <= _DISCARDED_BYTES:
+            message = await receive()
+            size += len(message.get("body", b""))
+            if message["type"] != "http.request" or not message.get("more_body", False):
+                return
+
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(read(), _DISCARD_SECONDS)
 
 
 def _digest(token: bytes) -> bytes:

@@ -17,7 +17,7 @@ from millpond.model.endpoints import Sink
 from millpond.placement.moves import buckets_moving, maps_in
 from millpond.reconfigure.lifecycle import current
 from millpond.reconfigure.price import AT_ONCE, Price
-from millpond.runtime.connections import offered
+from millpond.runtime.connections import offered, offered_topic
 from millpond.runtime.followers.prune import PruneFollower
 from millpond.service.catalog import Catalog
 from millpond.service.gauges import Gauges
@@ -151,10 +151,10 @@ class Hosted:
     def add(self, asked: Asked, who: str, dry_run: bool) -> Changed | Priced:
         """See `Verbs`."""
         pond = self._pond()
+        sink = _sink(asked, self._out)
         if dry_run:
             return self._priced(pond, "add", asked.name, asked)
         late = None if asked.late is None else Sink(asked.late, str(self._out / f"{asked.name}.late"))
-        sink = _sink(asked, self._out)
         with self._beginning if self._catalog.now() is None else nullcontext():
             pond.add(
                 asked.name, asked.text, sink=sink, serve=asked.serve, late=late, emit=asked.emit,
@@ -274,9 +274,16 @@ def _priced(found: Price) -> Priced:
 
 
 def _sink(asked: Asked, out: Path) -> Sink:
-    """Where rows of a query go that comes over the network: below `out`, or to an address that is offered."""
+    """Where rows of a query go that comes over the network: below `out`, or to an address or topic that is offered."""
+    if asked.topic is not None and asked.sink != "kafka":
+        raise RequestError(f"{asked.name} names a topic, but its sink is not kafka.", "Ask for the sink kafka.")
     if asked.sink == "webhook":
         return Sink("webhook", None, (("connection", offered(asked.connection, "http")),))
+    if asked.sink == "kafka":
+        name, topic = offered_topic(asked.connection, asked.topic)
+        return Sink("kafka", None, (("connection", name), ("topic", topic)))
     if asked.connection is not None:
-        raise RequestError(f"{asked.name} names a connection without a webhook.", "Ask for the sink webhook.")
+        raise RequestError(
+            f"{asked.name} names a connection, but its sink is neither webhook nor kafka.", "Ask for one of them."
+        )
     return Sink("noop") if asked.sink is None else Sink(asked.sink, str(out / asked.name))

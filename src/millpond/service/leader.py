@@ -1,9 +1,9 @@
 """Hints on when a standby should try to take over; the claim in the log decides.
 
-The leader holds a lock, which the kernel releases when its process ends, and increments a number once a second. A
-standby tries when the lock is free, or when the number has not changed for some seconds of its own clock, so no two
-clocks are compared. Both hints may be wrong. Then two processes claim, the later claim leads, and the other process
-is fenced.
+The leader holds a lock, which the kernel releases when its process ends, and increments a number once a second unless
+it has stalled. A standby tries when the lock is free, or when the number has not changed for some seconds of its own
+clock, so no two clocks are compared. Both hints may be wrong. Then two processes claim, the later claim leads, and the
+other process is fenced.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 from millpond.clock import Clock, lap_us
@@ -31,6 +32,7 @@ class Hint:
         self._seen_at = clock()
         self._descriptor: int | None = None
         self._wary = False
+        self._stalled: Callable[[], bool] = lambda: False
         self._ended = threading.Event()
         self._beats: threading.Thread | None = None
 
@@ -48,9 +50,14 @@ class Hint:
             self._seen, self._seen_at = seen, self._clock()
         return self._clock() - self._seen_at >= self._patience * 1e6
 
-    def lead(self) -> None:
-        """Say that this process leads, until `leave`."""
+    def leader(self) -> Leader | None:
+        """Who says that it leads, if anybody does."""
+        return self._places.leader()
+
+    def lead(self, stalled: Callable[[], bool] = lambda: False) -> None:
+        """Say that this process leads, until `leave`; while it is `stalled` it gives no sign of life."""
         self._ended.clear()
+        self._stalled = stalled
         with suppress(OSError):  # a full disk is met where it matters
             self._beat(0)
         self._beats = threading.Thread(target=self._go_on, name="millpond-leader", daemon=True)
@@ -73,6 +80,8 @@ class Hint:
     def _go_on(self) -> None:
         beat = 0
         while not self._ended.wait(BEAT_SECONDS):
+            if self._stalled():
+                continue
             beat += 1
             with suppress(OSError):
                 self._beat(beat)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.placement.policy import Policy
+
+if TYPE_CHECKING:  # it loads numpy
+    from millpond.plan.parameters import Constant
 
 
 class Options(NamedTuple):
@@ -14,6 +17,7 @@ class Options(NamedTuple):
     `out`: below it are the rows of queries that are added over the network (None: `out` in the pond's folder).
     `patience`: a leader that shows no sign of life for so many seconds is taken over from. `shards`: stores that served
     rows may be moved to over the network, besides the pond's own. `autoscale`: by which policy instances come and go.
+    `parameters`: first values of live parameters.
     """
 
     text: str
@@ -26,3 +30,4 @@ class Options(NamedTuple):
     patience: float
     shards: tuple[str, ...] = ()
     autoscale: Policy | None = None
+    parameters: tuple[tuple[str, Constant], ...] = ()

@@ -17,6 +17,9 @@ TOKEN_VARIABLE = "MILLPOND_TOKEN"
 URL_VARIABLE = "MILLPOND_URL"
 SHORTEST_TOKEN = 16
 
+FOLDER = "service"
+"""Its name in the pond's folder."""
+
 _TOKEN, _LEADER, _LOCK = "token", "leader.json", "lock"
 
 
@@ -34,7 +37,7 @@ class Places:
     """The files of a service, below the pond's folder, which may not be there yet."""
 
     def __init__(self, pond: Path) -> None:
-        self.folder = Path(os.path.abspath(pond)) / "service"
+        self.folder = Path(os.path.abspath(pond)) / FOLDER
         self.lock = self.folder / _LOCK
 
     def make(self) -> None:
@@ -115,7 +118,7 @@ def only_pond() -> Path:
     Raises:
         SetupError: there is none, or there are several.
     """
-    found = sorted(path.parent for path in Path().glob("*/service"))
+    found = sorted(path.parent for path in Path().glob(f"*/{FOLDER}"))
     if len(found) != 1:
         what = "No pond is" if not found else f"{len(found)} ponds are"
         raise SetupError(f"{what} served from folders here.", "Name one with --checkpoint, or an address with --url.")

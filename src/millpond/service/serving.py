@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -19,29 +19,35 @@ from millpond.control.autoscaling import Autoscaler
 from millpond.control.interrupts import interrupts
 from millpond.control.pond import Pond
 from millpond.control.reporting import LOGGER
-from millpond.control.wiring import address_at, check_address, open_truth
+from millpond.control.running import given_parameters, parameter_notes
+from millpond.control.wiring import address_at, check_address, holds_something, open_truth
 from millpond.errors import MillpondError, SetupError
 from millpond.garbage import pass_by_what_is_loaded
 from millpond.ids import writer_token
 from millpond.placement.places import check_place
+from millpond.runtime.connections import is_loopback, unencrypted
 from millpond.service.app import WHO, make_app
 from millpond.service.catalog import Catalog
 from millpond.service.certificate import speaks_for
+from millpond.service.door import ACCEPTED_AT_ONCE, Door, Strangers
 from millpond.service.gauges import Gauges
-from millpond.service.guard import Application, Guard, Limits
+from millpond.service.guard import HEAD_BYTES, Application, Guard, Limits
 from millpond.service.hasty import Hasty
 from millpond.service.hosted import Hosted
 from millpond.service.leader import Hint
 from millpond.service.options import Options
+from millpond.service.places import FOLDER as SERVICE
 from millpond.service.places import Leader, Places
+from millpond.service.restart import VARIABLE as RESTARTED
+from millpond.service.restart import RestartNeeded, Restarts, restart
 from millpond.service.supervisor import Runs, Supervisor
 from millpond.spark.epochs import Epoch
-from millpond.spark.session import jvm_failure, spark_session
+from millpond.spark.session import end_java, explaining, jvm_failure, spark_session
+from millpond.state.files import IDENTITY
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _ANY = ("0.0.0.0", "::")
 _CONNECTIONS = 512
-_HEADER_BYTES = 16 << 10
 
 
 class Web(NamedTuple):
@@ -67,18 +73,11 @@ def check_web(web: Web) -> None:
     for file in (web.certificate, web.key):
         if file is not None and not os.access(file, os.R_OK):
             raise SetupError(f"{file} cannot be read.", "Name a file of PEM that you may read.")
-    if not _is_loopback(web.host) and web.certificate is None:
+    if not is_loopback(web.host) and web.certificate is None:
         raise SetupError(
             f"Others can reach {web.host}, so requests there must be encrypted.",
             "Give --tls-cert and --tls-key, or serve on 127.0.0.1.",
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_stores(options: Options) -> None:
@@ -100,50 +99,103 @@ def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
     Raises:
         MillpondError: it cannot be served, or no longer.
     """
+    restarts = Restarts.told()
+    os.environ.pop(RESTARTED, None)
     check_web(web)
     check_stores(options)
+    unused = not holds_something(options.folder)
+    there = options.folder.exists()
     open_truth(options.folder)  # what lies in a folder that is no pond stays untouched
-    places, catalog = Places(options.folder), Catalog(options.folder)
+    places = Places(options.folder)
     places.make()
-    secret = places.secret()
-    with _bound(web) as listener:
+    try:
+        again = _serve(options, web, places, restarts, say)
+    except BaseException:
+        if unused:
+            _unmake(options.folder, there)
+        raise
+    if again is not None:
+        end_java()
+        restart(again)
+
+
+def _serve(
+    options: Options, web: Web, places: Places, restarts: Restarts, say: Callable[[str], None]
+) -> Restarts | None:
+    """Serve until it is told to stop, or (not None) until the process should be started anew."""
+    secret, catalog = places.secret(), Catalog(options.folder)
+    with _bound(web, restarts.port) as listener:
         port = listener.getsockname()[1]
         name, sound = told_name(web)
         me = Leader(_url(web, name, port), os.getpid(), writer_token(), certificate=_certificate(web))
-        process = _Process(options, places, catalog, Hint(places, me, options.patience), say)
+
+        def ready() -> None:
+            say(f"The pond is in {options.folder}; its token in {places.folder}; it is served at {me.url}")
+            if not sound:
+                say(f"The certificate is not for {name}: name one that is in it with --allow-host.")
+            for note in parameter_notes({one.name: one.value for one in catalog.parameters()}, options.parameters):
+                say(note)
+            for warning in unencrypted():
+                say(f"Warning: {warning}")
+
+        hint = Hint(places, me, options.patience)
+        process = _Process(options, catalog, hint, say, ready, restarts.times)
         out = options.out or options.folder / "out"
         verbs = Hosted(
             process.supervisor, catalog, lambda: process.gauges, places, Path(os.path.abspath(out)), options.shards
         )  # fmt: skip
-        app, stop = _guarded(make_app(verbs), secret, web), process.supervisor.stop
+        app = _guarded(make_app(verbs), secret, web, listener.strangers)
+        stop = process.supervisor.stop
         with _answering(app, web, listener), interrupts(say) as signals, signals.stopping(stop):
-            say(f"The pond is in {options.folder}; its token in {places.folder}; it is served at {me.url}")
-            if not sound:
-                say(f"The certificate is not for {name}: name one that is in it with --allow-host.")
-            process.supervisor.run()
+            try:
+                process.supervisor.run()
+            except RestartNeeded:
+                return Restarts(process.supervisor.restarts, port)
+    return None
+
+
+def _unmake(folder: Path, there: bool) -> None:
+    """Take away what was made of a new pond's folder, if nothing was recorded in it and nobody else serves it."""
+    names = (IDENTITY, "log", "manifest", SERVICE)
+    with suppress(OSError):
+        if any((folder / "log").iterdir()) or any(entry.name not in names for entry in folder.iterdir()):
+            return
+        if Hint(Places(folder), Leader("", 0, "")).gone():
+            for name in names[1:]:
+                shutil.rmtree(folder / name)
+            (folder / IDENTITY).unlink()
+            if not there:
+                folder.rmdir()
 
 
 class _Process:
     """The ponds that this process makes, one after the other, and what each measures."""
 
     def __init__(
-        self, options: Options, places: Places, catalog: Catalog, hint: Hint, say: Callable[[str], None]
-    ) -> None:
+        self, options: Options, catalog: Catalog, hint: Hint, say: Callable[[str], None], ready: Callable[[], None],
+        restarts: int,
+    ) -> None:  # fmt: skip
         self._options, self._catalog = options, catalog
         self.gauges = Gauges()
         self._pond: Pond | None = None
         self._autoscaler: Autoscaler | None = None
-        self.supervisor = Supervisor(self._make, self._begins, hint, places, say, _jvm_gone)
+        self.supervisor = Supervisor(self._make, self._begins, hint, say, ready, _jvm_gone, restarts=restarts)
 
+    @explaining()
     def _make(self) -> Runs:
         asked, self.gauges = self._options, Gauges()
         spark = spark_session(asked.master, driver_memory=asked.memory)
-        pond = Pond(spark, asked.folder, instances=asked.instances, store=asked.store, on_epoch=self._committed)
+        pond = Pond(
+            spark, asked.folder, instances=asked.instances, store=asked.store, on_epoch=self._committed,
+            on_alive=self.supervisor.alive,
+        )  # fmt: skip
+        given_parameters(pond, asked.parameters)
         pond.load(asked.text, queries=False)
         self._pond, self._autoscaler = pond, None if asked.autoscale is None else Autoscaler(asked.autoscale)
         pass_by_what_is_loaded()  # now, and not while a standby takes over
         return pond
 
+    @explaining()
     def _begins(self, made: Runs) -> bool:
         """A pond that has begun goes on with what is in force, a new one begins with the file's queries."""
         pond = cast(Pond, made)
@@ -169,16 +221,18 @@ def told_name(web: Web) -> tuple[str, bool]:
     if web.host in _ANY:
         own = (*web.names, "localhost", "127.0.0.1", socket.gethostname())
     elif web.certificate is not None:
-        own = (web.host, *web.names, *(("localhost",) if _is_loopback(web.host) else ()))
+        own = (web.host, *web.names, *(("localhost",) if is_loopback(web.host) else ()))
     if web.certificate is None or web.key is None:
         return own[0], True
     found = next((name for name in own if speaks_for(web.certificate, web.key, name)), None)
     return (own[0], False) if found is None else (found, True)
 
 
-def _guarded(app: Application, secret: str, web: Web) -> Application:
+def _guarded(app: Application, secret: str, web: Web, strangers: Strangers) -> Application:
     """The service behind its guard; a browser first asks without a token whether a page may ask."""
-    guard = Guard(app, secret, known_names(web), origins=frozenset(web.origins), limits=web.limits)
+    guard = Guard(
+        app, secret, known_names(web), origins=frozenset(web.origins), limits=web.limits, trust=strangers.trust
+    )
     if not web.origins:
         return guard
     headers = ("authorization", "content-type", WHO)
@@ -195,25 +249,33 @@ def _certificate(web: Web) -> str | None:
 
 def known_names(web: Web) -> frozenset[str]:
     """By which names requests may ask; those of loopback always, for no page of elsewhere is served by them."""
-    own = (web.host,) if _is_loopback(web.host) else (web.host, socket.gethostname())
+    own = (web.host,) if is_loopback(web.host) else (web.host, socket.gethostname())
     return frozenset(name.lower() for name in {*_LOOPBACK_NAMES, *own, *web.names})
 
 
 @contextmanager
-def _bound(web: Web) -> Iterator[socket.socket]:
-    """A socket that listens; taken before anything slow, so that a port in use is told at once."""
+def _bound(web: Web, wanted: int = 0) -> Iterator[Door]:
+    """A socket that listens; taken before anything slow, so that a port in use is told at once.
+
+    Where any port will do it is the one `wanted`, if that is free.
+    """
     family = socket.AF_INET6 if ":" in web.host else socket.AF_INET
     try:
-        listener = socket.create_server((web.host, web.port), family=family)
+        try:
+            listener = socket.create_server((web.host, web.port or wanted), family=family)
+        except OSError:
+            if web.port:
+                raise
+            listener = socket.create_server((web.host, 0), family=family)
     except OSError as error:
         cure = "Choose another port with --listen."
         raise SetupError(f"{web.host}:{web.port} cannot be served at: {error}.", cure) from error
-    with listener:
-        yield listener
+    with Door.of(listener) as door:
+        yield door
 
 
 @contextmanager
-def _answering(app: Application, web: Web, listener: socket.socket) -> Iterator[None]:
+def _answering(app: Application, web: Web, listener: Door) -> Iterator[None]:
     """Answer requests in a thread of its own; those at hand are answered before it ends."""
     log = logging.StreamHandler()
     levels = {"millpond.service": logging.INFO, LOGGER: logging.WARNING, "uvicorn.error": logging.WARNING}
@@ -223,7 +285,7 @@ def _answering(app: Application, web: Web, listener: socket.socket) -> Iterator[
     config = uvicorn.Config(
         app, lifespan="off", ws="none", http=Hasty, log_config=None, access_log=False, proxy_headers=False,
         server_header=False, limit_concurrency=_CONNECTIONS, timeout_keep_alive=5, timeout_graceful_shutdown=10,
-        h11_max_incomplete_event_size=_HEADER_BYTES,
+        h11_max_incomplete_event_size=HEAD_BYTES, loop="asyncio", backlog=ACCEPTED_AT_ONCE,
         ssl_certfile=None if web.certificate is None else str(web.certificate),
         ssl_keyfile=None if web.key is None else str(web.key),
     )  # fmt: skip

@@ -7,15 +7,27 @@ from collections.abc import Callable
 from typing import Protocol
 
 from millpond.clock import Clock, lap_us
-from millpond.errors import FencedError, MillpondError, NotServingError, TruthError
+from millpond.errors import FencedError, MillpondError, NoMemoryError, NotServingError, SparkError, TruthError
 from millpond.service.leader import Hint
-from millpond.service.places import Places
+from millpond.service.pulse import Pulse
+from millpond.service.restart import RestartNeeded
 from millpond.service.wire import Failure, Role
 
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 30.0
 LOOK_SECONDS = 0.1
 """How often a standby asks whether the leader is gone."""
+
+RESTART_AFTER = 5
+"""So many failures of this process's own without an epoch between them, and it is started anew; after each restart that
+did not help twice as many.
+"""
+
+_DOUBLINGS = 6
+_OF_THIS_PROCESS = (SparkError, NoMemoryError)
+"""Failures of Spark, Java and Python workers, which a new process may not have. A source, a sink or a store that is
+away is away for a new process, too: it is waited for.
+"""
 
 
 class Runs(Protocol):
@@ -38,22 +50,25 @@ class Supervisor:
     """Leads, or stands by, until `stop`; `run` is for the main thread, everything else for any.
 
     `make` prepares a pond, as far as that can be done before the former leader is gone; `begins` finishes that and
-    tells whether it has anything to run. `gone` says why no epoch can ever run again in this process, if so.
+    returns whether it has anything to run. `ready` is called once, when this process first leads or stands by. `gone`
+    returns why no epoch can ever run again in this process, if so; `restarts` is how often the process was started anew
+    since its last epoch.
     """
 
     def __init__(
-        self, make: Callable[[], Runs], begins: Callable[[Runs], bool], hint: Hint, places: Places,
-        say: Callable[[str], None], gone: Callable[[], MillpondError | None], clock: Clock = lap_us,
+        self, make: Callable[[], Runs], begins: Callable[[Runs], bool], hint: Hint, say: Callable[[str], None],
+        ready: Callable[[], None], gone: Callable[[], MillpondError | None], clock: Clock = lap_us, restarts: int = 0,
     ) -> None:  # fmt: skip
-        self._make, self._begins, self._hint, self._places = make, begins, hint, places
+        self._make, self._begins, self._hint, self._ready = make, begins, hint, ready
         self._say, self._gone, self._clock = say, gone, clock
         self.role: Role = "starting"
         self.took_over_s: float | None = None
         self._pond: Runs | None = None
         self._stopping, self._wake = threading.Event(), threading.Event()
         self._failure: tuple[MillpondError, int, int] | None = None
-        self._failures = 0
-        self._led = False
+        self._failures = self._own_failures = 0
+        self._led = self._was_ready = False
+        self.restarts, self._pulse, self._told_stall = restarts, Pulse(clock), False
 
     def run(self) -> None:
         """Until `stop`.
@@ -61,23 +76,37 @@ class Supervisor:
         Raises:
             TruthError: the log cannot be continued. SparkError: the Java machine has ended.
             MillpondError: the pond could not be begun at all.
+            RestartNeeded: this process failed again and again; `restarts` counts it.
         """
+        try:
+            self._run()
+        finally:
+            self._hint.leave()
+        self.role = "stopping"
+
+    def _run(self) -> None:
         while not self._stopping.is_set():
-            pond = self._make()
+            try:
+                pond = self._make()
+            except MillpondError as error:
+                if not self.restarts:
+                    raise
+                self._judge(error)
+                continue
             try:
                 self._stand_by()
                 if not self._stopping.is_set():
                     self._lead(pond)
             except FencedError as error:
                 self._say(str(error))
+                self._pulse.overtaken()
                 self._hint.leave(fenced=True)
             except MillpondError as error:
                 self._judge(error)
             finally:
                 self._pond = None
+                self._pulse.rest()
                 pond.end()
-        self.role = "stopping"
-        self._hint.leave()
 
     def stop(self) -> None:
         """Let `run` return after the epoch at hand; may be called from a signal handler."""
@@ -92,7 +121,20 @@ class Supervisor:
 
     def committed(self) -> None:
         """An epoch was: whatever failed is over."""
-        self._failure, self._failures = None, 0
+        self._failure, self._failures, self._own_failures, self.restarts = None, 0, 0, 0
+        self._pulse.begin()
+
+    def alive(self, busy: bool) -> None:
+        """Spark has answered; `busy` while an epoch is at hand."""
+        self._pulse.answered(busy)
+
+    def stalled(self) -> bool:
+        """Whether this process leads, and makes no progress, so that a standby should take over."""
+        found = self._pulse.stalled
+        if found and not self._told_stall:
+            self._say("What is at hand takes very long: no more signs of life, so that a standby may take over.")
+        self._told_stall = found
+        return found
 
     @property
     def failure(self) -> Failure | None:
@@ -110,21 +152,23 @@ class Supervisor:
         """
         if (pond := self._pond) is not None:
             return pond
-        leader = self._places.leader()
+        leader = self._hint.leader()
         where = "" if leader is None else f" at {leader.url}"
         raise NotServingError(f"This service is {self.role}.", f"Ask the leader{where}, or again in a moment.")
 
     def _stand_by(self) -> None:
         if not self._hint.gone():
             self.role = "standby"
-            leader = self._places.leader()
+            leader = self._hint.leader()
+            self._is_ready()
             self._say(f"Standing by; {'another process' if leader is None else leader.url} leads.")
             while not self._stopping.wait(LOOK_SECONDS) and not self._hint.gone():
                 pass
 
     def _lead(self, pond: Runs) -> None:
         began = self._clock()
-        self._hint.lead()
+        self._pulse.begin()
+        self._hint.lead(self.stalled)
         try:
             runs = self._begins(pond)
             if runs:
@@ -134,12 +178,15 @@ class Supervisor:
             raise
         self.took_over_s = (self._clock() - began) / 1e6
         self._pond, self.role, self._led = pond, "leader", True
+        self._is_ready()
         self._say(f"Leading after {self.took_over_s:.1f} s.")
         while not self._stopping.is_set():
             if not runs:
+                self._pulse.rest()
                 self._wake.wait()
                 runs = True
                 continue
+            self._pulse.begin()
             try:
                 pond.run(once=False)
             except TruthError:
@@ -147,15 +194,27 @@ class Supervisor:
             except MillpondError as error:
                 self._judge(error)
 
+    def _is_ready(self) -> None:
+        if not self._was_ready:
+            self._was_ready = True
+            self._ready()
+
     def _judge(self, error: MillpondError) -> None:
         """Wait before the next try; or raise what no try can mend."""
-        if isinstance(error, TruthError) or not (self._led or error.retry):
+        if isinstance(error, TruthError) or not (self._led or self.restarts or error.retry):
             raise error
         if (gone := self._gone()) is not None:
             raise gone
         if self._stopping.is_set():
             self._say(str(error))
             return
+        self._pulse.rest()
+        if isinstance(error, _OF_THIS_PROCESS):
+            self._own_failures += 1
+            if self._own_failures >= RESTART_AFTER << min(self.restarts, _DOUBLINGS):
+                self.restarts += 1
+                self._say(f"{error} That was {self._own_failures} times without an epoch: starting anew.")
+                raise RestartNeeded
         delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(self._failures, 16))
         self._failures += 1
         self._failure = (error, self._failures, self._clock() + round(delay * 1e6))

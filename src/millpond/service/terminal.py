@@ -58,11 +58,15 @@ Name = Annotated[str, typer.Argument(metavar="QUERY", help="The query's name.")]
 Text = Annotated[str, typer.Argument(metavar="SELECT", help="Its text, a FILE.sql that holds it, or - to read it.")]
 FileSink = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--sink", metavar="FORMAT", help="parquet, json, csv, delta (where the operator says), webhook."),
+    typer.Option("--sink", metavar="FORMAT", help="parquet, json, csv, delta (below --out), webhook or kafka."),
 ]
 Address = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--connection", metavar="NAME", help="The address of a webhook, as the operator named it."),
+    typer.Option("--connection", metavar="NAME", help="The webhook's address, or Kafka's, as the operator named it."),
+]
+Topic = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--topic", metavar="TOPIC", help="Of the sink kafka: one that the operator offers."),
 ]
 Deduplicated = Annotated[
     Optional[list[str]],  # noqa: UP045
@@ -107,6 +111,10 @@ Autoscale = Annotated[
 ]
 Target = Annotated[
     float, typer.Option("--target", min=0.05, max=0.95, help="The part of the time that instances should fold.")
+]
+Params = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--param", metavar="NAME=VALUE", help="First value of a live parameter, :NAME in texts; repeatable."),
 ]
 Patience = Annotated[
     float, typer.Option("--patience", metavar="SECONDS", min=2, help="Take over from a leader that is silent so long.")
@@ -184,6 +192,7 @@ def _changes(app: typer.Typer) -> None:
             typer.Option("--correct-for", metavar="TIME", help="Correct rows when events come so much later."),
         ] = None,
         deduplicate: Deduplicated = None, deduplicate_within: Within = None, connection: Address = None,
+        topic: Topic = None,
         budget: Annotated[
             Optional[str],  # noqa: UP045
             typer.Option("--budget", metavar="LIMITS", help="'state 100 MB, keys 1000000, time 50 ms': at most."),
@@ -203,7 +212,7 @@ def _changes(app: typer.Typer) -> None:
                     name, selected(text), sink=sink, serve=serve, late=late, emit=emit,
                     correct_for=correct_for, deduplicate=deduplicate or (), deduplicate_within=deduplicate_within,
                     connection=connection, budget=budget, incomplete=incomplete,
-                    backfill=backfill or False, dry_run=dry_run,
+                    backfill=backfill or False, topic=topic, dry_run=dry_run,
                 ),
                 as_json,
             )  # fmt: skip

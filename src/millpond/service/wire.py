@@ -10,14 +10,15 @@ from typing import Any, Literal, get_args
 import msgspec
 
 FileFormat = Literal["parquet", "json", "csv"]
-SinkFormat = Literal["parquet", "json", "csv", "delta", "webhook"]
+SinkFormat = Literal["parquet", "json", "csv", "delta", "webhook", "kafka"]
 Emit = Literal["final", "update"]
 Role = Literal["starting", "standby", "leader", "stopping"]
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A query to be added: see `Pond.add`. Its rows go to a folder of its name below the operator's, to an
-    address that the operator has named for that, or nowhere. `connection`: the name of the address.
+    address or a topic that the operator has named for that, or nowhere. `connection`: the name of the address, or of
+    the Kafka cluster of the `topic`.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     budget: str | None = None
     incomplete: bool = False
     backfill: bool | str = False
+    topic: str | None = None
 
 
 CHOICES: dict[str, tuple[str, ...]] = {

@@ -87,21 +87,20 @@ class Driver:
 
     Instances reach the pond's `files` as these say. `announce(n)` tells followers that
     record n is true; `followed()` is the record they all have applied; `on_epoch` is told of every commit,
-    `on_change` of every change of queries that is in force from then on. `wanted` gives better owners of buckets than
-    those of now, if there are any.
+    `on_change` of every change of queries that is in force from then on, `alive` each second that Spark answers, and
+    whether an epoch is at hand. `wanted` gives better owners of buckets than those of now, if there are any.
     """
 
     def __init__(
         self, spark: SparkSession, setting: Setting, log: Log, manifests: Manifests, writer: Writer,
         announce: Callable[[int], None], followed: Callable[[], int], on_epoch: Callable[[Epoch], None],
         on_change: Callable[[int, Change, PondSpec], None], files: FileTransport,
-        wanted: Callable[[BucketMap], Wanted | None] = lambda _now: None,
+        wanted: Callable[[BucketMap], Wanted | None] = lambda _now: None, alive: Callable[[bool], None] | None = None,
     ) -> None:  # fmt: skip
-        self._spark = spark
-        self._setting = setting
+        self._spark, self._setting = spark, setting
         self._log, self._manifests, self._writer = log, manifests, writer
         self._announce, self._followed, self._on_epoch, self._wanted = announce, followed, on_epoch, wanted
-        self._files = files
+        self._files, self._alive = files, alive or (lambda _busy: None)
         self._checkpoint = Path()
         self._failure: MillpondError | None = None
         self._query: StreamingQuery | None = None
@@ -193,6 +192,7 @@ class Driver:
         self._query = query
         try:
             while not query.awaitTermination(1):
+                self._alive(self._busy)
                 # Spark's stop would cancel the epoch at hand, so it waits for a moment between two
                 if self._may_stop():
                     query.stop()

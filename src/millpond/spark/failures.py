@@ -8,6 +8,8 @@ back from that text. Failures of files, disks and memory are recognised by Spark
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from signal import Signals
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 
@@ -58,10 +60,33 @@ def jvm_gone(status: int | None = None) -> MillpondError:
     """That the driver's JVM has ended; Spark ends it with status 52 when its memory is short."""
     if status == _EXIT_FOR_MEMORY:
         return _heap_full("it has ended")
+    if status is not None and status < 0:
+        return SparkError(f"The JVM of the driver was ended by {signal_name(-status)}.", killed_cure(-status))
     return SparkError(
-        "The JVM of the driver has ended.",
+        "The JVM of the driver has ended" + ("." if status is None else f" with status {status}."),
         "See what it said above; if it was its memory, give it more (--memory). What was committed stands.",
     )
+
+
+def signal_name(number: int) -> str:
+    """A signal, for people.
+
+    >>> signal_name(9), signal_name(99)
+    ('signal 9 (SIGKILL)', 'signal 99')
+    """
+    with suppress(ValueError):
+        return f"signal {number} ({Signals(number).name})"
+    return f"signal {number}"
+
+
+def killed_cure(number: int) -> str:
+    """What to do about a process that a signal ended."""
+    if number == Signals.SIGKILL:
+        return (
+            "It was killed, often by the system because memory is short: give the machine or container more, or the JVM"
+            " less (--memory). What was committed stands."
+        )
+    return "See what it said above. What was committed stands."
 
 
 def _heap_full(what: str) -> NoMemoryError:

@@ -43,6 +43,7 @@ from millpond.spark.selfcheck import self_check
 from millpond.spark.statements import blank, parse_file
 from millpond.spark.tables import MakeTable, read_table
 from millpond.spark.user_functions import UserFunctions, deadline_ms
+from millpond.spark.variables import with_value
 from millpond.spark.windows import tumbling_twin
 
 
@@ -72,6 +73,7 @@ class FrontEnd:
         self._functions = UserFunctions(self._catalyst)
         self._refreshed: dict[Places, Refreshed] = {}
         self.parameters: dict[str, Literal] = {}
+        self.declared: dict[str, Literal] = {}  # by DECLARE VARIABLE: its type, and its default
 
     @property
     def streams(self) -> Mapping[str, Stream]:
@@ -292,6 +294,9 @@ class FrontEnd:
             QueryError: one of its statements is wrong; the message names it and its line.
         """
         pond = parse_file(self._spark, text)
+        for variable in pond.variables:
+            self.declared[variable.name] = variable.value
+            self.parameters[variable.name] = with_value(variable, self.parameters.get(variable.name))
         for stream in pond.streams:
             self.declare(msgspec.structs.replace(stream, source=stream.source and opened(stream.source)))
         for view in pond.views:

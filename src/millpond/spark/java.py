@@ -21,7 +21,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from millpond.errors import JavaError
+from millpond.errors import JavaError, MillpondError, SparkError
+from millpond.spark.failures import killed_cure, signal_name
 
 SUPPORTED = (17, 21)
 """Major versions that may run Spark here; JDK 25.0.0 to 25.0.2 corrupt data (JDK-8377811)."""
@@ -84,7 +85,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 def start_gateway(java: Java, conf: Mapping[str, str], archive: Path) -> Gateway:
     """Start a JVM with the settings `conf`, and with an `archive` of classes if that file is there.
 
-    Raises `JavaError` when it does not answer in 60 seconds.
+    Raises `JavaError` when it ends at once, `SparkError` when it is killed or does not answer in 60 seconds.
     """
     folder = Path(tempfile.mkdtemp(prefix="millpond-gateway-"))
     try:
@@ -204,11 +205,25 @@ def _wait_for(path: Path, process: subprocess.Popen[bytes], java: Java) -> None:
         # Spark renames the file into place, so it is complete once it exists.
         if path.exists():
             return
-        if process.poll() is not None:
-            raise JavaError(f"{java.executable} ended with status {process.returncode} at its start.", _CURE)
+        if (status := process.poll()) is not None:
+            raise _ended_early(java, status)
         pause.wait(step)
     process.kill()
-    raise JavaError(f"{java.executable} did not answer in {START_SECONDS:.0f} s.", _CURE)
+    raise SparkError(
+        f"{java.executable} did not answer in {START_SECONDS:.0f} s.",
+        "Is the machine overloaded, or out of memory? See what it said above, and try again.",
+    )
+
+
+def _ended_early(java: Java, status: int) -> MillpondError:
+    """Why a JVM ended before it answered; it is one that runs, for its version was read."""
+    if status < 0:
+        what = f"{java.executable} was ended by {signal_name(-status)} at its start."
+        return SparkError(what, killed_cure(-status))
+    return JavaError(
+        f"{java.executable} ended with status {status} at its start.",
+        "See what it said above: --memory, or a Spark setting, may not fit this machine or this Java.",
+    )
 
 
 def _read_connection(data: bytes) -> tuple[int, str]:

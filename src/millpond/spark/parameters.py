@@ -99,7 +99,10 @@ def marked(text: str, parameters: Mapping[str, Literal]) -> Marked:
         if name is None:
             return found[0]
         if name not in parameters:
-            cure = f"Set it first: `millpond param set {name}=…`, or `pond.param`."
+            cure = (
+                f"Give it a first value: DECLARE VARIABLE {name} DOUBLE DEFAULT … in the pond file, --param {name}=…"
+                f" of `millpond run` or `serve`, `millpond param set {name}=…` while it is served, or `pond.param`."
+            )
             raise ChangeRefused(f"The parameter :{name} has no value.", cure)
         parameter = known.setdefault(name, Parameter(name, parameters[name].type))
         return _written([*known].index(name), parameter)

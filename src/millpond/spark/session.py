@@ -10,9 +10,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from millpond.errors import MillpondError, NoMemoryError, SetupError
+from millpond.errors import MillpondError, NoMemoryError, SetupError, SparkError
 from millpond.spark.catalyst import Catalyst
 from millpond.spark.class_archive import archive_path
 from millpond.spark.executors import LOG_PROPERTY, watch_executors
@@ -32,6 +32,7 @@ from millpond.spark.hosts import is_local
 from millpond.spark.java import Gateway, find_java, handed_over, start_gateway
 from millpond.spark.plain_checkpoints import checkpoint_manager
 from millpond.spark.quiet import unlog
+from millpond.state.own_folder import own_folder
 
 Session: TypeAlias = SparkSession
 """A classic Spark session, for modules that do not import pyspark."""
@@ -127,6 +128,7 @@ _MASTER = re.compile(
 )
 
 _gateways: list[Gateway] = []
+_socket_folders: list[str] = []
 
 
 def spark_session(
@@ -172,6 +174,8 @@ def end_java() -> None:
     """Kill the JVMs that this process started, with their Python workers; for an end without cleaning up."""
     for gateway in _gateways:
         gateway.process.kill()
+    for folder in _socket_folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def jvm_failure(seconds: float = 5.0) -> MillpondError | None:
@@ -182,11 +186,21 @@ def jvm_failure(seconds: float = 5.0) -> MillpondError | None:
     return None
 
 
+@contextmanager
+def explaining() -> Iterator[None]:
+    """Within, whatever comes out of Spark is an error of ours: also a JVM that ended between two calls."""
+    try:
+        yield
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        found = explained(error)
+        raise (jvm_failure() or found if isinstance(found, SparkError) else found) from error
+
+
 def launch_conf(master: str, app_name: str, driver_memory: str, extra: Mapping[str, str]) -> dict[str, str]:
     """Return every setting of a new session, by name."""
     _check_launch(master, driver_memory)
     local = master.startswith("local")
-    folder = os.path.join(tempfile.gettempdir(), f"millpond-{os.getuid()}")
+    folder = own_folder(Path(tempfile.gettempdir()))
     settings = [setting for setting in SETTINGS if setting.when is not When.NEEDED]
     conf = {setting.name: setting.value for setting in [*settings, *(LOOPBACK if local else ())]}
     conf |= {
@@ -195,7 +209,7 @@ def launch_conf(master: str, app_name: str, driver_memory: str, extra: Mapping[s
         "spark.driver.memory": driver_memory,
         "spark.pyspark.python": sys.executable,
         # Tables, if a query makes any, must not appear in whatever folder the program was started from.
-        "spark.sql.warehouse.dir": os.path.join(folder, "warehouse"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
     if local and UNIX_SOCKETS + "enabled" not in extra:  # hosts of a cluster have folders of their own
         conf |= _sockets()
@@ -213,6 +227,7 @@ def _cluster_log(local: bool) -> str:
 def _folder_of_mine() -> Path:
     """A folder that is yours alone until this process ends."""
     folder = tempfile.mkdtemp(prefix="millpond-")
+    _socket_folders.append(folder)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 

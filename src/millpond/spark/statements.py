@@ -1,5 +1,5 @@
-"""Parses pond files: `CREATE TABLE` declares a stream, `CREATE STREAMING TABLE … AS SELECT` a query, and
-`CREATE TEMPORARY VIEW` a name for a SELECT or a batch table.
+"""Parses pond files: `CREATE TABLE` declares a stream, `CREATE STREAMING TABLE … AS SELECT` a query,
+`CREATE TEMPORARY VIEW` a name for a SELECT or a batch table, and `DECLARE VARIABLE` a live parameter.
 
 Spark parses all of them, but nothing in a file is executed as a statement: the parsed tree is read. A relative path
 is relative to the current directory, as in Spark.
@@ -28,6 +28,7 @@ from millpond.spark.kafka import OPTIONS as KAFKA_OPTIONS
 from millpond.spark.keyed import OPTIONS as KEYED_OPTIONS
 from millpond.spark.latest import FORMAT, OPTIONS
 from millpond.spark.properties import STREAM_PROPERTIES, Mode, Repeats, with_times
+from millpond.spark.variables import Variable, variable_of
 
 _FILES = (
     "path maxFilesPerTrigger maxBytesPerTrigger latestFirst fileNameOnly maxFileAge cleanSource "
@@ -122,11 +123,12 @@ class ViewStatement(NamedTuple):
 
 
 class PondFile(NamedTuple):
-    """The streams, views and queries of a file, in its order."""
+    """The streams, views, queries and live parameters of a file, in its order."""
 
     streams: tuple[Stream, ...]
     views: tuple[ViewStatement, ...]
     queries: tuple[QueryStatement, ...]
+    variables: tuple[Variable, ...] = ()
 
 
 def parse_file(spark: SparkSession, text: str) -> PondFile:
@@ -142,21 +144,28 @@ def parse_file(spark: SparkSession, text: str) -> PondFile:
     streams: dict[str, Stream] = {}
     views: dict[str, ViewStatement] = {}
     queries: dict[str, QueryStatement] = {}
+    variables: dict[str, Variable] = {}
     for statement in split(text):
         try:
             made = _read(catalyst, statement, blank(text[: statement.start]))
             name = made.name.lower()
-            if name in streams or name in views or name in queries:
+            if isinstance(made, Variable):
+                known = made.name in variables  # names of parameters are case sensitive, and of their own
+            else:
+                known = name in streams or name in views or name in queries
+            if known:
                 raise QueryTypeError(f"{made.name} is created twice.", "Give one of them another name.")
         except QueryError as error:
             raise type(error)(f"In the statement on line {statement.line}: {error.what}", error.cure) from error
-        if isinstance(made, Stream):
+        if isinstance(made, Variable):
+            variables[made.name] = made
+        elif isinstance(made, Stream):
             streams[name] = made
         elif isinstance(made, ViewStatement):
             views[name] = made
         else:
             queries[name] = made
-    return PondFile(tuple(streams.values()), tuple(views.values()), tuple(queries.values()))
+    return PondFile((*streams.values(),), (*views.values(),), (*queries.values(),), (*variables.values(),))
 
 
 def blank(text: str) -> str:
@@ -210,7 +219,9 @@ def _unclosed(text: str, position: int, what: str) -> QuerySyntaxError:
     )
 
 
-def _read(catalyst: Catalyst, statement: Statement, before: str) -> Stream | ViewStatement | QueryStatement:
+def _read(
+    catalyst: Catalyst, statement: Statement, before: str
+) -> Stream | ViewStatement | QueryStatement | Variable:
     check_size(statement.text)
     plan = parse(catalyst, before + statement.text)
     kind = kind_of(plan)
@@ -222,6 +233,8 @@ def _read(catalyst: Catalyst, statement: Statement, before: str) -> Stream | Vie
         return _view(plan, statement.line)
     if kind == "CreateTempViewUsing":
         return _table_view(plan, statement.line)
+    if kind == "CreateVariable":
+        return variable_of(plan)
     what, cure = STATEMENTS.get(kind, (f"the statement {kind}", ANY_STATEMENT))
     if kind == "CreateStreamingTable":
         what = "a streaming table without AS SELECT"

@@ -21,6 +21,7 @@ from millpond.control.doctor import (
     Asked,
     Check,
     check_disk,
+    check_encryption,
     check_java,
     check_libraries,
     check_memory,
@@ -224,3 +225,21 @@ def test_a_redis(redis_server: RedisServer) -> None:
         check = found(Asked(store=redis_server.url))["store"]
         client.config_set("maxmemory-policy", "noeviction")
     assert (check.verdict, "noeviction" in check.cure) == ("problem", True)
+
+
+def test_a_store_on_another_host_without_tls_is_reported() -> None:
+    for address in ("lmdb", "redis://127.0.0.1:6379", "redis://ann:secret@localhost", "rediss://store.example"):
+        assert check_encryption({}, address).verdict == "ok"
+    far = check_encryption({}, "redis://ann:secret@store.example:6379")
+    assert far.verdict == "warning" and "to store.example" in far.what and "secret" not in far.what
+    assert check_encryption({"MILLPOND_CONNECTIONS": "/nowhere.json"}, "lmdb").verdict == "problem"
+
+
+def test_a_new_ponds_folder_is_its_owners_alone_and_one_that_is_there_stays(tmp_path: Path) -> None:
+    new, there = tmp_path / "a" / "new", tmp_path / "there"
+    there.mkdir(mode=0o750)
+    for folder in (new, there):
+        open_store("lmdb", open_truth(folder), 1024).close()
+    assert (new.stat().st_mode & 0o777, there.stat().st_mode & 0o777) == (0o700, 0o750)
+    assert (there / "view" / "rows.lmdb").stat().st_mode & 0o077 == 0
+    open_truth(new)

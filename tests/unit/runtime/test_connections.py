@@ -10,7 +10,7 @@ import pytest
 
 from millpond.errors import QueryRefused, RequestError, SetupError
 from millpond.model.endpoints import Sink
-from millpond.runtime.connections import VARIABLE, connection, offered
+from millpond.runtime.connections import VARIABLE, connection, offered, offered_topic, unencrypted
 from millpond.service.hosted import _sink
 from millpond.service.wire import Asked
 
@@ -92,5 +92,60 @@ def test_kinds_are_told_apart_and_only_what_is_offered_serves_queries_from_afar(
             _sink(Asked("q", "SELECT 1", sink="webhook", connection=name), tmp_path)
     assert _sink(Asked("q", "SELECT 1", sink="delta"), tmp_path) == Sink("delta", str(tmp_path / "q"))
     assert _sink(Asked("q", "SELECT 1"), tmp_path) == Sink("noop")
-    with pytest.raises(RequestError, match="names a connection without a webhook"):
+    with pytest.raises(RequestError, match="names a connection, but its sink is neither"):
         _sink(Asked("q", "SELECT 1", sink="json", connection="b"), tmp_path)
+
+
+def test_connections_in_plain_text_to_other_hosts_are_reported(tmp_path: Path) -> None:
+    file = tmp_path / "connections.json"
+    known = {
+        "near": {"servers": "127.0.0.1:9092,localhost:9093"},
+        "six": {"servers": "[::1]:9092"},
+        "safe": {"servers": "a.example:9093", "security": "sasl_ssl"},
+        "open": {"servers": "127.0.0.1:9092,b.example:9092", "security": "sasl_plaintext"},
+        "schemas": {"servers": "a.example:9093", "security": "ssl", "registry": {"url": "http://c.example:8081"}},
+        "db": {"kind": "postgres", "host": "db.example", "database": "d", "user": "u"},
+        "local": {"kind": "postgres", "host": "/run/postgresql", "database": "d", "user": "u"},
+        "sealed": {"kind": "postgres", "host": "db.example", "database": "d", "user": "u", "security": "ssl"},
+        "pager": {"kind": "http", "url": "http://pager.example/x"},
+        "hook": {"kind": "http", "url": "https://pager.example/x"},
+        "here": {"kind": "http", "url": "http://localhost:80/x"},
+    }
+    file.write_text(json.dumps(known))
+    told = unencrypted({VARIABLE: str(file)})
+    assert [one.split()[2] for one in told] == ["open", "schemas", "db", "pager"]
+    assert "(kafka) is not encrypted on its way to b.example: others" in told[0]
+    assert '"security": "ssl"' in told[2] and "https://" in told[3]
+    assert unencrypted({}) == []
+    file.write_text("[")
+    with pytest.raises(SetupError, match="no file of connections"):
+        unencrypted({VARIABLE: str(file)})
+
+
+def test_topics_are_for_the_network_if_the_operator_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "connections.json"
+    known = {"prod": {"servers": "a:1", "topics": ["alerts", "fraud-*"]}, "other": {"servers": "b:1"}}
+    file.write_text(json.dumps(known))
+    told = {VARIABLE: str(file)}
+    assert offered_topic("prod", "alerts", told) == ("prod", "alerts")
+    assert offered_topic("prod", "fraud-eu", told) == ("prod", "fraud-eu")
+    for name, topic, why in (
+        ("prod", "orders", "It offers alerts, fraud-*"), ("other", "alerts", '"topics": ["alerts"]'),
+        (None, "alerts", "--connection"), ("prod", None, "--topic"),
+    ):  # fmt: skip
+        with pytest.raises(QueryRefused) as refused:
+            offered_topic(name, topic, told)
+        assert why in refused.value.cure
+
+
+def test_a_query_of_the_network_writes_to_a_topic_that_is_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c.json").write_text(json.dumps({"prod": {"servers": "a:1", "topics": ["alerts"]}}))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "c.json"))
+    asked = Asked("fraud", "SELECT 1", sink="kafka", connection="prod", topic="alerts")
+    assert _sink(asked, tmp_path) == Sink("kafka", None, (("connection", "prod"), ("topic", "alerts")))
+    with pytest.raises(QueryRefused, match="The topic orders of prod"):
+        _sink(Asked("fraud", "SELECT 1", sink="kafka", connection="prod", topic="orders"), tmp_path)
+    with pytest.raises(RequestError, match="names a topic, but its sink is not kafka"):
+        _sink(Asked("fraud", "SELECT 1", sink="json", topic="alerts"), tmp_path)

@@ -19,6 +19,7 @@ import pytest
 from millpond.errors import CertificateError, ChangeRefused, NotServingError, StoreError
 from millpond.service import hasty, serving
 from millpond.service.client import Client
+from millpond.service.door import Strangers
 from millpond.service.guard import Application, Receive, Scope, Send
 from millpond.service.options import Options
 from millpond.service.places import Leader, Places
@@ -157,7 +158,8 @@ def test_pages_of_an_allowed_origin_may_ask(asking: Callable[..., Any]) -> None:
 
     page, asks = {"origin": "https://page.example"}, {"access-control-request-method": "PUT"}
     asks |= {"access-control-request-headers": "authorization,content-type"}
-    guarded = asking(serving._guarded(app, "a-token-of-some-length", Web(origins=("https://page.example",))))
+    web = Web(origins=("https://page.example",))
+    guarded = asking(serving._guarded(app, "a-token-of-some-length", web, Strangers()))
     may = guarded.request("OPTIONS", "/v1/queries/q", headers=page | asks)
     assert (may.status_code, may.headers["access-control-allow-origin"]) == (200, "https://page.example")
     told = guarded.get("/v1/queries", headers=page | {"authorization": "Bearer a-token-of-some-length"})

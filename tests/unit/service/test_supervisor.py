@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,11 +18,13 @@ from millpond.errors import (
     SparkError,
     StoreError,
 )
-from millpond.service import supervisor
+from millpond.service import leader, supervisor
 from millpond.service.leader import Hint
 from millpond.service.places import Leader, Places
+from millpond.service.pulse import EPOCH_SECONDS, Pulse
+from millpond.service.restart import RestartNeeded
 from millpond.service.serving import Web, check_web
-from millpond.service.supervisor import Supervisor
+from millpond.service.supervisor import RESTART_AFTER, Supervisor
 
 
 class FakePond:
@@ -52,20 +55,26 @@ class FakePond:
 class Bench:
     """A supervisor of fake ponds."""
 
-    def __init__(self, folder: Path, *ponds: FakePond, begins: bool = True, gone: MillpondError | None = None) -> None:
-        self.ponds, self.said = list(ponds), list[str]()
+    def __init__(
+        self, folder: Path, *ponds: FakePond, begins: bool = True, gone: MillpondError | None = None,
+        restarts: int = 0,
+    ) -> None:  # fmt: skip
+        self.ponds, self.said, self.now = list(ponds), list[str](), 0
         places = Places(folder)
         places.make()
         hint = Hint(places, Leader("http://me", 1, "me"), patience=2)
-        self.places, waiting = places, iter(ponds)
+        self.places, self.hint, waiting = places, hint, iter(ponds)
+        self.ready: list[str] = []
         self.it = Supervisor(
-            lambda: next(waiting), lambda pond: begins, hint, places, self.said.append, lambda: gone
-        )
+            lambda: next(waiting), lambda pond: begins, hint, self.said.append,
+            lambda: self.ready.append(self.it.role), lambda: gone, restarts=restarts,
+        )  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(supervisor, "LONGEST_DELAY", 0.02)
 
 
 def test_a_failed_read_is_run_again_and_the_reason_told_until_an_epoch(tmp_path: Path) -> None:
@@ -137,6 +146,115 @@ def test_a_java_machine_that_has_ended_ends_the_process(tmp_path: Path) -> None:
     bench = Bench(tmp_path, FakePond([SourceError("No file.", "Mend it.")]), gone=gone)
     with pytest.raises(SparkError):
         bench.it.run()
+
+
+SPARK = SparkError("Spark failed: EOFException.", "Run with -v.")
+
+
+def test_failures_of_this_process_start_it_anew_and_the_lead_is_free(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, pond := FakePond([SPARK] * 9))
+    with pytest.raises(RestartNeeded):
+        bench.it.run()
+    assert pond.did == ["open", *["run"] * RESTART_AFTER, "end"]
+    assert bench.it.restarts == 1
+    assert "5 times without an epoch: starting anew" in bench.said[-1]
+    assert Hint(bench.places, Leader("http://other", 2, "other")).gone()
+
+
+def test_a_restart_that_did_not_help_is_not_repeated_as_soon(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, pond := FakePond([SPARK] * 99), restarts=2)
+    with pytest.raises(RestartNeeded):
+        bench.it.run()
+    assert pond.did.count("run") == 4 * RESTART_AFTER
+    assert bench.it.restarts == 3
+
+
+def test_an_epoch_between_failures_keeps_the_process(tmp_path: Path) -> None:
+    def committed() -> None:
+        bench.it.committed()
+
+    runs: list[MillpondError | Callable[[], None]] = [SPARK, SPARK, SPARK, SPARK, committed] * 3
+    bench = Bench(tmp_path, FakePond([*runs, lambda: bench.it.stop()]), restarts=0)
+    bench.it.run()
+    assert bench.it.restarts == 0
+
+
+@pytest.mark.parametrize("away", [SourceError("Kafka is away.", "Wait."), StoreError("Redis is away.", "Wait.")])
+def test_what_is_away_is_waited_for_in_the_same_process(away: MillpondError, tmp_path: Path) -> None:
+    lasting = [away] * 6 * RESTART_AFTER
+    bench = Bench(tmp_path, pond := FakePond([*lasting, lambda: bench.it.stop()]))
+    bench.it.run()
+    assert pond.did.count("run") == len(lasting) + 1
+
+
+def test_a_process_that_was_started_anew_tries_again_if_java_does_not_start(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, FakePond([lambda: bench.it.stop()]), restarts=1)
+    make, tries = bench.it._make, iter([SPARK, None])
+
+    def made() -> supervisor.Runs:
+        if (error := next(tries)) is not None:
+            raise error
+        return make()
+
+    bench.it._make = made
+    bench.it.run()
+    assert any("Trying again" in line for line in bench.said)
+    first = Bench(tmp_path / "first", FakePond([]))
+
+    def raises() -> supervisor.Runs:
+        raise SPARK
+
+    first.it._make = raises
+    with pytest.raises(SparkError):
+        first.it.run()
+
+
+def test_the_service_is_ready_when_it_leads_or_stands_by_and_not_when_it_fails(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, FakePond([lambda: bench.it.stop()]))
+    bench.it.run()
+    assert bench.ready == ["leader"]
+
+    class Broken(FakePond):
+        def open(self) -> None:
+            raise CorruptError("Damaged.", "Restore it.")
+
+    broken = Bench(tmp_path / "broken", Broken([]))
+    with pytest.raises(CorruptError):
+        broken.it.run()
+    assert broken.ready == []
+
+
+def test_a_leader_that_has_stalled_gives_no_sign_of_life_until_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader, "BEAT_SECONDS", 0.01)
+
+    def beat() -> int:
+        found = bench.places.leader()
+        return -1 if found is None else found.beat
+
+    def moves(seconds: float) -> bool:
+        first, end = beat(), time.monotonic() + seconds
+        while beat() == first and time.monotonic() < end:
+            time.sleep(0.005)
+        return beat() != first
+
+    seen = []
+
+    def run() -> None:
+        seen.append(moves(10))
+        bench.now += round(EPOCH_SECONDS * 1e6) + 1  # nothing comes from Spark
+        time.sleep(0.05)
+        seen.append(moves(0.3))
+        bench.it.alive(False)
+        seen.append(moves(10))
+        bench.it.stop()
+
+    bench = Bench(tmp_path, FakePond([run]))
+    bench.it._pulse = Pulse(lambda: bench.now)
+    bench.it.run()
+    assert seen == [True, False, True]
+    assert sum("no more signs of life" in line for line in bench.said) == 1
 
 
 def test_a_pond_without_queries_leads_and_runs_once_it_is_woken(tmp_path: Path) -> None:

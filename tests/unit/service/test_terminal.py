@@ -132,9 +132,9 @@ def test_a_comparison_says_that_it_stops() -> None:
 
 
 def test_a_sink_that_there_is_not_is_told_with_those_that_there_are() -> None:
-    with pytest.raises(RequestError, match="sink 'xml'") as told:
+    with pytest.raises(RequestError, match="cannot have 'xml' as its sink") as told:
         Client("http://127.0.0.1:9", "token").add("a", "SELECT 1", sink="xml")
-    assert told.value.cure == "Use one of parquet, json, csv, delta, webhook."
+    assert told.value.cure == "Use one of parquet, json, csv, delta, webhook, kafka."
     assert Asked("a", "SELECT 1", late="csv").late == "csv"
 
 

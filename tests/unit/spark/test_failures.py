@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
-from millpond.errors import CorruptError, SetupError
-from millpond.spark.failures import explained
-from millpond.spark.session import UNIX_SOCKETS, launch_conf
+from millpond.errors import CorruptError, SetupError, SparkError
+from millpond.spark.failures import explained, jvm_gone
+from millpond.spark.session import UNIX_SOCKETS, explaining, launch_conf
 
 STREAM = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
 TASK = "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times: "
@@ -123,4 +124,22 @@ def test_sockets_are_for_one_machine_and_paths_that_every_system_takes(
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
     assert enabled not in launch_conf("local[2]", "test", "900m", {})
-    assert not list(deep.iterdir()), "no folder is made that nobody uses"
+    made = [path.name for path in deep.iterdir()]
+    assert made == [f"millpond-{os.getuid()}"], "no folder of sockets is made that nobody uses"
+
+
+def test_a_jvm_that_was_killed_is_told_by_its_signal() -> None:
+    killed = str(jvm_gone(-9))
+    assert "[MP-SPARK] The JVM of the driver was ended by signal 9 (SIGKILL)." in killed and "memory is short" in killed
+    assert "signal 15 (SIGTERM)" in str(jvm_gone(-15))
+    assert "ended with status 1." in str(jvm_gone(1))
+    assert "[MP-MEMORY]" in str(jvm_gone(52))
+
+
+def test_a_connection_that_is_refused_between_two_calls_is_a_jvm_that_has_ended() -> None:
+    with pytest.raises(SparkError, match="The JVM of the driver has ended"), explaining():
+        raise ConnectionRefusedError(111, "Connection refused")
+    with pytest.raises(CorruptError), explaining():
+        raise CorruptError("Damaged.", "Restore it.")
+    with pytest.raises(KeyError), explaining():
+        raise KeyError("x")

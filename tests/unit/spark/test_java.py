@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.errors import JavaError
+from millpond.errors import JavaError, MillpondError
 from millpond.spark import java
 from millpond.spark.class_archive import archive_path, make_archive
 from millpond.spark.java import find_java, parse_major, with_archive
@@ -91,6 +91,27 @@ def test_a_java_that_ends_at_once_is_reported(tmp_path: Path) -> None:
     broken = java.Java(pretend(tmp_path / "home", "17.0.9"), 17, "JAVA_HOME")
     with pytest.raises(JavaError):
         java.start_gateway(broken, {}, tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "told"),
+    [
+        ("kill -9 $$", "MP-SPARK", r"signal 9 \(SIGKILL\).*memory"),
+        ("exit 1", "MP-JAVA", "status 1 at its start.*above"),
+    ],
+)
+def test_a_java_that_ends_before_it_answers_is_not_told_to_be_missing(
+    ends: str, code: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "home" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\n{ends}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(java, "launch_command", lambda found, conf: [str(found.executable)])
+    with pytest.raises(MillpondError, match=told) as caught:
+        java.start_gateway(java.Java(tmp_path / "home", 17, "JAVA_HOME"), {}, tmp_path / "none")
+    assert caught.value.code == code
+    assert "Install Java" not in str(caught.value)
 
 
 def test_a_jvm_maps_the_archive_that_is_there_and_makes_its_own_without(tmp_path: Path) -> None:

@@ -184,6 +184,7 @@ class LmdbStore(BucketStore):
             subdir=False,
             readonly=self._read_only,
             create=not self._read_only,
+            mode=0o600,  # it may lie outside of the pond's folder
             # Without metasync a power failure may undo the newest transaction, which the log then replays.
             metasync=False,
             max_dbs=2,

@@ -1,0 +1,121 @@
+"""Bounds the connections of clients that have not shown the token, so that those who have it always find room.
+
+Whoever connects is a stranger until a request with the token came over the connection. Strangers get a share of the
+connections, per address and in total. When it is used up, the oldest connection of the address that holds most is
+closed, and the next one is accepted a moment later, so that a new one has time to send its request. Connections count
+from `accept` on, before TLS has begun.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import threading
+import weakref
+from collections import Counter
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+STRANGERS_OF_ADDRESS = 128
+STRANGERS = 320
+
+ACCEPTED_AT_ONCE = 2
+"""So few connections are accepted between two looks at those that have sent something: a burst of connections must
+not close one whose request has arrived and is not read yet.
+"""
+
+PAUSE_SECONDS = 0.001
+"""So long accepting pauses after a connection was closed for another: 128 of them make an eighth of a second."""
+
+_QUEUE = 1024
+_IPV6_PREFIX = 64
+
+
+class _Stranger(NamedTuple):
+    origin: str
+    connection: weakref.ref[socket.socket]
+
+    @property
+    def is_closed(self) -> bool:
+        found = self.connection()
+        return found is None or found.fileno() < 0
+
+
+class Strangers:
+    """The open connections over which no request with the token came, the oldest first; for one thread."""
+
+    def __init__(self, of_address: int = STRANGERS_OF_ADDRESS, in_total: int = STRANGERS) -> None:
+        self._of_address, self._in_total = of_address, in_total
+        self._known: dict[tuple[str, int], _Stranger] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def enter(self, connection: socket.socket, peer: Any) -> bool:
+        """A connection was accepted: count it, and close the oldest one if it is one too many; whether one was."""
+        for client in [client for client, known in self._known.items() if known.is_closed]:
+            del self._known[client]
+        origin = origin_of(peer[0])
+        self._known.pop((peer[0], peer[1]), None)
+        self._known[peer[0], peer[1]] = _Stranger(origin, weakref.ref(connection))
+        counts = Counter(known.origin for known in self._known.values())
+        if counts[origin] > self._of_address:
+            self._close_oldest(origin)
+        elif len(self._known) > self._in_total:
+            self._close_oldest(max(counts, key=counts.__getitem__))
+        else:
+            return False
+        return True
+
+    def trust(self, client: tuple[str, int]) -> None:
+        """A request with the token came from this address and port."""
+        self._known.pop((client[0], client[1]), None)
+
+    def _close_oldest(self, origin: str) -> None:
+        client = next(client for client, known in self._known.items() if known.origin == origin)
+        connection = self._known.pop(client).connection()
+        if connection is not None:
+            with suppress(OSError):  # the client has closed it meanwhile
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+class Door(socket.socket):
+    """A listening socket that counts whom it accepts."""
+
+    strangers: Strangers
+    _pause: threading.Event
+
+    @classmethod
+    def of(cls, listener: socket.socket) -> Door:
+        """Take over a bound socket."""
+        made = cls(fileno=listener.detach())
+        made.strangers, made._pause = Strangers(), threading.Event()
+        return made
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """See `socket.socket`."""
+        connection, peer = super().accept()
+        if self.strangers.enter(connection, peer):
+            self._pause.wait(PAUSE_SECONDS)
+        return connection, peer
+
+    def listen(self, _backlog: int = _QUEUE, /) -> None:
+        """Let as many wait as the system allows, however few asyncio accepts at once."""
+        super().listen(_QUEUE)
+
+
+def origin_of(host: str) -> str:
+    """What counts as one address: of IPv6 a network, for each host has a whole one to itself.
+
+    >>> origin_of("10.0.0.7"), origin_of("2001:db8::1"), origin_of("::ffff:10.0.0.7")
+    ('10.0.0.7', '2001:db8::/64', '10.0.0.7')
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))
