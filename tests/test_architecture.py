@@ -75,7 +75,7 @@ LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
         ("state/backends/lmdb_check.py", "lmdb"),
     }
 )
-"""(path, module) pairs that may be imported inside a function: only what a worker or a child must load late, what may be
+"""(path, module) pairs that may be imported inside a function: what a worker or a child must load late, what may be
 missing, or what a verb of the command line would load (Spark, Arrow) though it only asks a service."""
 
 
