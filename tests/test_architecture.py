@@ -72,10 +72,11 @@ LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
         ("service/terminal.py", "millpond.control.autoscaling"),
         ("service/terminal.py", "millpond.service.client"),
         ("service/terminal.py", "millpond.service.serving"),
+        ("state/backends/lmdb_check.py", "lmdb"),
     }
 )
-"""(path, module) pairs that may be imported inside a function: only what a worker must load late, what may be missing,
-or what a verb of the command line would load (Spark, Arrow) though it only asks a service."""
+"""(path, module) pairs that may be imported inside a function: what a worker or a child must load late, what may be
+missing, or what a verb of the command line would load (Spark, Arrow) though it only asks a service."""
 
 
 class Import(NamedTuple):
