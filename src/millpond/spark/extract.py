@@ -140,6 +140,7 @@ class Reader:
         self._called: set[UserFunction] = set()
         self._foreigns: dict[str, Projected] = {}
         self._scope: dict[int, Expression] = {}
+        self._columns: dict[int, Expression] = {}
         self._defined: dict[int, JavaObject] = {}
         self._event: list[Expression] | None = None
         self._event_time: Expression | None = None
@@ -445,7 +446,7 @@ class Reader:
             )
         alias = self._below.definitions.get(identity)
         if alias is not None:
-            return self._down(alias.child())
+            return self._columns.get(identity) or self._columns.setdefault(identity, self._down(alias.child()))
         name = self._source.names.get(identity, str(attribute.name()))
         if name in self._source.computed or not is_known(type_of(attribute)):
             return self._projected(attribute)

@@ -64,7 +64,7 @@ class FrontEnd:
         self._spark = self._user.analysis_session()
         self._catalyst = Catalyst(self._spark)
         self._streams: dict[str, Stream] = {}
-        self._views: dict[str, None] = {}
+        self._views: dict[str, int] = {}
         self._derived: dict[str, Derived] = {}
         self._queries: dict[str, AnyQuery] = {}
         self._chained: dict[str, Stream] = {}
@@ -114,10 +114,10 @@ class FrontEnd:
             QuerySyntaxError, QueryRefused, QueryTypeError, UnsupportedQuery: see `errors`.
         """
         check_size(text)
-        judged = judge(parse(self._catalyst, text), *self._registered())
+        judged = judge(parse(self._catalyst, text), *self._registered(), self._sizes())
         if judged.windows:
             raise UnsupportedQuery(f"The view {name} has a window.", "Window where the view is grouped.")
-        self._show(name, lambda: self._spark.sql(text), text)
+        self._show(name, lambda: self._spark.sql(text), text, judged.size)
 
     def table(self, name: str, source: Source, schema: str | None = None, refresh: str | None = None) -> DataFrame:
         """Make `name` stand for a batch table, which streams may be joined with, in the texts that follow.
@@ -187,7 +187,7 @@ class FrontEnd:
         batches = batches_of(known.name, function, tuple(frame.columns), schema, version)
         return self._show(name, lambda: frame.mapInArrow(batches, batches.makes), "")  # type: ignore[arg-type]
 
-    def _show(self, name: str, make: Callable[[], DataFrame], text: str) -> DataFrame:
+    def _show(self, name: str, make: Callable[[], DataFrame], text: str, size: int = 1) -> DataFrame:
         if self._known(name) is not None:
             raise QueryTypeError(f"A stream {name} is declared already.", "Choose another name.")
         try:
@@ -195,8 +195,12 @@ class FrontEnd:
             frame.createOrReplaceTempView(name)
         except PySparkException as error:
             raise from_text(str(error)) or spark_refusal(error, text) from error
-        self._views[name] = None
+        self._views[name] = size
         return frame
+
+    def _sizes(self) -> dict[str, int]:
+        """How many nodes the plans of views have, for the gate."""
+        return {name.lower(): size for name, size in self._views.items()}
 
     def _registered(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Relations and functions that texts may name: ours, and what the user put into the session."""
@@ -232,7 +236,7 @@ class FrontEnd:
         text = marks.text
         others, functions = self._registered()
         earlier = (name for name in self._queries if name.isidentifier() and name.isascii())
-        allowed = (*others, *earlier), functions
+        allowed = (*others, *earlier), functions, self._sizes()
         judged = judge(parse(self._catalyst, text), *allowed)
         upstreams = self._upstreams(judged.relations, others)
         try:

@@ -20,8 +20,8 @@ from millpond.runtime.dead_letters import policy_of
 from millpond.runtime.layout import DEAD, TICK, ReadColumn, ReadLayout, StreamLayout
 from millpond.spark.branches import Branch, Derived, Elements, Function, Looked, is_harmless
 from millpond.spark.catalyst import Catalyst, JavaObject, analysed, items, references
-from millpond.spark.foreign import Projected
-from millpond.spark.functions import guarded
+from millpond.spark.foreign import Projected, safe
+from millpond.spark.growth import accepted
 from millpond.spark.jars import avro
 from millpond.spark.kafka import DEAD as KAFKA_DEAD
 from millpond.spark.kafka import kafka_batch, kafka_frame, stand_in_path, tells_malformed
@@ -311,18 +311,18 @@ class _Base:
             ]
             right = right.select(*fresh, F.lit(True).alias(side.name))
             values |= self._named(right)
-            condition = self._catalyst.column(self._placed(side.condition, values))
+            condition = self._catalyst.column(self._safe(side.condition, values))
             if self._which is not None:
                 condition = (self._which == number) & condition
             if self._dead is not None:
                 condition = self._dead.isNull() & condition
             # a shuffle would mix the source partitions, and with them the order
             self._frame = self._frame.join(F.broadcast(right) if self._ordered else right, condition, "left")
-        return {name: self._placed(column, values) for name, column in copy.branch.columns.items()}
+        return {name: self._safe(column, values) for name, column in copy.branch.columns.items()}
 
     def _met(self, number: int, side: Looked, values: dict[str, JavaObject]) -> dict[str, JavaObject]:
         """Let each row meet that of a keyed table; the columns of that, by name."""
-        keys = [self._catalyst.column(self._placed(key, values)) for key in side.keys]
+        keys = [self._catalyst.column(self._safe(key, values)) for key in side.keys]
         if self._which is not None:
             keys = [F.when(self._which == number, key) for key in keys]
         before = len(self._frame.columns)
@@ -336,9 +336,9 @@ class _Base:
 
     def _elements(self, number: int, side: Elements, values: dict[str, JavaObject]) -> dict[str, JavaObject]:
         """Make a row of each element, or one where there is none; their columns, by name."""
-        array = self._placed(side.array, values)
+        array = self._safe(side.array, values)
         if not is_harmless(array):
-            array = self._catalyst.tried(guarded(self._catalyst, array))  # what raises has none
+            array = self._catalyst.tried(array)  # what raises has none
         given = self._catalyst.column(array)
         if self._which is not None:
             given = F.when(self._which == number, given)
@@ -367,6 +367,13 @@ class _Base:
             self._catalyst.alias(values[str(old.name())], str(old.name()), old) for old in references(expression)
         ]
         return self._catalyst.substitute(expression, names)
+
+
+    def _safe(self, expression: JavaObject, values: dict[str, JavaObject]) -> JavaObject:
+        """The same of an expression that was not made safe when it was read."""
+        placed = self._placed(expression, values)
+        with accepted():
+            return placed if is_harmless(placed) else safe(self._catalyst, placed)
 
 
 def _without_dead(frame: DataFrame, base: Stream) -> DataFrame:

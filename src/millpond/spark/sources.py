@@ -53,6 +53,7 @@ from millpond.spark.catalyst import (
     type_of,
 )
 from millpond.spark.foreign import check_stable, tree_of
+from millpond.spark.growth import Limiter, check_rows
 from millpond.spark.kafka import stand_in_path
 from millpond.spark.keyed import ALIVE, KeyedPartner, asked_by, keyed_in
 from millpond.spark.mapped import Batches, batches_in
@@ -304,7 +305,7 @@ class _Deriver:
         for index, step in enumerate(below.steps):
             if step.side is not None:
                 for part in _conditions(step):
-                    check_stable(part)
+                    check_stable(self._catalyst, part)
                 attributes, marker = outputs(step.side), self._catalyst.boolean("partner")
                 if (shown := keyed_in(step.side)) is None:
                     found[index] = _Partner(step.side, attributes, _unique(attributes), marker)
@@ -362,7 +363,8 @@ class _Deriver:
 
     def _over_names(self, path: _Path, expression: JavaObject) -> JavaObject:
         """The expression over attributes that are called as in `Branch.columns`."""
-        check_stable(expression)
+        check_stable(self._catalyst, expression)
+        Limiter(self._catalyst, checks=False).limited(expression)
         names = path.names
         used = {id_of(column): column for column in references(expression)}
         if used.keys() - names.keys() or not expression.deterministic():
@@ -395,6 +397,7 @@ class _Deriver:
                 found.append(Elements(name, kind_of(met.generator), names, over))
             else:
                 found.append(Side(name, met.plan, names, over))
+        check_rows(self._catalyst, [side.array for side in found if isinstance(side, Elements)])
         return tuple(found)
 
     def _order(
