@@ -69,7 +69,10 @@ def test_what_grows_with_each_name_is_refused_and_not_put_in(front: FrontEnd) ->
     for text, shown in (
         (chain("concat(x, x) AS x, y", 25), r"134,217,\d+ parts when each column stands for what defines it"),
         (chain("x, y + y AS y", 40).replace("SELECT x FROM s40", "SELECT y FROM s40"), r"\d+ parts"),
-        ("SELECT k AS x0, " + ", ".join(f"concat(x{i}, x{i}) AS x{i + 1}" for i in range(25)) + " FROM STREAM ev", "pa"),
+        (
+            "SELECT k AS x0, " + ", ".join(f"concat(x{i}, x{i}) AS x{i + 1}" for i in range(25)) + " FROM STREAM ev",
+            r"x25 alone 134,217,726 of them",
+        ),
         ("FROM STREAM ev |> SELECT k AS x " + "|> SELECT concat(x, x) AS x " * 25, r"x alone 67,108,\d+|\d+ parts"),
         (chain("x, y", 0).replace("SELECT x FROM s0", "SELECT x FROM s0"), ""),
         (
@@ -118,7 +121,7 @@ def test_values_that_an_event_makes_too_large_are_dead_and_others_are_as_in_spar
         assert found[name][0] == value, name
         assert (1 in found[name], dead[name]) == ((True, 0) if name == "plain" else (False, 1)), name
     assert found["plain"][1] == 4 * len(large) and found["replaced"][2] is None
-    assert VALUE_BYTES < len(large) ** 2
+    assert len(large) ** 2 > VALUE_BYTES
 
 
 def test_a_text_that_was_accepted_before_is_held_at_the_limit_where_it_is_evaluated(front: FrontEnd) -> None:
