@@ -6,6 +6,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -39,7 +40,7 @@ from millpond.control.wiring import (
     open_truth,
     owners_for,
 )
-from millpond.errors import InputError, QueryTypeError, StoreError
+from millpond.errors import InputError, MillpondError, NoMemoryError, QueryTypeError, StoreError
 from millpond.log.manifest import Manifest, load
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
@@ -53,6 +54,7 @@ from millpond.plan.retention import with_declared
 from millpond.reconfigure.apply import plan_of, setting_of
 from millpond.reconfigure.catalog import in_force, still_leaving
 from millpond.reconfigure.lifecycle import current
+from millpond.reconfigure.probation import Probation
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.followers.foreach import Foreach
 from millpond.runtime.followers.runner import FollowerStatus
@@ -123,6 +125,7 @@ class Pond(Changing, Declaring):
         self._backfills = {}
         self._analysing, self._opening = threading.RLock(), threading.RLock()
         self._ended = False
+        self._probation = Probation(self.path)
         self.refused = []
 
     def add(
@@ -221,7 +224,10 @@ class Pond(Changing, Declaring):
         """
         self.open()
         assert self._driver is not None and self._spec is not None
-        finished = self._driver.run(lambda limits: self._read(limits, tick=not once), once=once)
+        try:
+            finished = self._driver.run(lambda limits: self._read(limits, tick=not once), once=once)
+        except NoMemoryError as error:
+            raise self._blamed(error) from error
         if finished and drain:
             self.drain()
         elif finished:
@@ -231,6 +237,17 @@ class Pond(Changing, Declaring):
         else:
             self.settle(STOP_SECONDS)
         return finished
+
+    def _blamed(self, error: NoMemoryError) -> NoMemoryError:
+        """The error, of which whoever is responsible has been quarantined; that takes the log alone, not the JVM."""
+        if self._driver is None or self._spec is None:
+            return error
+        manifest = self._driver.manifest
+        found, halts = self._probation.failed(error, self._spec, (manifest.spark_query, manifest.batch + 1))
+        with suppress(MillpondError):
+            for halt in halts:
+                self._driver.ask(halt).result()
+        return found
 
     def drain(self) -> None:
         """Close every window that is still open, while nothing runs; later events of theirs will be late.
@@ -290,6 +307,7 @@ class Pond(Changing, Declaring):
             followers.close()
             raise
         clear_staged(self.path)
+        self._probation.began(spec, truth.log, driver.manifest)
         followers.runner.start()
         followers.runner.notify(head)
         self._truth, self._driver, self._followers, self._spec = truth, driver, followers, spec
@@ -367,6 +385,7 @@ class Pond(Changing, Declaring):
 
     def _committed(self, epoch: Epoch) -> None:
         self._tally.add(epoch.record)
+        self._probation.committed(epoch.record)
         self._on_epoch(epoch)
 
     def lookup(self, name: str, *key: Any) -> Served:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from millpond.clock import Clock, lap_us
-from millpond.errors import FencedError, MillpondError, NotServingError, TruthError
+from millpond.errors import FencedError, MillpondError, NoMemoryError, NotServingError, TruthError
 from millpond.service.leader import Hint
 from millpond.service.places import Places
 from millpond.service.wire import Failure, Role
@@ -152,7 +152,7 @@ class Supervisor:
         if isinstance(error, TruthError) or not (self._led or error.retry):
             raise error
         if (gone := self._gone()) is not None:
-            raise gone
+            raise error if isinstance(error, NoMemoryError) else gone  # which says who was responsible
         if self._stopping.is_set():
             self._say(str(error))
             return

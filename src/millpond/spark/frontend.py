@@ -28,6 +28,7 @@ from millpond.spark.chained import check_chained, show_rows
 from millpond.spark.extract import Extraction, Terms
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
+from millpond.spark.growth import accepted
 from millpond.spark.joins import extract_any
 from millpond.spark.kafka import declared
 from millpond.spark.leaving import Leaving, leaving_of
@@ -315,23 +316,28 @@ class FrontEnd:
         return made
 
     def wanted(
-        self, queries: Iterable[AnyQuery], kept: Iterable[str] = (), times: Mapping[str, str] | None = None
-    ) -> tuple[Wanted, ...]:
+        self, queries: Iterable[AnyQuery], kept: Iterable[str] = (), times: Mapping[str, str] | None = None,
+        halted: Collection[str] = (),
+    ) -> tuple[Wanted, ...]:  # fmt: skip
         """What to read for these queries: streams in the order of declaration, columns in that of the stream.
 
         `kept`: streams that are read whether or not a query asks for them; `times`: streams whose time is observed, by
-        which column.
+        which column; `halted`: queries that are not answered, of which Spark evaluates nothing.
 
         Raises:
             KeyError: a query was not made here.
         """
         queries = tuple(queries)
         read = {stream for query in queries for stream in query.streams}
+        answered = {stream for query in queries if query.name not in halted for stream in query.streams}
         bases = {base for name in read if (made := self.streams[name].derived) is not None for base in made.reads}
         needed: dict[str, set[str]] = {name: set() for name in kept if name in read or name not in bases}
+        needed |= {name: set() for name in read - answered}
         for watched, time in (times or {}).items():
             needed.setdefault(watched, set()).add(time)
         for query in queries:
+            if query.name in halted:
+                continue
             if isinstance(query, Join):
                 for side in query.sides.values():
                     names = needed.setdefault(side.stream, set())
@@ -356,7 +362,7 @@ class FrontEnd:
             plain = tuple(field.name for field in stream.columns if field.name in needed[name])
             rest = sorted(needed[name] - set(plain))
             foreigns = tuple(by_name[column] for column in rest)
-            found.append(Wanted(stream, plain, foreigns, self._derived.get(name)))
+            found.append(Wanted(stream, plain, foreigns, self._derived.get(name), name not in answered))
         return tuple(found)
 
     def forget(self, name: str) -> AnyQuery | None:
@@ -400,8 +406,10 @@ class FrontEnd:
         return foreigns <= {*self._foreigns} and all(self.streams.get(stream.name) == stream for stream in made)
 
     def _analyse_again(self, query: AnyQuery) -> None:
+        terms = Terms(query.name, None, query.sink, query.serve, query.text)
         try:
-            self._query(Terms(query.name, None, query.sink, query.serve, query.text), query.text, Leaving())
+            with accepted():
+                self._query(terms, query.text, Leaving())
         except QueryError as error:
             raise _not_stored(query.name) from error
         self.forget(query.name)

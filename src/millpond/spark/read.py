@@ -48,12 +48,15 @@ class Watermark(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What to read of one stream: columns by name, expressions that only Spark evaluates, and how it is derived."""
+    """What to read of one stream: columns by name, expressions that only Spark evaluates, and how it is derived; of one
+    that is `idle` no query is answered, so no elements are made.
+    """
 
     stream: Stream
     columns: tuple[str, ...]
     foreigns: tuple[Projected, ...] = ()
     derived: Derived | None = None
+    idle: bool = False
 
 
 class Reading(NamedTuple):
@@ -298,7 +301,7 @@ class _Base:
                 values |= zip([*side.names, side.name], self._made[number], strict=True)
                 continue
             if isinstance(side, Elements):
-                values |= self._elements(number, side, values)
+                values |= self._elements(number, copy, side, values)
                 continue
             if isinstance(side, Looked):
                 values |= self._met(number, side, values)
@@ -334,11 +337,15 @@ class _Base:
         self._frame = self._frame.select(*map(self._catalyst.column, kept), *columns)
         return {str(column.name()): column for column in items(analysed(self._frame).output())[before:]}
 
-    def _elements(self, number: int, side: Elements, values: dict[str, JavaObject]) -> dict[str, JavaObject]:
+    def _elements(
+        self, number: int, copy: _Copy, side: Elements, values: dict[str, JavaObject]
+    ) -> dict[str, JavaObject]:
         """Make a row of each element, or one where there is none; their columns, by name."""
         array = self._safe(side.array, values)
         if not is_harmless(array):
             array = self._catalyst.tried(array)  # what raises has none
+        if copy.want.idle:
+            array = self._catalyst.make("Literal", None, array.dataType())
         given = self._catalyst.column(array)
         if self._which is not None:
             given = F.when(self._which == number, given)
