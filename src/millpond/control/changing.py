@@ -196,14 +196,8 @@ class Changing(Adding):
         self, name: str, query: str | Frame, repeats: Repeats | None = None, mode: Mode | None = None
     ) -> AnyQuery:
         """Another version, analysed; the name stands for what it stood for."""
-        with self._analysing:
-            before = self._front.forget(name)
-            try:
-                return self._analysed(name, query, Asking(Sink(), mode=mode or Mode(), repeats=repeats or Repeats()))
-            finally:
-                self._front.forget(name)
-                if before is not None:
-                    self._front.remember(before)
+        asking = Asking(Sink(), mode=mode or Mode(), repeats=repeats or Repeats())
+        return self._analysed(name, query, asking, remember=False)
 
     def param(self, name: str, value: Constant, *, who: str | None = None) -> None:
         """Set a live parameter, `:name` in texts, in force from the next epoch on: a number or a text. While something
@@ -366,6 +360,8 @@ class Changing(Adding):
         if isinstance(change, Add):
             joining.add_letters(self._told_apart(change.asked.query), n)
             joining.add(change.asked.query, n)
+            with self._analysing:
+                self._front.remember(change.asked.query)
         elif isinstance(change, Alter):
             with self._analysing:
                 self._front.remember(change.asked.query)

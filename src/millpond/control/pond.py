@@ -61,6 +61,7 @@ from millpond.runtime.followers.runner import FollowerStatus
 from millpond.runtime.followers.view import Served, lookup
 from millpond.runtime.rows import served_key
 from millpond.runtime.sharing import Sharing, sharing
+from millpond.spark.deadline import Analyses
 from millpond.spark.driver import Driver, Epoch
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.handover import Reading
@@ -123,7 +124,7 @@ class Pond(Changing, Declaring):
         self._to_read: ToRead | None = None
         self._ahead: tuple[ToRead, Reading] | None = None
         self._backfills = {}
-        self._analysing, self._opening = threading.RLock(), threading.RLock()
+        self._analysing, self._opening, self._analyses = self._front.lock, threading.RLock(), Analyses()
         self._ended = False
         self._probation = Probation(self.path)
         self.refused = []
@@ -473,6 +474,7 @@ class Pond(Changing, Declaring):
     def end(self) -> None:
         """`close`, for good: what another thread asks from now on, or is analysing now, is refused."""
         self._ended = True
+        self._analyses.end()
         with self._opening:
             self.close()
 

@@ -22,6 +22,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 
+from millpond.spark.deadline import check
 from millpond.spark.place import Place
 
 JavaObject: TypeAlias = Any
@@ -73,6 +74,7 @@ def _static(node: JavaObject, class_name: str, method: str) -> Callable[..., Jav
 
 def kind_of(node: JavaObject) -> str:
     """The simple class name of a node: `Aggregate`, `EqualTo`, …"""
+    check()
     return _once(node, "_kind", lambda one: str(_static(one, _UTILS, "getFormattedClassName")(one)))
 
 

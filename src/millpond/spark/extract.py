@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
-from pyspark.sql import DataFrame
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
@@ -34,7 +33,6 @@ from millpond.spark.branches import Derived
 from millpond.spark.catalyst import (
     Catalyst,
     JavaObject,
-    analysed,
     children,
     delay_ms,
     id_of,
@@ -87,13 +85,13 @@ class Terms(NamedTuple):
 
 def extract_query(
     catalyst: Catalyst,
-    frame: DataFrame,
+    plan: JavaObject,
     terms: Terms,
     streams: Sequence[Stream] = (),
     relation: str | None = None,
     functions: UserFunctions | None = None,
 ) -> Extraction:
-    """Read a streaming DataFrame that was not started.
+    """Read the analysed plan of a streaming DataFrame that was not started.
 
     The stream is called `relation`, or as the one of `streams` that equals it by value, or by its digest.
 
@@ -101,7 +99,7 @@ def extract_query(
         UnsupportedQuery: its shape, or an expression, is none that this version answers.
         QueryTypeError: it has no watermark, or something is no stream or has a wrong type.
     """
-    whole = plan = catalyst.clean(analysed(frame))
+    whole = plan
     above: list[JavaObject] = []
     while kind_of(plan) in ("Project", "Filter", "SubqueryAlias"):
         above.append(plan)

@@ -7,12 +7,13 @@ that name the step before twice has 2^25 parts. They are counted, without being 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from py4j.protocol import Py4JError
 
 from millpond.errors import QueryRefused
-from millpond.spark.catalyst import JavaObject, children, items
+from millpond.spark.catalyst import JavaObject
 from millpond.spark.growth import is_accepted
 
 MAX_PARTS = 10_000
@@ -41,34 +42,40 @@ def check_inlined(plan: JavaObject) -> None:
 
 
 def _parts(plan: JavaObject, sizes: dict[int, int]) -> tuple[int, int, str]:
-    """Parts of all expressions of a plan, of its largest column, and the name of that; the lower plans come first."""
-    total, largest, name = 0, 0, "an expression"
-    for child in children(plan):
-        below, most, of = _parts(child, sizes)
-        total = max(total, below)  # what stands below is a part of what stands above
-        if most > largest:
-            largest, name = most, of
-    own = 0
-    for expression in items(plan.expressions()):
-        parts, column = _size(expression, sizes)
-        own += parts
-        if parts > largest and column:
-            largest, name = parts, column
-    return max(total, own), largest, name
-
-
-def _size(expression: JavaObject, sizes: dict[int, int]) -> tuple[int, str]:
-    """Parts of an expression, and the name of the column that it defines, if it does."""
+    """Parts of all expressions of the largest node of a plan, of its largest column, and the name of that."""
     try:
-        nodes: list[dict[str, Any]] = json.loads(str(expression.toJSON()))
+        nodes: list[dict[str, Any]] = json.loads(str(plan.toJSON()))
     except Py4JError:  # it holds something that Spark does not write
-        return 1, ""
-    parts, defined = 0, ""
-    for place, node in enumerate(nodes):
-        kind, identity = str(node.get("class", "")).rsplit(".", 1)[-1], node.get("exprId") or {}
-        parts += sizes.get(identity.get("id", -1), 1) if kind == "AttributeReference" else 1
-        if kind == "Alias" and place == 0:
-            defined = str(node.get("name", ""))
-    if defined:
-        sizes[nodes[0]["exprId"]["id"]] = parts
-    return parts, defined
+        return 0, 0, ""
+    total, largest, name = 0, 0, "an expression"
+    for node in reversed(nodes):  # those below, which define columns, stand behind those above
+        own = 0
+        for expression in _expressions([value for key, value in node.items() if key != "projections"]):
+            parts, column = _size(expression, sizes)
+            own += parts
+            if column and parts > largest:
+                largest, name = parts, column
+        total = max(total, own)  # what stands below is a part of what stands above
+    return total, largest, name
+
+
+def _expressions(values: list[Any]) -> Iterator[list[dict[str, Any]]]:
+    """The trees among the fields of a node of a plan: each is a list of its nodes."""
+    for value in values:
+        if isinstance(value, list) and value:
+            if all(isinstance(one, dict) and "num-children" in one for one in value):
+                yield value
+            else:
+                yield from _expressions(value)
+
+
+def _size(nodes: list[dict[str, Any]], sizes: dict[int, int]) -> tuple[int, str]:
+    """Parts of an expression, and the name of the column that it defines, if it does."""
+    parts = 0
+    for node in nodes:
+        is_column = str(node["class"]).endswith(".AttributeReference")
+        parts += sizes.get((node.get("exprId") or {}).get("id", -1), 1) if is_column else 1
+    if not str(nodes[0]["class"]).endswith(".Alias"):
+        return parts, ""
+    sizes[nodes[0]["exprId"]["id"]] = parts
+    return parts, str(nodes[0]["name"])

@@ -72,7 +72,7 @@ def extract_any(
     if kind_of(node) == "Join" and node.left().isStreaming() and node.right().isStreaming():
         reader = _JoinReader(catalyst, terms, node, streams, relation, earlier)
         return reader.read(items(plan.output()), above[::-1])
-    return extract_query(catalyst, frame, terms, streams, relation, functions)
+    return extract_query(catalyst, plan, terms, streams, relation, functions)
 
 
 class _JoinReader:
