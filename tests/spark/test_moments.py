@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date, datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,18 @@ def test_a_text_of_an_event_is_a_moment_only_with_its_date(spark: SparkSession, 
             assert value is None or str(value)[:19].startswith(expected[:19]), (name, text, value, expected)
         assert dead[name] == (0 if tried else len(OTHERS)), name
     assert compared == [0, 4] and dead["compared"] == len(OTHERS)
+
+
+def test_spark_reads_a_time_without_a_date_in_a_file_as_of_today(spark: SparkSession, tmp_path: Path) -> None:
+    source, before = tmp_path / "in", datetime.now(timezone.utc).date()
+    source.mkdir()
+    (source / "1.json").write_text(json.dumps({"k": "10:00:00", "n": 1, "ts": "10:00:00"}))
+    with Pond(spark, tmp_path / "pond", instances=1) as pond:
+        pond.load(EVENTS.format(source))
+        pond.add("x", "SELECT ts FROM STREAM ev")
+        pond.add("y", "SELECT try_cast(k AS TIMESTAMP) AS ts FROM STREAM ev")
+        pond.run()
+        [found] = pond.table("x")["ts"].to_pylist()
+        assert pond.table("y")["ts"].to_pylist() == [None]
+    days: set[date] = {before, datetime.now(timezone.utc).date()}
+    assert found.date() in days and (found.hour, found.minute) == (10, 0)

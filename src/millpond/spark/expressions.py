@@ -38,7 +38,7 @@ from millpond.spark.catalyst import (
     type_of,
 )
 from millpond.spark.foreign import check_node, check_stable
-from millpond.spark.growth import Limiter, is_accepted
+from millpond.spark.growth import is_accepted
 from millpond.spark.parameters import has_stand_in
 
 Resolve: TypeAlias = Callable[[JavaObject], Expression]
@@ -140,7 +140,6 @@ class Translator:
             return None
         if kind != "Literal":
             check_stable(self._catalyst, node)
-            Limiter(self._catalyst, checks=False).limited(node)
             if not node.deterministic():
                 return None
         try:

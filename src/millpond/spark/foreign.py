@@ -10,16 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import NamedTuple
 
 import pyspark
 
-from millpond.errors import UnsupportedQuery
+from millpond.errors import QueryRefused, UnsupportedQuery
 from millpond.model.expressions import Foreign
 from millpond.spark.catalyst import Catalyst, JavaObject, children, kind_of, references, text_of, type_of
 from millpond.spark.functions import check_function, function_digest, guarded
-from millpond.spark.growth import Limiter
+from millpond.spark.growth import ROWS, Limiter, is_accepted
 from millpond.spark.moments import check_moment, dated
 from millpond.spark.vocabulary import OPAQUE, UNSTABLE
 
@@ -37,16 +38,32 @@ class Projected(NamedTuple):
 
 
 def check_stable(catalyst: Catalyst, expression: JavaObject) -> None:
-    """Refuse a tree whose answer depends on more than the row, or that runs a user's code.
+    """Refuse a tree whose answer depends on more than the row, that runs a user's code, or makes much of little.
 
     Raises:
-        UnsupportedQuery: see above.
+        UnsupportedQuery, QueryRefused: see above.
     """
     stack = [expression]
     while stack:
         node = stack.pop()
         check_node(catalyst, node, kind_of(node))
         stack.extend(children(node))
+    Limiter(catalyst, checks=False).limited(expression)
+
+
+def check_rows(catalyst: Catalyst, arrays: Sequence[JavaObject]) -> None:
+    """Refuse arrays of constants of which an event would become too many rows.
+
+    Raises:
+        QueryRefused: see above.
+    """
+    quiet = Limiter(catalyst, checks=False, refuses=False)
+    rows = prod(quiet.elements(array) for array in arrays)
+    if rows > ROWS and not is_accepted():
+        raise QueryRefused(
+            f"The query makes up to {rows:,.0f} rows of each event, out of constants; {ROWS:,} are allowed.",
+            "Explode shorter arrays, or columns of the event.",
+        )
 
 
 def check_node(catalyst: Catalyst, node: JavaObject, kind: str) -> None:

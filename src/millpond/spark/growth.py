@@ -352,21 +352,6 @@ _BY_NUMBER = frozenset({"StringRepeat", "StringLPad", "StringRPad", "StringSpace
 _OF_ARRAYS = frozenset({"ArrayRepeat"})
 
 
-def check_rows(catalyst: Catalyst, arrays: Sequence[JavaObject]) -> None:
-    """Refuse arrays of constants of which an event would become too many rows.
-
-    Raises:
-        QueryRefused: see above.
-    """
-    quiet = Limiter(catalyst, checks=False, refuses=False)
-    rows = math.prod(quiet.elements(array) for array in arrays)
-    if rows > ROWS and not is_accepted():
-        raise QueryRefused(
-            f"The query makes up to {rows:,.0f} rows of each event, out of constants; {ROWS:,} are allowed.",
-            "Explode shorter arrays, or columns of the event.",
-        )
-
-
 def _shown(node: JavaObject) -> str:
     text = text_of(node)
     return f"`{text if len(text) <= 200 else text[:197] + '...'}`"

@@ -52,8 +52,7 @@ from millpond.spark.catalyst import (
     text_of,
     type_of,
 )
-from millpond.spark.foreign import check_stable, tree_of
-from millpond.spark.growth import Limiter, check_rows
+from millpond.spark.foreign import check_rows, check_stable, tree_of
 from millpond.spark.kafka import stand_in_path
 from millpond.spark.keyed import ALIVE, KeyedPartner, asked_by, keyed_in
 from millpond.spark.mapped import Batches, batches_in
@@ -364,9 +363,7 @@ class _Deriver:
     def _over_names(self, path: _Path, expression: JavaObject) -> JavaObject:
         """The expression over attributes that are called as in `Branch.columns`."""
         check_stable(self._catalyst, expression)
-        Limiter(self._catalyst, checks=False).limited(expression)
-        names = path.names
-        used = {id_of(column): column for column in references(expression)}
+        names, used = path.names, {id_of(column): column for column in references(expression)}
         if used.keys() - names.keys() or not expression.deterministic():
             raise UnsupportedQuery(
                 f"`{text_of(expression)}` reads a hidden column of its source, or is not deterministic.",
