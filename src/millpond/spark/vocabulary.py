@@ -1,7 +1,8 @@
 """What query text may be made of: the gate's allow-lists of plan nodes, expressions and functions.
 
 A name is here because it reads nothing but its arguments, always answers the same for the same arguments
-and cannot make much out of little (`repeat`, `sequence`, `space`, `lpad` are absent for that reason).
+and, alone, cannot make much out of little (`repeat`, `sequence`, `space`, `lpad` are absent for that reason). What
+several of them make together is bounded by `growth`.
 """
 
 from __future__ import annotations
