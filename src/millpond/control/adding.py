@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from millpond.reconfigure.lifecycle import check_move
 from millpond.reconfigure.price import Price, price_of
 from millpond.runtime.backfill import Past
 from millpond.spark.backfill import SourceAgain
+from millpond.spark.deadline import Analyses
 from millpond.spark.driver import Driver
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.properties import Mode, Repeats
@@ -72,6 +74,7 @@ class Adding:
     _queries: dict[str, AnyQuery]
     _analysing: threading.RLock
     _backfills: dict[str, Backfilling]
+    _analyses: Analyses
 
     def _is_open(self) -> bool:
         """Whether the pond was opened, so that what is asked is a change of it.
@@ -87,8 +90,7 @@ class Adding:
         """Add a query to a pond that is open."""
         assert self._spec is not None and self._followers is not None
         check_move(self._spec, name, "add")
-        with self._analysing:
-            made = self._analysed(name, query, asking)
+        made = self._analysed(name, query, asking)
         try:
             check_files(self._front.readings([made]))
             self._followers.joining.check(made, self._followers.store is not None, self._told_apart(made))
@@ -99,8 +101,9 @@ class Adding:
                 self._backfilled(made, from_us, lambda pond: accept.add(pond, made, streams, by, backfill_us=from_us))
         except BaseException:
             with self._analysing:
-                if name not in self._queries:
-                    self._front.forget(name)
+                self._front.forget(name)
+                if name in self._queries:  # another call has added one of this name meanwhile
+                    self._front.remember(self._queries[name])
             raise
         return made
 
@@ -148,23 +151,20 @@ class Adding:
         reading = Backfilling(self._truth.folder, query.name, self._source(query), past, change.backfill_us, None)
         return price._replace(source=reading.price(self._between().manifest.n))
 
-    def _analysed(self, name: str, query: str | Frame, asking: Asking) -> AnyQuery:
+    def _analysed(self, name: str, query: str | Frame, asking: Asking, *, remember: bool = True) -> AnyQuery:
+        """The query; while the pond runs, in a thread of its own, and not for ever. `remember`: texts may read it."""
         how: dict[str, Any] = asking._asdict()
         budget, incomplete = how.pop("budget"), how.pop("incomplete")
         del how["backfill_us"]
-        made: AnyQuery
-        if isinstance(query, str):
-            made = self._front.query_from_sql(name, query, **how)
-        else:
-            made = self._front.query_from_dataframe(name, query, **how)
-        try:
-            made = with_complete(made) if incomplete else made
-            limits = msgspec.UNSET if budget is None else budget_of(budget)
-        except MillpondError:
-            self._front.forget(name)
-            raise
+        limits = msgspec.UNSET if budget is None else budget_of(budget)
+        read: Any = self._front.query_from_sql if isinstance(query, str) else self._front.query_from_dataframe
+        work: Callable[[], AnyQuery] = partial(read, name, query, **how, remember=False)
+        made = work() if self._driver is None else self._analyses.run(name, work)
+        made = with_complete(made) if incomplete else made
         made = msgspec.structs.replace(made, budget=limits)
-        self._front.remember(made)
+        if remember:
+            with self._analysing:
+                self._front.remember(made)
         return made
 
     def _streams_of(self, query: AnyQuery) -> tuple[Stream, ...]:

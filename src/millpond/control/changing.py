@@ -30,12 +30,13 @@ from millpond.plan.parameters import Constant, another_value, as_double, constan
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond as Between
 from millpond.reconfigure.budgets import with_versions
-from millpond.reconfigure.catalog import Recorded, history, is_read
+from millpond.reconfigure.catalog import Recorded, history, is_read, not_answered
 from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, Promote, Shadow
 from millpond.reconfigure.compared import Difference
 from millpond.reconfigure.desk import Make
 from millpond.reconfigure.lifecycle import check_compared, current, query_of
 from millpond.reconfigure.price import ROWS_MOVE, Price
+from millpond.reconfigure.probation import Probation
 from millpond.reconfigure.relocate import move
 from millpond.reconfigure.rescale import owned_by, scale
 from millpond.runtime.costs import Cost, costs
@@ -76,6 +77,7 @@ class Changing(Adding):
     _functions: dict[str, Foreach]
     _analysing: threading.RLock
     _moving: Moving | None
+    _probation: Probation
     _to_read: ToRead | None
     _ahead: tuple[ToRead, Reading] | None
 
@@ -194,14 +196,8 @@ class Changing(Adding):
         self, name: str, query: str | Frame, repeats: Repeats | None = None, mode: Mode | None = None
     ) -> AnyQuery:
         """Another version, analysed; the name stands for what it stood for."""
-        with self._analysing:
-            before = self._front.forget(name)
-            try:
-                return self._analysed(name, query, Asking(Sink(), mode=mode or Mode(), repeats=repeats or Repeats()))
-            finally:
-                self._front.forget(name)
-                if before is not None:
-                    self._front.remember(before)
+        asking = Asking(Sink(), mode=mode or Mode(), repeats=repeats or Repeats())
+        return self._analysed(name, query, asking, remember=False)
 
     def param(self, name: str, value: Constant, *, who: str | None = None) -> None:
         """Set a live parameter, `:name` in texts, in force from the next epoch on: a number or a text. While something
@@ -373,11 +369,14 @@ class Changing(Adding):
         self._queries = {query.name: query for query in current(spec)}
         self._front.parameters = dict(spec.left.parameters)
         self._halted(change)
+        self._probation.changed(change)
         if isinstance(change, Move) and self._followers.store is not None:
             routed(self._followers.store, spec)
         if isinstance(change, Add):
             joining.add_letters(self._told_apart(change.asked.query), n)
             joining.add(change.asked.query, n)
+            with self._analysing:
+                self._front.remember(change.asked.query)
         elif isinstance(change, Alter):
             with self._analysing:
                 self._front.remember(change.asked.query)
@@ -414,7 +413,7 @@ class Changing(Adding):
 
     def _wanted(self, spec: PondSpec) -> tuple[Wanted, ...]:
         kept = [stream.name for stream in spec.streams if is_read(stream)]
-        return self._front.wanted(spec.asked, kept, spec.left.times)
+        return self._front.wanted(spec.asked, kept, spec.left.times, not_answered(spec))
 
     def _reading_of(self, asked: ToRead) -> Reading:
         # with the tick, which cannot say where it will end, Spark takes a bounded input as one batch

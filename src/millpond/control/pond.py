@@ -6,6 +6,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -39,7 +40,14 @@ from millpond.control.wiring import (
     open_truth,
     owners_for,
 )
-from millpond.errors import IncompleteError, InputError, QueryTypeError, StoreError
+from millpond.errors import (
+    IncompleteError,
+    InputError,
+    MillpondError,
+    NoMemoryError,
+    QueryTypeError,
+    StoreError,
+)
 from millpond.log.follower import Follower
 from millpond.log.manifest import Manifest, load
 from millpond.model.endpoints import Sink
@@ -54,11 +62,13 @@ from millpond.plan.retention import with_declared
 from millpond.reconfigure.apply import plan_of, setting_of
 from millpond.reconfigure.catalog import in_force, still_leaving
 from millpond.reconfigure.lifecycle import current
+from millpond.reconfigure.probation import Probation
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.followers.foreach import Foreach
 from millpond.runtime.followers.view import Served, lookup
 from millpond.runtime.rows import served_key
 from millpond.runtime.sharing import Sharing, sharing
+from millpond.spark.deadline import Analyses
 from millpond.spark.driver import Driver
 from millpond.spark.epochs import Epoch
 from millpond.spark.frontend import FrontEnd
@@ -126,8 +136,9 @@ class Pond(Reporting, Changing, Declaring):
         self._to_read: ToRead | None = None
         self._ahead: tuple[ToRead, Reading] | None = None
         self._backfills = {}
-        self._analysing, self._opening = threading.RLock(), threading.RLock()
+        self._analysing, self._opening, self._analyses = self._front.lock, threading.RLock(), Analyses()
         self._ended = False
+        self._probation = Probation(self.path)
         self.refused = []
 
     @explaining()
@@ -235,7 +246,10 @@ class Pond(Reporting, Changing, Declaring):
         """
         self.open()
         assert self._driver is not None and self._spec is not None
-        finished = self._driver.run(lambda limits: self._read(limits, tick=not once), once=once)
+        try:
+            finished = self._driver.run(lambda limits: self._read(limits, tick=not once), once=once)
+        except NoMemoryError as error:
+            raise self._blamed(error) from error
         if finished and drain:
             self.drain()
         elif finished:
@@ -245,6 +259,17 @@ class Pond(Reporting, Changing, Declaring):
         else:
             self.settle(STOP_SECONDS)
         return finished
+
+    def _blamed(self, error: NoMemoryError) -> NoMemoryError:
+        """The error, of which whoever is responsible has been quarantined; that takes the log alone, not the JVM."""
+        if self._driver is None or self._spec is None:
+            return error
+        manifest = self._driver.manifest
+        found, halts = self._probation.failed(error, self._spec, (manifest.spark_query, manifest.batch + 1))
+        with suppress(MillpondError):
+            for halt in halts:
+                self._driver.ask(halt).result()
+        return found
 
     @explaining()
     def drain(self) -> None:
@@ -308,6 +333,7 @@ class Pond(Reporting, Changing, Declaring):
             followers.close()
             raise
         clear_staged(self.path)
+        self._probation.began(spec, truth.log, driver.manifest)
         followers.runner.start()
         followers.runner.notify(head)
         self._truth, self._driver, self._followers, self._spec = truth, driver, followers, spec
@@ -446,6 +472,7 @@ class Pond(Reporting, Changing, Declaring):
     def end(self) -> None:
         """`close`, for good: what another thread asks from now on, or is analysing now, is refused."""
         self._ended = True
+        self._analyses.end()
         with self._opening:
             self.close()
 

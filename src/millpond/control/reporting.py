@@ -20,6 +20,7 @@ from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.reconfigure.changes import Change, Halt
+from millpond.reconfigure.probation import Probation
 from millpond.runtime.followers.runner import FollowerStatus
 from millpond.spark.driver import Driver
 from millpond.spark.epochs import Epoch
@@ -49,6 +50,7 @@ class Reporting:
     _backfills: dict[str, Backfilling]
     _tally: Tally
     _problems: Problems
+    _probation: Probation
     _on_epoch: Callable[[Epoch], None]
 
     def counts(self) -> dict[str, QueryCounts]:
@@ -114,6 +116,7 @@ class Reporting:
 
     def _committed(self, epoch: Epoch) -> None:
         self._tally.add(epoch.record)
+        self._probation.committed(epoch.record)
         for problem in self._problems.epoch(epoch, self._tally, self._queries):
             _log.warning("%s", problem)
         self._on_epoch(epoch)

@@ -89,7 +89,8 @@ class Changed(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `whole_us`: the earliest start of a window that is told whole under the name of a query, where versions that may
     have ended told windows before those of the one in force; `ALWAYS`: all are. Of other queries `since_us` of the spec
-    says it. `halted`: queries that cost more than their budget, each with the reason; they are asked, but not answered.
+    says it. `halted`: queries that cost more than their budget, or with which memory ended, each with the reason; they
+    are asked, but not answered.
 
     State is kept in the form it has: `signed` are groups that stay split by signature, however few filters are left;
     `apart` queries that came when a group had no room for one more filter, and are in a group so split beside it.

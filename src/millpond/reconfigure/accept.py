@@ -278,7 +278,7 @@ def rollback(pond: Pond, name: str, who: str = "") -> Promote:
 
 
 def halt(pond: Pond, name: str, why: str, who: str = "") -> Halt:
-    """A query that costs more than its budget is answered no more.
+    """A query that costs more than its budget, or ended the JVM's memory, is answered no more.
 
     Raises:
         ChangeRefused: there is none, it is quarantined already, or others read its rows.

@@ -146,7 +146,9 @@ class Discard(msgspec.Struct, frozen=True, tag_field="kind", tag="discard", omit
 
 
 class Halt(msgspec.Struct, frozen=True, tag_field="kind", tag="halt", omit_defaults=True):
-    """A query is quarantined, for it costs more than its budget: it is answered no more, and its state goes."""
+    """A query is quarantined, for it costs more than its budget or ended the JVM's memory: it is answered no more, and
+    its state goes.
+    """
 
     name: str
     why: str

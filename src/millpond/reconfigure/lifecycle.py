@@ -134,6 +134,8 @@ def _check_kind(spec: PondSpec, query: AnyQuery, kind: str) -> None:
     """Refuse what this kind of query does not allow."""
     rows = {stream.name for stream in spec.streams if stream.upstream == query.name}
     readers = sorted(reader.name for reader in current(spec) if rows & {*reader.streams})
+    if kind == "halt":
+        readers = [name for name in readers if name not in spec.left.halted]
     if readers and kind in ("drop", "pause", "alter", "shadow", "promote", "rollback", "halt"):
         raise ChangeRefused(
             f"The rows of {query.name} are read by {', '.join(readers)}: it cannot be {_DONE[kind]}.",

@@ -204,7 +204,7 @@ class Supervisor:
         if isinstance(error, TruthError) or not (self._led or self.restarts or error.retry):
             raise error
         if (gone := self._gone()) is not None:
-            raise gone
+            raise error if isinstance(error, NoMemoryError) else gone  # which says who was responsible
         if self._stopping.is_set():
             self._say(str(error))
             return

@@ -23,6 +23,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 
+from millpond.spark.deadline import check
 from millpond.spark.place import Place
 
 JavaObject: TypeAlias = Any
@@ -74,6 +75,7 @@ def _static(node: JavaObject, class_name: str, method: str) -> Callable[..., Jav
 
 def kind_of(node: JavaObject) -> str:
     """The simple class name of a node: `Aggregate`, `EqualTo`, …"""
+    check()
     return _once(node, "_kind", lambda one: str(_static(one, _UTILS, "getFormattedClassName")(one)))
 
 
@@ -328,8 +330,12 @@ class Catalyst:
 
     def literal(self, value: bool | str) -> JavaObject:
         """A boolean or text constant."""
-        boolean, string = self._simple_types
-        return self._class("Literal").create(value, boolean if isinstance(value, bool) else string)
+        kind = self.types.BooleanType if isinstance(value, bool) else self.types.StringType
+        return self._class("Literal").create(value, kind)
+
+    def make(self, name: str, *arguments: JavaObject) -> JavaObject:
+        """A new expression of a class of Catalyst's; a list is given as a sequence."""
+        return self._class(name)(*(self._seq(one) if isinstance(one, list) else one for one in arguments))
 
     def every(self, conditions: Sequence[JavaObject]) -> JavaObject:
         """`a AND b AND …`; TRUE for none."""
@@ -461,9 +467,9 @@ class Catalyst:
         return self._jvm.org.apache.spark.unsafe.types.UTF8String.fromString
 
     @cached_property
-    def _simple_types(self) -> tuple[JavaObject, JavaObject]:
-        types = self._jvm.org.apache.spark.sql.types.DataTypes
-        return types.BooleanType, types.StringType
+    def types(self) -> JavaObject:
+        """Spark's simple types, by their names."""
+        return self._jvm.org.apache.spark.sql.types.DataTypes
 
     @cached_property
     def _inline(self) -> JavaObject:

@@ -15,8 +15,8 @@ import msgspec
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from millpond.errors import UnsupportedQuery
-from millpond.model.expressions import Call, Expression, Literal, call, literal, may_raise
+from millpond.errors import QueryRefused, UnsupportedQuery
+from millpond.model.expressions import Call, Column, Expression, Foreign, Literal, call, literal, may_raise, walk
 from millpond.model.types import (
     FLOATS,
     INTEGERS,
@@ -39,6 +39,7 @@ from millpond.spark.catalyst import (
 )
 from millpond.spark.cures import BOUNDS, of_bounds
 from millpond.spark.foreign import check_node, check_stable
+from millpond.spark.growth import is_accepted
 from millpond.spark.parameters import has_stand_in
 
 Resolve: TypeAlias = Callable[[JavaObject], Expression]
@@ -83,6 +84,9 @@ _NEGATED_DIGITS = 34
 _PATTERNS = frozenset({"startswith", "endswith", "contains"})
 """Operators that search for a constant only."""
 
+MAX_COPIES = 256
+"""Texts of an event that `concat` may put together."""
+
 _WRAPPERS = frozenset({"NormalizeNaNAndZero", "KnownFloatingPointNormalized", "KnownNullable", "KnownNotNull", "Alias"})
 
 
@@ -119,7 +123,7 @@ class Translator:
         while kind in _WRAPPERS:
             node = node.child()
             kind = kind_of(node)
-        check_node(node, kind)
+        check_node(self._catalyst, node, kind)
         if kind == "AttributeReference":
             return self._resolve(node)
         if kind in ("GetStructField", "PreciseTimestampConversion"):
@@ -136,7 +140,7 @@ class Translator:
         if not is_known(type_):
             return None
         if kind != "Literal":
-            check_stable(node)
+            check_stable(self._catalyst, node)
             if not node.deterministic():
                 return None
         try:
@@ -158,6 +162,8 @@ class Translator:
         args = tuple(self(part) for part in parts)
         if op in _PATTERNS and not isinstance(args[1], Literal):
             return None
+        if op == "concat":
+            _check_copies(node, args)
         return compared(op, *args) if kind in _ORDER else call(op, args, type_of(node))
 
     def _special(self, node: JavaObject, kind: str, parts: list[JavaObject], types: list[str]) -> Expression | None:
@@ -242,6 +248,18 @@ def _decimal_word(node: JavaObject, kind: str, types: list[str]) -> str | None:
     if kind in _STRICT:
         return _STRICT[kind] if digits_of(types[0]).precision <= _NEGATED_DIGITS else None
     return _SIMPLE.get(kind) or _ORDER.get(kind) or _NUMERIC.get(kind)
+
+
+def _check_copies(node: JavaObject, args: tuple[Expression, ...]) -> None:
+    """Refuse a text that is put together of too many texts of an event."""
+    copies = sum(isinstance(part, Column | Foreign) for arg in args for part in walk(arg))
+    if copies > MAX_COPIES and not is_accepted():
+        text = text_of(node)
+        raise QueryRefused(
+            f"`{text if len(text) <= 200 else text[:197] + '...'}` puts together {copies:,} texts of an event, with"
+            f" what its columns stand for; {MAX_COPIES} are allowed.",
+            "Name each column less often.",
+        )
 
 
 def _is_ansi_decimal(node: JavaObject, kind: str) -> bool:

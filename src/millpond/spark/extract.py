@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
-from pyspark.sql import DataFrame
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
@@ -33,7 +32,6 @@ from millpond.spark.branches import Derived
 from millpond.spark.catalyst import (
     Catalyst,
     JavaObject,
-    analysed,
     children,
     delay_ms,
     id_of,
@@ -78,13 +76,13 @@ class Terms(NamedTuple):
 
 def extract_query(
     catalyst: Catalyst,
-    frame: DataFrame,
+    plan: JavaObject,
     terms: Terms,
     streams: Sequence[Stream] = (),
     relation: str | None = None,
     functions: UserFunctions | None = None,
 ) -> Extraction:
-    """Read a streaming DataFrame that was not started.
+    """Read the analysed plan of a streaming DataFrame that was not started.
 
     The stream is called `relation`, or as the one of `streams` that equals it by value, or by its digest.
 
@@ -92,7 +90,7 @@ def extract_query(
         UnsupportedQuery: its shape, or an expression, is none that this version answers.
         QueryTypeError: it has no watermark, or something is no stream or has a wrong type.
     """
-    whole = plan = catalyst.clean(analysed(frame))
+    whole = plan
     above: list[JavaObject] = []
     while kind_of(plan) in ("Project", "Filter", "SubqueryAlias"):
         above.append(plan)
@@ -132,6 +130,7 @@ class Reader:
         self._called: set[UserFunction] = set()
         self._foreigns: dict[str, Projected] = {}
         self._scope: dict[int, Expression] = {}
+        self._columns: dict[int, Expression] = {}
         self._defined: dict[int, JavaObject] = {}
         self._event: list[Expression] | None = None
         self._event_time: Expression | None = None
@@ -437,7 +436,7 @@ class Reader:
             )
         alias = self._below.definitions.get(identity)
         if alias is not None:
-            return self._down(alias.child())
+            return self._columns.get(identity) or self._columns.setdefault(identity, self._down(alias.child()))
         name = self._source.names.get(identity, str(attribute.name()))
         if name in self._source.computed or not is_known(type_of(attribute)):
             return self._projected(attribute)

@@ -10,19 +10,21 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import NamedTuple
 
 import pyspark
 
-from millpond.errors import UnsupportedQuery
+from millpond.errors import QueryRefused, UnsupportedQuery
 from millpond.model.expressions import Foreign
 from millpond.spark.catalyst import Catalyst, JavaObject, children, kind_of, references, text_of, type_of
 from millpond.spark.functions import check_function, function_digest, guarded
-from millpond.spark.vocabulary import MOMENTS, OPAQUE, UNSTABLE
+from millpond.spark.growth import ROWS, Limiter, is_accepted
+from millpond.spark.moments import check_moment, dated
+from millpond.spark.vocabulary import OPAQUE, UNSTABLE
 
 _IDENTITY = re.compile(r"@[0-9a-f]{5,}")
-_FIXED = re.compile(r"\s*[+-]?\d{4,}")
 _DROPPED = frozenset({"exprId", "resultId", "qualifier", "metadata", "nullable"})
 _STATE = "NamedLambdaVariable", "value"
 """What it holds while it is evaluated."""
@@ -35,30 +37,42 @@ class Projected(NamedTuple):
     expression: JavaObject
 
 
-def check_stable(expression: JavaObject) -> None:
-    """Refuse a tree whose answer depends on more than the row, or that runs a user's code.
+def check_stable(catalyst: Catalyst, expression: JavaObject) -> None:
+    """Refuse a tree whose answer depends on more than the row, that runs a user's code, or makes much of little.
 
     Raises:
-        UnsupportedQuery: see above.
+        UnsupportedQuery, QueryRefused: see above.
     """
     stack = [expression]
     while stack:
         node = stack.pop()
-        check_node(node, kind_of(node))
+        check_node(catalyst, node, kind_of(node))
         stack.extend(children(node))
+    Limiter(catalyst, checks=False).limited(expression)
 
 
-def check_node(node: JavaObject, kind: str) -> None:
+def check_rows(catalyst: Catalyst, arrays: Sequence[JavaObject]) -> None:
+    """Refuse arrays of constants of which an event would become too many rows.
+
+    Raises:
+        QueryRefused: see above.
+    """
+    quiet = Limiter(catalyst, checks=False, refuses=False)
+    rows = prod(quiet.elements(array) for array in arrays)
+    if rows > ROWS and not is_accepted():
+        raise QueryRefused(
+            f"The query makes up to {rows:,.0f} rows of each event, out of constants; {ROWS:,} are allowed.",
+            "Explode shorter arrays, or columns of the event.",
+        )
+
+
+def check_node(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
     """Refuse one node, whose class is `kind`, for the reasons of `check_stable`.
 
     Raises:
         UnsupportedQuery: see above.
     """
-    if kind == "Cast" and type_of(node) in MOMENTS and _of_the_clock(node.child()):
-        raise UnsupportedQuery(
-            f"`{text_of(node)}` takes a text without a date for a moment, which is wrong or depends on the clock.",
-            "Write it as 'yyyy-mm-dd hh:mm:ss'.",
-        )
+    check_moment(catalyst, node, kind)
     if kind in UNSTABLE:
         raise UnsupportedQuery(
             f"`{text_of(node)}` changes from run to run, so a repeated epoch would answer differently.",
@@ -77,20 +91,13 @@ def check_node(node: JavaObject, kind: str) -> None:
         )
 
 
-def _of_the_clock(node: JavaObject) -> bool:
-    """Whether a text is cast to `now`, `today` or a time of the day on which it is cast."""
-    if kind_of(node) != "Literal" or type_of(node) != "string" or node.value() is None:
-        return False
-    return _FIXED.match(str(node.value().toString())) is None
-
-
 def project(catalyst: Catalyst, expression: JavaObject) -> Projected:
     """The `Foreign` of an expression over the stream's own, unqualified attributes.
 
     Raises:
         UnsupportedQuery: the expression is not deterministic, runs user code that cannot be identified, or the like.
     """
-    check_stable(expression)
+    check_stable(catalyst, expression)
     if not expression.deterministic():
         raise UnsupportedQuery(
             f"`{text_of(expression)}` is not deterministic, so a repeated epoch would answer differently.",
@@ -102,7 +109,18 @@ def project(catalyst: Catalyst, expression: JavaObject) -> Projected:
     columns = tuple(sorted({str(name.name()) for name in references(expression)}))
     # Spark prints `try_divide(a, b)` as `a / b`
     sql = f"try({expression.sql()})" if "(TRY," in tree else str(expression.sql())
-    return Projected(Foreign(key, sql, type_of(expression), columns), guarded(catalyst, expression))
+    return Projected(Foreign(key, sql, type_of(expression), columns), safe(catalyst, expression))
+
+
+def safe(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
+    """The expression as Spark is to evaluate it: values that are too large, texts that the clock would complete and
+    Python functions raise for their event alone.
+
+    Raises:
+        QueryRefused: its constants make too much, or it takes too many steps.
+        UnsupportedQuery: a Python function is too large to be sent with its query.
+    """
+    return guarded(catalyst, Limiter(catalyst).limited(dated(catalyst, expression)))
 
 
 def tree_of(catalyst: Catalyst, expression: JavaObject, label: Callable[[JavaObject], object]) -> list[object]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from millpond.errors import ChangeRefused, QueryError, QueryTypeError, UnsupportedQuery, from_text
+from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery, from_text
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Foreign, Literal, columns_of, walk
 from millpond.model.functions import UserFunction, bytes_of
@@ -25,9 +25,11 @@ from millpond.runtime.functions.host import FunctionHost
 from millpond.spark.branches import Derived, Side, read_by, texts_of
 from millpond.spark.catalyst import Catalyst, analysed
 from millpond.spark.chained import check_chained, show_rows
+from millpond.spark.deadline import keeping
 from millpond.spark.extract import Extraction, Terms
 from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
+from millpond.spark.growth import accepted
 from millpond.spark.joins import extract_any
 from millpond.spark.kafka import declared
 from millpond.spark.leaving import Leaving, leaving_of
@@ -37,7 +39,7 @@ from millpond.spark.parameters import marked
 from millpond.spark.properties import Mode, Repeats, duration_us
 from millpond.spark.quiet import unlogged
 from millpond.spark.read import Reading, Wanted, Watermark, load, register
-from millpond.spark.refusals import placed, spark_refusal
+from millpond.spark.refusals import not_stored, placed, spark_refusal, within
 from millpond.spark.relations import relation_text
 from millpond.spark.selfcheck import self_check
 from millpond.spark.statements import blank, parse_file
@@ -65,8 +67,7 @@ class FrontEnd:
         self._spark = self._user.analysis_session()
         self._catalyst = Catalyst(self._spark)
         self._streams: dict[str, Stream] = {}
-        self._views: dict[str, None] = {}
-        self._derived: dict[str, Derived] = {}
+        self._views, self._derived = dict[str, int](), dict[str, Derived]()
         self._queries: dict[str, AnyQuery] = {}
         self._chained: dict[str, Stream] = {}
         self._foreigns: dict[str, Projected] = {}
@@ -74,6 +75,7 @@ class FrontEnd:
         self._refreshed: dict[Places, Refreshed] = {}
         self.parameters: dict[str, Literal] = {}
         self.declared: dict[str, Literal] = {}  # by DECLARE VARIABLE: its type, and its default
+        self.lock = threading.RLock()
 
     @property
     def streams(self) -> Mapping[str, Stream]:
@@ -116,10 +118,10 @@ class FrontEnd:
             QuerySyntaxError, QueryRefused, QueryTypeError, UnsupportedQuery: see `errors`.
         """
         check_size(text)
-        judged = judge(parse(self._catalyst, text), *self._registered())
+        judged = judge(parse(self._catalyst, text), *self._registered(), self._sizes())
         if judged.windows:
             raise UnsupportedQuery(f"The view {name} has a window.", "Window where the view is grouped.")
-        self._show(name, lambda: self._spark.sql(text), text)
+        self._show(name, lambda: self._spark.sql(text), text, judged.size)
 
     def table(self, name: str, source: Source, schema: str | None = None, refresh: str | None = None) -> DataFrame:
         """Make `name` stand for a batch table, which streams may be joined with, in the texts that follow.
@@ -189,7 +191,7 @@ class FrontEnd:
         batches = batches_of(known.name, function, tuple(frame.columns), schema, version)
         return self._show(name, lambda: frame.mapInArrow(batches, batches.makes), "")  # type: ignore[arg-type]
 
-    def _show(self, name: str, make: Callable[[], DataFrame], text: str) -> DataFrame:
+    def _show(self, name: str, make: Callable[[], DataFrame], text: str, size: int = 1) -> DataFrame:
         if self._known(name) is not None:
             raise QueryTypeError(f"A stream {name} is declared already.", "Choose another name.")
         try:
@@ -197,8 +199,12 @@ class FrontEnd:
             frame.createOrReplaceTempView(name)
         except PySparkException as error:
             raise from_text(str(error)) or spark_refusal(error, text) from error
-        self._views[name] = None
+        self._views[name] = size
         return frame
+
+    def _sizes(self) -> dict[str, int]:
+        """How many nodes the plans of views have, for the gate."""
+        return {name.lower(): size for name, size in self._views.items()}
 
     def _registered(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Relations and functions that texts may name: ours, and what the user put into the session."""
@@ -215,28 +221,32 @@ class FrontEnd:
 
     def query_from_sql(
         self, name: str, text: str, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None,
-        mode: Mode | None = None, repeats: Repeats | None = None,
+        mode: Mode | None = None, repeats: Repeats | None = None, remember: bool = True,
     ) -> AnyQuery:  # fmt: skip
         """The query that a SELECT means; its late events go to `late`, its rows leave by `mode`.
 
         Raises:
             QuerySyntaxError, QueryRefused, QueryTypeError, UnsupportedQuery: see `errors`.
         """
-        with _within(name):
+        with within(name):
             terms = Terms(name, None, sink or Sink(), serve, text)
-            return self._query(terms, text, leaving_of(late, mode, repeats))
+            return self._query(terms, text, leaving_of(late, mode, repeats), remember=remember)
 
     @unlogged()
-    def _query(self, terms: Terms, text: str, leaving: Leaving) -> AnyQuery:
+    def _query(self, terms: Terms, text: str, leaving: Leaving, *, remember: bool = True) -> AnyQuery:
         """The query of a text; `text` is it with blanks before, where it stands in a file."""
         check_size(terms.text)
         marks = marked(text, self.parameters)
         text = marks.text
-        others, functions = self._registered()
-        earlier = (name for name in self._queries if name.isidentifier() and name.isascii())
-        allowed = (*others, *earlier), functions
+        with self.lock:
+            others, functions = self._registered()
+            queries = {name: query for name, query in self._queries.items() if name != terms.name}
+            sizes = self._sizes()
+        earlier = (name for name in queries if name.isidentifier() and name.isascii())
+        allowed = (*others, *earlier), functions, sizes
         judged = judge(parse(self._catalyst, text), *allowed)
-        upstreams = self._upstreams(judged.relations, others)
+        with keeping(), self.lock:
+            upstreams = self._upstreams(queries, judged.relations, others)
         try:
             plain = self._functions.without_filters(text, judged.calls)
             twin = tumbling_twin(self._catalyst, plain, judged.windows)
@@ -247,12 +257,12 @@ class FrontEnd:
             relation = read[0].name if len(read) == 1 else None
             terms = terms._replace(window=twin.window)
             found = extract_any(
-                self._catalyst, frame, terms, self._all(), relation, self._functions, self._queries
+                self._catalyst, frame, terms, self._all(), relation, self._functions, queries
             )  # fmt: skip
             check_chained(found, upstreams)
             sources = [one for one in (found.derived, *(derived for _, derived in found.also)) if one is not None]
             query = marks.restored(found.query, (text for one in sources for text in texts_of(one)))
-            return self._kept(found._replace(query=query), leaving)
+            return self._kept(found._replace(query=query), leaving, remember=remember)
         except PySparkException as error:
             raise spark_refusal(error, text) from error
         except QueryError as error:
@@ -261,7 +271,7 @@ class FrontEnd:
     @unlogged()
     def query_from_dataframe(
         self, name: str, frame: DataFrame, *, sink: Sink | None = None, serve: bool = False, late: Sink | None = None,
-        mode: Mode | None = None, repeats: Repeats | None = None,
+        mode: Mode | None = None, repeats: Repeats | None = None, remember: bool = True,
     ) -> AnyQuery:  # fmt: skip
         """The query that a streaming DataFrame means; it is read, never started.
 
@@ -277,10 +287,10 @@ class FrontEnd:
             )
         if not frame.isStreaming:
             raise QueryTypeError(f"The frame of {name} is no stream.", "Build it with spark.readStream.")
-        with _within(name):
+        with within(name):
             terms = Terms(name, None, sink or Sink(), serve)
             found = extract_any(self._catalyst, frame, terms, self._all(), None, self._functions)
-            return self._kept(found, leaving_of(late, mode, repeats))
+            return self._kept(found, leaving_of(late, mode, repeats), remember=remember)
 
     @unlogged()
     def load_file(
@@ -300,7 +310,7 @@ class FrontEnd:
         for stream in pond.streams:
             self.declare(msgspec.structs.replace(stream, source=stream.source and opened(stream.source)))
         for view in pond.views:
-            with _within(view.name, view.line):
+            with within(view.name, view.line):
                 if view.table is not None:
                     source = opened(view.table) if view.schema else view.table
                     self.table(view.name, source, view.schema, view.refresh)
@@ -308,7 +318,7 @@ class FrontEnd:
                     self.view(view.name, view.text or "")
         made = []
         for statement in pond.queries if queries else ():
-            with _within(statement.name, statement.line):
+            with within(statement.name, statement.line):
                 terms = Terms(statement.name, None, statement.sink, statement.serve, statement.text)
                 leaving = Leaving(statement.late, statement.mode, statement.repeats)
                 query = self._query(terms, blank(text[: statement.start]) + statement.text, leaving)
@@ -316,23 +326,28 @@ class FrontEnd:
         return made
 
     def wanted(
-        self, queries: Iterable[AnyQuery], kept: Iterable[str] = (), times: Mapping[str, str] | None = None
-    ) -> tuple[Wanted, ...]:
+        self, queries: Iterable[AnyQuery], kept: Iterable[str] = (), times: Mapping[str, str] | None = None,
+        halted: Collection[str] = (),
+    ) -> tuple[Wanted, ...]:  # fmt: skip
         """What to read for these queries: streams in the order of declaration, columns in that of the stream.
 
         `kept`: streams that are read whether or not a query asks for them; `times`: streams whose time is observed, by
-        which column.
+        which column; `halted`: queries that are not answered, of which Spark evaluates nothing.
 
         Raises:
             KeyError: a query was not made here.
         """
         queries = tuple(queries)
         read = {stream for query in queries for stream in query.streams}
+        answered = {stream for query in queries if query.name not in halted for stream in query.streams}
         bases = {base for name in read if (made := self.streams[name].derived) is not None for base in made.reads}
         needed: dict[str, set[str]] = {name: set() for name in kept if name in read or name not in bases}
+        needed |= {name: set() for name in read - answered}
         for watched, time in (times or {}).items():
             needed.setdefault(watched, set()).add(time)
         for query in queries:
+            if query.name in halted:
+                continue
             if isinstance(query, Join):
                 for side in query.sides.values():
                     names = needed.setdefault(side.stream, set())
@@ -357,7 +372,7 @@ class FrontEnd:
             plain = tuple(field.name for field in stream.columns if field.name in needed[name])
             rest = sorted(needed[name] - set(plain))
             foreigns = tuple(by_name[column] for column in rest)
-            found.append(Wanted(stream, plain, foreigns, self._derived.get(name)))
+            found.append(Wanted(stream, plain, foreigns, self._derived.get(name), name not in answered))
         return tuple(found)
 
     def forget(self, name: str) -> AnyQuery | None:
@@ -388,7 +403,7 @@ class FrontEnd:
             if not self._is_known(query, derived):
                 self._analyse_again(query)
             if not self._is_known(query, derived):
-                raise _not_stored(query.name)
+                raise not_stored(query.name)
         self._queries |= {query.name: query for query in queries}
         for stream in streams:
             if stream.upstream is not None:
@@ -401,10 +416,12 @@ class FrontEnd:
         return foreigns <= {*self._foreigns} and all(self.streams.get(stream.name) == stream for stream in made)
 
     def _analyse_again(self, query: AnyQuery) -> None:
+        terms = Terms(query.name, None, query.sink, query.serve, query.text)
         try:
-            self._query(Terms(query.name, None, query.sink, query.serve, query.text), query.text, Leaving())
+            with accepted():
+                self._query(terms, query.text, Leaving())
         except QueryError as error:
-            raise _not_stored(query.name) from error
+            raise not_stored(query.name) from error
         self.forget(query.name)
 
     def bases(self, query: AnyQuery) -> tuple[Stream, ...]:
@@ -444,20 +461,29 @@ class FrontEnd:
                 found[stream.name] = Reading(stream, known.columns | columns, known.times | moments)
         return list(found.values())
 
-    def _upstreams(self, relations: Collection[str], others: Sequence[str]) -> list[AnyQuery]:
+    def _upstreams(
+        self, queries: Mapping[str, AnyQuery], relations: Collection[str], others: Sequence[str]
+    ) -> list[AnyQuery]:
         """The earlier queries whose rows a text reads; `others`: streams and views, whose names come first."""
         known = {name.lower() for name in others}
         named = [
-            query for name, query in self._queries.items() if name.lower() in relations and name.lower() not in known
+            query for name, query in queries.items() if name.lower() in relations and name.lower() not in known
         ]
         for upstream in named:
             if upstream.name not in self._chained:
                 self._chained[upstream.name] = show_rows(self._spark, upstream)
         return named
 
-    def _kept(self, found: Extraction, leaving: Leaving) -> AnyQuery:
+    def _kept(self, found: Extraction, leaving: Leaving, *, remember: bool) -> AnyQuery:
         """Remember the streams and expressions of a query; what another query brought stays as it is."""
         query = leaving.of(self._catalyst, found.query, found.stream)
+        with keeping(), self.lock:
+            self._keep(found)
+            if remember:
+                self._queries.setdefault(query.name, query)
+        return query
+
+    def _keep(self, found: Extraction) -> None:
         for read, derived in ((found.stream, found.derived), *found.also):
             for stream in [read] if derived is None else [branch.base for branch in derived.branches]:
                 if stream.name not in self._streams and stream.upstream is None:
@@ -466,28 +492,9 @@ class FrontEnd:
                 self._derived.setdefault(derived.stream.name, derived)
         for key, projected in found.foreigns.items():
             self._foreigns.setdefault(key, projected)
-        self._queries.setdefault(query.name, query)
-        return query
 
     def _all(self) -> list[Stream]:
         return [*self._streams.values(), *self._chained.values()]
 
     def _known(self, name: str) -> Stream | None:
         return next((stream for stream in self._all() if stream.name.lower() == name.lower()), None)
-
-
-def _not_stored(who: str) -> ChangeRefused:
-    return ChangeRefused(
-        f"The pond cannot be opened without its queries: a part of {who} stands only in a program, or in a view.",
-        "Add all those in force, or the views they name, before you open it.",
-    )
-
-
-@contextmanager
-def _within(name: str, line: int | None = None) -> Iterator[None]:
-    """Say which query, or which statement of a file, an error is about."""
-    try:
-        yield
-    except QueryError as error:
-        where = "" if line is None else f" (line {line} of the file)"
-        raise type(error)(f"In {name}{where}: {error.what}", error.cure) from error

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from py4j.protocol import Py4JError
@@ -26,6 +27,10 @@ from millpond.spark.vocabulary import EXPRESSIONS, FUNCTIONS, GENERATORS, MOMENT
 MAX_CHARACTERS = 20_000
 MAX_NESTING = 100
 MAX_NODES = 3_000
+MAX_EXPANDED = 1_000
+"""Nodes of the plan when each name of a WITH or a view has been replaced by what it stands for: a relation that is read
+twice counts twice, in Spark's analysis and in ours.
+"""
 MAX_GENERATORS = 3
 """Each `explode` multiplies the rows of the one below it."""
 MAX_COMMENT_NESTING = 8
@@ -38,7 +43,8 @@ _FIXED = re.compile(r"[a-z_]+\s*r?['\"][+-]?\d{4,}", re.IGNORECASE)
 
 class Judged(NamedTuple):
     """What a query that passed is made of: calls of window functions, relations, where each kind of node stands, the
-    functions that it might call, its calls of those that every query may not, and of those that make rows.
+    functions that it might call, its calls of those that every query may not, and of those that make rows; how many
+    nodes its plan has when names stand for what they name.
     """
 
     windows: list[JavaObject]
@@ -47,6 +53,7 @@ class Judged(NamedTuple):
     functions: frozenset[str]
     calls: list[JavaObject]
     generators: list[JavaObject]
+    size: int = 1
 
 
 class _Visit(NamedTuple):
@@ -120,10 +127,14 @@ def parse(catalyst: Catalyst, text: str) -> JavaObject:
         raise QueryRefused("Spark's parser breaks on the query.", "Split it into several.") from error
 
 
-def judge(plan: JavaObject, relations: Collection[str], functions: Collection[str] = ()) -> Judged:
+def judge(
+    plan: JavaObject, relations: Collection[str], functions: Collection[str] = (),
+    sizes: Mapping[str, int] = MappingProxyType({}),
+) -> Judged:  # fmt: skip
     """Refuse a parsed query with a node, function or relation outside the allow-lists; names are in lower case.
 
-    `functions`: those that the session's user registered, besides the ones that every query may call.
+    `functions`: those that the session's user registered, besides the ones that every query may call. `sizes`: how many
+    nodes views among the relations have, by their names in lower case.
 
     Raises:
         QueryRefused: see above.
@@ -139,7 +150,29 @@ def judge(plan: JavaObject, relations: Collection[str], functions: Collection[st
         if count > MAX_NODES or visit.depth > MAX_NESTING * 2:
             raise QueryRefused(f"The query has more than {MAX_NODES} parts.", "Split it into several.")
         stack.extend(_judge_plan(visit, judged) if visit.is_plan else _judge_expression(visit, judged))
+    judged = judged._replace(size=_expanded(plan, sizes))
+    if judged.size > MAX_EXPANDED:
+        raise QueryRefused(
+            f"The query reads {_many(judged.size)} relations and steps when what WITH and views name is put in for each"
+            f" name; {MAX_EXPANDED:,} are allowed.",
+            "Name each relation less often, or make a part of the query a query of its own and read its rows.",
+        )
     return judged
+
+
+def _expanded(node: JavaObject, sizes: Mapping[str, int]) -> int:
+    """How many nodes a plan has when names stand for what they name."""
+    kind = kind_of(node)
+    if kind == "UnresolvedRelation":
+        return sizes.get(str(items(node.multipartIdentifier())[-1]).lower(), 1)
+    if kind == "UnresolvedWith":
+        for entry in items(node.cteRelations()):
+            sizes = {**sizes, str(entry._1()).lower(): _expanded(entry._2(), sizes)}
+    return 1 + sum(_expanded(child, sizes) for child in children(node))
+
+
+def _many(number: int) -> str:
+    return f"{number:,}" if number < 10**15 else "more than 10^15"
 
 
 def _judge_plan(visit: _Visit, judged: Judged) -> list[_Visit]:

@@ -39,6 +39,7 @@ from millpond.spark.catalyst import (
 )
 from millpond.spark.expressions import Translator, conditions, conjunction
 from millpond.spark.extract import Extraction, Reader, Terms, extract_query
+from millpond.spark.inlined import check_inlined
 from millpond.spark.join_rows import RowsSide, same_window
 from millpond.spark.join_times import Bound, bound_of
 from millpond.spark.sources import find_source
@@ -62,6 +63,7 @@ def extract_any(
         UnsupportedQuery, QueryTypeError: see `extract_query`.
     """
     plan = catalyst.clean(analysed(frame))
+    check_inlined(plan)
     above: list[JavaObject] = []
     node = plan
     while kind_of(node) in ("Project", "Filter", "SubqueryAlias", "ResolvedHint"):
@@ -70,7 +72,7 @@ def extract_any(
     if kind_of(node) == "Join" and node.left().isStreaming() and node.right().isStreaming():
         reader = _JoinReader(catalyst, terms, node, streams, relation, earlier)
         return reader.read(items(plan.output()), above[::-1])
-    return extract_query(catalyst, frame, terms, streams, relation, functions)
+    return extract_query(catalyst, plan, terms, streams, relation, functions)
 
 
 class _JoinReader:

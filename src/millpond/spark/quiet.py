@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pyspark.logger import PySparkLogger
+
+_gate = threading.Lock()
+_within = 0
+_before: list[tuple[PySparkLogger, bool]] = []
+"""How loggers were when the first of those that are within came."""
 
 
 def unlog() -> None:
@@ -17,13 +23,20 @@ def unlog() -> None:
 @contextmanager
 def unlogged() -> Iterator[None]:
     """The same for a while, in a session that is not ours."""
-    before = [(logger, logger.disabled) for logger in _loggers()]
-    unlog()
+    global _within, _before
+    with _gate:
+        _within += 1
+        if _within == 1:
+            _before = [(logger, logger.disabled) for logger in _loggers()]
+        unlog()
     try:
         yield
     finally:
-        for logger, disabled in before:
-            logger.disabled = disabled
+        with _gate:
+            _within -= 1
+            if not _within:
+                for logger, disabled in _before:
+                    logger.disabled = disabled
 
 
 def _loggers() -> list[PySparkLogger]:

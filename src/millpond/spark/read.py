@@ -22,8 +22,8 @@ from millpond.runtime.layout import DEAD, TICK, ReadColumn, ReadLayout, StreamLa
 from millpond.spark.branches import Branch, Derived, Elements, Function, Looked, is_harmless
 from millpond.spark.catalyst import Catalyst, JavaObject, analysed, items, references
 from millpond.spark.failures import explained
-from millpond.spark.foreign import Projected
-from millpond.spark.functions import guarded
+from millpond.spark.foreign import Projected, safe
+from millpond.spark.growth import accepted
 from millpond.spark.jars import avro
 from millpond.spark.kafka import DEAD as KAFKA_DEAD
 from millpond.spark.kafka import kafka_batch, kafka_frame, stand_in_path, tells_malformed
@@ -50,12 +50,15 @@ class Watermark(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What to read of one stream: columns by name, expressions that only Spark evaluates, and how it is derived."""
+    """What to read of one stream: columns by name, expressions that only Spark evaluates, and how it is derived; of one
+    that is `idle` no query is answered, so no elements are made.
+    """
 
     stream: Stream
     columns: tuple[str, ...]
     foreigns: tuple[Projected, ...] = ()
     derived: Derived | None = None
+    idle: bool = False
 
 
 class Reading(NamedTuple):
@@ -302,7 +305,7 @@ class _Base:
                 values |= zip([*side.names, side.name], self._made[number], strict=True)
                 continue
             if isinstance(side, Elements):
-                values |= self._elements(number, side, values)
+                values |= self._elements(number, copy, side, values)
                 continue
             if isinstance(side, Looked):
                 values |= self._met(number, side, values)
@@ -315,18 +318,18 @@ class _Base:
             ]
             right = right.select(*fresh, F.lit(True).alias(side.name))
             values |= self._named(right)
-            condition = self._catalyst.column(self._placed(side.condition, values))
+            condition = self._catalyst.column(self._safe(side.condition, values))
             if self._which is not None:
                 condition = (self._which == number) & condition
             if self._dead is not None:
                 condition = self._dead.isNull() & condition
             # a shuffle would mix the source partitions, and with them the order
             self._frame = self._frame.join(F.broadcast(right) if self._ordered else right, condition, "left")
-        return {name: self._placed(column, values) for name, column in copy.branch.columns.items()}
+        return {name: self._safe(column, values) for name, column in copy.branch.columns.items()}
 
     def _met(self, number: int, side: Looked, values: dict[str, JavaObject]) -> dict[str, JavaObject]:
         """Let each row meet that of a keyed table; the columns of that, by name."""
-        keys = [self._catalyst.column(self._placed(key, values)) for key in side.keys]
+        keys = [self._catalyst.column(self._safe(key, values)) for key in side.keys]
         if self._which is not None:
             keys = [F.when(self._which == number, key) for key in keys]
         before = len(self._frame.columns)
@@ -338,11 +341,15 @@ class _Base:
         self._frame = self._frame.select(*map(self._catalyst.column, kept), *columns)
         return {str(column.name()): column for column in items(analysed(self._frame).output())[before:]}
 
-    def _elements(self, number: int, side: Elements, values: dict[str, JavaObject]) -> dict[str, JavaObject]:
+    def _elements(
+        self, number: int, copy: _Copy, side: Elements, values: dict[str, JavaObject]
+    ) -> dict[str, JavaObject]:
         """Make a row of each element, or one where there is none; their columns, by name."""
-        array = self._placed(side.array, values)
+        array = self._safe(side.array, values)
         if not is_harmless(array):
-            array = self._catalyst.tried(guarded(self._catalyst, array))  # what raises has none
+            array = self._catalyst.tried(array)  # what raises has none
+        if copy.want.idle:
+            array = self._catalyst.make("Literal", None, array.dataType())
         given = self._catalyst.column(array)
         if self._which is not None:
             given = F.when(self._which == number, given)
@@ -371,6 +378,13 @@ class _Base:
             self._catalyst.alias(values[str(old.name())], str(old.name()), old) for old in references(expression)
         ]
         return self._catalyst.substitute(expression, names)
+
+
+    def _safe(self, expression: JavaObject, values: dict[str, JavaObject]) -> JavaObject:
+        """The same of an expression that was not made safe when it was read."""
+        placed = self._placed(expression, values)
+        with accepted():
+            return placed if is_harmless(placed) else safe(self._catalyst, placed)
 
 
 def _without_dead(frame: DataFrame, base: Stream) -> DataFrame:

@@ -7,11 +7,12 @@ used.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
 
-from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
+from millpond.errors import ChangeRefused, QueryError, QueryTypeError, UnsupportedQuery
 from millpond.spark.catalyst import JavaObject, place_of
 from millpond.spark.place import Place
 
@@ -90,3 +91,21 @@ def _named(what: str, text: str) -> str:
 def _position(told: str) -> str:
     found = _POSITION.search(told)
     return "" if found is None else f" at line {found[1]}, column {int(found[2]) + 1}"
+
+
+def not_stored(who: str) -> ChangeRefused:
+    """That a part of a query, or of a version, is not in the log."""
+    return ChangeRefused(
+        f"The pond cannot be opened without its queries: a part of {who} stands only in a program, or in a view.",
+        "Add all those in force, or the views they name, before you open it.",
+    )
+
+
+@contextmanager
+def within(name: str, line: int | None = None) -> Iterator[None]:
+    """Say which query, or which statement of a file, an error is about."""
+    try:
+        yield
+    except QueryError as error:
+        where = "" if line is None else f" (line {line} of the file)"
+        raise type(error)(f"In {name}{where}: {error.what}", error.cure) from error

@@ -49,7 +49,7 @@ def relation_tree(catalyst: Catalyst, plan: JavaObject) -> list[object]:
         if kind == "Aggregate":
             parts.append(node.groupingExpressions().size())
         for expression in items(node.expressions()):
-            check_stable(expression)
+            check_stable(catalyst, expression)
             named = expression if kind_of(expression) != "Alias" else expression.child()
             parts.append(tree_of(catalyst, named, label))
             if kind_of(expression) == "Alias":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pyspark
 from py4j.protocol import Py4JError
@@ -25,6 +26,7 @@ from millpond.spark.catalyst import (
     place_of,
     window_mark,
 )
+from millpond.spark.checks import checked, sized
 from millpond.spark.place import Place
 
 _TEXT = "SELECT a + 1 FROM b"
@@ -67,6 +69,9 @@ def self_check(spark: SparkSession) -> None:
         "SessionCatalog": lambda: doors.adopt(doors, doors.temporary()),
         "TryEval": lambda: frame.select(doors.column(doors.insisted(doors.attempt(doors.not_null(attribute))))),
         "Size": lambda: doors.size(attribute),
+        "NamedLambdaVariable": lambda: frame.select(
+            doors.column(checked(doors, doors.labelled("a", doors.literal("b")), partial(sized, doors), 1))
+        ),
         "Dataset.ofRows": lambda: doors.frame(analysed(frame)),
         "Expression": lambda: (doors.is_expression(attribute), doors.is_iterable(attribute.qualifier())),
     }

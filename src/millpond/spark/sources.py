@@ -51,7 +51,7 @@ from millpond.spark.catalyst import (
     text_of,
     type_of,
 )
-from millpond.spark.foreign import check_stable, tree_of
+from millpond.spark.foreign import check_rows, check_stable, tree_of
 from millpond.spark.kafka import stand_in_path
 from millpond.spark.keyed import ALIVE, KeyedPartner, asked_by, keyed_in
 from millpond.spark.mapped import Batches, batches_in
@@ -303,7 +303,7 @@ class _Deriver:
         for index, step in enumerate(below.steps):
             if step.side is not None:
                 for part in _conditions(step):
-                    check_stable(part)
+                    check_stable(self._catalyst, part)
                 attributes, marker = outputs(step.side), self._catalyst.boolean("partner")
                 if (shown := keyed_in(step.side)) is None:
                     found[index] = _Partner(step.side, attributes, _unique(attributes), marker)
@@ -361,9 +361,8 @@ class _Deriver:
 
     def _over_names(self, path: _Path, expression: JavaObject) -> JavaObject:
         """The expression over attributes that are called as in `Branch.columns`."""
-        check_stable(expression)
-        names = path.names
-        used = {id_of(column): column for column in references(expression)}
+        check_stable(self._catalyst, expression)
+        names, used = path.names, {id_of(column): column for column in references(expression)}
         if used.keys() - names.keys() or not expression.deterministic():
             raise UnsupportedQuery(
                 f"`{text_of(expression)}` reads a hidden column of its source, or is not deterministic.",
@@ -394,6 +393,7 @@ class _Deriver:
                 found.append(Elements(name, kind_of(met.generator), names, over))
             else:
                 found.append(Side(name, met.plan, names, over))
+        check_rows(self._catalyst, [side.array for side in found if isinstance(side, Elements)])
         return tuple(found)
 
     def _order(

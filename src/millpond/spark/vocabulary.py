@@ -1,7 +1,8 @@
 """The allow-lists of query text: plan nodes, expressions and functions.
 
-A name is listed because it reads nothing but its arguments, returns the same result for the same arguments, and
-cannot make a large value from a small one (`repeat`, `sequence`, `space` and `lpad` are absent for that reason).
+A name is listed because it reads nothing but its arguments, returns the same result for the same arguments, and alone
+cannot make a large value from a small one (`repeat`, `sequence`, `space` and `lpad` are absent for that reason). What
+several of them make together is bounded by `growth`.
 """
 
 from __future__ import annotations

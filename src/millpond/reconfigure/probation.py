@@ -1,0 +1,114 @@
+"""Queries on probation: Spark evaluates a part of each, and no epoch has done so yet.
+
+When the JVM's memory ends in such an epoch, they are quarantined by a change, so a restart does not evaluate them again
+and the others go on. Memory that ends in an epoch of queries that have been through one may have another reason: the
+first time nobody is quarantined, and if the same batch of Spark ends it again, the query that came last is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from millpond.errors import NoMemoryError
+from millpond.log.manifest import Manifest
+from millpond.log.port import Log
+from millpond.log.records import EpochRecord
+from millpond.model.expressions import Foreign, walk
+from millpond.model.selection import AnyQuery, expressions_of
+from millpond.model.spec import PondSpec
+from millpond.model.stream import Stream
+from millpond.reconfigure import accept
+from millpond.reconfigure.catalog import history
+from millpond.reconfigure.changes import Add, Alter, Change, Discard, Drop, Shadow
+from millpond.reconfigure.desk import Make
+from millpond.reconfigure.lifecycle import current
+
+MEMORY = "memory.json"
+"""In the pond's folder: the batch in which the JVM's memory ended, though no query was on probation."""
+
+
+class Probation:
+    """Which queries of one pond are on probation; made anew with each driver. `folder` is the pond's."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / MEMORY
+        self._new: set[str] = set()
+        self._shadows: set[str] = set()
+
+    def began(self, spec: PondSpec, log: Log, manifest: Manifest) -> None:
+        """A driver begins: on probation is what came after the newest epoch."""
+        if manifest.epoch_n < 0:
+            self._new = {query.name for query in spec.asked}
+            return
+        for found in history(log, manifest):
+            if found.n <= manifest.epoch_n:
+                return
+            self.changed(found.change)
+
+    def changed(self, change: Change) -> None:
+        """A change is in force."""
+        if isinstance(change, Add | Alter):
+            self._new.add(change.name)
+        elif isinstance(change, Shadow):
+            self._shadows.add(change.name)
+        elif isinstance(change, Drop | Discard):
+            self._shadows.discard(change.name)
+
+    def committed(self, record: EpochRecord) -> None:
+        """An epoch is in the log: queries that read events in it have passed."""
+        if not (self._new or self._shadows):
+            return
+        read = {name for name, counts in record.counts.items() if counts.get("read", 0)}
+        self._new -= read
+        self._shadows -= read
+
+    def failed(self, error: NoMemoryError, spec: PondSpec, batch: tuple[str, int]) -> tuple[NoMemoryError, list[Make]]:
+        """The error, and the changes by which whoever is responsible is quarantined; `batch`: Spark's, that failed."""
+        by_spark = [query.name for query in current(spec) if is_evaluated(query, spec.streams)]
+        by_spark = [name for name in by_spark if name not in spec.left.halted]
+        names = [name for name in by_spark if name in self._new]
+        shadows = [name for name in by_spark if name in self._shadows and name in spec.left.shadows]
+        if not (names or shadows):
+            names = self._again(batch, sorted(by_spark, key=lambda name: spec.left.added.get(name, -1)))
+        if not (names or shadows):
+            return error, []
+        told = ", ".join([*names, *(f"the shadow of {name}" for name in shadows)])
+        found = NoMemoryError(
+            f"{error.what.rstrip('.')}; Spark was evaluating {told}.",
+            f"Quarantined: {told}. The other queries go on when the pond is started again; drop it, and add it again in"
+            " a form that makes less of an event, or with more memory (--memory).",
+        )
+        readers = [one for name in names for one in _readers(spec, name)]
+        halts: list[Make] = [partial(accept.halt, name=name, why=str(found)) for name in [*readers, *names]]
+        return found, [*halts, *(partial(accept.discard, name=name) for name in shadows)]
+
+    def _again(self, batch: tuple[str, int], names: list[str]) -> list[str]:
+        """The query that came last, if the same batch ended so before."""
+        known: object = None
+        with suppress(OSError, ValueError):
+            known = json.loads(self._file.read_text())
+        if known == [*batch]:
+            return names[-1:]
+        with suppress(OSError):
+            self._file.write_text(json.dumps(batch))
+        return []
+
+
+def is_evaluated(query: AnyQuery, streams: Iterable[Stream]) -> bool:
+    """Whether Spark evaluates a part of a query: an expression, or what its stream is made by."""
+    made = {stream.name for stream in streams if stream.derived is not None}
+    nodes = (node for expression in expressions_of(query) for node in walk(expression))
+    return bool(made & {*query.streams}) or any(isinstance(node, Foreign) for node in nodes)
+
+
+def _readers(spec: PondSpec, name: str) -> Iterator[str]:
+    """The queries that read the rows of one, directly or not; the last of a chain comes first."""
+    rows: Mapping[str, str | None] = {stream.name: stream.upstream for stream in spec.streams}
+    for query in current(spec):
+        if query.name not in spec.left.halted and any(rows.get(stream) == name for stream in query.streams):
+            yield from _readers(spec, query.name)
+            yield query.name

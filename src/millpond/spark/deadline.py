@@ -1,0 +1,130 @@
+"""Analyses of queries while a pond runs: each in a thread of its own, given up when it takes too long.
+
+A thread cannot be ended, so one that is given up ends itself at the next node that it looks at (`check`), and what it
+would have kept it does not keep (`keeping`). Meanwhile it holds no lock that others wait for.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+from millpond.errors import BusyError, NotServingError, QueryRefused
+
+SECONDS = 60.0
+"""How long an analysis may take; one of a long text takes some seconds."""
+AT_ONCE = 4
+"""How many analyses run beside each other; one more waits."""
+_LOOK_SECONDS = 0.1
+
+T = TypeVar("T")
+_mine = threading.local()
+
+
+class Abandoned(Exception):
+    """Nobody waits for the analysis of this thread any more."""
+
+
+class _Analysis(Generic[T]):
+    """One analysis: at work, then done or given up."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.gate = threading.Lock()
+        self.given_up = self.keeps = False
+
+    def give_up(self) -> bool:
+        """Whether it could be given up, as it has not begun to keep what it found."""
+        with self.gate:
+            self.given_up = not self.keeps
+            return self.given_up
+
+
+class Analyses:
+    """Runs the analyses of one pond, asked from any thread."""
+
+    def __init__(self, seconds: float = SECONDS, at_once: int = AT_ONCE) -> None:
+        self._seconds = seconds
+        self._places = threading.Semaphore(at_once)
+        self._ended = False
+
+    def end(self) -> None:
+        """Let go of those that run, and of whoever waits for them."""
+        self._ended = True
+
+    def run(self, name: str, work: Callable[[], T]) -> T:
+        """What `work` makes of the query `name`.
+
+        Raises:
+            QueryRefused: it took too long. BusyError: so did others before. NotServingError: `end` was called.
+        """
+        if not self._places.acquire(timeout=self._seconds):
+            raise BusyError(
+                f"{name} was not analysed: others have been for more than {self._seconds:g} s.", "Ask again later."
+            )
+        made: _Analysis[T] = _Analysis()
+        context = contextvars.copy_context()
+        threading.Thread(
+            target=context.run, args=(self._work, made, work), name="millpond-analysis", daemon=True
+        ).start()
+        waited = 0.0
+        while not made.done.wait(_LOOK_SECONDS):
+            waited += _LOOK_SECONDS
+            if (self._ended or waited >= self._seconds) and made.give_up():
+                raise self._given_up(name)
+        if made.error is not None:
+            raise made.error
+        return made.result  # type: ignore[return-value]
+
+    def _work(self, made: _Analysis[T], work: Callable[[], T]) -> None:
+        _mine.analysis = made
+        try:
+            made.result = work()
+        except BaseException as error:  # whoever waits has it
+            made.error = error
+        finally:
+            made.done.set()
+            self._places.release()
+
+    def _given_up(self, name: str) -> QueryRefused | NotServingError:
+        if self._ended:
+            return NotServingError("This process leads the pond no more.", "Ask the leader, or again in a moment.")
+        return QueryRefused(
+            f"The analysis of {name} was given up after {self._seconds:g} s.",
+            "Make the text shorter, or split it into several queries; if the machine is busy, try again later.",
+        )
+
+
+def check() -> None:
+    """Go on only if somebody waits for the analysis of this thread, or there is none.
+
+    Raises:
+        Abandoned: nobody does.
+    """
+    made = getattr(_mine, "analysis", None)
+    if made is not None and made.given_up:
+        raise Abandoned
+
+
+@contextmanager
+def keeping() -> Iterator[None]:
+    """Within, what an analysis has found is kept: it is not given up meanwhile.
+
+    Raises:
+        Abandoned: it was.
+    """
+    made = getattr(_mine, "analysis", None)
+    if made is not None:
+        with made.gate:
+            made.keeps = not made.given_up
+        check()
+    try:
+        yield
+    finally:
+        if made is not None:
+            made.keeps = False

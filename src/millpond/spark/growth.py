@@ -1,0 +1,407 @@
+"""Bounds on what an expression makes of an event: bytes of a value, elements of an array, steps of nested lambdas.
+
+The bound of a node follows from those of its children, for an event whose columns have `EVENT_BYTES` each. What
+constants alone make is refused if it is large; what an event makes is checked where Spark evaluates it, if its bound is
+large: a value that turns out to be larger than `VALUE_BYTES` raises, so the event is dead for the query.
+
+Functions without a rule of their own are taken to make at most four bytes of each byte that they are given.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
+from millpond.errors import QueryRefused
+from millpond.spark.catalyst import Catalyst, JavaObject, children, id_of, items, kind_of, text_of, type_of
+from millpond.spark.checks import bound_once, checked, counted, multiplied, number, sized, unless_larger
+
+EVENT_BYTES = 1 << 20
+"""How large a column is taken to be; values below 32 times as much are not looked at while they are evaluated."""
+VALUE_BYTES = 32 << 20
+"""Bytes of a value that an expression may make of an event."""
+CONSTANT_BYTES = 1 << 20
+"""Bytes of a value that constants alone may make."""
+STEPS = 20_000_000
+"""Evaluations of a lambda's body for one event, where arrays of events are taken to have `ELEMENTS`."""
+ELEMENTS = 1000
+ROWS = 100_000
+"""Rows that functions such as `explode` may make of one event out of constants."""
+
+_ELEMENT = 24
+"""What an element costs beside its bytes, in an array of Spark's."""
+_ROUNDS = 64
+_FACTOR, _ROOM = 4, 256
+_FIXED = re.compile(
+    r"(boolean|tinyint|smallint|int|bigint|float|double|date|timestamp|timestamp_ntz|time.*|decimal.*|interval.*|void)$"
+)
+_CHOICES = {"If": 1, "CaseWhen": 0, "Coalesce": 0, "Greatest": 0, "Least": 0, "IfNull": 0, "Nvl": 0, "NullIf": 0}
+_PARTS = frozenset(
+    {
+        "Substring", "Left", "Right", "StringTrim", "StringTrimLeft", "StringTrimRight", "StringTrimBoth",
+        "SubstringIndex", "GetStructField", "GetMapValue", "GetArrayItem", "ElementAt", "Reverse", "ArrayFilter",
+        "MapFilter", "ArraySort", "SortArray", "ArrayDistinct", "MapKeys", "MapValues", "MapEntries", "Flatten",
+        "Slice",
+        "StringTranslate", "RegExpExtract", "RegExpSubStr", "Lower", "ArrayRemove", "ArrayCompact", "Cast", "Alias",
+        "GetArrayStructFields", "AssertNotNull", "KnownNotNull", "TryEval", "GetJsonObject",
+    }
+)  # fmt: skip
+"""Functions whose value is a part of what they are given, or as large."""
+_SUMS = frozenset(
+    {"Concat", "CreateArray", "CreateNamedStruct", "CreateMap", "ArrayUnion", "ArraysZip", "MapConcat", "ArrayAppend"}
+)
+_WIDTH = re.compile(r"\d+")
+
+
+_accepted = ContextVar("accepted", default=False)
+
+
+@contextmanager
+def accepted() -> Iterator[None]:
+    """Within, nothing is refused: of a query that was accepted by an older version, values are checked all the same."""
+    before = _accepted.set(True)
+    try:
+        yield
+    finally:
+        _accepted.reset(before)
+
+
+def is_accepted() -> bool:
+    """Whether what is looked at was accepted before."""
+    return _accepted.get()
+
+
+class Size(NamedTuple):
+    """At most so many `bytes` and elements (`many`); `varies`: with the event."""
+
+    bytes: float
+    many: float
+    varies: bool
+
+
+class Bound(NamedTuple):
+    """An expression, with checks where it may grow, and how large its value may be."""
+
+    node: JavaObject
+    size: Size
+
+
+Sizes = Mapping[int, Size]
+"""What variables of lambdas, and columns, hold at most, by expression id."""
+
+
+class Limiter:
+    """Bounds one expression after the other; `checks` says whether those that may grow are checked, or let be, and
+    `refuses` whether large constants are refused.
+    """
+
+    def __init__(self, catalyst: Catalyst, *, checks: bool = True, refuses: bool = True) -> None:
+        self._catalyst = catalyst
+        self._checks = checks
+        self._refuses = refuses and not is_accepted()
+        self._steps = 0.0
+        self._whole: JavaObject = None
+        self._rules: dict[str, Callable[[JavaObject, list[Size]], Size]] = {
+            "StringReplace": self._replaced, "RegExpReplace": self._replaced_by_pattern, "StringSplit": _split,
+            "ConcatWs": _joined, "ArrayJoin": _joined, "StringRepeat": self._repeated, "ArrayRepeat": self._repeated,
+            "StringSpace": self._padded, "StringLPad": self._padded, "StringRPad": self._padded,
+            "Sequence": self._sequence, "FormatString": self._formatted, "StructsToJson": _written,
+        }  # fmt: skip
+
+    def limited(self, expression: JavaObject) -> JavaObject:
+        """The expression, checked where it may grow.
+
+        Raises:
+            QueryRefused: its constants make too much, or it takes too many steps.
+        """
+        self._steps, self._whole = 0.0, expression
+        return self._visit(expression, {}, 1.0).node
+
+    def elements(self, array: JavaObject) -> float:
+        """How many elements an array of constants has at most; 1 for one that varies with the event."""
+        size = self._visit(array, {}, 1.0).size
+        if size.varies:
+            return 1.0
+        if array.foldable() and size.bytes <= CONSTANT_BYTES:
+            found = self._amount(self._catalyst.size(array))
+            return found if math.isfinite(found) else 1.0  # NULL has none
+        return max(1.0, size.many)
+
+    def _visit(self, node: JavaObject, known: Sizes, times: float) -> Bound:
+        kind = kind_of(node)
+        self._steps += times
+        if self._steps > STEPS and self._refuses:
+            raise QueryRefused(
+                f"{_shown(self._whole)} takes more than {STEPS:,} steps for one event.",
+                "Use fewer lambdas within each other, or shorter arrays.",
+            )
+        if kind == "Literal":
+            return Bound(node, _of_literal(node))
+        if kind in ("AttributeReference", "NamedLambdaVariable"):
+            default = Size(EVENT_BYTES, EVENT_BYTES / 8, True)
+            return Bound(node, _narrowed(node, known.get(id_of(node), default)))
+        parts = children(node)
+        if any(kind_of(part) == "LambdaFunction" for part in parts):
+            bound = self._higher(node, kind, parts, known, times)
+        else:
+            bounds = [self._visit(part, known, times) for part in parts]
+            size = self._size(node, kind, [bound.size for bound in bounds])
+            bound = Bound(self._rebuilt(node, parts, bounds), _narrowed(node, size))
+            if kind in _PREDICTED and size.bytes > VALUE_BYTES and self._checks:
+                bound = Bound(self._foreseen(bound.node, kind), bound.size)
+        return self._checked(bound)
+
+    def _rebuilt(self, node: JavaObject, parts: Sequence[JavaObject], bounds: Sequence[Bound]) -> JavaObject:
+        changed = any(bound.node is not part for bound, part in zip(bounds, parts, strict=True))
+        return self._catalyst.rebuilt(node, [bound.node for bound in bounds]) if changed else node
+
+    def _size(self, node: JavaObject, kind: str, sizes: list[Size]) -> Size:
+        varies = any(size.varies for size in sizes)
+        total, count = sum(size.bytes for size in sizes), sum(size.many for size in sizes)
+        if kind in self._rules:
+            made = self._rules[kind](node, sizes)
+            return made._replace(varies=varies)
+        if kind in _CHOICES:
+            values = sizes[_CHOICES[kind] :]
+            return Size(max(one.bytes for one in values), max(one.many for one in values), varies)
+        if kind in _SUMS:
+            is_array = kind == "CreateArray"
+            return Size(total + _ELEMENT * len(sizes), len(sizes) if is_array else max(count, len(sizes)), varies)
+        if kind in _PARTS:
+            nested = kind == "Cast" and type_of(node) == "string"
+            return Size(total + (_ELEMENT * count if nested else 0) + _ROOM, max(count, 1), varies)
+        return Size(_FACTOR * total + _ROOM, _FACTOR * total + 1, varies)
+
+    def _higher(self, node: JavaObject, kind: str, parts: list[JavaObject], known: Sizes, times: float) -> Bound:
+        """A function of lambdas, whose bodies are evaluated for each element."""
+        given = [None if kind_of(part) == "LambdaFunction" else self._visit(part, known, times) for part in parts]
+        arrays = [bound.size for bound in given if bound is not None]
+        first = arrays[0]
+        rounds = first.many if not first.varies else min(first.many, ELEMENTS)
+        average = first.bytes / max(1.0, first.many)
+        element = Size(average + 8, max(1.0, average), first.varies)
+        if kind == "ArrayAggregate":
+            return self._aggregated(node, parts, [bound for bound in given if bound], element, known, times * rounds)
+        made, bounds = [], []
+        for part, bound in zip(parts, given, strict=True):
+            if bound is not None:
+                bounds.append(bound)
+                continue
+            names = {id_of(name): element for name in items(part.arguments())}
+            body = self._visit(part.function(), {**known, **names}, times * max(1.0, rounds))
+            made.append(body.size)
+            bounds.append(self._lambda(part, body))
+        varies = any(size.varies for size in [*arrays, *made])
+        total = first.bytes + max((size.bytes + _ELEMENT) * max(1.0, first.many) for size in made)
+        size = Size(first.bytes, first.many, varies) if kind in _PARTS else Size(total, first.many, varies)
+        found = self._rebuilt(node, parts, bounds)
+        if size.bytes > VALUE_BYTES and self._checks and kind not in _PARTS and _is_wide(type_of(node)):
+            found = self._each_checked(found, made)
+            size = Size(VALUE_BYTES, min(first.many, VALUE_BYTES), varies)
+        return Bound(found, _narrowed(node, size))
+
+    def _aggregated(
+        self, node: JavaObject, parts: list[JavaObject], given: list[Bound], element: Size, known: Sizes, times: float
+    ) -> Bound:
+        """`aggregate`: the value that goes from round to round grows with each; its lambda is checked at each."""
+        array, start = given[0].size, given[1].size
+        merge, finish = parts[2], parts[3]
+        names = [id_of(name) for name in items(merge.arguments())]
+        merging, varies = merge.function(), start.varies or array.varies
+        held = before = start._replace(varies=varies)
+        quiet = Limiter(self._catalyst, checks=False, refuses=False)
+        for done in range(_ROUNDS):
+            if done >= array.many or held.bytes > 1e15:
+                break
+            size = quiet._visit(merging, {**known, names[0]: held, names[1]: element}, 1.0).size
+            varies = varies or size.varies
+            before, held = held, Size(max(size.bytes, start.bytes), max(size.many, start.many), varies)
+            if held.bytes <= before.bytes:
+                break
+        else:
+            held = _extrapolated(before, held, array.many - _ROUNDS)
+        size = Size(held.bytes, held.many, varies)
+        self._refuse_constant(node, size)
+        most = min(size.bytes, VALUE_BYTES)
+        size = Size(most, min(size.many, most), varies)
+        body = self._visit(merging, {**known, names[0]: size, names[1]: element}, times)
+        if held.bytes > VALUE_BYTES and self._checks:
+            body = Bound(self._limited_value(body.node), size)
+        ends = [id_of(name) for name in items(finish.arguments())]
+        last = self._visit(finish.function(), {**known, ends[0]: size}, times)
+        bounds = [given[0], given[1], self._lambda(merge, body), self._lambda(finish, last)]
+        return Bound(self._rebuilt(node, parts, bounds), _narrowed(node, last.size._replace(varies=varies)))
+
+    def _lambda(self, function: JavaObject, body: Bound) -> Bound:
+        arguments = items(function.arguments())
+        if body.node is function.function():
+            return Bound(function, body.size)
+        return Bound(self._catalyst.rebuilt(function, [body.node, *arguments]), body.size)
+
+    def _checked(self, bound: Bound) -> Bound:
+        """The value refused if it is constant and large, or checked when it is there if it may be large."""
+        self._refuse_constant(bound.node, bound.size)
+        if bound.size.bytes <= VALUE_BYTES:
+            return bound
+        size = Size(VALUE_BYTES, min(bound.size.many, VALUE_BYTES), bound.size.varies)
+        if not self._checks or kind_of(bound.node) in _PARTS:
+            return bound if not self._checks else Bound(bound.node, size)
+        return Bound(self._limited_value(bound.node), size)
+
+    def _refuse_constant(self, node: JavaObject, size: Size) -> None:
+        if size.varies or size.bytes <= CONSTANT_BYTES or not self._refuses:
+            return
+        shown = f"{size.bytes:,.0f}" if size.bytes < 1e15 else "more than 10^15"
+        raise QueryRefused(
+            f"{_shown(node)} makes up to {shown} bytes of constants; {CONSTANT_BYTES:,} are allowed.",
+            "Write a shorter constant, or make the value of columns of the event.",
+        )
+
+    def _limited_value(self, node: JavaObject) -> JavaObject:
+        """The value, which raises if it is too large."""
+        kind = type_of(node)
+        if kind in ("string", "binary"):
+            return checked(self._catalyst, node, lambda value: sized(self._catalyst, value), VALUE_BYTES)
+        if kind.startswith(("array<", "map<")):
+            most = VALUE_BYTES // _ELEMENT
+            return checked(self._catalyst, node, lambda value: counted(self._catalyst, value), most)
+        return node
+
+    def _each_checked(self, node: JavaObject, bodies: Sequence[Size]) -> JavaObject:
+        """A function of lambdas whose values are each so small that all of them together are not too large."""
+        is_text = _element_type(type_of(node)) in ("string", "binary")
+        if len(bodies) != 1 or bodies[0].bytes <= EVENT_BYTES or not is_text:
+            return self._limited_value(node)
+        array, function = children(node)[0], children(node)[-1]
+
+        def whole(value: JavaObject) -> JavaObject:
+            body = function.function()
+            share = lambda one: multiplied(self._catalyst, sized(self._catalyst, one), counted(self._catalyst, value))  # noqa: E731
+            made = checked(self._catalyst, body, share, VALUE_BYTES)
+            lambda_ = self._catalyst.rebuilt(function, [made, *items(function.arguments())])
+            return self._catalyst.rebuilt(node, [value, *children(node)[1:-1], lambda_])
+
+        return bound_once(self._catalyst, [array], lambda values: whole(values[0]))
+
+    def _foreseen(self, node: JavaObject, kind: str) -> JavaObject:
+        """A function that multiplies what it is given, evaluated only if that is not too much."""
+        catalyst, parts = self._catalyst, children(node)
+        first, second = _PREDICTED[kind]
+        size = counted if type_of(parts[first]).startswith(("array<", "map<")) else sized
+
+        def guarded(values: Sequence[JavaObject]) -> JavaObject:
+            left = None if first == second else size(catalyst, values[first])
+            right = number(catalyst, values[second]) if kind in _BY_NUMBER else sized(catalyst, values[second])
+            most = VALUE_BYTES if kind not in _OF_ARRAYS else VALUE_BYTES // _ELEMENT
+            amount = right if left is None else multiplied(catalyst, left, right)
+            return unless_larger(catalyst, amount, most, catalyst.rebuilt(node, list(values)))
+
+        return bound_once(catalyst, parts, guarded)
+
+    def _replaced(self, node: JavaObject, sizes: list[Size]) -> Size:
+        source, sought, new = sizes
+        each = new.bytes / max(1.0, 1.0 if sought.varies else sought.bytes)
+        total = source.bytes * max(1.0, each)
+        return Size(total, total, True)
+
+    def _replaced_by_pattern(self, node: JavaObject, sizes: list[Size]) -> Size:
+        source, new = sizes[0], sizes[2]
+        literal = children(node)[2]
+        groups = new.bytes if kind_of(literal) != "Literal" else str(literal.sql()).count("$")
+        total = source.bytes * (1 + groups) + (source.bytes + 1) * new.bytes
+        return Size(total, total, True)
+
+    def _repeated(self, node: JavaObject, sizes: list[Size]) -> Size:
+        times = self._amount(children(node)[1])
+        return Size((sizes[0].bytes + _ELEMENT) * max(0.0, times), times, True)
+
+    def _padded(self, node: JavaObject, sizes: list[Size]) -> Size:
+        parts = children(node)
+        width = self._amount(parts[1] if len(parts) > 1 else parts[0])
+        return Size(_FACTOR * max(0.0, width), _FACTOR * max(0.0, width), True)
+
+    def _sequence(self, node: JavaObject, sizes: list[Size]) -> Size:
+        first, last = (self._amount(part) for part in children(node)[:2])
+        count = abs(last - first) + 1 if math.isfinite(first) and math.isfinite(last) else math.inf
+        return Size(_ELEMENT * count, count, True)
+
+    def _formatted(self, node: JavaObject, sizes: list[Size]) -> Size:
+        pattern = children(node)[0]
+        widths = sum(map(float, _WIDTH.findall(str(pattern.sql())))) if kind_of(pattern) == "Literal" else math.inf
+        total = _FACTOR * sum(size.bytes for size in sizes) + 64 * len(sizes) + widths
+        return Size(total, total, True)
+
+    def _amount(self, node: JavaObject) -> float:
+        """The number that an argument is, if it is constant."""
+        if not node.foldable():
+            return math.inf
+        value = self._catalyst.constant(node)
+        return float(value) if isinstance(value, int | float) else math.inf
+
+
+_PREDICTED = {
+    "StringReplace": (0, 2), "RegExpReplace": (0, 2), "StringRepeat": (0, 1), "StringLPad": (1, 1),
+    "StringRPad": (1, 1), "StringSpace": (0, 0), "ArrayJoin": (0, 1), "ArrayRepeat": (1, 1),
+}  # fmt: skip
+"""Functions whose value is as large as two of their arguments multiplied, or as the one that is named twice."""
+_BY_NUMBER = frozenset({"StringRepeat", "StringLPad", "StringRPad", "StringSpace", "ArrayRepeat"})
+_OF_ARRAYS = frozenset({"ArrayRepeat"})
+
+
+def _shown(node: JavaObject) -> str:
+    text = text_of(node)
+    return f"`{text if len(text) <= 200 else text[:197] + '...'}`"
+
+
+def _narrowed(node: JavaObject, size: Size) -> Size:
+    """The bound of a value whose type has a width of its own."""
+    return Size(16, 1, size.varies) if _FIXED.match(type_of(node)) else size
+
+
+def _of_literal(node: JavaObject) -> Size:
+    shown = len(str(node.value().toString()).encode()) if type_of(node) == "string" and node.value() is not None else (
+        len(str(node.sql()))
+    )  # fmt: skip
+    return Size(max(shown, 1), max(shown, 1), False)
+
+
+def _split(_node: JavaObject, sizes: list[Size]) -> Size:
+    return Size(sizes[0].bytes + _ELEMENT * (sizes[0].bytes + 1), sizes[0].bytes + 1, True)
+
+
+def _joined(node: JavaObject, sizes: list[Size]) -> Size:
+    places = {"ConcatWs": 0, "ArrayJoin": 1}
+    between = sizes[places[kind_of(node)]].bytes
+    arrays = any(type_of(part).startswith("array<") for part in children(node))
+    count = sum(size.many for size in sizes) if arrays else 0
+    total = sum(size.bytes for size in sizes) + between * (count + len(sizes))
+    return Size(total, total, True)
+
+
+def _written(node: JavaObject, sizes: list[Size]) -> Size:
+    """JSON: names of fields come with each element."""
+    names = len(type_of(children(node)[0]))
+    total = 6 * sizes[0].bytes + names * (sizes[0].many + 1) + _ROOM
+    return Size(total, total, True)
+
+
+def _extrapolated(before: Size, held: Size, rounds: float) -> Size:
+    """What a value that grew so in one round becomes in so many more."""
+    added, ratio = held.bytes - before.bytes, held.bytes / max(1.0, before.bytes)
+    if ratio > 1.2:
+        total = math.inf if rounds * math.log(ratio) > 500 else held.bytes * ratio**rounds
+    else:
+        total = held.bytes + added * rounds
+    return Size(total, max(held.many, total), held.varies)
+
+
+def _is_wide(kind: str) -> bool:
+    return not _FIXED.match(kind)
+
+
+def _element_type(kind: str) -> str:
+    return kind[6:-1] if kind.startswith("array<") else ""

@@ -1,0 +1,73 @@
+"""Texts that become moments: what Spark would complete by the clock has no value here.
+
+Spark takes `now` and `today`, if a text is constant, and a time without a date, `10:00`, for a moment of the day on
+which it looks. So a repeated epoch, a standby or a backfill would answer otherwise. A constant of that kind is refused;
+a text of an event that does not begin with a year raises, as any other text that is no moment: NULL of `try_cast`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from millpond.errors import UnsupportedQuery
+from millpond.spark.catalyst import Catalyst, JavaObject, children, eval_mode, kind_of, text_of, type_of
+from millpond.spark.checks import bound_once, raising
+from millpond.spark.growth import Limiter, is_accepted
+from millpond.spark.vocabulary import MOMENTS
+
+_YEAR = re.compile(r"[\s\x00-\x20]*[+-]?\d{4}")
+_YEAR_OF_SPARK = r"^[\s\x00-\x20]*[+-]?[0-9]{4}"
+_MOMENT = re.compile(r"\b(timestamp|timestamp_ntz|timestamp_ltz|date)\b")
+
+
+def check_moment(catalyst: Catalyst, node: JavaObject, kind: str) -> None:
+    """Refuse a cast of a constant that the clock completes, and one of texts within arrays, maps or structs.
+
+    Raises:
+        UnsupportedQuery: see above.
+        QueryRefused: the constant is too large.
+    """
+    if kind != "Cast" or is_accepted() or not _MOMENT.search(type_of(node)):
+        return
+    child = children(node)[0]
+    if type_of(node) not in MOMENTS:
+        if "string" in type_of(child) and type_of(child) != type_of(node):
+            raise UnsupportedQuery(
+                f"`{text_of(node)}` takes texts within a {type_of(child)} for moments.",
+                "Cast each text by itself: transform(texts, one -> CAST(one AS TIMESTAMP)).",
+            )
+        return
+    if type_of(child) != "string" or not child.foldable():
+        return
+    if kind_of(child) != "Literal":
+        Limiter(catalyst, checks=False).limited(child)
+    text = catalyst.constant(child)
+    if text is not None and _YEAR.match(str(text)) is None:
+        raise UnsupportedQuery(
+            f"`{text_of(node)}` takes a text without a date for a moment, which is wrong or depends on the clock.",
+            "Write it as 'yyyy-mm-dd hh:mm:ss'.",
+        )
+
+
+def dated(catalyst: Catalyst, expression: JavaObject) -> JavaObject:
+    """The expression, in which a text of an event is a moment only if it begins with a year."""
+    parts = children(expression)
+    made = [dated(catalyst, part) for part in parts]
+    if any(new is not old for new, old in zip(made, parts, strict=True)):
+        expression = catalyst.rebuilt(expression, made)
+    is_moment = kind_of(expression) == "Cast" and type_of(expression) in MOMENTS
+    if not is_moment or kind_of(made[0]) == "Literal" or type_of(made[0]) != "string":
+        return expression
+    otherwise = (
+        catalyst.make("Literal", None, expression.dataType()) if eval_mode(expression) == "TRY"
+        else raising(catalyst, expression, "a text without a date is no moment")
+    )  # fmt: skip
+    pattern = catalyst.literal(_YEAR_OF_SPARK)
+
+    def judged(text: JavaObject) -> JavaObject:
+        known = catalyst.make("RLike", text, pattern)
+        # NULL is no match, and the cast of NULL is NULL
+        is_other = catalyst.make("Not", catalyst.make("Coalesce", [known, catalyst.literal(True)]))
+        return catalyst.make("If", is_other, otherwise, catalyst.rebuilt(expression, [text]))
+
+    return bound_once(catalyst, made, lambda texts: judged(texts[0]))

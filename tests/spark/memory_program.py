@@ -1,0 +1,40 @@
+"""A pond whose limits are off, so that a query may end the JVM's memory; `memory_program.py FOLDER [TEXT]`.
+
+It prints one line of JSON: the error, the queries that are quarantined, and the files of rows of the other query.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from millpond import Pond
+from millpond.errors import MillpondError
+from millpond.spark import growth
+from millpond.spark.session import spark_session
+
+growth.VALUE_BYTES = growth.CONSTANT_BYTES = 1 << 62
+
+
+def main() -> None:
+    folder, text = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
+    spark, error = spark_session("local[2]", driver_memory="512m"), ""
+    with Pond(spark, folder / "pond", instances=1) as pond:
+        pond.load((folder / "pond.sql").read_text(), queries=not (folder / "pond" / "pond.id").is_file())
+        pond.open()
+        try:
+            pond.run()
+            if text:
+                pond.add("greedy", text)
+                (folder / "in" / "2.json").write_text((folder / "more.json").read_text())
+            pond.run()
+        except MillpondError as found:
+            error = str(found)
+        halted = {one.change.name: one.change.why for one in pond.history() if type(one.change).__name__ == "Halt"}
+        rows = sorted(path.name for path in (folder / "out").rglob("*.parquet"))
+        print(json.dumps([error, halted, rows]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Analyses that take too long are given up, keep nothing, and let others go on."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from millpond.errors import BusyError, NotServingError, QueryRefused
+from millpond.spark.deadline import Abandoned, Analyses, check, keeping
+
+
+def test_what_an_analysis_makes_or_raises_is_handed_on() -> None:
+    analyses = Analyses()
+    assert analyses.run("q", lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        analyses.run("q", lambda: 1 // 0)
+    check()  # no analysis is at work in this thread
+
+
+def test_one_that_takes_too_long_is_given_up_and_keeps_nothing() -> None:
+    analyses, go_on, ended, kept = Analyses(seconds=0.3, at_once=2), threading.Event(), threading.Event(), []
+
+    def slow() -> None:
+        go_on.wait(10)
+        try:
+            with keeping():
+                kept.append("q")
+        except Abandoned:
+            ended.set()
+            raise
+
+    with pytest.raises(QueryRefused, match=r"The analysis of q was given up after 0\.3 s"):
+        analyses.run("q", slow)
+    assert analyses.run("other", lambda: 1) == 1  # while the first is still at work
+    go_on.set()
+    assert ended.wait(10) and not kept
+
+
+def test_one_that_keeps_what_it_found_is_waited_for() -> None:
+    analyses, keeps, kept = Analyses(seconds=0.2), threading.Event(), []
+
+    def work() -> str:
+        with keeping():
+            keeps.wait(0.8)
+            kept.append("q")
+        return "made"
+
+    assert analyses.run("q", work) == "made" and kept == ["q"]
+
+
+def test_a_deep_one_ends_at_its_next_node() -> None:
+    analyses, ended = Analyses(seconds=0.2), threading.Event()
+
+    def endless() -> None:
+        try:
+            while True:
+                check()
+        finally:
+            ended.set()
+
+    with pytest.raises(QueryRefused):
+        analyses.run("q", endless)
+    assert ended.wait(10)
+
+
+def test_there_are_so_many_at_once() -> None:
+    analyses, go_on = Analyses(seconds=0.2, at_once=1), threading.Event()
+    with pytest.raises(QueryRefused):
+        analyses.run("first", lambda: go_on.wait(10))
+    with pytest.raises(BusyError, match=r"second was not analysed"):
+        analyses.run("second", lambda: 1)
+    go_on.set()
+    assert any(_tried(analyses) for _ in range(50))
+
+
+def _tried(analyses: Analyses) -> bool:
+    try:
+        return analyses.run("third", lambda: True)
+    except BusyError:
+        return False
+
+
+def test_nobody_waits_after_the_end() -> None:
+    analyses, go_on, found = Analyses(), threading.Event(), []
+
+    def ask() -> None:
+        with pytest.raises(NotServingError) as caught:
+            analyses.run("q", lambda: go_on.wait(10))
+        found.append(caught.value.code)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    analyses.end()
+    asking.join(5)
+    go_on.set()
+    assert found == ["MP-NOT-SERVING"]
