@@ -35,11 +35,13 @@ from millpond.control.wiring import (
     Followers,
     Truth,
     follow,
+    local_store,
     new_writer,
     open_truth,
     owners_for,
 )
 from millpond.errors import InputError, QueryTypeError, StoreError
+from millpond.local_path import local_path
 from millpond.log.manifest import Manifest, load
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
@@ -89,6 +91,7 @@ class Pond(Changing, Declaring):
 
     Raises:
         SetupError: this Spark session cannot be used.
+        PlaceError: a path is not local.
     """
 
     def __init__(
@@ -101,12 +104,12 @@ class Pond(Changing, Declaring):
         cache: str | os.PathLike[str] | None = None,
         on_epoch: Callable[[Epoch], None] | None = None,
     ) -> None:
+        self.path = local_path(path, "The pond's folder")
         self.spark = spark_session() if spark is None else spark
         check_session(self.spark)
         self._reading = reading_session(self.spark)
-        self.path = Path(os.path.abspath(path))
-        self._instances, self._store = instances, store
-        self._cache = Path(cache) if cache is not None else _host_local_folder()
+        self._instances, self._store = instances, local_store(store)
+        self._cache = local_path(cache, "The cache") if cache is not None else _host_local_folder()
         self._on_epoch = on_epoch or (lambda _epoch: None)
         self._tally = Tally()
         self._front = FrontEnd(self.spark, own_tables(store))
@@ -182,7 +185,7 @@ class Pond(Changing, Declaring):
         Raises:
             PlaceError: the file holds something else, or cannot be written.
         """
-        write_compiled(Path(path), compiled_of(self.streams, self.queries))
+        write_compiled(local_path(path, "The compiled file"), compiled_of(self.streams, self.queries))
 
     @property
     def queries(self) -> tuple[AnyQuery, ...]:
@@ -274,7 +277,7 @@ class Pond(Changing, Declaring):
         read_streams = [reading.stream for reading in readings]
         followers = follow(
             truth, self.queries, spec, self._store, carried.settle, carried.carrier, streams=read_streams,
-            functions=self._functions,
+            functions=self._functions, homes=self._front.homes,
         )  # fmt: skip
         try:
             spec = still_leaving(spec, followers.joining.lagging, truth.manifest.map)

@@ -12,6 +12,7 @@ import msgspec
 
 from millpond.errors import AccessError, NotServingError, PlaceError, SetupError
 from millpond.ids import bearer_token, writer_token
+from millpond.local_path import local_path
 
 TOKEN_VARIABLE = "MILLPOND_TOKEN"
 URL_VARIABLE = "MILLPOND_URL"
@@ -34,7 +35,7 @@ class Places:
     """The files of a service, below the pond's folder, which may not be there yet."""
 
     def __init__(self, pond: Path) -> None:
-        self.folder = Path(os.path.abspath(pond)) / "service"
+        self.folder = local_path(pond, "The pond's folder") / "service"
         self.lock = self.folder / _LOCK
 
     def make(self) -> None:

@@ -22,6 +22,7 @@ from millpond.control.wiring import address_at, check_address, open_truth
 from millpond.errors import MillpondError, SetupError
 from millpond.garbage import pass_by_what_is_loaded
 from millpond.ids import writer_token
+from millpond.local_path import local_path
 from millpond.placement.places import check_place
 from millpond.service.app import WHO, make_app
 from millpond.service.catalog import Catalog
@@ -110,9 +111,9 @@ def serve(options: Options, web: Web, say: Callable[[str], None]) -> None:
         name, sound = told_name(web)
         me = Leader(_url(web, name, port), os.getpid(), writer_token(), certificate=_certificate(web))
         process = _Process(options, places, catalog, Hint(places, me, options.patience), say)
-        out = options.out or options.folder / "out"
+        out = local_path(options.out or options.folder / "out", "The folder of results")
         verbs = Hosted(
-            process.supervisor, catalog, lambda: process.gauges, places, Path(os.path.abspath(out)), options.shards
+            process.supervisor, catalog, lambda: process.gauges, places, out, options.shards
         )  # fmt: skip
         app, stop = _guarded(make_app(verbs), secret, web), process.supervisor.stop
         with _answering(app, web, listener), interrupts(say) as signals, signals.stopping(stop):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +22,7 @@ from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream, check_order, check_retention
 from millpond.plan.late import late_columns
+from millpond.runtime.dead_letters import group_of
 from millpond.runtime.functions.host import FunctionHost
 from millpond.spark.branches import Derived, Side, read_by, texts_of
 from millpond.spark.catalyst import Catalyst, analysed
@@ -31,12 +33,13 @@ from millpond.spark.gate import check_size, judge, parse
 from millpond.spark.joins import extract_any
 from millpond.spark.kafka import declared
 from millpond.spark.leaving import Leaving, leaving_of
+from millpond.spark.located import at, check_folder, check_sink
 from millpond.spark.lookups import Lookups, Places, Refreshed, lookups, refreshed
 from millpond.spark.mapped import BatchFunction, batches_of
 from millpond.spark.parameters import marked
 from millpond.spark.properties import Mode, Repeats, duration_us
 from millpond.spark.quiet import unlogged
-from millpond.spark.read import Reading, Wanted, Watermark, load, register
+from millpond.spark.read import Reading, Wanted, Watermark, load, register, with_places
 from millpond.spark.refusals import placed, spark_refusal
 from millpond.spark.relations import relation_text
 from millpond.spark.selfcheck import self_check
@@ -71,6 +74,7 @@ class FrontEnd:
         self._foreigns: dict[str, Projected] = {}
         self._functions = UserFunctions(self._catalyst)
         self._refreshed: dict[Places, Refreshed] = {}
+        self.homes: dict[str, str] = {}
         self.parameters: dict[str, Literal] = {}
 
     @property
@@ -102,7 +106,9 @@ class FrontEnd:
             raise QueryTypeError(
                 f"A stream {known.name} is declared already, with another value.", "Choose another name."
             )
-        frame = register(self._spark, stream, watermark)
+        check_sink(f"The folder of dead letters of {stream.name}", stream.on_malformed.sink)
+        home = self.homes.setdefault(group_of(stream.name), os.getcwd())
+        frame = register(self._spark, stream, watermark, home)
         self._streams[stream.name] = stream
         return frame
 
@@ -126,7 +132,8 @@ class FrontEnd:
             QueryTypeError: it cannot be read, its name is taken, or as `refresh`.
         """
         made = self._own.get(source.format, partial(read_table, source.format))
-        frame = self._show(name, lambda: made(self._spark, name, schema, dict(source.options)), "")
+        options = {key: at(value, os.getcwd()) if key.lower() == "path" else value for key, value in source.options}
+        frame = self._show(name, lambda: made(self._spark, name, schema, options), "")
         if refresh is not None:
             self.refresh(name, refresh)
         return frame
@@ -183,7 +190,8 @@ class FrontEnd:
         if known is None:
             raise QueryTypeError(f"There is no stream {stream}.", "Declare it first.")
         evolves = self._spark.conf.get("spark.sql.streaming.queryEvolution.enableSourceEvolution") == "true"
-        frame = load(self._spark, known, named=evolves, analysed_only=True)
+        home = self.homes.get(group_of(known.name))
+        frame = load(self._spark, known, named=evolves, analysed_only=True, home=home)
         batches = batches_of(known.name, function, tuple(frame.columns), schema, version)
         return self._show(name, lambda: frame.mapInArrow(batches, batches.makes), "")  # type: ignore[arg-type]
 
@@ -275,6 +283,7 @@ class FrontEnd:
             )
         if not frame.isStreaming:
             raise QueryTypeError(f"The frame of {name} is no stream.", "Build it with spark.readStream.")
+        check_folder(self._spark, name, analysed(frame))
         with _within(name):
             terms = Terms(name, None, sink or Sink(), serve)
             found = extract_any(self._catalyst, frame, terms, self._all(), None, self._functions)
@@ -352,7 +361,7 @@ class FrontEnd:
             plain = tuple(field.name for field in stream.columns if field.name in needed[name])
             rest = sorted(needed[name] - set(plain))
             foreigns = tuple(by_name[column] for column in rest)
-            found.append(Wanted(stream, plain, foreigns, self._derived.get(name)))
+            found.append(with_places(Wanted(stream, plain, foreigns, self._derived.get(name)), self.homes))
         return tuple(found)
 
     def forget(self, name: str) -> AnyQuery | None:
@@ -453,6 +462,9 @@ class FrontEnd:
     def _kept(self, found: Extraction, leaving: Leaving) -> AnyQuery:
         """Remember the streams and expressions of a query; what another query brought stays as it is."""
         query = leaving.of(self._catalyst, found.query, found.stream)
+        check_sink(f"The sink of {query.name}", query.sink)
+        check_sink(f"The folder of late rows of {query.name}", query.late_sink)
+        self.homes[query.name] = os.getcwd()
         for read, derived in ((found.stream, found.derived), *found.also):
             for stream in [read] if derived is None else [branch.base for branch in derived.branches]:
                 if stream.name not in self._streams and stream.upstream is None:

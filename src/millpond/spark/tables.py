@@ -7,6 +7,8 @@ from typing import TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
+from millpond.spark.types import table_schema
+
 MakeTable: TypeAlias = Callable[[SparkSession, str, str | None, Mapping[str, str]], DataFrame]
 """Of a session, a table's name, its columns in SQL if they are listed, and its options the frame that stands for it."""
 
@@ -16,4 +18,4 @@ def read_table(
 ) -> DataFrame:
     """The frame of a table that Spark can read by itself; see `MakeTable`."""
     reader = spark.read.format(format_).options(**options)
-    return (reader if schema is None else reader.schema(schema)).load()
+    return (reader if schema is None else reader.schema(table_schema(schema))).load()
