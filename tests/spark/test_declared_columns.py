@@ -27,7 +27,7 @@ RECORDS = [
     '{"ts": "2024-01-01T00:00:03Z", "k": "c", "v": 3, "c": "ab", "n": {"a": "x"}, "l": ["a", "bbbb"], "m": {"p": "q"}}',
     '{"ts": "2024-01-01T00:00:04Z", "k": "d", "c": "abcdef", "d": 2.25, "t": "2024-02-02T00:00:00Z", "n": null}',
 ]
-ANSWER = "SELECT k, v, c, length(c) AS s, c = 'ab' AS e, d, t, n, l, m FROM"
+ANSWER = "SELECT k, v, c, length(c) AS s, c = 'ab' AS e, d, t, n, l, m['p'] AS p FROM"
 NAMES = """h STRUCT<`content-type`: STRING>, a ARRAY<STRUCT<`x y`: INT>>, m MAP<STRING, STRUCT<`+1`: INT>>,
 n STRUCT<`a.b`: STRUCT<`c``d`: CHAR(3), `😀`: INT, `größe`: STRING COLLATE UTF8_LCASE>, `select`: INT>"""
 

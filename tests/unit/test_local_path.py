@@ -39,7 +39,7 @@ def test_a_scheme_is_refused_by_its_name(path: str, tmp_path: Path, monkeypatch:
         "truth": lambda: open_truth(Path(path)),
         "reader": lambda: read_truth(Path(path)),
         "service": lambda: Places(Path(path)),
-        "client": lambda: Client(path),
+        "client": lambda: Client.of(path),
         "store": lambda: local_store(f"lmdb:{path}"),
         "rows": lambda: LatestRows({}).served({"path": path, "query": "q"}),
         "functions": lambda: declared_functions({"MILLPOND_FUNCTIONS": path}),
@@ -67,7 +67,7 @@ def test_a_scheme_is_refused_by_its_name(path: str, tmp_path: Path, monkeypatch:
         ["run", "FILE", "--store", "lmdb:s3://b/p"],
     ],
 )  # fmt: skip
-def test_the_command_line_refuses_it_before_anything_starts(
+def test_the_command_line_refuses_it_and_makes_no_folder(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millpond.errors import ForeignPondError, PlaceError, SetupError
+from millpond.local_path import local_path
 from millpond.runtime.dead_letters import group_of
 from millpond.runtime.followers.folder import MARKER_NAME, Marker
 
@@ -36,8 +37,9 @@ def marker_of(folder: Path) -> Marker:
     Raises:
         ForeignPondError: it holds none.
     """
+    path = local_path(folder, "The folder of dead letters") / MARKER_NAME
     try:
-        marker = msgspec.json.decode((folder / MARKER_NAME).read_bytes(), type=Marker)
+        marker = msgspec.json.decode(path.read_bytes(), type=Marker)
     except (OSError, msgspec.MsgspecError) as error:
         raise ForeignPondError(f"{folder} holds no dead letters: {error}.", "Name what 'dead.path' names.") from error
     if not marker.query.startswith(group_of("")):

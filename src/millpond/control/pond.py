@@ -185,7 +185,7 @@ class Pond(Changing, Declaring):
         Raises:
             PlaceError: the file holds something else, or cannot be written.
         """
-        write_compiled(local_path(path, "The compiled file"), compiled_of(self.streams, self.queries))
+        write_compiled(Path(path), compiled_of(self.streams, self.queries))
 
     @property
     def queries(self) -> tuple[AnyQuery, ...]:

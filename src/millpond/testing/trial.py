@@ -21,6 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from millpond.errors import OverflowedError, QueryTypeError, UnsupportedQuery
+from millpond.local_path import local_path
 from millpond.log.follower import Follower
 from millpond.model.endpoints import Sink
 from millpond.model.join import Join
@@ -63,7 +64,7 @@ class Trial:
         self, file: str | os.PathLike[str], *, only: Collection[str] | None = None, instances: int = 1,
         recompile: bool = True,
     ) -> None:  # fmt: skip
-        spec = load_compiled(Path(file), recompile=recompile).spec
+        spec = load_compiled(local_path(file, "The pond file"), recompile=recompile).spec
         self._set_up(spec.streams, spec.asked, only, instances)
 
     @classmethod
