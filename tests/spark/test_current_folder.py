@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from millpond import Pond
 from millpond.errors import PlaceError, QueryTypeError
@@ -51,16 +52,11 @@ def test_a_pond_reads_and_writes_where_it_was_declared(
         assert (_rows(home / "o"), _rows(home / "d")) == ([{"v": v}], [{"v": v}])
         assert (_rows(home / "j"), len(_rows(home / "e"))) == ([{"v": v, "n": v * 10}], 2)
     assert sorted(os.listdir(tmp_path)) == ["one", "two"]
-    monkeypatch.chdir(tmp_path / "one")  # and such a pond goes on, by what it says itself
+    monkeypatch.chdir(tmp_path / "one")  # and it goes on with the same texts
     (tmp_path / "one" / "in" / "b.json").write_text(json.dumps({"ts": "2024-01-01T00:00:02Z", "k": "a", "v": 5}))
-    with Pond(spark, "pond") as pond:
+    with Pond(spark, "pond", store="lmdb:store/rows") as pond:
         pond.load(SQL)
-        pond.stream(P)
-        pond.add("d", spark.readStream.schema("ts TIMESTAMP, v INT").json(str(tmp_path / "one" / "in")).select("v"))
-        with pytest.raises(Exception, match="was made for other queries"):
-            pond.open()
-    with Pond(spark, "pond") as pond:
-        pond.open()
+        pond.add("d", pond.stream(P).select("v"), sink=Sink("json", "d"))
         monkeypatch.chdir(tmp_path)
         pond.run(once=True)
     assert _rows(tmp_path / "one" / "o") == [{"v": 1}, {"v": 5}]
@@ -83,7 +79,7 @@ def test_a_frame_of_sparks_with_a_relative_path_that_means_another_folder(
             pond.add("r", frame, sink=Sink("json", "s3://b/o"))
         with pytest.raises(PlaceError, match="The folder of late rows of r, hdfs://h/o"):
             late = spark.readStream.schema("ts TIMESTAMP, v INT").json(folder).withWatermark("ts", "1 second")
-            pond.add("r", late.groupBy("ts").count(), late=Sink("json", "hdfs://h/o"))
+            pond.add("r", late.groupBy(F.window("ts", "1 hour")).count(), late=Sink("json", "hdfs://h/o"))
         letters = """CREATE TABLE k (v INT) USING kafka OPTIONS (subscribe 't', format 'json')
             TBLPROPERTIES ('dead.path' = 's3://b/dead')"""
         with pytest.raises(PlaceError, match="The folder of dead letters of k, s3://b/dead"):

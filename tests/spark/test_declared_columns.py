@@ -36,6 +36,11 @@ def _json(frame: DataFrame) -> list[str]:
     return sorted(row[0] for row in frame.select(F.to_json(F.struct("*"))).collect())
 
 
+def _plain(lines: list[str]) -> list[dict[str, object]]:
+    """Rows without the columns that are NULL, which may be left out."""
+    return [json.loads(line, object_hook=lambda row: {k: v for k, v in row.items() if v is not None}) for line in lines]
+
+
 def _rows(folder: Path) -> list[str]:
     return sorted(line for part in folder.glob("part-*") for line in part.read_text().splitlines())
 
@@ -71,7 +76,7 @@ def test_a_pond_answers_as_a_table_of_spark_with_the_same_columns(spark: SparkSe
             statements.append(_written(tmp_path, form, f"{answer} STREAM {form}"))
         # with CHAR(3) in such a struct Spark cannot read a table of its own
         spark.sql(f"CREATE TABLE batch_odd ({names.replace('CHAR(3)', 'STRING')}) USING json LOCATION '{tmp_path}/odd'")
-        expected["o"] = [line.replace('"q"', '"q  "') for line in _json(spark.sql(f"{odd} batch_odd"))]
+        expected["o"] = [line.replace(':"q"', ':"q  "') for line in _json(spark.sql(f"{odd} batch_odd"))]
         statements.append(_written(tmp_path, "o", f"{odd} STREAM odd"))
         statements.append(_written(tmp_path, "sums", "SELECT c, sum(v) AS n FROM STREAM json WATERMARK ts DELAY OF "
             "INTERVAL 1 SECOND WHERE v = 7 OR c <> 'ab' GROUP BY window(ts, '1 hour'), c"))  # fmt: skip
@@ -82,7 +87,8 @@ def test_a_pond_answers_as_a_table_of_spark_with_the_same_columns(spark: SparkSe
     finally:
         for name in [*tables, "odd"]:
             spark.sql(f"DROP TABLE IF EXISTS batch_{name}")
-    assert {name: _rows(tmp_path / "out" / name) for name in expected} == expected
+    for name, rows in expected.items():
+        assert _plain(_rows(tmp_path / "out" / name)) == _plain(rows)
     assert _rows(tmp_path / "out" / "shown") == ['{"c":"abcdef","n":7}', '{"c":"z   ","n":7}']
     with Pond(spark, tmp_path / "pond") as again:  # the spec says all of it
         again.open()

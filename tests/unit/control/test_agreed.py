@@ -11,14 +11,14 @@ from millpond.control.agreed import agreed
 from millpond.errors import ForeignPondError
 from millpond.model.endpoints import Source
 from millpond.model.expressions import Column
-from millpond.model.query import Output
+from millpond.model.query import Named
 from millpond.model.selection import Selection
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Field, Stream
 
 
 def _query(kind: str) -> Selection:
-    return Selection("q", "s", output=(Output("h", Column("h", kind)),))
+    return Selection("q", "s", output=(Named("h", Column("h", kind)),))
 
 
 def _stream(kind: str) -> Stream:

@@ -75,7 +75,8 @@ def test_a_schema_that_is_not_known_is_asked_for_until_patience_ends() -> None:
     assert messages(patient=False)(unknown).to_pylist()[1]["r"] == "the schema 7 is not in the registry"
 
 
-SCALARS = ["double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32", "sfixed64"]
+SCALARS = ["double", "float", *(sign + kind for kind in ("int32", "int64") for sign in ("", "u", "s"))]
+SCALARS += ["fixed32", "fixed64", "sfixed32", "sfixed64"]
 
 
 @pytest.mark.parametrize(
