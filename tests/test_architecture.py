@@ -14,6 +14,7 @@ SRC = Path(__file__).parents[1] / "src" / "millpond"
 
 RANKS = {
     "errors": 0, "ids": 0, "clock": 0, "arrays": 0, "faults": 0, "garbage": 0, "version": 0,
+    "local_path": 0.5,
     "model": 1, "log": 1,
     "plan": 2, "state": 2, "placement": 2,
     "runtime": 3,

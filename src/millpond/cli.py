@@ -18,6 +18,7 @@ from rich.console import Console
 
 from millpond.clock import utc
 from millpond.errors import MillpondError, QueryTypeError, of_machine
+from millpond.local_path import local_path
 from millpond.service import terminal
 from millpond.service.options import Options
 from millpond.service.places import only_pond
@@ -355,7 +356,7 @@ terminal.add_verbs(app)
 
 
 def _folder(file: Path, checkpoint: Path | None) -> Path:
-    return checkpoint if checkpoint is not None else file.with_suffix(".pond")
+    return local_path(file.with_suffix(".pond") if checkpoint is None else checkpoint, "The pond's folder")
 
 
 def _columns() -> int:
@@ -365,7 +366,7 @@ def _columns() -> int:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return local_path(file, "The pond file").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise QueryTypeError(f"{file} cannot be read: {reason}.", "Name a file of statements.") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from millpond.plan.words import count_of
 from millpond.reconfigure.catalog import in_force, seen
 
 _SHOWN = 5
+_TYPE = re.compile(r'"type":"(?:[^"\\]|\\.)*"')
 
 
 def agreed(
@@ -32,11 +34,20 @@ def agreed(
     """
     used = {stream for query in queries for stream in query.streams}
     spec = PondSpec.of(tuple(stream for stream in declared if stream.name in used), queries, instances)
-    if known is not None and seen(known).meaning != spec.meaning:
+    if known is not None and not _alike(seen(known).meaning, spec.meaning):
         raise _foreign(path, seen(known), spec)
-    if known is not None and not isinstance(known.changed, msgspec.UnsetType):
+    if known is not None and not (isinstance(known.changed, msgspec.UnsetType) and seen(known).meaning == spec.meaning):
         return known
     return msgspec.structs.replace(spec, changed=Changed(parameters=dict(parameters))) if parameters else spec
+
+
+def _alike(known: PondSpec, asked: PondSpec) -> bool:
+    """Whether two specs are equal, wherever names of struct fields stand in backticks: older ponds have none."""
+    return known == asked or _unquoted(known) == _unquoted(asked)
+
+
+def _unquoted(spec: PondSpec) -> str:
+    return _TYPE.sub(lambda found: found[0].replace("`", ""), to_json(spec))
 
 
 def born_with(known: PondSpec | None, told: int | None) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -12,7 +11,7 @@ import msgspec
 
 from millpond.control.adding import Adding, Asking, Backfill, backfill_from, named
 from millpond.control.moving import Moving, routed
-from millpond.control.wiring import Followers, Truth
+from millpond.control.wiring import Followers, Truth, local_store
 from millpond.errors import ChangeRefused, MillpondError, QueryTypeError
 from millpond.log.manifest import Manifest
 from millpond.log.records import EpochRecord, decode
@@ -456,7 +455,4 @@ def _with_query(kind: str) -> Callable[[Between, AnyQuery, Sequence[Stream]], Ch
 
 def _place(to: str) -> str:
     """The place that an address means: it is read from other folders, too."""
-    kind, _, path = to.partition(":")
-    if kind == "lmdb" and path:
-        return f"lmdb:{os.path.abspath(path)}"
-    return OWN if to == "own" else to
+    return OWN if to == "own" else local_store(to)

@@ -12,6 +12,7 @@ from millpond.control.function_file import load_functions
 from millpond.control.inputs import is_missing
 from millpond.control.tables import own_tables
 from millpond.errors import CorruptError, PlaceError, UnsupportedQuery
+from millpond.local_path import local_path
 from millpond.log.local import LocalFolder
 from millpond.model.compiled import Compiled, digest, from_json, to_json
 from millpond.model.endpoints import Source
@@ -82,6 +83,7 @@ def write_compiled(path: Path, compiled: Compiled) -> None:
     Raises:
         PlaceError: something else is there, or it cannot be written.
     """
+    path = local_path(path, "The compiled file")
     folder = LocalFolder(path.parent)
     there = folder.read(path.name)
     if there:
@@ -98,6 +100,7 @@ def compile_to(path: Path, text: str, memory: str) -> Iterator[str]:
     Raises:
         QueryError: a statement is wrong. PlaceError: see `write_compiled`.
     """
+    local_path(path, "The compiled file")
     compiled = compile_text(spark_session("local[1]", driver_memory=memory), text)
     write_compiled(path, compiled)
     yield f"{path} holds {', '.join(query.name for query in compiled.spec.asked)}."

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millpond.errors import AheadError, ForeignPondError, PlaceError, SetupError
+from millpond.local_path import local_path
 from millpond.log.cursor import Cursor
 from millpond.log.port import numbered_name
 from millpond.runtime.dead_letters import group_of
@@ -39,8 +40,9 @@ def marker_of(folder: Path) -> Marker:
     Raises:
         ForeignPondError: it holds none.
     """
+    path = local_path(folder, "The folder of dead letters") / MARKER_NAME
     try:
-        marker = msgspec.json.decode((folder / MARKER_NAME).read_bytes(), type=Marker)
+        marker = msgspec.json.decode(path.read_bytes(), type=Marker)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         what = f"{folder} holds no dead letters, by its file {MARKER_NAME}: {error}."
         raise ForeignPondError(what, "Name what 'dead.path' names, or restore that file.") from error

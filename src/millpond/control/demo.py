@@ -29,6 +29,7 @@ from millpond.control.measured import megabytes, state_lines
 from millpond.control.pond import Pond
 from millpond.control.progress import Progress
 from millpond.errors import ForeignPondError, SetupError
+from millpond.local_path import local_path
 from millpond.plan.build import build_plan, needed_columns
 from millpond.runtime.sharing import Sharing
 from millpond.spark.session import spark_session
@@ -61,7 +62,7 @@ def run_demo(options: DemoOptions, console: Console) -> bool:
     began = now_us()
     duckdb()
     flights = load_flights(options.rows)
-    folder = Path(os.path.abspath(options.folder or tempfile.mkdtemp(prefix="millpond-demo-")))
+    folder = local_path(options.folder or tempfile.mkdtemp(prefix="millpond-demo-"), "The demo's folder")
     files = write_files(flights, folder / "flights")
     _say(console, f"{flights.num_rows:,} flights in {FILES} files, out of order by up to 30 minutes: {folder}")
     told: list[Progress] = []

@@ -25,6 +25,7 @@ from millpond.control.reader import read_truth
 from millpond.control.wiring import STORES, holds_something, network_store, on_network, open_rows, shown
 from millpond.errors import MillpondError, PlaceError
 from millpond.ids import writer_token
+from millpond.local_path import local_path
 from millpond.log.local import LocalFolder
 from millpond.log.race import check_create_if_absent
 from millpond.model.spec import BUCKETS
@@ -249,7 +250,7 @@ def check_space(name: str, place: Path) -> Check:
 
 def check_place(asked: Asked, clock: Clock) -> Iterator[Check]:
     """The pond's folder: its pond, whether it may be written, create-if-absent, fsync, space, kind of disk, store."""
-    folder = Path(os.path.abspath(asked.folder or "."))
+    folder = local_path(asked.folder or ".", "The pond's folder")
     place = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
     yield _pond(folder, named=asked.folder is not None)
     probe = place / f".doctor-{writer_token()}"
@@ -347,7 +348,7 @@ def check_store(address: str, folder: Path, probe: Path) -> Check:
     """Whether the store opens: the pond's own to read, or a new one in `probe` to write and read back."""
     kind, _, named = address.partition(":")
     try:
-        existing = Path(named) if named else folder / "view" / "rows.lmdb"
+        existing = local_path(named, "The store") if named else folder / "view" / "rows.lmdb"
         if kind == "lmdb" and existing.exists() and (folder / IDENTITY).is_file():
             truth, spec = read_truth(folder)
             kept = open_rows(address, truth, spec, read_only=True)

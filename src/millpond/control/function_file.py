@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 
 from millpond.errors import SetupError
+from millpond.local_path import local_path
 from millpond.spark.frontend import FrontEnd
 
 VARIABLE = "MILLPOND_FUNCTIONS"
@@ -44,7 +44,7 @@ def declared_functions(environ: Mapping[str, str] | None = None) -> dict[str, De
     if place is None:
         return {}
     try:
-        return msgspec.json.decode(Path(place).read_bytes(), type=dict[str, Declared])
+        return msgspec.json.decode(local_path(place, "The file of functions").read_bytes(), type=dict[str, Declared])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise SetupError(
             f"{place} is no file of functions: {error}.", f"Mend what {VARIABLE} names; docs/functions.md shows one."

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from millpond.errors import EmptyInputError
+from millpond.local_path import local_path, scheme_of
 from millpond.model.endpoints import Source
 from millpond.model.stream import Stream
 
@@ -58,7 +58,5 @@ def files_of(stream: Stream) -> Iterator[Path]:
 
 def _local(path: str) -> str:
     """The path on this machine; "" for one elsewhere."""
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", path)
-    if scheme is None:
-        return path
-    return re.sub(r"^file:/+", "/", path) if scheme[1].lower() == "file" else ""
+    scheme = scheme_of(path)
+    return path if scheme is None else str(local_path(path, "The stream's path")) if scheme == "file" else ""

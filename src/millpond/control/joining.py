@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from millpond.errors import ChangeRefused
+from millpond.local_path import local_path
 from millpond.log.cursor import NOTHING_APPLIED
 from millpond.log.follower import Follower, let_go
 from millpond.model.changed import Leaving
@@ -18,6 +19,7 @@ from millpond.model.stream import Stream
 from millpond.model.windows import length_us
 from millpond.reconfigure.catalog import shadow_name
 from millpond.reconfigure.compared import Compared
+from millpond.runtime.dead_letters import group_of
 from millpond.runtime.followers.cursors import follower_name
 from millpond.runtime.followers.foreach import Foreach
 from millpond.runtime.followers.outside import OUTSIDE
@@ -38,7 +40,10 @@ class Joining:
     def __init__(
         self, runners: Runners, alone: Callable[[Sequence[Follower]], Runner], pond: str, cursors: Path,
         read: ReadSection, opens: Callable[[str | None], OpenRows], functions: Mapping[str, Foreach],
+        homes: Mapping[str, str],
     ) -> None:  # fmt: skip
+        """`homes`: the folders in which relative paths begin, by queries and by `group_of` streams."""
+        self._homes = homes
         self._runners, self._alone, self._opens, self._functions = runners, alone, opens, functions
         self._pond, self._cursors = pond, cursors
         self._rows, self._late_rows = RowsReader(read), RowsReader(read, "late")
@@ -69,6 +74,7 @@ class Joining:
             self._runners.first.add(follower)
 
     def _followers(self, query: AnyQuery, since: int) -> list[Follower]:
+        query = self._at_home(query)
         made: list[Follower] = []
         if query.sink.format != "noop":
             rows, tables, opens = self._rows, self.tables, self._opens
@@ -122,10 +128,20 @@ class Joining:
 
     def _of_letters(self, streams: Iterable[Stream], since: int = NOTHING_APPLIED) -> list[Follower]:
         return [
-            dead_letter_follower(stream.name, sink, self._pond, self._letters, since)
+            dead_letter_follower(
+                stream.name, _placed(sink, self._homes.get(group_of(stream.name))), self._pond, self._letters, since
+            )
             for stream in streams
             if (sink := stream.on_malformed.sink) is not None
         ]
+
+    def _at_home(self, query: AnyQuery) -> AnyQuery:
+        """The query with folders that mean the same wherever the current folder is by now."""
+        home = self._homes.get(query.name)
+        query = msgspec.structs.replace(query, sink=_placed(query.sink, home))
+        if query.late_sink is None or not isinstance(query, Query):
+            return query
+        return msgspec.structs.replace(query, late=_placed(query.late_sink, home))
 
     def check(self, query: AnyQuery, stored: bool, streams: Iterable[Stream] = ()) -> None:
         """Refuse a query whose rows cannot go where they are to; `stored`: the pond has a store.
@@ -137,6 +153,7 @@ class Joining:
             UnsupportedQuery, ForeignPondError, PlaceError: a sink does not fit.
         """
         self.reap()
+        query = self._at_home(query)
         if any(name in self._leaving for name in _names(query)):
             raise ChangeRefused(
                 f"The last rows of a query {query.name} that was dropped are on their way to its sink.",
@@ -197,6 +214,11 @@ class Joining:
             if cursors.get(name, n) >= n:
                 self._runners.remove(name)
                 del self._leaving[name]
+
+
+def _placed(sink: Sink, home: str | None) -> Sink:
+    path = None if sink.path is None else str(local_path(sink.path, "The sink's path", home))
+    return msgspec.structs.replace(sink, path=path)
 
 
 def _names(query: AnyQuery) -> tuple[str, str]:

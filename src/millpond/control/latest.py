@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 from millpond.control.reader import read_truth, served_query
 from millpond.control.wiring import on_network, open_rows, shown, store_file
 from millpond.errors import QueryTypeError, StoreError
+from millpond.local_path import local_path
 from millpond.runtime.followers.documents import Documents, served_columns
 from millpond.spark.latest import ServedTable
 from millpond.state.store import BucketStore
@@ -84,5 +84,5 @@ class LatestRows(ServedTable):
         for name in ("path", "query"):
             if name not in options:
                 raise QueryTypeError(f"A table of the format millpond has no {name}.", f"Add the option {name}.")
-        folder = Path(os.path.abspath(options["path"].removeprefix("file:")))
+        folder = local_path(options["path"], "The pond's folder")
         return ServedRows(folder, options["query"], options.get("store", "lmdb"))

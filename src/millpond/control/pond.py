@@ -36,6 +36,7 @@ from millpond.control.wiring import (
     Followers,
     Truth,
     follow,
+    local_store,
     new_writer,
     open_truth,
     owners_for,
@@ -48,6 +49,7 @@ from millpond.errors import (
     QueryTypeError,
     StoreError,
 )
+from millpond.local_path import local_path
 from millpond.log.follower import Follower
 from millpond.log.manifest import Manifest, load
 from millpond.model.endpoints import Sink
@@ -103,6 +105,7 @@ class Pond(Reporting, Changing, Declaring):
 
     Raises:
         SetupError: this Spark session cannot be used.
+        PlaceError: a path is not local.
     """
 
     def __init__(
@@ -116,12 +119,12 @@ class Pond(Reporting, Changing, Declaring):
         on_epoch: Callable[[Epoch], None] | None = None,
         on_alive: Callable[[bool], None] | None = None,
     ) -> None:
+        self.path = local_path(path, "The pond's folder")
         self.spark = spark_session() if spark is None else spark
         check_session(self.spark)
         self._reading = reading_session(self.spark)
-        self.path = Path(os.path.abspath(path))
-        self._instances, self._store = instances, store
-        self._cache = Path(cache) if cache is not None else _host_local_folder()
+        self._instances, self._store = instances, local_store(store)
+        self._cache = local_path(cache, "The cache") if cache is not None else _host_local_folder()
         self._on_epoch, self._on_alive = on_epoch or (lambda _epoch: None), on_alive
         self._tally, self._problems = Tally(), Problems()
         self._front = FrontEnd(self.spark, own_tables(store))
@@ -316,7 +319,7 @@ class Pond(Reporting, Changing, Declaring):
         read_streams = [reading.stream for reading in readings]
         followers = follow(
             truth, self.queries, spec, self._store, carried.settle, carried, streams=read_streams,
-            functions=self._functions,
+            functions=self._functions, homes=self._front.homes,
         )  # fmt: skip
         try:
             compare(truth, followers.runner.followers())

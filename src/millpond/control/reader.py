@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from millpond.control.wiring import Truth, identity_in, open_rows
 from millpond.errors import ForeignPondError, QueryTypeError, StoreError
+from millpond.local_path import local_path
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifests, load
 from millpond.log.port import Log
@@ -30,7 +30,7 @@ def read_truth(folder: Path) -> tuple[Truth, PondSpec]:
         ForeignPondError: there is no pond.
         CorruptError: its log does not read.
     """
-    folder = Path(os.path.abspath(folder))
+    folder = local_path(folder, "The pond's folder")
     cure = "Name the folder that `millpond run` used, with --checkpoint."
     if not (folder / IDENTITY).is_file() or not (folder / "log").is_dir():
         raise ForeignPondError(f"{folder} holds no pond.", cure)

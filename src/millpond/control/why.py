@@ -15,6 +15,7 @@ import msgspec
 
 from millpond.control.wiring import Truth
 from millpond.errors import QueryTypeError
+from millpond.local_path import local_path, scheme_of
 from millpond.log.manifest import Manifest
 from millpond.log.port import Log
 from millpond.log.records import ChangeRecord, ClaimRecord, EpochRecord, decode
@@ -236,9 +237,9 @@ def is_running(tail: Tail) -> bool | None:
 def source_folder(stream: Stream) -> tuple[Path, bool] | None:
     """The local folder a stream is read from and whether it shows a file, or None for other sources."""
     path = next((value for name, value in stream.source.options if name == "path"), None) if stream.source else None
-    if path is None or "*" in path or ("://" in path and not path.startswith("file://")):
+    if path is None or "*" in path or scheme_of(path) not in (None, "file"):
         return None
-    folder = Path(path.removeprefix("file://"))
+    folder = local_path(path, "The stream's path")
     return folder, folder.is_file() or any(True for _ in _visible(folder))
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 from millpond.control.joining import Joining
 from millpond.errors import CorruptError, ForeignPondError, PlaceError, StoreError
 from millpond.ids import writer_token
+from millpond.local_path import local_path
 from millpond.log.cursor import NOTHING_APPLIED
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, check_whole, load, read_sections
@@ -119,6 +120,7 @@ def open_truth(folder: Path) -> Truth:
         ForeignPondError: the folder holds something else.
         PlaceError: it cannot be written, or cannot create-if-absent.
     """
+    folder = local_path(folder, "The pond's folder")
     _make_private(folder)
     root = LocalFolder(folder)
     if not root.exists(IDENTITY):
@@ -206,6 +208,17 @@ def check_address(address: str) -> None:
     """
     if address != "memory" and address.partition(":")[0] != "lmdb" and not on_network(address):
         raise StoreError(f"There is no store {shown(address)!r}.", STORES)
+
+
+def local_store(address: str) -> str:
+    """The address with the path of `lmdb:PATH` made absolute, as the current folder may be another by the time it is
+    opened.
+
+    Raises:
+        PlaceError: the path is not local.
+    """
+    kind, _, path = address.partition(":")
+    return f"lmdb:{local_path(path, 'The store')}" if kind == "lmdb" and path else address
 
 
 def on_network(address: str) -> bool:
@@ -341,16 +354,16 @@ def store_file(address: str, truth: Truth) -> Path | None:
     kind, _, place = address.partition(":")
     if kind != "lmdb":
         return None
-    return Path(place) if place else truth.folder / "view" / "rows.lmdb"
+    return local_path(place, "The store") if place else truth.folder / "view" / "rows.lmdb"
 
 
 def follow(
     truth: Truth, queries: Sequence[AnyQuery], spec: PondSpec, store: str, settle: Settle,
     files: FileTransport | None = None, grace_seconds: float = GRACE_SECONDS, streams: Iterable[Stream] = (),
-    functions: Mapping[str, Foreach] | None = None,
+    functions: Mapping[str, Foreach] | None = None, homes: Mapping[str, str] | None = None,
 ) -> Followers:  # fmt: skip
     """Sinks, view and pruning, not yet started; `streams` are those that are read, with their places of dead letters.
-    `functions` take the rows of queries whose sink is `foreach`.
+    `functions` take the rows of queries whose sink is `foreach`; `homes`: see `Joining`.
 
     Raises:
         UnsupportedQuery, ForeignPondError, PlaceError, StoreError: a sink or the store does not fit.
@@ -360,7 +373,7 @@ def follow(
     read = section_reader(truth.folder)
     alone = partial(Runner, truth.log, truth.manifests)
     opens = partial(keyed_rows, store)
-    joining = Joining(runners, alone, truth.pond, truth.folder / "cursors", read, opens, functions or {})
+    joining = Joining(runners, alone, truth.pond, truth.folder / "cursors", read, opens, functions or {}, homes or {})
     for query in queries:
         joining.add(query, spec.left.added.get(query.name, NOTHING_APPLIED))
     for leaving in spec.left.leaving:

@@ -10,10 +10,16 @@ from millpond.model.types import is_integer
 
 
 class Field(msgspec.Struct, frozen=True):
-    """A column of a stream and its SQL type."""
+    """A column of a stream and its SQL type.
+
+    `default`: the constant, in SQL, that the column is where a record does not have it. `char`: the declared type where
+    that has a CHAR(n): its values are strings, padded with blanks to the length.
+    """
 
     name: str
     type: str
+    default: str | msgspec.UnsetType = msgspec.UNSET
+    char: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Order(msgspec.Struct, frozen=True):

@@ -51,6 +51,7 @@ class Digits(NamedTuple):
 
 
 _NO_JSON = re.compile(r"(?:^|[:<,])(?:map<|binary(?=[,>]|$))")  # a field of a struct may be called `binary`
+_QUOTED = re.compile(r"`(?:[^`]|``)*`")
 _INTEGER_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
@@ -62,10 +63,10 @@ def is_known(kind: str) -> bool:
 def has_json(kind: str) -> bool:
     """Whether our JSON has a text for values of a SQL type: for no maps and bytes, also within others.
 
-    >>> has_json("array<binary>"), has_json("struct<binary:int>")
-    (False, True)
+    >>> has_json("array<binary>"), has_json("struct<binary:int>"), has_json("struct<`a:map<`:int>")
+    (False, True, True)
     """
-    return _NO_JSON.search(kind) is None
+    return _NO_JSON.search(_QUOTED.sub("", kind)) is None
 
 
 def is_array(kind: str) -> bool:

@@ -19,13 +19,13 @@ import os
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
 from millpond.errors import QueryRefused, SetupError
+from millpond.local_path import local_path
 
 VARIABLE = "MILLPOND_CONNECTIONS"
 """The variable that names the file."""
@@ -271,6 +271,6 @@ def _quoted(text: str) -> str:
 
 def _text(path: str) -> str:
     try:
-        return Path(path).read_text()
+        return local_path(path, "The file").read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise SetupError(f"{path} cannot be read: {error}.", _CURE) from error

@@ -223,6 +223,8 @@ class _Decoder:
         """What stands for a value that is not said."""
         if field.kind == "enum" and pa.types.is_string(to):
             return pa.scalar(self._schema.enums[field.of].get(0, "0"))
+        if pa.types.is_boolean(to):
+            return pa.scalar(False)
         texts = pa.types.is_string(to) or pa.types.is_binary(to)
         return pa.scalar("" if pa.types.is_string(to) else b"" if texts else 0, to)
 

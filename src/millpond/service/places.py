@@ -12,6 +12,7 @@ import msgspec
 
 from millpond.errors import AccessError, NotServingError, PlaceError, SetupError
 from millpond.ids import bearer_token, writer_token
+from millpond.local_path import local_path
 
 TOKEN_VARIABLE = "MILLPOND_TOKEN"
 URL_VARIABLE = "MILLPOND_URL"
@@ -37,7 +38,7 @@ class Places:
     """The files of a service, below the pond's folder, which may not be there yet."""
 
     def __init__(self, pond: Path) -> None:
-        self.folder = Path(os.path.abspath(pond)) / FOLDER
+        self.folder = local_path(pond, "The pond's folder") / FOLDER
         self.lock = self.folder / _LOCK
 
     def make(self) -> None:

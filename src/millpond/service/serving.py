@@ -24,6 +24,7 @@ from millpond.control.wiring import address_at, check_address, holds_something, 
 from millpond.errors import MillpondError, SetupError
 from millpond.garbage import pass_by_what_is_loaded
 from millpond.ids import writer_token
+from millpond.local_path import local_path
 from millpond.placement.places import check_place
 from millpond.runtime.connections import is_loopback, unencrypted
 from millpond.service.app import WHO, make_app
@@ -140,9 +141,9 @@ def _serve(
 
         hint = Hint(places, me, options.patience)
         process = _Process(options, catalog, hint, say, ready, restarts.times)
-        out = options.out or options.folder / "out"
+        out = local_path(options.out or options.folder / "out", "The folder of results")
         verbs = Hosted(
-            process.supervisor, catalog, lambda: process.gauges, places, Path(os.path.abspath(out)), options.shards
+            process.supervisor, catalog, lambda: process.gauges, places, out, options.shards
         )  # fmt: skip
         app = _guarded(make_app(verbs), secret, web, listener.strangers)
         stop = process.supervisor.stop

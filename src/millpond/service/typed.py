@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import msgspec
 
 from millpond.errors import QueryTypeError, RequestError
+from millpond.local_path import local_path
 
 
 def assigned(text: str) -> tuple[str, bool | int | float | str | list[int | float | str]]:
@@ -39,6 +39,6 @@ def selected(text: str) -> str:
     if not text.endswith(".sql"):
         return text
     try:
-        return Path(text).read_text(encoding="utf-8")
+        return local_path(text, "The file").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise QueryTypeError(f"{text} cannot be read.", "Name a file that holds a SELECT.") from error

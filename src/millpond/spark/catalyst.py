@@ -12,7 +12,7 @@ import json
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from py4j.java_gateway import JavaMember, get_field
@@ -25,6 +25,7 @@ from pyspark.sql.udf import UserDefinedFunction
 
 from millpond.spark.deadline import check
 from millpond.spark.place import Place
+from millpond.spark.types import sql_type, type_text
 
 JavaObject: TypeAlias = Any
 """A plan, an expression or another object of the JVM."""
@@ -48,12 +49,13 @@ _LEAVES = ("AttributeReference", "Literal", "UnresolvedAttribute", "UnresolvedSt
 
 
 class Attribute(NamedTuple):
-    """A column of a plan: its expression id, name, SQL type, and whether its source tells it only when asked."""
+    """A column of a plan: expression id, name, SQL type, whether its source gives it only on request, metadata."""
 
     id: int
     name: str
     type: str
     hidden: bool
+    metadata: dict[str, Any]
 
 
 def _once(node: JavaObject, name: str, ask: Callable[[JavaObject], T]) -> T:
@@ -121,14 +123,15 @@ def _attributes(plan: JavaObject) -> list[Attribute]:
     if len(found) != len(fields) or None in found:  # a name holds the mark
         return attributes_one_by_one(plan)
     return [
-        Attribute(int(match[1]), field.name, field.dataType.simpleString(), _HIDDEN in (field.metadata or {}))
+        Attribute(int(match[1]), field.name, sql_type(field.dataType), _HIDDEN in field.metadata, field.metadata)
         for match, field in zip(found, fields, strict=True) if match
     ]  # fmt: skip
 
 
 def attributes_one_by_one(plan: JavaObject) -> list[Attribute]:
     """The same, however a column is called."""
-    return [Attribute(id_of(one), str(one.name()), type_of(one), is_hidden(one)) for one in outputs(plan)]
+    every = outputs(plan)
+    return [Attribute(id_of(one), str(one.name()), type_of(one), is_hidden(one), _metadata(one)) for one in every]
 
 
 def computed_in(project: JavaObject) -> list[JavaObject]:
@@ -142,8 +145,8 @@ def computed_in(project: JavaObject) -> list[JavaObject]:
 
 
 def type_of(expression: JavaObject) -> str:
-    """The SQL type of a resolved expression; `simpleString` would cut long structs."""
-    return _once(expression, "_type", lambda one: str(one.dataType().catalogString()))
+    """The SQL type of a resolved expression."""
+    return _once(expression, "_type", lambda one: type_text(one.dataType()))
 
 
 def place_of(node: JavaObject) -> Place | None:
@@ -382,6 +385,11 @@ class Catalyst:
         """Months and microseconds of an interval in any of Spark's spellings."""
         return calendar_us(self._module("util.IntervalUtils").stringToInterval(self._text(text)))
 
+    def default(self, column: str, kind: StructType, sql: str) -> str:
+        """The constant, in SQL, that a column of the one type in `kind` has by `DEFAULT sql`, or AnalysisException."""
+        of = self._session.parseDataType(kind.json()).apply(0).dataType()
+        return str(self._module("util.ResolveDefaultColumns").analyze(column, of, sql, "CREATE TABLE").sql())
+
     def fixed_interval(self, expression: JavaObject) -> tuple[int, int, int]:
         """Months, days and microseconds of an interval that is the same for every row."""
         found = expression.eval(None)
@@ -483,14 +491,11 @@ class Catalyst:
 
     def _named_class(self, name: str) -> JavaObject:
         if name not in self._classes:
-            found = self._jvm
-            for part in name.split("."):
-                found = getattr(found, part)
-            self._classes[name] = found
+            self._classes[name] = reduce(getattr, name.split("."), self._jvm)
         return self._classes[name]
 
 
 def calendar_us(interval: JavaObject) -> tuple[int, int]:
     """Months and microseconds of a `CalendarInterval`; a day is 24 hours, as in Spark's windows."""
-    days, rest = int(get_field(interval, "days")), int(get_field(interval, "microseconds"))
-    return int(get_field(interval, "months")), days * 86_400_000_000 + rest
+    months, days, rest = (int(get_field(interval, field)) for field in ("months", "days", "microseconds"))
+    return months, days * 86_400_000_000 + rest

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
 from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Foreign, walk
@@ -17,8 +16,8 @@ from millpond.plan.chain import chained_stream, check_event_time
 from millpond.spark.catalyst import WINDOW_MARK
 from millpond.spark.cures import BOUNDS, of_bounds
 from millpond.spark.extract import Extraction
-from millpond.spark.read import quoted
 from millpond.spark.sources import rows_path
+from millpond.spark.types import columns_type
 
 
 def show_rows(spark: SparkSession, upstream: AnyQuery) -> Stream:
@@ -28,9 +27,7 @@ def show_rows(spark: SparkSession, upstream: AnyQuery) -> Stream:
         UnsupportedQuery: it is stateless, or its rows may change.
     """
     stream = chained_stream(upstream)
-    columns = ", ".join(f"{quoted(item.name)} {item.expression.type}" for item in upstream.output)
-    schema = StructType.fromDDL(columns)
-    assert isinstance(schema, StructType)
+    schema = columns_type((item.name, item.expression.type) for item in upstream.output)
     for field, item in zip(schema.fields, upstream.output, strict=True):
         if item.expression.type == WINDOW:
             field.metadata = {WINDOW_MARK: True}  # so that window(w, …) means a window over its time, as in Spark

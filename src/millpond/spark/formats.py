@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.errors import QueryRefused, QueryTypeError, UnsupportedQuery
 from millpond.model.stream import Field, Stream
 from millpond.spark.avro import of_avro
 from millpond.spark.protobuf import of_protobuf
+from millpond.spark.types import schema_of
 from millpond.spark.values import (
     NO_NUMBER,
     NO_PARSE,
@@ -26,7 +28,7 @@ from millpond.spark.values import (
     body,
     is_strict,
     numbered,
-    schema_of,
+    padded,
     with_number,
 )
 
@@ -69,6 +71,7 @@ def check_format(name: str, options: Mapping[str, str], given: tuple[Field, ...]
     Raises:
         UnsupportedQuery: there is no such format.
         QueryTypeError: a column or an option does not fit.
+        QueryRefused: a column has a default, and values of the format have none.
     """
     form = options.get("format", "").lower()
     if form not in FORMATS:
@@ -79,6 +82,12 @@ def check_format(name: str, options: Mapping[str, str], given: tuple[Field, ...]
             raise QueryTypeError(f"`{option}` is not an option of {form} values.", "Leave it out.")
     if not given:
         raise QueryTypeError(f"The stream {name} declares no columns.", "List them: CREATE TABLE name (a INT, …).")
+    defaults = [field.name for field in given if not isinstance(field.default, msgspec.UnsetType)]
+    if defaults and form != "json":
+        raise QueryRefused(
+            f"The column {defaults[0]} of {name} has a DEFAULT, which {form} values do not take.",
+            "Leave it out, and write coalesce(column, value) in the queries.",
+        )
     if form == "raw" and (len(given) != 1 or given[0].type not in ("string", "binary")):
         raise QueryTypeError(
             f"The stream {name} takes raw values, which are one column.", "Declare one, STRING or BINARY."
@@ -105,14 +114,17 @@ def parsed(records: DataFrame, stream: Stream, fields: tuple[Field, ...], option
     """
     form, value = options["format"].lower(), F.col(VALUE)
     empty = F.when(value.isNull(), F.lit(NO_VALUE))
-    if form == "raw":
-        return Parsed(records, [value.cast(fields[0].type).alias(fields[0].name)], empty)
     declared = schema_of(fields)
-    if form == "avro":
-        return of_avro(records, stream, declared, options, empty)
-    if form == "protobuf":
-        return of_protobuf(records, stream, declared, options, empty)
-    return _of_text(records, declared, options, empty)
+    if form == "raw":
+        made = Parsed(records, [value.cast(declared[0].dataType).alias(fields[0].name)], empty)
+    elif form == "avro":
+        made = of_avro(records, stream, declared, options, empty)
+    elif form == "protobuf":
+        made = of_protobuf(records, stream, declared, options, empty)
+    else:
+        made = _of_text(records, declared, options, empty)
+    columns = zip(made.columns, fields, strict=True)
+    return made._replace(columns=[padded(column, field.char).alias(field.name) for column, field in columns])
 
 
 def _of_text(records: DataFrame, declared: StructType, options: Mapping[str, str], empty: Column) -> Parsed:

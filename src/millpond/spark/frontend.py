@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -14,13 +15,12 @@ from pyspark.sql.types import StructType
 
 from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery, from_text
 from millpond.model.endpoints import Sink, Source
-from millpond.model.expressions import Foreign, Literal, columns_of, walk
+from millpond.model.expressions import Foreign, Literal, walk
 from millpond.model.functions import UserFunction, bytes_of
 from millpond.model.join import Join
-from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream, check_order, check_retention
-from millpond.plan.late import late_columns
+from millpond.runtime.dead_letters import group_of
 from millpond.runtime.functions.host import FunctionHost
 from millpond.spark.branches import Derived, Side, read_by, texts_of
 from millpond.spark.catalyst import Catalyst, analysed
@@ -33,12 +33,14 @@ from millpond.spark.growth import accepted
 from millpond.spark.joins import extract_any
 from millpond.spark.kafka import declared
 from millpond.spark.leaving import Leaving, leaving_of
+from millpond.spark.located import at, check_folder, check_sink
 from millpond.spark.lookups import Lookups, Places, Refreshed, lookups, refreshed
 from millpond.spark.mapped import BatchFunction, batches_of
+from millpond.spark.needed import needed_columns
 from millpond.spark.parameters import marked
 from millpond.spark.properties import Mode, Repeats, duration_us
 from millpond.spark.quiet import unlogged
-from millpond.spark.read import Reading, Wanted, Watermark, load, register
+from millpond.spark.read import Reading, Wanted, Watermark, load, register, with_places
 from millpond.spark.refusals import not_stored, placed, spark_refusal, within
 from millpond.spark.relations import relation_text
 from millpond.spark.selfcheck import self_check
@@ -73,6 +75,7 @@ class FrontEnd:
         self._foreigns: dict[str, Projected] = {}
         self._functions = UserFunctions(self._catalyst)
         self._refreshed: dict[Places, Refreshed] = {}
+        self.homes: dict[str, str] = {}
         self.parameters: dict[str, Literal] = {}
         self.declared: dict[str, Literal] = {}  # by DECLARE VARIABLE: its type, and its default
         self.lock = threading.RLock()
@@ -106,7 +109,9 @@ class FrontEnd:
             raise QueryTypeError(
                 f"A stream {known.name} is declared already, with another value.", "Choose another name."
             )
-        frame = register(self._spark, stream, watermark)
+        check_sink(f"The folder of dead letters of {stream.name}", stream.on_malformed.sink)
+        home = self.homes.setdefault(group_of(stream.name), os.getcwd())
+        frame = register(self._spark, stream, watermark, home)
         self._streams[stream.name] = stream
         return frame
 
@@ -130,7 +135,8 @@ class FrontEnd:
             QueryTypeError: it cannot be read, its name is taken, or as `refresh`.
         """
         made = self._own.get(source.format, partial(read_table, source.format))
-        frame = self._show(name, lambda: made(self._spark, name, schema, dict(source.options)), "")
+        options = {key: at(value, os.getcwd()) if key.lower() == "path" else value for key, value in source.options}
+        frame = self._show(name, lambda: made(self._spark, name, schema, options), "")
         if refresh is not None:
             self.refresh(name, refresh)
         return frame
@@ -187,7 +193,8 @@ class FrontEnd:
         if known is None:
             raise QueryTypeError(f"There is no stream {stream}.", "Declare it first.")
         evolves = self._spark.conf.get("spark.sql.streaming.queryEvolution.enableSourceEvolution") == "true"
-        frame = load(self._spark, known, named=evolves, analysed_only=True)
+        home = self.homes.get(group_of(known.name))
+        frame = load(self._spark, known, named=evolves, analysed_only=True, home=home)
         batches = batches_of(known.name, function, tuple(frame.columns), schema, version)
         return self._show(name, lambda: frame.mapInArrow(batches, batches.makes), "")  # type: ignore[arg-type]
 
@@ -287,6 +294,7 @@ class FrontEnd:
             )
         if not frame.isStreaming:
             raise QueryTypeError(f"The frame of {name} is no stream.", "Build it with spark.readStream.")
+        check_folder(self._spark, name, analysed(frame))
         with within(name):
             terms = Terms(name, None, sink or Sink(), serve)
             found = extract_any(self._catalyst, frame, terms, self._all(), None, self._functions)
@@ -337,33 +345,7 @@ class FrontEnd:
         Raises:
             KeyError: a query was not made here.
         """
-        queries = tuple(queries)
-        read = {stream for query in queries for stream in query.streams}
-        answered = {stream for query in queries if query.name not in halted for stream in query.streams}
-        bases = {base for name in read if (made := self.streams[name].derived) is not None for base in made.reads}
-        needed: dict[str, set[str]] = {name: set() for name in kept if name in read or name not in bases}
-        needed |= {name: set() for name in read - answered}
-        for watched, time in (times or {}).items():
-            needed.setdefault(watched, set()).add(time)
-        for query in queries:
-            if query.name in halted:
-                continue
-            if isinstance(query, Join):
-                for side in query.sides.values():
-                    names = needed.setdefault(side.stream, set())
-                    names.update([side.event_time], *map(columns_of, side.expressions))
-                continue
-            names = needed.setdefault(query.stream, set())
-            for part in expressions_of(query):
-                names |= columns_of(part)
-            if isinstance(query, Query):
-                names.add(query.event_time)
-                if query.late_sink is not None:
-                    names.update(late_columns(query, self.streams[query.stream]))
-        for name, columns in needed.items():
-            columns.update(self.streams[name].retention.columns)
-            if order := self.streams[name].order:
-                columns |= set(order.columns)
+        needed, answered = needed_columns(tuple(queries), self.streams, kept, times or {}, halted)
         by_name = {projected.value.name: projected for projected in self._foreigns.values()}
         found = []
         for name, stream in self.streams.items():
@@ -372,7 +354,8 @@ class FrontEnd:
             plain = tuple(field.name for field in stream.columns if field.name in needed[name])
             rest = sorted(needed[name] - set(plain))
             foreigns = tuple(by_name[column] for column in rest)
-            found.append(Wanted(stream, plain, foreigns, self._derived.get(name), name not in answered))
+            wanted = Wanted(stream, plain, foreigns, self._derived.get(name), name not in answered)
+            found.append(with_places(wanted, self.homes))
         return tuple(found)
 
     def forget(self, name: str) -> AnyQuery | None:
@@ -477,7 +460,10 @@ class FrontEnd:
     def _kept(self, found: Extraction, leaving: Leaving, *, remember: bool) -> AnyQuery:
         """Remember the streams and expressions of a query; what another query brought stays as it is."""
         query = leaving.of(self._catalyst, found.query, found.stream)
+        check_sink(f"The sink of {query.name}", query.sink)
+        check_sink(f"The folder of late rows of {query.name}", query.late_sink)
         with keeping(), self.lock:
+            self.homes[query.name] = os.getcwd()
             self._keep(found)
             if remember:
                 self._queries.setdefault(query.name, query)

@@ -7,7 +7,6 @@ not available for every version of Scala.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
 from millpond.errors import SetupError, UnknownSchemaError
+from millpond.local_path import local_path
 from millpond.model.stream import Stream
 from millpond.runtime.proto_schema import ProtoError, ProtoSchema, proto_schema
 from millpond.runtime.protobuf import Ints, decode_messages, varints
@@ -207,7 +207,7 @@ def _told(number: int | None, what: object) -> str:
 
 
 def _of_file(stream: Stream, options: Mapping[str, str], to: pa.StructType) -> ProtoSchema:
-    place = Path(options["schema"])
+    place = local_path(options["schema"], f"The schema of {stream.name}")
 
     def imported(name: str) -> str | None:
         path = place.parent / name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from millpond.log.protocol import TICK as TICK_STREAM
 from millpond.log.records import Offsets
 from millpond.model.endpoints import Source
 from millpond.model.stream import DROP, Stream
-from millpond.runtime.dead_letters import policy_of
+from millpond.runtime.dead_letters import group_of, policy_of
 from millpond.runtime.layout import DEAD, TICK, ReadColumn, ReadLayout, StreamLayout
 from millpond.spark.branches import Branch, Derived, Elements, Function, Looked, is_harmless
 from millpond.spark.catalyst import Catalyst, JavaObject, analysed, items, references
@@ -28,8 +29,10 @@ from millpond.spark.jars import avro
 from millpond.spark.kafka import DEAD as KAFKA_DEAD
 from millpond.spark.kafka import kafka_batch, kafka_frame, stand_in_path, tells_malformed
 from millpond.spark.keyed import ALIVE, met
+from millpond.spark.located import located, notes
 from millpond.spark.mapped import mapped
 from millpond.spark.provided import provide
+from millpond.spark.types import schema_of
 
 _DEAD = "dead"
 _OWN_SCHEMA = ("rate", "rate-micro-batch")
@@ -61,6 +64,19 @@ class Wanted(NamedTuple):
     idle: bool = False
 
 
+def with_places(want: Wanted, homes: Mapping[str, str]) -> Wanted:
+    """The same with paths that mean the same wherever the current folder is by now; `homes`: as `Joining` has them."""
+    stream, derived = _at_home(want.stream, homes), want.derived
+    if derived is not None:
+        branches = tuple(branch._replace(base=_at_home(branch.base, homes)) for branch in derived.branches)
+        derived = derived._replace(branches=branches)
+    return want._replace(stream=stream, derived=derived)
+
+
+def _at_home(stream: Stream, homes: Mapping[str, str]) -> Stream:
+    return located(stream, homes.get(group_of(stream.name), os.curdir))
+
+
 class Reading(NamedTuple):
     """What is read of one source: columns of its stream by name, and which of them are event times."""
 
@@ -70,9 +86,12 @@ class Reading(NamedTuple):
 
 
 def load(
-    spark: SparkSession, stream: Stream, *, named: bool = True, analysed_only: bool = False, limit: int | None = None
-) -> DataFrame:
+    spark: SparkSession, stream: Stream, *, named: bool = True, analysed_only: bool = False, limit: int | None = None,
+    home: str | None = None,
+) -> DataFrame:  # fmt: skip
     """The stream as a streaming DataFrame; `named` gives its source the stream's name in the checkpoint.
+
+    `home`: the folder in which its relative paths begin, if it has any.
 
     `limit`: how many records an epoch reads at most of a stream of Kafka that does not say so itself.
 
@@ -84,6 +103,8 @@ def load(
         SourceError: Spark cannot open it.
         SetupError: what it takes to read it is not there.
     """
+    marks = {} if home is None else notes(stream, home)
+    stream = stream if home is None else located(stream, home)
     source = stream.source
     if source is None:
         raise QueryTypeError(f"The stream {stream.name} has no source.", "Declare it with a format and options.")
@@ -96,11 +117,11 @@ def load(
         source = Source("json", tuple(option for option in source.options if option[0] == "path"))
     elif source.format == AVRO:
         provide(spark, avro())
-    reader = spark.readStream.format(source.format).options(**dict(source.options))
+    reader = spark.readStream.format(source.format).options(**dict(source.options), **marks)
     if named:
         reader = reader.name(stream.name)
     if source.format not in _OWN_SCHEMA:
-        reader = reader.schema(_schema(stream))
+        reader = reader.schema(schema_of(stream.columns))
     try:
         return reader.load()
     except PySparkException as error:
@@ -127,17 +148,19 @@ def file_batch(spark: SparkSession, stream: Stream, files: Sequence[str]) -> Dat
     if base and not {*base} & {*"{}[]*?\\"}:  # columns in names of folders
         options["basePath"] = base
     reader = spark.read.format(source.format).options(**options).option("__globPaths__", "false")
-    return reader.schema(_schema(stream)).load([*files])
+    return reader.schema(schema_of(stream.columns)).load([*files])
 
 
-def register(spark: SparkSession, stream: Stream, watermark: Watermark | None = None) -> DataFrame:
-    """Load the stream and make it a temporary view, so that texts over it can be analysed.
+def register(
+    spark: SparkSession, stream: Stream, watermark: Watermark | None = None, home: str | None = None
+) -> DataFrame:
+    """Load the stream and make it a temporary view, so that texts over it can be analysed; `home`: as `load`.
 
     Raises:
         QueryTypeError, SourceError: as `load`.
     """
     evolves = spark.conf.get("spark.sql.streaming.queryEvolution.enableSourceEvolution") == "true"
-    frame = load(spark, stream, named=evolves, analysed_only=True)
+    frame = load(spark, stream, named=evolves, analysed_only=True, home=home)
     if watermark is not None:
         frame = frame.withWatermark(*watermark)
     frame.createOrReplaceTempView(stream.name)
@@ -406,12 +429,3 @@ def _padded(frame: DataFrame, names: list[str], kinds: dict[str, DataType]) -> D
     own = set(frame.columns)
     columns = [F.col(name) if name in own else F.lit(None).cast(kinds[name]).alias(name) for name in names]
     return frame.select("stream", *columns)
-
-
-def _schema(stream: Stream) -> str:
-    return ", ".join(f"{quoted(field.name)} {field.type}" for field in stream.columns)
-
-
-def quoted(name: str) -> str:
-    """The name as an identifier of Spark SQL."""
-    return "`" + name.replace("`", "``") + "`"

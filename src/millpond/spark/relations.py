@@ -7,7 +7,7 @@ import os
 import re
 
 from millpond.errors import UnsupportedQuery
-from millpond.spark.catalyst import Catalyst, JavaObject, children, id_of, items, kind_of, optional, pairs, type_of
+from millpond.spark.catalyst import Catalyst, JavaObject, children, id_of, items, kind_of, optional, pairs
 from millpond.spark.foreign import check_stable, tree_of
 
 _SHAPES = frozenset(
@@ -74,7 +74,8 @@ def relation_text(plan: JavaObject) -> str:
 
 
 def _leaf(catalyst: Catalyst, node: JavaObject) -> list[object]:
-    columns = [[str(column.name()), type_of(column)] for column in items(node.output())]
+    # as older versions wrote types: the digests of ponds that are there are made of this
+    columns = [[str(column.name()), str(column.dataType().catalogString())] for column in items(node.output())]
     return [*(_rows(catalyst, node) if kind_of(node) in _ROWS else _table(node)), columns]
 
 

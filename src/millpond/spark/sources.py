@@ -46,7 +46,6 @@ from millpond.spark.catalyst import (
     items,
     kind_of,
     outputs,
-    pairs,
     references,
     text_of,
     type_of,
@@ -54,8 +53,10 @@ from millpond.spark.catalyst import (
 from millpond.spark.foreign import check_rows, check_stable, tree_of
 from millpond.spark.kafka import stand_in_path
 from millpond.spark.keyed import ALIVE, KeyedPartner, asked_by, keyed_in
+from millpond.spark.located import as_written, reader_of
 from millpond.spark.mapped import Batches, batches_in
 from millpond.spark.relations import relation_tree
+from millpond.spark.types import field_of
 
 _PARTITION, _OFFSET = "order.partition", "order.offset"
 _NEVER_US = 1 << 62
@@ -143,14 +144,11 @@ def find_source(catalyst: Catalyst, below: Below, streams: Sequence[Stream], rel
 
 
 def stream_of(leaf: JavaObject) -> Stream:
-    """The stream that a streaming relation reads, without a name."""
-    if kind_of(leaf) == "StreamingRelation":
-        source = leaf.dataSource()
-        format_, options = str(source.className()), dict(pairs(source.options()))
-    else:
-        format_, given = str(leaf.sourceName()), leaf.extraOptions()
-        options = {str(key): str(given.get(key)) for key in given.keySet()}
-    fields = tuple(Field(column.name, column.type) for column in attributes_of(leaf) if not column.hidden)
+    """The stream that a streaming relation reads, without a name; its path as it was written."""
+    format_, given = reader_of(leaf)
+    options = as_written(given)
+    columns = (column for column in attributes_of(leaf) if not column.hidden)
+    fields = tuple(field_of(column.name, column.type, column.metadata) for column in columns)
     return Stream("", fields, Source(format_.lower(), tuple(sorted(options.items()))))
 
 
@@ -222,14 +220,10 @@ class _Deriver:
         sides = [self._sides(path) for path in paths]
         branches = tuple(map(Branch, bases, sides, made))
         stream = self._stream(branches, tuple(fields), order)
-        computed = {
-            name for branch in made for name, column in branch.items() if kind_of(column) not in PLAIN
-        }
+        computed = {name for branch in made for name, column in branch.items() if kind_of(column) not in PLAIN}
         probes = {index: self._probes(below.steps[index], partner) for index, partner in partners.items()}
         known = {id_of(column): name for name, column in columns}
-        return Found(
-            stream, known, Derived(stream, branches), frozenset(computed), taken, markers, probes
-        )
+        return Found(stream, known, Derived(stream, branches), frozenset(computed), taken, markers, probes)
 
     def _ways(self, leaf: JavaObject) -> list[_Path]:
         """From a stream or a union down to each stream."""
@@ -312,10 +306,8 @@ class _Deriver:
                     found[index] = KeyedPartner(shown[0], (*shown[1], ALIVE), every, _unique(every), marker)
             elif step.generate is not None:
                 attributes = items(step.generate.generatorOutput())
-                generator = step.generate.generator()
-                found[index] = _Elements(
-                    generator, attributes, _unique(attributes), self._catalyst.boolean("element")
-                )
+                generator, marker = step.generate.generator(), self._catalyst.boolean("element")
+                found[index] = _Elements(generator, attributes, _unique(attributes), marker)
         return found
 
     def _probes(self, step: Step, met: _Met) -> list[JavaObject]:

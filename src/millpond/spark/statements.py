@@ -21,6 +21,7 @@ from millpond.model.stream import Field, Stream
 from millpond.plan.modes import FINAL
 from millpond.runtime.followers.keyed import check_address
 from millpond.spark.catalyst import Catalyst, JavaObject, items, kind_of, optional, pairs
+from millpond.spark.clauses import columns_of, refuse_clauses, refuse_view_clauses, table_columns
 from millpond.spark.cures import ANY_STATEMENT, STATEMENTS
 from millpond.spark.gate import check_size, parse
 from millpond.spark.kafka import KAFKA, declared, refuse_kafka
@@ -265,6 +266,7 @@ def _partitioned(name: str, plan: JavaObject) -> str | msgspec.UnsetType:
 def _stream(catalyst: Catalyst, plan: JavaObject) -> Stream:
     name = _name(plan.name())
     spec = plan.tableSpec()
+    refuse_clauses(name, spec)
     provider = str(optional(spec.provider()) or "").lower()
     if provider not in PROVIDERS:
         what = f"the source {provider}" if provider else "no USING clause"
@@ -281,9 +283,7 @@ def _stream(catalyst: Catalyst, plan: JavaObject) -> Stream:
         if provider == KAFKA:
             refuse_kafka(name, option)
         _known(option, known, f"an option of {provider}")
-    columns = tuple(
-        Field(str(column.name()), str(column.dataType().catalogString())) for column in items(plan.columns())
-    )
+    columns = columns_of(catalyst, plan, name, provider)
     made = Stream(name, _columns(name, provider, columns, options), _source(provider, options, known))
     stream = declared(msgspec.structs.replace(made, partitioned=_partitioned(name, plan)))
     return with_times(catalyst, stream, _properties(spec, STREAM_PROPERTIES, "a property of a stream"))
@@ -311,6 +311,7 @@ def _view(plan: JavaObject, line: int) -> ViewStatement:
         raise QueryRefused(f"The view {name} would outlive this session.", "Write CREATE TEMPORARY VIEW name AS ….")
     if plan.userSpecifiedColumns().size() or plan.properties().size():
         raise QueryRefused(f"The view {name} lists columns or properties.", "Name the columns in its SELECT, with AS.")
+    refuse_view_clauses(name, plan)
     text = optional(plan.originalText())
     if text is None:
         raise QueryRefused(f"The view {name} has no text.", "Write CREATE TEMPORARY VIEW name AS SELECT ….")
@@ -334,12 +335,13 @@ def _table_view(plan: JavaObject, line: int) -> ViewStatement:
     schema = optional(plan.userSpecifiedSchema())
     if schema and provider == FORMAT:
         raise QueryTypeError(f"The view {name} lists columns; they follow from its query.", "Leave the list out.")
-    return ViewStatement(name, None, source, schema and str(schema.toDDL()), line, refresh)
+    return ViewStatement(name, None, source, table_columns(name, schema), line, refresh)
 
 
 def _query(plan: JavaObject, statement: Statement) -> QueryStatement:
     name = _name(plan.name())
     spec = plan.tableSpec()
+    refuse_clauses(name, spec)
     if plan.partitioning().size():
         raise QueryRefused(f"{name} has PARTITIONED BY or CLUSTER BY, which a query cannot have.", "Leave it out.")
     if plan.columns().size():

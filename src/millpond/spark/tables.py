@@ -9,6 +9,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from millpond.spark.failures import explained
+from millpond.spark.types import table_schema
 
 MakeTable: TypeAlias = Callable[[SparkSession, str, str | None, Mapping[str, str]], DataFrame]
 """Of a session, a table's name, its columns in SQL if they are listed, and its options the frame that stands for it."""
@@ -24,6 +25,6 @@ def read_table(
     """
     reader = spark.read.format(format_).options(**options)
     try:
-        return (reader if schema is None else reader.schema(schema)).load()
+        return (reader if schema is None else reader.schema(table_schema(schema))).load()
     except Py4JError as error:
         raise explained(error) from error

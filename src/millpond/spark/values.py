@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import ArrayType, CharType, DataType, MapType, StructType
 
 from millpond.errors import MillpondError, SetupError, UnknownSchemaError
-from millpond.model.stream import Field, Stream
+from millpond.local_path import local_path
+from millpond.model.stream import Stream
 from millpond.runtime.registry import Registered, schemas_of
 
 VALUE = "value"
@@ -42,13 +43,6 @@ class Fitted(NamedTuple):
     misfit: Column | None
 
 
-def schema_of(fields: Iterable[Field]) -> StructType:
-    """The declared columns as Spark's schema."""
-    made = StructType.fromDDL(", ".join(f"`{field.name.replace('`', '``')}` {field.type}" for field in fields))
-    assert isinstance(made, StructType)
-    return made
-
-
 def numbered(options: Mapping[str, str]) -> bool:
     """Whether values begin with the number of their schema in a registry."""
     return options.get("registry", "false" if "schema" in options else "true").lower() == "true"
@@ -66,7 +60,7 @@ def schema_text(stream: Stream, path: str) -> str:
         SetupError: it cannot be read.
     """
     try:
-        return Path(path).read_text()
+        return local_path(path, f"The schema of {stream.name}").read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise SetupError(f"The schema {path} of {stream.name} cannot be read: {error}.", "Mend its path.") from error
 
@@ -133,6 +127,25 @@ def fitted(value: Column, kind: DataType, to: DataType) -> Fitted:
         )
     cast = value.try_cast(to)
     return Fitted(cast, value.isNotNull() & cast.isNull())
+
+
+def padded(value: Column, char: str | msgspec.UnsetType) -> Column:
+    """A value with strings of CHAR padded with blanks to their length, as Spark reads them; `char`: see `Field`."""
+    return value if isinstance(char, msgspec.UnsetType) else _padded(value, DataType.fromDDL(char))
+
+
+def _padded(value: Column, kind: DataType) -> Column:
+    if isinstance(kind, CharType):
+        return F.when(F.length(value) < kind.length, F.rpad(value, kind.length, " ")).otherwise(value)
+    if isinstance(kind, ArrayType):
+        return F.transform(value, lambda one: _padded(one, kind.elementType))
+    if isinstance(kind, MapType):
+        keys = F.transform(F.map_keys(value), lambda one: _padded(one, kind.keyType))
+        return F.map_from_arrays(keys, F.transform(F.map_values(value), lambda one: _padded(one, kind.valueType)))
+    if isinstance(kind, StructType):
+        parts = (_padded(value.getField(field.name), field.dataType).alias(field.name) for field in kind.fields)
+        return F.when(value.isNotNull(), F.struct(*parts))
+    return value
 
 
 def part_of(value: Column, kind: StructType, name: str, to: DataType) -> Fitted:

@@ -15,6 +15,7 @@ from numbers import Real
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.types import FLOATS, WINDOW, digits_of, integer_range, is_decimal, is_integer
@@ -34,13 +35,15 @@ Rows: TypeAlias = Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch | Arro
 
 class Wanted(NamedTuple):
     """A column that events must have: its name as tests write it, its type, its name in expressions, whether only
-    Spark evaluates it, the queries that read it."""
+    Spark evaluates it, the queries that read it, its DEFAULT, and to how many characters Spark pads its texts."""
 
     name: str
     type: str
     key: str
     foreign: bool = False
     queries: tuple[str, ...] = ()
+    default: str = ""
+    padded: int = 0
 
 
 class Misfit(Exception):
@@ -176,6 +179,11 @@ def events_table(stream: str, columns: Sequence[str], wanted: Sequence[Wanted], 
     return _table(wanted, arrays, len(table))
 
 
+def _padded(column: Wanted, array: pa.Array) -> pa.Array:
+    """Texts of a CHAR(n) as Spark reads them: with blanks up to their length."""
+    return pc.utf8_rpad(array, width=column.padded, padding=" ") if column.padded else array
+
+
 def _of_dicts(stream: str, known: set[str], wanted: Sequence[Wanted], rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     shapes: set[tuple[str, ...]] = set()
     for number, row in enumerate(rows):
@@ -189,7 +197,8 @@ def _of_dicts(stream: str, known: set[str], wanted: Sequence[Wanted], rows: Sequ
 def _table(wanted: Sequence[Wanted], arrays: Sequence[pa.Array], rows: int) -> pa.Table:
     if not wanted:
         return pa.table({"": pa.nulls(rows)})
-    return pa.Table.from_arrays(list(arrays), names=[column.name for column in wanted])
+    padded = [_padded(column, array) for column, array in zip(wanted, arrays, strict=True)]
+    return pa.Table.from_arrays(padded, names=[column.name for column in wanted])
 
 
 def _check_names(stream: str, what: str, names: Iterable[str], known: set[str], wanted: Sequence[Wanted]) -> None:
@@ -208,8 +217,10 @@ def _check_names(stream: str, what: str, names: Iterable[str], known: set[str], 
                 f"Only Spark evaluates `{column.name}`, which {readers} reads of {stream}.",
                 "Give its values in the rows fed, in a column of that name, or leave the query out with `only`.",
             )
+        filled = f" Spark fills in its DEFAULT {column.default}; a trial does not." if column.default else ""
         raise QueryTypeError(
-            f"{what} fed to {stream} lacks the column {column.name}, which {readers} reads.", "NULL is written None."
+            f"{what} fed to {stream} lacks the column {column.name}, which {readers} reads.{filled}",
+            "NULL is written None.",
         )
 
 

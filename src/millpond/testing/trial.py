@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import tempfile
 import weakref
@@ -20,12 +21,13 @@ import msgspec
 import pyarrow as pa
 
 from millpond.errors import OverflowedError, QueryTypeError, UnsupportedQuery
+from millpond.local_path import local_path
 from millpond.log.follower import Follower
 from millpond.model.endpoints import Sink
 from millpond.model.join import Join
 from millpond.model.query import Query
 from millpond.model.selection import AnyQuery, Selection
-from millpond.model.stream import Stream
+from millpond.model.stream import Field, Stream
 from millpond.model.types import FARTHEST_US
 from millpond.plan.build import build_plan, needed_columns, needed_foreign
 from millpond.plan.chain import before
@@ -62,7 +64,7 @@ class Trial:
         self, file: str | os.PathLike[str], *, only: Collection[str] | None = None, instances: int = 1,
         recompile: bool = True,
     ) -> None:  # fmt: skip
-        spec = load_compiled(Path(file), recompile=recompile).spec
+        spec = load_compiled(local_path(file, "The pond file"), recompile=recompile).spec
         self._set_up(spec.streams, spec.asked, only, instances)
 
     @classmethod
@@ -371,7 +373,7 @@ def _asking(query: Query) -> Query:
 
 def _wanted(stream: Stream, queries: Sequence[AnyQuery]) -> tuple[Wanted, ...]:
     """What events of a stream must have, and which queries read it."""
-    types = {field.name: field.type for field in stream.columns}
+    fields = {field.name: field for field in stream.columns}
     readers: dict[Wanted, list[str]] = {}
     for query in queries:
         if stream.name not in query.streams:
@@ -382,11 +384,18 @@ def _wanted(stream: Stream, queries: Sequence[AnyQuery]) -> tuple[Wanted, ...]:
         if isinstance(query, Query) and _remembered(query, stream).late_sink is not None:
             names.update(late_columns(query, stream))
         names.update(stream.order.columns if stream.order else ())
-        columns = [Wanted(name, types[name], name) for name in sorted(names)]
+        columns = [_plain(fields[name]) for name in sorted(names)]
         columns += [Wanted(foreign.sql, foreign.type, foreign.name, True) for foreign in foreigns]
         for column in columns:
             readers.setdefault(column, []).append(query.name)
     return tuple(column._replace(queries=tuple(names)) for column, names in readers.items())
+
+
+def _plain(field: Field) -> Wanted:
+    """A column of a stream, as events must have it."""
+    char = None if isinstance(field.char, msgspec.UnsetType) else re.fullmatch(r"char\((\d+)\)", field.char)
+    default = "" if isinstance(field.default, msgspec.UnsetType) else field.default
+    return Wanted(field.name, field.type, field.name, default=default, padded=int(char[1]) if char else 0)
 
 
 def _fast_folder() -> str | None:

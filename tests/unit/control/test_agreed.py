@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -14,6 +15,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Source
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
+from millpond.model.selection import Selection
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
@@ -60,3 +62,27 @@ def test_what_else_may_differ() -> None:
 def test_what_is_the_same_is_taken() -> None:
     known = PondSpec.of((TX,), [query("one")], 2)
     assert agreed(Path("p"), known, [replace(query("one"), text="SELECT  1")], [TX], 2, {}).meaning == known.meaning
+
+
+def _query(kind: str) -> Selection:
+    return Selection("q", "s", output=(Named("h", Column("h", kind)),))
+
+
+def _stream(kind: str) -> Stream:
+    return Stream("s", (Field("h", kind),), Source("json", (("path", "in"),)))
+
+
+def test_a_pond_of_before_has_no_backticks_in_its_types() -> None:
+    old, new = "struct<content-type:string>", "struct<`content-type`:string>"
+    known = PondSpec.of((_stream(old),), [_query(old)], 1)
+    assert agreed(Path("p"), known, [_query(new)], [_stream(new)], 1, {}) == known
+    with pytest.raises(ForeignPondError, match="query q is changed"):
+        agreed(Path("p"), known, [_query("struct<`content`:string>")], [_stream(new)], 1, {})
+
+
+def test_a_default_is_a_part_of_what_a_stream_is() -> None:
+    known = PondSpec.of((_stream("string"),), [_query("string")], 1)
+    assert b"default" not in msgspec.json.encode(known) and b"char" not in msgspec.json.encode(known.streams)
+    other = msgspec.structs.replace(_stream("string"), columns=(Field("h", "string", "'a'"),))
+    with pytest.raises(ForeignPondError, match="another declaration of stream s"):
+        agreed(Path("p"), known, [_query("string")], [other], 1, {})

@@ -25,7 +25,7 @@ class Following:
 
 def test_a_name_that_was_served_before_a_restart_waits_for_the_view(tmp_path: Path) -> None:
     following = Following()
-    joining = Joining(following, None, "p", tmp_path, None, None, {})  # type: ignore[arg-type]
+    joining = Joining(following, None, "p", tmp_path, None, None, {}, {})  # type: ignore[arg-type]
     asked = Query("spend", "s", "ts", 0, Sliding(1, 1), (), (), (), serve=True, sink=Sink("noop"))
     joining.add_last(Leaving(Asked.of(asked), 5))
     with pytest.raises(ChangeRefused, match="spend that was dropped are still served"):

@@ -73,3 +73,41 @@ def test_a_schema_that_is_not_known_is_asked_for_until_patience_ends() -> None:
         messages()(unknown)
     assert told.value.schema_id == ("tx", 7)
     assert messages(patient=False)(unknown).to_pylist()[1]["r"] == "the schema 7 is not in the registry"
+
+
+SCALARS = ["double", "float", *(sign + kind for kind in ("int32", "int64") for sign in ("", "u", "s"))]
+SCALARS += ["fixed32", "fixed64", "sfixed32", "sfixed64"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "to", "value"),
+    [
+        *((kind, to, 0) for kind in SCALARS for to in (pa.float64(), pa.float32())),
+        *((kind, to, 0) for kind in SCALARS[2:] for to in (pa.int64(), pa.int32(), pa.int16(), pa.int8())),
+        ("bool", pa.bool_(), False),
+        ("string", pa.string(), ""), ("string", pa.binary(), b""), ("bytes", pa.binary(), b""),
+        ("E", pa.string(), "NONE"), ("E", pa.int32(), 0),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_not_said_is_its_default(kind: str, to: pa.DataType, value: object) -> None:
+    schema = proto_schema(
+        f'syntax = "proto3"; enum E {{ NONE = 0; }} message In {{ {kind} v = 1; }}'
+        f"message Ev {{ {kind} v = 1; optional {kind} o = 2; In i = 3; }}"
+    )
+    fields = pa.struct([("v", to), ("o", to), ("i", pa.struct([("v", to)]))])
+    read = Messages("ev", schema, {}, "Ev", True, False, fields)
+    inside = said(3, BYTES, b"")
+    found = read(pa.array([b"", inside], pa.binary())).to_pylist()
+    names = [*found[0]]
+    assert [found[0][name] for name in names[:3]] == [value, None, None]
+    assert found[1][names[2]] == {"v": value}
+    assert read(pa.array([], pa.binary())).to_pylist() == []
+
+
+def test_a_bool_is_read_whether_it_is_said_or_not() -> None:
+    schema = proto_schema('syntax = "proto3"; message Ev { int64 id = 1; bool ok = 2; map<string, bool> m = 3; }')
+    fields = pa.struct([("id", pa.int64()), ("ok", pa.bool_()), ("m", pa.map_(pa.string(), pa.bool_()))])
+    read = Messages("ev", schema, {}, "Ev", False, False, fields)
+    entry = said(3, BYTES, said(1, BYTES, b"k"))
+    found = read(pa.array([b"\x08\x07\x10\x01", b"\x08\x08", entry], pa.binary())).to_pylist()
+    assert [[*row.values()][:3] for row in found] == [[7, True, []], [8, False, []], [0, False, [("k", False)]]]

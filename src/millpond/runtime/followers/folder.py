@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from millpond.errors import ForeignPondError, PlaceError
+from millpond.errors import ForeignPondError
 from millpond.faults import reached
 from millpond.ids import writer_token
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, cursor_at
@@ -198,18 +198,6 @@ def folder_cursor(path: Path) -> int:
 def _highest_part(path: Path) -> Cursor:
     numbers = [int(found[1]) for name in os.listdir(path) if (found := _PART.fullmatch(name))]
     return Cursor(max(numbers, default=NOTHING_APPLIED))
-
-
-def local_folder(path: str) -> Path:
-    """The local folder a sink's path names; PlaceError for a place that is not local.
-
-    >>> str(local_folder("file:///tmp/out"))
-    '/tmp/out'
-    """
-    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", path)
-    if found and found[1].lower() != "file":
-        raise PlaceError(f"The sink's path {path} is not local.", "Choose a folder of the driver's host.")
-    return Path(os.path.abspath(re.sub(r"^file:/+", "/", path) if found else path))
 
 
 def _create(temporary: Path, name: Path) -> None:

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from millpond.errors import SetupError, UnsupportedQuery
+from millpond.local_path import local_path
 from millpond.log.follower import Follower
 from millpond.model.endpoints import FOREACH
 from millpond.model.selection import AnyQuery
 from millpond.runtime.followers.cursors import cursor_path
-from millpond.runtime.followers.folder import local_folder
 from millpond.runtime.followers.foreach import Foreach, ForeachSink
 from millpond.runtime.followers.rows import RowsReader
 from millpond.version import install
@@ -48,7 +48,7 @@ def outside_sink(
 
     if not sink.path:
         raise UnsupportedQuery(f"The delta sink of {query.name} has no path.", "Give it a folder.")
-    return DeltaSink(query, pond_id, local_folder(sink.path), rows, cursor, since)
+    return DeltaSink(query, pond_id, local_path(sink.path, "The sink's path"), rows, cursor, since)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import QueryError, UnsupportedQuery
+from millpond.local_path import local_path
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, cursor_at
 from millpond.log.follower import Follower
 from millpond.log.manifest import Manifest
@@ -31,7 +32,7 @@ from millpond.model.endpoints import KEYED, SINKS, Sink
 from millpond.model.selection import AnyQuery
 from millpond.runtime.dead_letters import group_of
 from millpond.runtime.followers.cursors import CursorFile, cursor_path, explained, follower_name, is_next
-from millpond.runtime.followers.folder import FolderSink, folder_cursor, local_folder
+from millpond.runtime.followers.folder import FolderSink, folder_cursor
 from millpond.runtime.followers.foreach import Foreach
 from millpond.runtime.followers.formats import format_of, is_folder
 from millpond.runtime.followers.keyed import KeyedSink, target_of
@@ -188,7 +189,7 @@ def sink_follower(
         if not sink.path:
             raise UnsupportedQuery(f"The {sink.format} sink of {query.name} has no path.", "Give it a folder.")
         form = format_of(sink, () if late else query.output)
-        return FolderSink(query.name, pond_id, local_folder(sink.path), form, rows, since, late)
+        return FolderSink(query.name, pond_id, local_path(sink.path, "The sink's path"), form, rows, since, late)
     if sink.format == "console":
         return ConsoleSink(query.name, cursors, rows, since, _console_rows(sink), late=late)
     if sink.format == "noop":
@@ -217,7 +218,8 @@ def dead_letter_follower(
 
     ForeignPondError, PlaceError: see `FolderSink`.
     """
-    return FolderSink(group_of(stream), pond_id, local_folder(sink.path or ""), format_of(sink), rows, since)
+    folder = local_path(sink.path or "", "The sink's path")
+    return FolderSink(group_of(stream), pond_id, folder, format_of(sink), rows, since)
 
 
 def sink_cursor(query: AnyQuery, cursors: Path) -> int | None:
@@ -227,7 +229,7 @@ def sink_cursor(query: AnyQuery, cursors: Path) -> int | None:
         PlaceError: the sink's folder cannot be read.
     """
     if is_folder(query.sink):
-        return folder_cursor(local_folder(query.sink.path or ""))
+        return folder_cursor(local_path(query.sink.path or "", "The sink's path"))
     if query.sink.format in ("memory", "postgres"):
         return None
     if query.sink.format in OUTSIDE:

@@ -1,0 +1,113 @@
+"""Where relative paths begin: in the current folder of this process at the moment a stream is declared.
+
+Streams and queries keep their paths as they were written, which is what a pond is compared by when it is opened again.
+Only what is read and written gets absolute paths: Spark would resolve relative ones against the folder in which its
+JVM was started, whatever the current folder is by then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from millpond.errors import QueryTypeError
+from millpond.local_path import local_path, scheme_of
+from millpond.model.endpoints import Sink, Source
+from millpond.model.stream import Stream
+from millpond.spark.below import STREAMS
+from millpond.spark.catalyst import JavaObject, children, kind_of, pairs
+
+WRITTEN, HOME = "millpond.written", "millpond.home"
+"""Options of a reader that say what a relative path was, and where it begins; no source of Spark's knows them."""
+
+_PATHS = ("path", "sourcearchivedir")
+_KAFKA_PATHS = ("schema",)
+
+
+def located(stream: Stream, home: str | os.PathLike[str]) -> Stream:
+    """The stream with relative paths of its source made absolute."""
+    source = stream.source
+    if source is None:
+        return stream
+    names = _KAFKA_PATHS if source.format == "kafka" else _PATHS
+    options = tuple((name, at(value, home) if name.lower() in names else value) for name, value in source.options)
+    return msgspec.structs.replace(stream, source=Source(source.format, options))
+
+
+def at(path: str, home: str | os.PathLike[str]) -> str:
+    """A path made absolute, unless it has a scheme; it may be a pattern, so it is left as it is written otherwise."""
+    return path if not path or scheme_of(path) is not None else os.path.join(home, path)
+
+
+def notes(stream: Stream, home: str | os.PathLike[str]) -> dict[str, str]:
+    """Options by which a frame of the stream remembers its relative path, if it has one."""
+    path = _path(dict(stream.source.options) if stream.source else {})
+    return {} if at(path, home) == path else {WRITTEN: path, HOME: os.fspath(home)}
+
+
+def as_written(options: dict[str, str]) -> dict[str, str]:
+    """The options of a reader with the path as it was written, and without our notes."""
+    written = options.get(WRITTEN)
+    kept = {name: value for name, value in options.items() if name not in (WRITTEN, HOME)}
+    return kept if written is None else {name: written if name.lower() == "path" else kept[name] for name in kept}
+
+
+def reader_of(leaf: JavaObject) -> tuple[str, dict[str, str]]:
+    """Format and options of the reader that made a streaming relation."""
+    if kind_of(leaf) == "StreamingRelation":
+        source = leaf.dataSource()
+        return str(source.className()), dict(pairs(source.options()))
+    given = leaf.extraOptions()
+    return str(leaf.sourceName()), {str(key): str(given.get(key)) for key in given.keySet()}
+
+
+def check_sink(what: str, sink: Sink | None) -> None:
+    """Refuse a folder that is not local; `what` it is, for the message.
+
+    Raises:
+        PlaceError: see above.
+    """
+    if sink is not None and sink.path is not None:
+        local_path(sink.path, what)
+
+
+def check_folder(spark: SparkSession, name: str, plan: JavaObject) -> None:
+    """Refuse a frame, by its analysed plan, whose relative path means another folder to Spark than to this process.
+
+    Raises:
+        QueryTypeError: see above.
+    """
+    home = os.getcwd()
+    for leaf in _streaming_leaves(plan):
+        options = reader_of(leaf)[1]
+        path = options.get(WRITTEN, _path(options))
+        if at(path, home) == path:
+            continue
+        folder = options.get(HOME)
+        if folder is None:
+            folder = str(spark._jvm.java.lang.System.getProperty("user.dir"))  # type: ignore[union-attr]
+        if Path(folder).resolve() != Path(home).resolve():
+            raise QueryTypeError(
+                f"The frame of {name} reads the relative path {path}, which Spark looks for in {folder}; the current "
+                f"folder is {home}.",
+                f"Write the absolute path: {os.path.join(home, path)} or {os.path.join(folder, path)}.",
+            )
+
+
+def _streaming_leaves(plan: JavaObject) -> Iterator[JavaObject]:
+    """The leaves of a plan that are streams."""
+    stack = [plan]
+    while stack:
+        node = stack.pop()
+        below = children(node)
+        stack.extend(below)
+        if not below and kind_of(node) in STREAMS:
+            yield node
+
+
+def _path(options: dict[str, str]) -> str:
+    return next((value for name, value in options.items() if name.lower() == "path"), "")

@@ -1,0 +1,133 @@
+"""Types of columns: Spark's own values, and the texts by which the model knows them.
+
+A text is what Spark's `catalogString` gives, except that names of struct fields stand in backticks where Spark's parser
+needs them, so every text can be parsed again. Schemas are handed to Spark as values, never as texts, because only
+values carry the defaults of columns and the lengths of CHAR.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+from pyspark.sql.types import (
+    ArrayType,
+    CharType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VarcharType,
+)
+
+from millpond.model.stream import Field
+
+JavaType: TypeAlias = Any
+"""A `DataType` of the JVM."""
+
+_DEFAULT, _WRITTEN_DEFAULT = "EXISTS_DEFAULT", "CURRENT_DEFAULT"
+_CHAR = "__CHAR_VARCHAR_TYPE_STRING"
+"""Keys of a column's metadata by which Spark knows its default, and its type where that is a CHAR."""
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HAS_CHAR = re.compile(r"(?<!var)char\(")
+
+
+def quoted(name: str) -> str:
+    """The name as an identifier of Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def type_text(kind: JavaType) -> str:
+    """The text of a type of the JVM; `simpleString` would cut long structs."""
+    text = str(kind.catalogString())
+    return text if "struct<" not in text else sql_type(DataType.fromDDL(str(kind.sql())))
+
+
+def sql_type(kind: DataType) -> str:
+    """The text of a type.
+
+    >>> sql_type(StructType([StructField("a", StringType()), StructField("b-c", ArrayType(StringType()))]))
+    'struct<a:string,`b-c`:array<string>>'
+    """
+    if isinstance(kind, StructType):
+        fields = ((field.name, sql_type(field.dataType)) for field in kind.fields)
+        parts = (f"{name if _PLAIN.fullmatch(name) else quoted(name)}:{part}" for name, part in fields)
+        return f"struct<{','.join(parts)}>"
+    if isinstance(kind, ArrayType):
+        return f"array<{sql_type(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"map<{sql_type(kind.keyType)},{sql_type(kind.valueType)}>"
+    return kind.simpleString()
+
+
+def columns_type(columns: Iterable[tuple[str, str]]) -> StructType:
+    """Columns of these names and types, as one struct."""
+    listed = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns)
+    made = DataType.fromDDL(listed) if listed else StructType()
+    assert isinstance(made, StructType)
+    return made
+
+
+def schema_of(fields: Iterable[Field]) -> StructType:
+    """The schema of a stream's columns, with their defaults and the lengths of CHAR, as Spark's readers take it."""
+    fields = tuple(fields)
+    made = columns_type((field.name, field.type) for field in fields)
+    for part, field in zip(made.fields, fields, strict=True):
+        if not isinstance(field.default, msgspec.UnsetType):
+            part.metadata |= {_DEFAULT: field.default, _WRITTEN_DEFAULT: field.default}
+        if not isinstance(field.char, msgspec.UnsetType):
+            part.metadata |= {_CHAR: field.char}
+    return made
+
+
+def field_of(name: str, kind: str, metadata: Mapping[str, object]) -> Field:
+    """A column of a stream by its name, its type and what Spark's metadata say of it."""
+    default, char = metadata.get(_DEFAULT), str(metadata.get(_CHAR, ""))
+    made = Field(name, kind, msgspec.UNSET if default is None else str(default))
+    return msgspec.structs.replace(made, char=char) if _HAS_CHAR.search(char) else made
+
+
+def declared_type(kind: DataType) -> tuple[DataType, str | msgspec.UnsetType]:
+    """A declared type with STRING in the place of CHAR and VARCHAR, and its text if it has a CHAR.
+
+    Spark reads both as strings: it pads those of a CHAR with blanks, and checks lengths only when it writes.
+    """
+    text = sql_type(kind)
+    return _without_char(kind), text if _HAS_CHAR.search(text) else msgspec.UNSET
+
+
+def table_schema(ddl: str) -> StructType:
+    """The schema of a batch table by its list of columns, as Spark's readers take it."""
+    made = DataType.fromDDL(ddl)
+    assert isinstance(made, StructType)
+    parts = [(field, *declared_type(field.dataType)) for field in made.fields]
+    for field, kind, char in parts:
+        field.dataType = kind
+        field.metadata |= {} if isinstance(char, msgspec.UnsetType) else {_CHAR: char}
+    return made
+
+
+def _without_char(kind: DataType) -> DataType:
+    if isinstance(kind, CharType | VarcharType):
+        return StringType()
+    if isinstance(kind, ArrayType):
+        return ArrayType(_without_char(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(_without_char(kind.keyType), _without_char(kind.valueType), kind.valueContainsNull)
+    if isinstance(kind, StructType):
+        fields = [(field, _without_char(field.dataType)) for field in kind.fields]
+        return StructType([StructField(one.name, part, one.nullable, one.metadata) for one, part in fields])
+    return kind
+
+
+def has_not_null(kind: DataType) -> bool:
+    """Whether a field of a struct in a type is declared NOT NULL."""
+    if isinstance(kind, ArrayType):
+        return has_not_null(kind.elementType)
+    if isinstance(kind, MapType):
+        return has_not_null(kind.keyType) or has_not_null(kind.valueType)
+    return isinstance(kind, StructType) and any(not one.nullable or has_not_null(one.dataType) for one in kind.fields)
