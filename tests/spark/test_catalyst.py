@@ -77,7 +77,7 @@ def test_columns_of_a_plan_in_few_calls(spark: SparkSession, monkeypatch: pytest
     plan = analysed(frame)
     one_by_one = attributes_one_by_one(plan)
     assert attributes_of(plan) == one_by_one
-    assert [one.type for one in one_by_one][5:7] == ["struct<x:bigint,y z:array<string>>", "map<string,date>"]
+    assert [one.type for one in one_by_one][5:7] == ["struct<x:bigint,`y z`:array<string>>", "map<string,date>"]
     plan = analysed(frame.drop("d\u0001"))
     with calls(monkeypatch) as sent:
         assert attributes_of(plan) == [one for one in one_by_one if one.name != "d\u0001"]
