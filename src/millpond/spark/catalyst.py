@@ -486,7 +486,6 @@ class Catalyst:
         return self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(*flags)
 
     def _class(self, name: str) -> JavaObject:
-        """A class of Catalyst's expressions."""
         return self._named_class(f"{_PACKAGE}expressions.{name}")
 
     def _named_class(self, name: str) -> JavaObject:
