@@ -27,7 +27,7 @@ _DIGITS_AVERAGED_IN_DOUBLES = 11
 def finish(
     aggregate: Aggregate, measures: Sequence[Measure], columns: Mapping[str, Ints], rows: int
 ) -> Values:
-    """The aggregate's value in each row, from the columns of its measures (see `plan.build.NEEDS`).
+    """The aggregate's value in each row, from the columns of its measures (see `plan.measures.NEEDS`).
 
     `error` marks rows whose exact sum leaves its type.
     """

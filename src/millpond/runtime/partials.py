@@ -88,6 +88,9 @@ class Rows:
         return data
 
 
+_INEXACT = ("sum", "squares", "power3", "power4")
+
+
 class Partials:
     """Columns of partial results, one row per distinct cell of `ids` (ascending)."""
 
@@ -122,8 +125,10 @@ class Partials:
         elif is_integer(measure.type) and measure.kind == "sum":
             whole = values.astype(np.int64, copy=False)
             self._columns.update(word_names(measure.id, sums_of_integers(cells, whole, size)))
-        else:
+        elif measure.kind in _INEXACT:
             self._columns.update(_inexact(measure, cells, values.astype(np.float64), size))
+        else:
+            raise ValueError(f"No partial result is defined for a measure of the kind {measure.kind!r}.")
 
     def _selected(self, name: Hashable) -> tuple[Ints, Ints | None]:
         """Cells of the rows that pass, and their positions among all rows (None: all pass)."""

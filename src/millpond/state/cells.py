@@ -322,12 +322,30 @@ def _best(
     return out
 
 
+_RULES = {
+    "n": "add",
+    "nan": "add",
+    "inf": "add",
+    "-inf": "add",
+    "min": "min",
+    "max": "max",
+    "minlow": "low",
+    "maxlow": "low",
+}
+
+_NUMBERED = {"w": "add", "r": "registers"}
+
+
 def merge_rule(name: str) -> str:
-    """How a column merges: add, min, max, registers, or low: together with the column of high words."""
+    """How a column merges: add, min, max, registers, or low: together with the column of high words.
+
+    ValueError: the name's part is unknown.
+    """
     part = name.rpartition(":")[2]
-    if part[0] == "r":
-        return "registers"
-    return part if part in ("min", "max") else "low" if part in ("minlow", "maxlow") else "add"
+    rule = _RULES.get(part) or (_NUMBERED.get(part[:1]) if part[1:].lstrip("-").isdecimal() else None)
+    if rule is None:
+        raise ValueError(f"No rule says how the column {name!r} of state merges.")
+    return rule
 
 
 def identity(how: str) -> int:

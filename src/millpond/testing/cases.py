@@ -101,7 +101,6 @@ class Menu(NamedTuple):
     """Whether variances, standard deviations, what relates two columns and what is approximate are asked for."""
     events: bool = True
     """Whether functions are asked for that the event log answers."""
-    """Whether variances and standard deviations are asked for."""
     windows: tuple[Window, ...] = WINDOWS
     """The windows to choose from."""
 

@@ -66,4 +66,4 @@ def _merged(how: str, known: int | None, value: int) -> int:
     if how == "registers":
         pairs = zip(known.to_bytes(8, "little"), value.to_bytes(8, "little"), strict=True)
         return int.from_bytes(bytes(map(max, pairs)), "little")
-    return known + value if how == "add" else min(known, value) if how == "min" else max(known, value)
+    return {"add": known + value, "min": min(known, value), "max": max(known, value)}[how]

@@ -290,6 +290,8 @@ def aggregate(wanted: Aggregate, arguments: Sequence[Value]) -> Value:
         return float(_sum(values, "double")) / float(len(values))
     if wanted.function in ("skewness", "kurtosis"):
         return of_powers(wanted.function, values)
+    if wanted.function not in _VARIANCES:
+        raise ValueError(f"The oracle has no answer for {wanted.function!r}.")
     return _variance(wanted.function, values)
 
 
@@ -338,6 +340,9 @@ def _rounded(numerator: int, denominator: int) -> float:
         return numerator / denominator  # of integers: correctly rounded, however long they are
     except OverflowError:
         return math.inf if numerator > 0 else -math.inf
+
+
+_VARIANCES = ("var_samp", "var_pop", "stddev_samp", "stddev_pop", "regr_sxx")
 
 
 def _variance(function: str, values: Sequence[Value]) -> float | None:

@@ -198,3 +198,14 @@ def test_the_order_of_codes_is_the_order_of_doubles_and_they_come_back() -> None
     assert order_codes(np.array([-0.0, -math.nan])).tolist() == order_codes(np.array([0.0, math.nan])).tolist()
     assert order_codes(np.array([1.5], np.float32))[0] == order_codes(np.array([1.5]))[0]
     assert SMALLEST < codes.min() < codes.max() < LARGEST
+
+
+@pytest.mark.parametrize("part", ["or", "rank", "r", "w", "wide", "", "minimum", "lo"])
+def test_a_column_of_an_unknown_part_has_no_merge_rule(part: str) -> None:
+    with pytest.raises(ValueError, match="No rule says"):
+        merge_rule(f"x:{part}")
+
+
+def test_each_known_part_has_its_merge_rule() -> None:
+    parts = ["n", "nan", "inf", "-inf", "w0", "w12", "min", "max", "minlow", "maxlow", "r0", "r63"]
+    assert [merge_rule(f"x:{part}") for part in parts] == [*["add"] * 6, "min", "max", "low", "low", *["registers"] * 2]

@@ -44,6 +44,8 @@ def outside_sink(
             from millpond.runtime.followers.webhook import WebhookSink
 
             return WebhookSink(query.name, pond_id, sink, rows, cursor, since)
+        if kind != "delta":
+            raise ValueError(f"No sink writes the format {kind!r}.")
         from millpond.runtime.followers.delta import DeltaSink
 
     if not sink.path:

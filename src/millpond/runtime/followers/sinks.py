@@ -230,11 +230,14 @@ def sink_cursor(query: AnyQuery, cursors: Path) -> int | None:
     """
     if is_folder(query.sink):
         return folder_cursor(local_path(query.sink.path or "", "The sink's path"))
-    if query.sink.format in ("memory", "postgres"):
+    kind = query.sink.format
+    if kind in ("memory", "postgres"):
         return None
-    if query.sink.format in OUTSIDE:
-        return CursorFile(cursor_path(cursors, query.name, query.sink.format)).read().n
-    return _cursor_file(cursors, query.name).read().n
+    if kind in OUTSIDE:
+        return CursorFile(cursor_path(cursors, query.name, kind)).read().n
+    if kind in ("noop", "console", KEYED):
+        return _cursor_file(cursors, query.name).read().n
+    raise ValueError(f"Nothing says where a sink of the format {kind!r} keeps its cursor.")
 
 
 def _cursor_file(cursors: Path, query: str) -> CursorFile:
