@@ -1,4 +1,4 @@
--- Card fraud from Kafka to Kafka: eight questions about one topic, alerts in another. Run it with `python run.py`.
+-- Card fraud from Kafka to Kafka: eight questions about one topic, alerts in another. Run it with `python run.py BROKER`.
 --
 -- Where the broker is, the file that MILLPOND_CONNECTIONS names says.
 

@@ -28,7 +28,7 @@ def test_card_fraud_from_kafka_to_kafka(
     example = module_from_spec(spec)
     spec.loader.exec_module(example)
     with KafkaServer(tmp_path / "kafka") as server:
-        alerts = example.run(server, tmp_path)
+        alerts = example.run(server.servers, tmp_path)
     newest: dict[int, float] = {}
     taken, huge = [], Counter()
     for partition, _, value in example.payments():
