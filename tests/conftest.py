@@ -16,6 +16,9 @@ from millpond.testing.kafka_server import KafkaServer, kafka_jars
 from millpond.testing.postgres_server import PostgresServer, postgres_binaries
 from millpond.testing.redis_servers import RedisCluster, RedisServer, redis_binary
 
+# The processes that tests start, and Spark's workers, import the test kit (`kit`) as the tests do.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+
 # Java machines of tests live for seconds, most of which its optimising compiler would take: half the time of all tests.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 

