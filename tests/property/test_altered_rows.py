@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from kit.judges.answers import Run, dealt
 from millpond.errors import ChangeRefused
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression, call, literal
@@ -19,7 +20,6 @@ from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond, alter, pause, shadow
 from millpond.reconfigure.changes import Alter
 from millpond.testing import oracle
-from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import SECOND, STREAM, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows
 

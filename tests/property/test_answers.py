@@ -14,6 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.judges import duckdb_judge
+from kit.judges.answers import Answers, Partition, Run, answers, dealt, whole
+from kit.judges.duckdb_expressions import Unsupported
+from kit.judges.naive_judge import held_against_twin
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, conjunction, literal
@@ -22,12 +26,8 @@ from millpond.model.windows import Sliding
 from millpond.plan import plan as plans
 from millpond.plan.build import build_plan
 from millpond.runtime import classify, gather
-from millpond.testing import duckdb_judge
-from millpond.testing.answers import Answers, Partition, Run, answers, dealt, whole
 from millpond.testing.cases import BIGINTS, DOUBLES, INTS, SECOND, TEXTS, Case, Menu, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows, canonical
-from millpond.testing.duckdb_expressions import Unsupported
-from millpond.testing.judged import held_against_twin
 from millpond.testing.rowwise import Raised
 from millpond.testing.strategies import cases_of
 

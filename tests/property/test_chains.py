@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.judges.answers import Run, dealt
 from millpond.errors import QueryTypeError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
@@ -24,7 +25,6 @@ from millpond.plan.chain import bounds_of, chained_stream
 from millpond.plan.deduplication import deduplicated
 from millpond.plan.modes import with_mode
 from millpond.testing import oracle
-from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import DELAYS, SECOND, SESSIONS, STREAM, WINDOWS
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.conformance import ForgetfulFiles

@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from kit.judges.answers import dealt, table_of
 from millpond.errors import ChangeRefused, UnsupportedQuery
 from millpond.log.records import ChangeRecord, Receipt, decode
 from millpond.model.aggregates import Aggregate
@@ -38,7 +39,6 @@ from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.sinks import MemorySink
 from millpond.runtime.layout import ReadColumn, StreamLayout
 from millpond.state.files import Files
-from millpond.testing.answers import dealt, read_section, table_of
 from millpond.testing.cases import (
     SECOND,
     SESSIONS,
@@ -52,6 +52,7 @@ from millpond.testing.cases import (
 )
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.conformance import ForgetfulFiles
+from millpond.testing.ledger import read_section
 from millpond.testing.local_pond import LocalPond
 from millpond.testing.naive_changes import NaiveChanges, Plain
 

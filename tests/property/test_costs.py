@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.judges.answers import table_of
 from millpond.errors import ChangeRefused, OverBudgetError, QueryTypeError
 from millpond.log.records import EpochRecord, decode
 from millpond.model.aggregates import Aggregate
@@ -29,7 +30,6 @@ from millpond.reconfigure.lifecycle import state_of
 from millpond.reconfigure.rescale import moved_by, scale
 from millpond.runtime.costs import costs, divided, staying, summed, whole_us
 from millpond.runtime.costs import state_of as live_state
-from millpond.testing.answers import table_of
 from millpond.testing.cases import SECOND, STREAM, aggregate_of, query_set
 from millpond.testing.local_pond import LocalPond
 

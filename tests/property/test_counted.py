@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.judges.answers import Answers, Run, answers, dealt
+from kit.judges.naive_judge import held_against_twin
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Counted
 from millpond.plan.build import build_plan
-from millpond.testing.answers import Answers, Run, answers, dealt
 from millpond.testing.cases import DELAYS, SECOND, Case, aggregate_of, random_case
 from millpond.testing.compare import canonical
-from millpond.testing.judged import held_against_twin
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 COUNTS = ((1, 1), (2, 1), (3, 2), (2, 3), (5, 5), (10, 1), (7, 3))

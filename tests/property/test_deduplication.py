@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.judges.answers import Run, dealt
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Deduplication, Named, Query
 from millpond.model.stream import Field, Order, Stream
@@ -22,7 +23,6 @@ from millpond.runtime import fold
 from millpond.runtime.due import Due, next_due
 from millpond.state.files import Files
 from millpond.testing import oracle, strategies
-from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import SECOND, STREAM, aggregate_of
 from millpond.testing.compare import assert_same_rows, canonical
 from millpond.testing.naive_repeats import without_repeats

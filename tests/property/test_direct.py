@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from kit.judges.answers import Run
 from millpond.errors import UnsupportedQuery
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
@@ -20,7 +21,6 @@ from millpond.placement.partitions import homes, owners_by_partition
 from millpond.plan.modes import with_mode
 from millpond.runtime import direct
 from millpond.runtime.direct import Shared, TooMuch
-from millpond.testing.answers import Run
 from millpond.testing.cases import STREAM, WITH_SESSIONS, random_case
 from millpond.testing.compare import canonical
 from millpond.testing.naive_partitions import partition_of

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from tests.property.test_changes import MEMORY, SLICED, Changing, change_at_random
 
+from kit.judges.answers import dealt
 from millpond.errors import ChangeRefused
 from millpond.model.expressions import Call, Column, Parameter, call, literal
 from millpond.model.query import Named, Query
@@ -20,7 +21,6 @@ from millpond.plan.parameters import constant_of
 from millpond.reconfigure import accept
 from millpond.reconfigure.changes import SetParameter
 from millpond.runtime.fed import fed_values
-from millpond.testing.answers import dealt
 from millpond.testing.cases import SECOND, STREAM, aggregate_of, random_case
 
 K, V = Column("k", "string"), Column("v", "int")

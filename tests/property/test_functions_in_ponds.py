@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from kit.judges.answers import answers, dealt, whole
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.functions import UserFunction
@@ -19,7 +20,6 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Counted, Range, Session, Sliding, Window
 from millpond.runtime.functions import answers as answering
 from millpond.runtime.functions.answers import process_host
-from millpond.testing.answers import answers, dealt, whole
 
 FOLDER = Path(__file__).parents[1] / "unit" / "runtime" / "functions"
 SECOND = 1_000_000

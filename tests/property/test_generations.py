@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kit.judges.answers import Partition, Run, dealt, whole
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
@@ -20,7 +21,6 @@ from millpond.plan import plan
 from millpond.runtime import fold, gather, merging
 from millpond.runtime.sharing import sharing
 from millpond.testing import oracle
-from millpond.testing.answers import Partition, Run, dealt, whole
 from millpond.testing.cases import SECOND, STREAM, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows
 from millpond.testing.rowwise import Raised

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.judges.answers import Run, dealt
 from millpond.errors import QueryTypeError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
@@ -22,7 +23,6 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.chain import chained_stream, times_of
 from millpond.plan.chain_joins import made_window
-from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import SECOND, STREAM
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.local_pond import DyingLog

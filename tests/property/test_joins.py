@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.judges.answers import Run, dealt, table_of
 from millpond.control.causes import explain_why
 from millpond.control.reader import read_truth
 from millpond.control.why import find_facts
@@ -39,7 +40,6 @@ from millpond.runtime.grid import dealt_events
 from millpond.runtime.logged import LoggedRows, value_name
 from millpond.runtime.partials import Rows
 from millpond.testing import Trial, naive_join
-from millpond.testing.answers import Run, dealt, table_of
 from millpond.testing.cases import EVERYTHING, SECOND, STREAM, condition
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.rowwise import Raised

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.judges.answers import Run, dealt
 from millpond.log.records import EpochRecord, decode
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
@@ -16,7 +17,6 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.plan.late import late_columns
 from millpond.testing import oracle
-from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import SECOND, STREAM, WITH_SESSIONS, Case, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows, rows_of
 

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
+from kit.judges.answers import Run
 from millpond.arrays import Ints
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
@@ -22,7 +23,6 @@ from millpond.runtime import closing, holistic
 from millpond.runtime.holistic import Found, rows_of
 from millpond.runtime.tasks import WHOLE_POND
 from millpond.state.event_log import Events
-from millpond.testing.answers import Run
 from millpond.testing.cases import STREAM, aggregate_of
 from millpond.testing.compare import assert_same_rows
 from millpond.testing.oracle import answer

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from kit.judges.answers import Run, dealt
 from millpond.log.manifest import Manifest
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
@@ -26,7 +27,6 @@ from millpond.state import cells as cells_module
 from millpond.state.atoms import some_atoms
 from millpond.state.cells import Cells, Slices, merge, part_of, piece_of, span_of
 from millpond.testing import oracle
-from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import SECOND, STREAM, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows
 

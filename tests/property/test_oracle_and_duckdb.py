@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from kit.judges import duckdb_judge
+from kit.judges.duckdb_expressions import Unsupported, translate
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import DISTINCT, LOGGED, PAIRED, Aggregate
 from millpond.model.expressions import Call, Column, call, literal
@@ -18,10 +20,9 @@ from millpond.model.query import Named, Query
 from millpond.model.types import is_decimal
 from millpond.model.windows import Sliding
 from millpond.runtime.columns import arrow_type
-from millpond.testing import duckdb_judge, oracle
+from millpond.testing import oracle
 from millpond.testing.cases import BIGINTS, DOUBLES, EXTREMES, TEXTS, Case, Menu, decimals, random_case
 from millpond.testing.compare import Tolerance, assert_same_rows
-from millpond.testing.duckdb_expressions import Unsupported, translate
 from millpond.testing.rowwise import Raised, evaluate
 from millpond.testing.strategies import cases_of
 

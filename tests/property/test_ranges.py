@@ -12,16 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.judges.answers import Answers, Run, answers, dealt
+from kit.judges.naive_judge import held_against_twin
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Range, Sliding
 from millpond.plan.build import build_plan
 from millpond.runtime import fold
 from millpond.runtime.event_log import GroupLog
-from millpond.testing.answers import Answers, Run, answers, dealt
 from millpond.testing.cases import DELAYS, SECOND, Case, aggregate_of, random_case
 from millpond.testing.compare import canonical
-from millpond.testing.judged import held_against_twin
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 FRAMES = (0, 1, 5 * SECOND, 20 * SECOND, 60 * SECOND)

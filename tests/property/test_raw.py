@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from kit.judges.answers import Answers, Run
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Query
 from millpond.runtime import gather
 from millpond.runtime.tasks import WHOLE_POND
-from millpond.testing.answers import Answers, Run
 from millpond.testing.cases import STREAM, random_case
 from millpond.testing.compare import assert_same_rows
 from millpond.testing.oracle import answer

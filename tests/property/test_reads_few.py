@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from tests.property import test_counted, test_deduplication, test_ranges, test_sessions
 
+from kit.judges.answers import Run
 from millpond.model.query import Query
 from millpond.runtime import sessions
 from millpond.runtime.event_log import GroupLog
@@ -17,7 +18,6 @@ from millpond.state.atoms import Atoms
 from millpond.state.cells import Piece
 from millpond.state.event_log import Events
 from millpond.testing import oracle
-from millpond.testing.answers import Run
 from millpond.testing.cases import SECOND
 from millpond.testing.compare import assert_same_rows
 from millpond.testing.naive_repeats import without_repeats

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kit.judges.answers import dealt, table_of
 from millpond.control import moving
 from millpond.control.moving import Moving, routed, sweep
 from millpond.control.wiring import Truth
@@ -30,7 +31,6 @@ from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.sharded import ShardedStore
 from millpond.state.store import BucketStore
-from millpond.testing.answers import dealt, table_of
 from millpond.testing.cases import STREAM, Menu, random_case
 from millpond.testing.local_pond import LocalPond
 

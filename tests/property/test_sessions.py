@@ -14,6 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.judges import duckdb_judge
+from kit.judges.answers import Answers, Run, answers, dealt
+from kit.judges.duckdb_expressions import Unsupported
+from kit.judges.naive_judge import held_against_twin
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call
@@ -24,12 +28,9 @@ from millpond.model.windows import Session, Sliding
 from millpond.plan.build import build_plan
 from millpond.runtime import fold
 from millpond.state import atoms
-from millpond.testing import duckdb_judge, oracle
-from millpond.testing.answers import Answers, Run, answers, dealt
+from millpond.testing import oracle
 from millpond.testing.cases import DELAYS, SECOND, STREAM, WITH_SESSIONS, Case, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows, canonical
-from millpond.testing.duckdb_expressions import Unsupported
-from millpond.testing.judged import held_against_twin
 from millpond.testing.naive_modes import told_by_epoch
 from millpond.testing.rowwise import Raised
 from millpond.testing.strategies import cases_of

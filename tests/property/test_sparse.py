@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kit.judges.answers import Run, dealt
 from millpond.errors import UnsupportedQuery
 from millpond.model.selection import AnyQuery
 from millpond.plan.modes import with_mode
@@ -20,7 +21,6 @@ from millpond.runtime.sparse import sparse_blocks
 from millpond.runtime.tiles import Held
 from millpond.state.cells import Cells, Piece, Slices, merge
 from millpond.testing import oracle
-from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import random_case
 from millpond.testing.compare import assert_same_rows, canonical
 

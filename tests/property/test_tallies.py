@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from kit.judges.answers import Run, dealt
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import PERCENTILE, Aggregate
 from millpond.model.expressions import Column, columns_of, literal
@@ -23,7 +24,6 @@ from millpond.plan.modes import with_mode
 from millpond.plan.tallies import keeps_tallies
 from millpond.runtime import fold
 from millpond.testing import oracle
-from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import SECOND, WINDOWS, Case, Menu, random_case
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.naive_modes import told_by_epoch

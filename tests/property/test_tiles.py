@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.judges.answers import Run
 from millpond.log.records import EpochRecord, decode
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
@@ -21,7 +22,6 @@ from millpond.model.windows import Sliding
 from millpond.runtime.tasks import WHOLE_POND
 from millpond.runtime.tiles import cover
 from millpond.state.cells import Slices
-from millpond.testing.answers import Run
 from millpond.testing.cases import STREAM
 from millpond.testing.compare import assert_same_rows
 from millpond.testing.oracle import answer

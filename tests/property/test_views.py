@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kit.judges.answers import Run, dealt, table_of
 from millpond.log.manifest import load
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
@@ -20,7 +21,6 @@ from millpond.runtime.followers.view import ViewFollower, scan
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.store import BucketStore
-from millpond.testing.answers import Run, dealt, table_of
 from millpond.testing.cases import SECOND, STREAM, WITH_SESSIONS, Menu, aggregate_of, random_case
 from millpond.testing.local_pond import LocalPond
 from millpond.testing.oracle import answer

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.property.test_merging import BASE, random_cells
 
+from kit.judges.answers import Run, dealt
 from millpond.log.manifest import Manifest
 from millpond.model.windows import Sliding
 from millpond.runtime import fold, merging, widening
@@ -21,7 +22,6 @@ from millpond.runtime.merging import Merge, merged
 from millpond.runtime.widening import Edges, widened
 from millpond.state.cells import Cells, Slices, merge, piece_of
 from millpond.testing import oracle
-from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import SECOND
 from millpond.testing.compare import assert_same_rows
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.judges.answers import Run, dealt
 from millpond.errors import OverflowedError, UnsupportedQuery
 from millpond.model.expressions import Column, columns_of
 from millpond.model.query import Query
@@ -22,7 +23,6 @@ from millpond.plan.deduplication import deduplicated
 from millpond.plan.modes import with_mode
 from millpond.runtime import fold
 from millpond.testing import oracle
-from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import SECOND, SESSIONS, STREAM, WINDOWS, Case, random_case
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.naive_modes import told_by_epoch

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kit.judges.answers import Run, dealt
 from millpond.control.moving import Moving, routed
 from millpond.control.wiring import Truth, instance_store, network_store, split
 from millpond.errors import ChangeRefused
@@ -27,7 +28,6 @@ from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.sharded import ShardedStore
 from millpond.state.store import BucketStore
-from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import Menu, random_case
 from millpond.testing.redis_servers import RedisServer
 

@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from kit.judges.answers import Run, dealt
 from millpond.errors import CorruptError, StoreError
 from millpond.log.manifest import load
 from millpond.model.query import Query
@@ -35,7 +36,6 @@ from millpond.runtime.followers.view import ViewFollower, scan
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.backends.redis import RedisStore
 from millpond.state.store import BucketStore, TableWrite
-from millpond.testing.answers import Run, dealt
 from millpond.testing.cases import Menu, random_case
 from millpond.testing.compare import difference
 from millpond.testing.oracle import answer

@@ -37,12 +37,12 @@ from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.sinks import MemorySink
 from millpond.runtime.lateness import ANY_PARTITION
 from millpond.runtime.rows import output_schema
-from millpond.testing.answers import Ledger, read_section
 from millpond.testing.compare import Tolerance, difference
 from millpond.testing.compiled_file import load_compiled
+from millpond.testing.ledger import Ledger, read_section
 from millpond.testing.local_pond import LocalPond
-from millpond.testing.rows_in import Misfit, Rows, Wanted, events_table, time_us
-from millpond.testing.rows_out import as_written, expected, listed, raw
+from millpond.testing.read_rows import Misfit, Rows, Wanted, events_table, time_us
+from millpond.testing.write_rows import as_written, expected, listed, raw
 
 _BUCKETS = 64
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kit.judges.answers import Run
 from millpond.control.measured import price_of_state
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
@@ -13,7 +14,6 @@ from millpond.plan.build import build_plan
 from millpond.plan.explain import explain
 from millpond.plan.price import price, price_text
 from millpond.runtime.sharing import sharing
-from millpond.testing.answers import Run
 
 MINUTE = 60_000_000
 SUM = Aggregate("sum", Column("amount", "double"), None, "double")

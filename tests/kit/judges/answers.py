@@ -10,10 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from millpond.log.cursor import Cursor, cursor_at
 from millpond.log.follower import Follower
-from millpond.log.manifest import Manifest
-from millpond.log.records import Entry, EpochRecord, Receipt, Section
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
@@ -23,6 +20,7 @@ from millpond.runtime.followers.sinks import MemorySink
 from millpond.state.file_store import FileStore
 from millpond.testing.cases import STREAM
 from millpond.testing.compare import rows_of
+from millpond.testing.ledger import Ledger, read_section
 from millpond.testing.local_pond import LocalPond
 
 Rows = Sequence[Mapping[str, Any]]
@@ -35,38 +33,6 @@ class Answers(NamedTuple):
     counts: dict[str, dict[str, int]]
     quarantined: dict[str, str]
     withheld: dict[str, int]
-
-
-class Ledger:
-    """A follower that adds up the counts of all epochs, and notes how many sections were live after each."""
-
-    name = "ledger"
-
-    def __init__(self) -> None:
-        self.counts: dict[str, dict[str, int]] = {}
-        self.live: list[dict[str, int]] = []
-        self.cell_bytes: list[int] = []
-        self._cursor = Cursor()
-
-    def cursor(self) -> Cursor:
-        """See `Follower.cursor`."""
-        return self._cursor
-
-    def apply(self, n: int, record: Entry, manifest: Manifest) -> None:
-        """See `Follower.apply`."""
-        if n <= self._cursor.n:
-            return
-        self._cursor = cursor_at(record)
-        if isinstance(record.record, EpochRecord):
-            for query, found in record.record.counts.items():
-                total = self.counts.setdefault(query, {})
-                for name, value in found.items():
-                    total[name] = total.get(name, 0) + value
-        kinds: dict[str, int] = {}
-        for section in manifest.sections.values():
-            kinds[section.kind] = kinds.get(section.kind, 0) + 1
-        self.live.append(kinds)
-        self.cell_bytes.append(sum(s.size for s in manifest.sections.values() if s.kind == "segment"))
 
 
 def table_of(rows: Rows, stream: Stream = STREAM) -> pa.Table:
@@ -124,12 +90,6 @@ class Run:
         rows = {name: rows_of(sink.table()) for name, sink in self.sinks.items()}
         withheld = {query: found.get("withheld", 0) for query, found in self.ledger.counts.items()}
         return Answers(rows, fates, dict(self.pond.manifest.quarantined), withheld)
-
-
-def read_section(folder: Path, receipt: Receipt, section: Section) -> pa.Buffer:
-    """The bytes of a section whose delta is a file of the pond in `folder`."""
-    data = (folder / (receipt.file or "")).read_bytes()
-    return pa.py_buffer(data).slice(section.offset, section.size)
 
 
 Partition = Callable[[Rows], Sequence[Rows]]

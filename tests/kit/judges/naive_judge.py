@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kit.judges.answers import Answers
 from millpond.errors import OverflowedError
 from millpond.testing import oracle
-from millpond.testing.answers import Answers
 from millpond.testing.cases import Case
 from millpond.testing.compare import assert_same_rows
 from millpond.testing.rowwise import Raised

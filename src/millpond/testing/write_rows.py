@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from millpond.errors import QueryTypeError
 from millpond.model.types import WINDOW
-from millpond.testing.rows_in import Misfit, value_of
+from millpond.testing.read_rows import Misfit, value_of
 
 
 def expected(query: str, name: str, kind: str | None, value: Any) -> Any:
