@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from kit.judges.answers import Run, dealt
+from kit.naive.queries import windows
 from millpond.errors import ChangeRefused
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression, call, literal
@@ -19,7 +20,6 @@ from millpond.model.windows import Session, Sliding
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond, alter, pause, shadow
 from millpond.reconfigure.changes import Alter
-from millpond.testing import oracle
 from millpond.testing.cases import SECOND, STREAM, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows
 
@@ -112,7 +112,7 @@ def test_each_window_is_told_by_one_version(mode: str, seed: int, tmp_path: Path
     assert not found.quarantined
     wanted = []
     for asked, begin, end in zip(versions, begins, [*begins[1:], 1 << 62], strict=True):
-        for row in oracle.answer(final(asked), case.epochs, drained=True):
+        for row in windows.answer(final(asked), case.epochs, drained=True):
             if begin <= row["start"] < end:
                 wanted.append(row)
     assert_same_rows(wanted, left_in_the_end(found.rows["spent"]), about=f"{mode} {begins}")

@@ -18,6 +18,7 @@ from kit.judges import duckdb_judge
 from kit.judges.answers import Answers, Partition, Run, answers, dealt, whole
 from kit.judges.duckdb_expressions import Unsupported
 from kit.judges.naive_judge import held_against_twin
+from kit.naive.expressions import Raised
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, conjunction, literal
@@ -28,7 +29,6 @@ from millpond.plan.build import build_plan
 from millpond.runtime import classify, gather
 from millpond.testing.cases import BIGINTS, DOUBLES, INTS, SECOND, TEXTS, Case, Menu, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows, canonical
-from millpond.testing.rowwise import Raised
 from millpond.testing.strategies import cases_of
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))

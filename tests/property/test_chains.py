@@ -13,6 +13,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kit.judges.answers import Run, dealt
+from kit.naive.queries import windows
+from kit.naive.queries.deduplicate import without_repeats
+from kit.naive.queries.output_modes import told_by_epoch
+from kit.naive.queries.query_chain import as_events, chain_by_epoch
 from millpond.errors import QueryTypeError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
@@ -24,14 +28,10 @@ from millpond.model.windows import Session, Sliding
 from millpond.plan.chain import bounds_of, chained_stream
 from millpond.plan.deduplication import deduplicated
 from millpond.plan.modes import with_mode
-from millpond.testing import oracle
 from millpond.testing.cases import DELAYS, SECOND, SESSIONS, STREAM, WINDOWS
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.conformance import ForgetfulFiles
 from millpond.testing.local_pond import DyingLog
-from millpond.testing.naive_chain import as_events, chain_by_epoch
-from millpond.testing.naive_modes import told_by_epoch
-from millpond.testing.naive_repeats import without_repeats
 from millpond.testing.trial import Trial
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -290,5 +290,5 @@ def test_queries_over_rows_without_repeats_tell_changes_and_leave_repeats_out(se
     found = run.answers().rows
     assert_same_rows([row for rows in tops for row in rows], found["top"])
     left, kept = without_repeats(replace(once, delay_us=never), read)
-    assert_same_rows(oracle.answer(left, kept, drained=True), found["once"])
+    assert_same_rows(windows.answer(left, kept, drained=True), found["once"])
     assert run.ledger.counts["once"]["repeated"] > 0

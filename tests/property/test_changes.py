@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from kit.judges.answers import dealt, table_of
+from kit.naive.queries.query_changes import NaiveChanges, Plain
 from millpond.errors import ChangeRefused, UnsupportedQuery
 from millpond.log.records import ChangeRecord, Receipt, decode
 from millpond.model.aggregates import Aggregate
@@ -54,7 +55,6 @@ from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.conformance import ForgetfulFiles
 from millpond.testing.ledger import read_section
 from millpond.testing.local_pond import LocalPond
-from millpond.testing.naive_changes import NaiveChanges, Plain
 
 MENU = Menu(summed=("v", "amount", "p"), raising=False, variance=False, events=False)
 SLICED = MENU._replace(windows=WINDOWS)

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kit.judges.answers import Run, dealt
+from kit.naive.queries import windows
+from kit.naive.queries.deduplicate import without_repeats
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Deduplication, Named, Query
 from millpond.model.stream import Field, Order, Stream
@@ -22,10 +24,9 @@ from millpond.plan.build import build_plan
 from millpond.runtime import fold
 from millpond.runtime.due import Due, next_due
 from millpond.state.files import Files
-from millpond.testing import oracle, strategies
+from millpond.testing import strategies
 from millpond.testing.cases import SECOND, STREAM, aggregate_of
 from millpond.testing.compare import assert_same_rows, canonical
-from millpond.testing.naive_repeats import without_repeats
 
 ORDERED = Stream(
     "tx",
@@ -88,10 +89,10 @@ def check(asked: Sequence[Query], epochs: list[list[dict[str, Any]]], run: Run) 
     found, left_out = run.answers(), 0
     for query in asked:
         twin, marked = (query, epochs) if query.deduplicated is None else without_repeats(query, epochs)
-        expected = oracle.answer(twin, marked, drained=True)
+        expected = windows.answer(twin, marked, drained=True)
         assert_same_rows(expected, found.rows[query.name], about=query.name)
         repeated = run.ledger.counts.get(query.name, {}).get("repeated", 0)
-        told = oracle.counts(query, epochs)["applied"] - oracle.counts(twin, marked)["applied"]
+        told = windows.counts(query, epochs)["applied"] - windows.counts(twin, marked)["applied"]
         assert repeated == told
         left_out += repeated
     return left_out

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from kit.judges.answers import Run
+from kit.naive.placement import partition_of
 from millpond.errors import UnsupportedQuery
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
@@ -23,7 +24,6 @@ from millpond.runtime import direct
 from millpond.runtime.direct import Shared, TooMuch
 from millpond.testing.cases import STREAM, WITH_SESSIONS, random_case
 from millpond.testing.compare import canonical
-from millpond.testing.naive_partitions import partition_of
 
 TOPIC = replace(
     STREAM, columns=(*STREAM.columns, Field("_source", "string"), Field("_offset", "bigint")),

@@ -9,6 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.naive.next_close import naive_due
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
@@ -19,7 +20,6 @@ from millpond.runtime.due import next_due
 from millpond.runtime.epoch import watermarks
 from millpond.state.files import Files
 from millpond.testing.local_pond import LocalPond
-from millpond.testing.naive_due import naive_due
 
 TX = Stream("tx", (Field("ts", "timestamp"), Field("v", "bigint")), max_ahead_us=None)
 V = Column("v", "bigint")

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kit.judges.answers import table_of
+from kit.naive.expressions import Raised, Row, evaluate
 from millpond.model.expressions import OPERATORS, Call, Column, Expression, columns_of, literal, may_raise, walk
 from millpond.model.types import Digits, digits_of, exact_digits, is_decimal
 from millpond.runtime.arithmetic import round_half_up
@@ -22,7 +23,6 @@ from millpond.runtime.evaluate import Evaluator
 from millpond.testing import cases
 from millpond.testing.cases import BIGINTS, DOUBLES, EVERYTHING, INTS, STREAM, TEXTS, random_case
 from millpond.testing.compare import Tolerance
-from millpond.testing.rowwise import Raised, Row, evaluate
 from millpond.testing.strategies import events
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))

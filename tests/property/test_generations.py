@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from kit.judges.answers import Partition, Run, dealt, whole
+from kit.naive.expressions import Raised
+from kit.naive.queries import windows
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
@@ -20,10 +22,8 @@ from millpond.model.windows import Sliding
 from millpond.plan import plan
 from millpond.runtime import fold, gather, merging
 from millpond.runtime.sharing import sharing
-from millpond.testing import oracle
 from millpond.testing.cases import SECOND, STREAM, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows
-from millpond.testing.rowwise import Raised
 
 Event = dict[str, Any]
 
@@ -85,7 +85,7 @@ def check(queries: Sequence[Query], epochs: list[list[Event]], run: Run) -> int:
     found, compared = run.answers(), 0
     for each in queries:
         try:
-            expected = oracle.answer(each, epochs, drained=True)
+            expected = windows.answer(each, epochs, drained=True)
         except (Raised, OverflowedError):
             assert each.name in found.quarantined
             continue

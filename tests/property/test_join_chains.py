@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kit.judges.answers import Run, dealt
+from kit.naive.queries.query_graph import rows_by_epoch, rows_in_the_end
 from millpond.errors import QueryTypeError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
@@ -26,7 +27,6 @@ from millpond.plan.chain_joins import made_window
 from millpond.testing.cases import SECOND, STREAM
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.local_pond import DyingLog
-from millpond.testing.naive_graph import rows_by_epoch, rows_in_the_end
 from millpond.testing.trial import Trial
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))

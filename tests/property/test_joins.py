@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kit.judges.answers import Run, dealt, table_of
+from kit.naive.expressions import Raised
+from kit.naive.queries import join as naive_join
 from millpond.control.causes import explain_why
 from millpond.control.reader import read_truth
 from millpond.control.why import find_facts
@@ -39,10 +41,9 @@ from millpond.runtime.event_log import GroupLog
 from millpond.runtime.grid import dealt_events
 from millpond.runtime.logged import LoggedRows, value_name
 from millpond.runtime.partials import Rows
-from millpond.testing import Trial, naive_join
+from millpond.testing import Trial
 from millpond.testing.cases import EVERYTHING, SECOND, STREAM, condition
 from millpond.testing.compare import assert_same_rows, rows_of
-from millpond.testing.rowwise import Raised
 
 PROPERTY = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 PAID = replace(STREAM, name="paid")

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kit.judges.answers import Run, dealt
+from kit.naive.queries import windows
 from millpond.log.records import EpochRecord, decode
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.plan.late import late_columns
-from millpond.testing import oracle
 from millpond.testing.cases import SECOND, STREAM, WITH_SESSIONS, Case, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows, rows_of
 
@@ -32,15 +32,15 @@ def check(case: Case, run: Run) -> int:
     found = run.answers().counts
     compared = 0
     for query in case.queries:
-        counts = oracle.counts(query, case.epochs)
+        counts = windows.counts(query, case.epochs)
         assert found.get(query.name, counts) == counts
-        assert counts["read"] == sum(counts[fate] for fate in oracle.FATES)
+        assert counts["read"] == sum(counts[fate] for fate in windows.FATES)
         if query.late_sink is None:
             assert query.name not in run.late_sinks
             continue
         names = [*late_columns(query, STREAM), "_watermark", "_epoch"]
         # the claim is record 0, so epoch i is record i + 1
-        late = oracle.late_rows(query, case.epochs)
+        late = windows.late_rows(query, case.epochs)
         expected = [{**{name: row[name] for name in names}, "_epoch": row["_epoch"] + 1} for row in late]
         table = run.late_sinks[query.name].table()
         assert_same_rows(expected, rows_of(table), about=str(query))
@@ -106,7 +106,7 @@ def test_equal_late_sets_travel_once(tmp_path: Path) -> None:
 def test_a_query_that_does_not_ask_leaves_nothing(tmp_path: Path) -> None:
     case = random_case(3, 300, 3)
     run = run_case(tmp_path, case, 3, 2)
-    assert sum(oracle.counts(query, case.epochs)["late"] for query in case.queries)
+    assert sum(windows.counts(query, case.epochs)["late"] for query in case.queries)
     assert not any("late" in live for live in run.ledger.live)
     records = [decode(run.pond.log.read(n) or b"").record for n in range(run.pond.manifest.n + 1)]
     assert not any(record.fates for record in records if isinstance(record, EpochRecord))  # no order, no partitions

@@ -12,6 +12,7 @@ import pytest
 from msgspec import UNSET
 
 from kit.judges.answers import Run
+from kit.naive.queries.windows import answer
 from millpond.arrays import Ints
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
@@ -25,7 +26,6 @@ from millpond.runtime.tasks import WHOLE_POND
 from millpond.state.event_log import Events
 from millpond.testing.cases import STREAM, aggregate_of
 from millpond.testing.compare import assert_same_rows
-from millpond.testing.oracle import answer
 
 SECOND = 1_000_000
 AMOUNT = Column("amount", "double")

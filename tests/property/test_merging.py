@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from kit.judges.answers import Run, dealt
+from kit.naive.queries import windows
 from millpond.log.manifest import Manifest
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
@@ -26,7 +27,6 @@ from millpond.runtime.tasks import GroupState, Position, SectionPlace, Watermark
 from millpond.state import cells as cells_module
 from millpond.state.atoms import some_atoms
 from millpond.state.cells import Cells, Slices, merge, part_of, piece_of, span_of
-from millpond.testing import oracle
 from millpond.testing.cases import SECOND, STREAM, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows
 
@@ -88,11 +88,11 @@ def test_a_merge_takes_many_epochs_and_no_answer_changes(seed: int, tmp_path: Pa
     assert not found.quarantined
     for query in queries:
         if query.emit != "update":
-            assert_same_rows(oracle.answer(query, case.epochs, drained=True), found.rows[query.name], about=query.name)
+            assert_same_rows(windows.answer(query, case.epochs, drained=True), found.rows[query.name], about=query.name)
     if seed:
         last = {(row["k"], row["end"]): row for row in found.rows["changing"]}
         final = [{name: row[name] for name in ("k", "end", "n", "total", "most")} for row in last.values()]
-        assert_same_rows(oracle.answer(BASE, case.epochs, drained=True), final, about="changing")
+        assert_same_rows(windows.answer(BASE, case.epochs, drained=True), final, about="changing")
 
 
 @pytest.mark.usefixtures("long_merges")
@@ -128,7 +128,7 @@ def test_an_epoch_that_is_behind_merges_nothing(tmp_path: Path) -> None:
     assert merged[False] > 20 and not merged[True]
     run.pond.drain()
     for query in QUERIES[:3]:
-        expected = oracle.answer(query, case.epochs, drained=True)
+        expected = windows.answer(query, case.epochs, drained=True)
         assert_same_rows(expected, run.answers().rows[query.name], about=query.name)
 
 

@@ -17,6 +17,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from kit.judges.answers import Run, dealt
+from kit.naive.expressions import Raised
+from kit.naive.queries import windows as oracle
+from kit.naive.queries.output_modes import told_by_epoch
 from millpond.errors import OverflowedError
 from millpond.log.manifest import load
 from millpond.log.records import EpochRecord, decode
@@ -30,13 +33,10 @@ from millpond.runtime import fold
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.view import ViewFollower, scan
 from millpond.state.backends.memory import MemoryStore
-from millpond.testing import oracle
 from millpond.testing.cases import SECOND, SESSIONS, STREAM, WINDOWS, Case, Menu, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows, canonical, rows_of
 from millpond.testing.ledger import read_section
 from millpond.testing.local_pond import LocalPond
-from millpond.testing.naive_modes import told_by_epoch
-from millpond.testing.rowwise import Raised
 from millpond.testing.strategies import cases_of
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))

@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 
 from kit.judges import duckdb_judge
 from kit.judges.duckdb_expressions import Unsupported, translate
+from kit.naive.expressions import Raised, evaluate
+from kit.naive.queries import windows
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import DISTINCT, LOGGED, PAIRED, Aggregate
 from millpond.model.expressions import Call, Column, call, literal
@@ -20,10 +22,8 @@ from millpond.model.query import Named, Query
 from millpond.model.types import is_decimal
 from millpond.model.windows import Sliding
 from millpond.runtime.columns import arrow_type
-from millpond.testing import oracle
 from millpond.testing.cases import BIGINTS, DOUBLES, EXTREMES, TEXTS, Case, Menu, decimals, random_case
 from millpond.testing.compare import Tolerance, assert_same_rows
-from millpond.testing.rowwise import Raised, evaluate
 from millpond.testing.strategies import cases_of
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -44,12 +44,12 @@ def judge_case(case: Case) -> Counter[str]:
         seen["aggregates skipped"] += lost
         try:
             found = [outcome(duckdb_judge.answer, query, case, drained) for drained in (False, True)]
-            assert duckdb_judge.counts(query, case.epochs) == oracle.counts(query, case.epochs)
+            assert duckdb_judge.counts(query, case.epochs) == windows.counts(query, case.epochs)
         except Unsupported:
             seen["queries skipped"] += 1
             continue
         for drained, rows in zip((False, True), found, strict=True):
-            expected = outcome(oracle.answer, query, case, drained)
+            expected = outcome(windows.answer, query, case, drained)
             if isinstance(expected, str) or isinstance(rows, str):
                 assert rows == expected, query
                 seen["raised"] += 1
@@ -99,7 +99,7 @@ def test_duckdb_s_own_sums_and_deviations_are_near_the_exact_ones() -> None:
         ),
     )  # fmt: skip
     case = random_case(3, 2000, 0)
-    rows = oracle.answer(query, case.epochs, drained=True)
+    rows = windows.answer(query, case.epochs, drained=True)
     native = duckdb_judge.answer(query, case.epochs, drained=True, floats="native")
     near = Tolerance(relative=1e-9, absolute=1e-6)
     assert_same_rows(rows, native, tolerances=dict.fromkeys(functions, near))
@@ -186,7 +186,7 @@ def test_an_output_that_raises_raises_in_both() -> None:
         aggregates=(Aggregate("sum", Column("amount", "double"), None, "double"),),
         output=(Named("x", inverse),),
     )  # fmt: skip
-    for judge in (oracle.answer, duckdb_judge.answer):
+    for judge in (windows.answer, duckdb_judge.answer):
         assert judge(query, [[{"ts": 1, "amount": 4.0}]], drained=True) == [{"x": 0.25}]
         with pytest.raises(Raised):
             judge(query, [[{"ts": 1, "amount": 0.0}]], drained=True)
@@ -202,7 +202,7 @@ def test_the_random_cases_reach_what_they_are_for() -> None:
         assert [] in case.epochs
         functions |= {aggregate.function for query in case.queries for aggregate in query.aggregates}
         for query in case.queries:
-            fates.update(oracle.counts(query, case.epochs))
+            fates.update(windows.counts(query, case.epochs))
     assert min(fates.values()) > 200
     assert functions == {
         "count",
@@ -239,7 +239,7 @@ def test_a_menu_leaves_out_what_it_does_not_name() -> None:
             summed = {a.function for a in query.aggregates} & {"var_samp", "stddev_pop"}
             assert not summed
             dead = sum(row["ts"] is None for batch in case.epochs for row in batch)
-            assert oracle.counts(query, case.epochs)["dead"] <= dead
+            assert windows.counts(query, case.epochs)["dead"] <= dead
 
 
 def test_duckdb_is_kept_from_turning_a_comparison_with_nan_around() -> None:
@@ -251,5 +251,5 @@ def test_duckdb_is_kept_from_turning_a_comparison_with_nan_around() -> None:
         where=below, aggregates=(Aggregate("count", None, None, "bigint"),),
         output=(Named("n", Column("agg:0", "bigint")),),
     )  # fmt: skip
-    for judge in (oracle.answer, duckdb_judge.answer):
+    for judge in (windows.answer, duckdb_judge.answer):
         assert judge(query, [[{"ts": 1, "f": 1.0}, {"ts": 2, "f": math.nan}]], drained=True) == [{"n": 1}]

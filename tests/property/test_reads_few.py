@@ -11,16 +11,16 @@ from msgspec.structs import replace
 from tests.property import test_counted, test_deduplication, test_ranges, test_sessions
 
 from kit.judges.answers import Run
+from kit.naive.queries import windows
+from kit.naive.queries.deduplicate import without_repeats
 from millpond.model.query import Query
 from millpond.runtime import sessions
 from millpond.runtime.event_log import GroupLog
 from millpond.state.atoms import Atoms
 from millpond.state.cells import Piece
 from millpond.state.event_log import Events
-from millpond.testing import oracle
 from millpond.testing.cases import SECOND
 from millpond.testing.compare import assert_same_rows
-from millpond.testing.naive_repeats import without_repeats
 
 QUERIES = {
     "range": test_ranges.amounts("q", 600 * SECOND),
@@ -56,7 +56,7 @@ def test_of_keys_without_new_events_none_is_read(
     assert read and max(read) <= 20, "of 603"
     run.pond.drain()
     twin, marked = without_repeats(query, epochs) if query.deduplicated else (query, epochs)
-    assert_same_rows(oracle.answer(twin, marked, drained=True), run.answers().rows["q"], about=query.name)
+    assert_same_rows(windows.answer(twin, marked, drained=True), run.answers().rows["q"], about=query.name)
 
 
 def test_of_sessions_that_go_on_none_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,4 +78,4 @@ def test_of_sessions_that_go_on_none_is_read(tmp_path: Path, monkeypatch: pytest
             assert read and max(read) <= 20, "of 603"
     assert max(read) > KEYS, "when sessions close, these are read"
     run.pond.drain()
-    assert_same_rows(oracle.answer(query, epochs, drained=True), run.answers().rows["q"], about=query.name)
+    assert_same_rows(windows.answer(query, epochs, drained=True), run.answers().rows["q"], about=query.name)

@@ -18,6 +18,9 @@ from kit.judges import duckdb_judge
 from kit.judges.answers import Answers, Run, answers, dealt
 from kit.judges.duckdb_expressions import Unsupported
 from kit.judges.naive_judge import held_against_twin
+from kit.naive.expressions import Raised
+from kit.naive.queries import windows
+from kit.naive.queries.output_modes import told_by_epoch
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call
@@ -28,11 +31,8 @@ from millpond.model.windows import Session, Sliding
 from millpond.plan.build import build_plan
 from millpond.runtime import fold
 from millpond.state import atoms
-from millpond.testing import oracle
 from millpond.testing.cases import DELAYS, SECOND, STREAM, WITH_SESSIONS, Case, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows, canonical
-from millpond.testing.naive_modes import told_by_epoch
-from millpond.testing.rowwise import Raised
 from millpond.testing.strategies import cases_of
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -291,4 +291,4 @@ def test_events_of_keys_that_are_gone_are_in_no_session(tmp_path: Path, monkeypa
     generations = {section.info.get("generation", 0) for section in run.pond.manifest.sections.values()}
     assert max(generations) > 2
     run.pond.drain()
-    assert_same_rows(oracle.answer(query, epochs, drained=True), run.answers().rows["q"])
+    assert_same_rows(windows.answer(query, epochs, drained=True), run.answers().rows["q"])

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from kit.naive.filter_chains import Results, number, results
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, Expression, call, conjunction, literal
 from millpond.model.query import Named, Query
@@ -23,7 +24,6 @@ from millpond.runtime.signed import signed_blocks
 from millpond.state.cells import Cells, Piece, Signed, Slices, merge
 from millpond.state.exact import WORD_BITS
 from millpond.state.signatures import narrowest, numbered
-from millpond.testing.naive_signed import Results, number, results
 
 PANE, PANES, SLOTS = 10, 6, 40
 

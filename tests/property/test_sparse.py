@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kit.judges.answers import Run, dealt
+from kit.naive.queries import windows
 from millpond.errors import UnsupportedQuery
 from millpond.model.selection import AnyQuery
 from millpond.plan.modes import with_mode
@@ -20,7 +21,6 @@ from millpond.runtime.combine import blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.sparse import sparse_blocks
 from millpond.runtime.tiles import Held
 from millpond.state.cells import Cells, Piece, Slices, merge
-from millpond.testing import oracle
 from millpond.testing.cases import random_case
 from millpond.testing.compare import assert_same_rows, canonical
 
@@ -153,7 +153,7 @@ def test_random_cases_are_answered_as_the_naive_twin_does(seed: int, tmp_path: P
     found, compared = run.answers(), 0
     for query in case.queries:
         if query.name not in found.quarantined:
-            expected = oracle.answer(query, case.epochs, drained=True)
+            expected = windows.answer(query, case.epochs, drained=True)
             assert_same_rows(expected, found.rows[query.name], about=query.name)
             compared += len(found.rows[query.name])
     assert compared > 10

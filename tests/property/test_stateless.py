@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kit.judges.answers import Run, answers, dealt
+from kit.naive.queries import stateless
 from millpond.log.records import EpochRecord, decode
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Call, Column, call, literal
@@ -19,7 +20,6 @@ from millpond.model.query import Named
 from millpond.model.selection import Selection
 from millpond.model.spec import from_json, to_json
 from millpond.plan.select import carried
-from millpond.testing import stateless
 from millpond.testing.cases import Case, random_case
 from millpond.testing.compare import assert_same_rows, rows_of
 

@@ -14,6 +14,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from kit.judges.answers import Run, dealt
+from kit.naive.expressions import Raised
+from kit.naive.queries import windows as oracle
+from kit.naive.queries.output_modes import told_by_epoch
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import PERCENTILE, Aggregate
 from millpond.model.expressions import Column, columns_of, literal
@@ -23,11 +26,8 @@ from millpond.plan.build import build_plan
 from millpond.plan.modes import with_mode
 from millpond.plan.tallies import keeps_tallies
 from millpond.runtime import fold
-from millpond.testing import oracle
 from millpond.testing.cases import SECOND, WINDOWS, Case, Menu, random_case
 from millpond.testing.compare import assert_same_rows, rows_of
-from millpond.testing.naive_modes import told_by_epoch
-from millpond.testing.rowwise import Raised
 
 TYPES = {"v": "int", "amount": "double", "p": "decimal(10,2)", "f": "double", "g": "bigint", "d": "decimal(38,6)"}
 FEW = Menu(events=False, raising=False, variance=False)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.judges.answers import Run
+from kit.naive.queries.windows import answer
 from millpond.log.records import EpochRecord, decode
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
@@ -24,7 +25,6 @@ from millpond.runtime.tiles import cover
 from millpond.state.cells import Slices
 from millpond.testing.cases import STREAM
 from millpond.testing.compare import assert_same_rows
-from millpond.testing.oracle import answer
 
 SECOND = 1_000_000
 Event = dict[str, Any]

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.naive.functions import naive_holistic, naive_mergeable
 from millpond.model.functions import UserFunction
 from millpond.runtime.functions.host import FunctionHost
 from millpond.runtime.functions.kinds import mergeable
-from millpond.testing.naive_functions import naive_holistic, naive_mergeable
 
 FOLDER = Path(__file__).parents[1] / "unit" / "runtime" / "functions"
 ROWS = 6

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from kit.judges.answers import Run, dealt, table_of
+from kit.naive.queries.windows import answer
 from millpond.log.manifest import load
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
@@ -23,7 +24,6 @@ from millpond.state.backends.memory import MemoryStore
 from millpond.state.store import BucketStore
 from millpond.testing.cases import SECOND, STREAM, WITH_SESSIONS, Menu, aggregate_of, random_case
 from millpond.testing.local_pond import LocalPond
-from millpond.testing.oracle import answer
 
 BUCKETS = 16
 

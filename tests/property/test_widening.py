@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from tests.property.test_merging import BASE, random_cells
 
 from kit.judges.answers import Run, dealt
+from kit.naive.queries import windows
 from millpond.log.manifest import Manifest
 from millpond.model.windows import Sliding
 from millpond.runtime import fold, merging, widening
 from millpond.runtime.merging import Merge, merged
 from millpond.runtime.widening import Edges, widened
 from millpond.state.cells import Cells, Slices, merge, piece_of
-from millpond.testing import oracle
 from millpond.testing.cases import SECOND
 from millpond.testing.compare import assert_same_rows
 
@@ -172,7 +172,7 @@ def test_beside_narrow_windows_a_wide_one_keeps_few_cells(
     run.pond.drain()
     found = run.answers()
     for query in (BASE, TEN):
-        assert_same_rows(oracle.answer(query, epochs, drained=True), found.rows[query.name], about=query.name)
+        assert_same_rows(windows.answer(query, epochs, drained=True), found.rows[query.name], about=query.name)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -199,4 +199,4 @@ def test_answers_are_those_of_the_naive_twin(seed: int, tmp_path: Path, monkeypa
     assert not found.quarantined
     for query in queries:
         if query.emit != "update":
-            assert_same_rows(oracle.answer(query, epochs, drained=True), found.rows[query.name], about=query.name)
+            assert_same_rows(windows.answer(query, epochs, drained=True), found.rows[query.name], about=query.name)

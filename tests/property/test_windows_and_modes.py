@@ -13,6 +13,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kit.judges.answers import Run, dealt
+from kit.naive.expressions import Raised
+from kit.naive.queries import windows
+from kit.naive.queries.deduplicate import without_repeats
+from kit.naive.queries.output_modes import told_by_epoch
 from millpond.errors import OverflowedError, UnsupportedQuery
 from millpond.model.expressions import Column, columns_of
 from millpond.model.query import Query
@@ -22,12 +26,8 @@ from millpond.plan.build import build_plan
 from millpond.plan.deduplication import deduplicated
 from millpond.plan.modes import with_mode
 from millpond.runtime import fold
-from millpond.testing import oracle
 from millpond.testing.cases import SECOND, SESSIONS, STREAM, WINDOWS, Case, random_case
 from millpond.testing.compare import assert_same_rows, rows_of
-from millpond.testing.naive_modes import told_by_epoch
-from millpond.testing.naive_repeats import without_repeats
-from millpond.testing.rowwise import Raised
 
 FRAMES: tuple[Window, ...] = (
     Range(0), Range(4 * SECOND), Range(40 * SECOND), Counted(1, 1), Counted(3, 2), Counted(7, 3),
@@ -105,8 +105,8 @@ def check(folder: Path, case: Case, instances: int, seed: int) -> set[tuple[str,
     after = run.answers()
     for query in case.queries:
         asked, epochs = without_repeats(query, case.epochs) if query.deduplicated else (query, case.epochs)
-        twin = told_by_epoch if query.changing else oracle.answer_by_epoch
-        expected_counts = oracle.counts(query, case.epochs)
+        twin = told_by_epoch if query.changing else windows.answer_by_epoch
+        expected_counts = windows.counts(query, case.epochs)
         assert counts.get(query.name, {}) == (expected_counts if expected_counts["read"] else {}), query
         try:
             expected = twin(asked, epochs)
@@ -122,7 +122,7 @@ def check(folder: Path, case: Case, instances: int, seed: int) -> set[tuple[str,
         if query.changing:
             continue
         try:
-            whole = oracle.answer(asked, epochs, drained=True)
+            whole = windows.answer(asked, epochs, drained=True)
         except (Raised, OverflowedError):
             assert query.name in after.quarantined, query
             continue

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from kit.naive.redis_tables import looked_up
 from millpond.errors import QueryTypeError, SourceError, StoreError
 from millpond.model.keyed import PROBLEM, KeyedTable, check_keyed
 from millpond.model.stream import Field
@@ -21,7 +22,6 @@ from millpond.runtime.keyed import KeyedReader, defaults_of
 from millpond.state.backends.redis_keyed import RedisKeyed
 from millpond.state.backends.redis_nodes import Nodes
 from millpond.state.keyed import VanishedError
-from millpond.testing.naive_keyed import looked_up
 from millpond.testing.redis_servers import RedisCluster, RedisServer
 
 COLUMNS = (

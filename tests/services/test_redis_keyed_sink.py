@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
+from kit.naive.redis_tables import merged_rows
 from millpond.errors import QueryTypeError, StoreError, UnsupportedQuery
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
@@ -23,7 +24,6 @@ from millpond.runtime.followers.rows import RowsGone
 from millpond.state.backends.redis_keyed import RedisKeyed
 from millpond.state.keyed import Absent
 from millpond.testing.log_examples import claim
-from millpond.testing.naive_keyed import merged_rows
 from millpond.testing.redis_servers import RedisCluster, RedisServer
 
 WINDOW = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 from kit.judges.answers import Run, dealt
+from kit.naive.queries.windows import answer
 from millpond.errors import CorruptError, StoreError
 from millpond.log.manifest import load
 from millpond.model.query import Query
@@ -38,7 +39,6 @@ from millpond.state.backends.redis import RedisStore
 from millpond.state.store import BucketStore, TableWrite
 from millpond.testing.cases import Menu, random_case
 from millpond.testing.compare import difference
-from millpond.testing.oracle import answer
 from millpond.testing.redis_servers import RedisCluster, RedisServer
 from millpond.testing.servers import until
 

@@ -22,6 +22,7 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
+from kit.naive.queries.query_changes import NaiveChanges
 from millpond import Pond
 from millpond.control import changing
 from millpond.errors import ChangeRefused, NotServingError, UnsupportedQuery
@@ -39,7 +40,6 @@ from millpond.reconfigure.changes import Add, Alter, Shadow, change_of, kind_tol
 from millpond.spark.epochs import Epoch
 from millpond.spark.read import read
 from millpond.testing.compare import assert_same_rows, rows_of
-from millpond.testing.naive_changes import NaiveChanges
 from millpond.testing.servers import until
 
 SECOND = 1_000_000

@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kit.naive.queries.windows import answer, counts, late_rows, withheld
 from millpond.faults import COMMON_STEPS, DRIVER_STEPS, FOLLOWER_STEPS, WORKER_STEPS
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
@@ -36,7 +37,6 @@ from millpond.model.spec import from_json
 from millpond.runtime.followers.view import scan
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.testing.compare import difference
-from millpond.testing.oracle import answer, counts, late_rows, withheld
 
 PROGRAM = Path(__file__).with_name("crash_program.py")
 FILES = 6

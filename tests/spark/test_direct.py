@@ -16,13 +16,13 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from kit.naive.placement import partition_of
 from millpond import Pond
 from millpond.errors import ChangeRefused, ForeignPondError, QueryRefused, QueryTypeError
 from millpond.plan.explain import explain
 from millpond.runtime.tasks import WHOLE_POND
 from millpond.spark.epochs import Epoch
 from millpond.testing.kafka_server import KafkaServer
-from millpond.testing.naive_partitions import partition_of
 from millpond.testing.servers import until
 
 TABLE = """

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.naive.protobuf import said, varint
 from millpond import Pond
 from millpond.errors import SourceError
 from millpond.runtime.connections import VARIABLE
@@ -19,7 +20,6 @@ from millpond.runtime.proto_schema import BYTES, VARINT
 from millpond.spark.jars import avro
 from millpond.spark.provided import provide
 from millpond.testing.kafka_server import KafkaServer
-from millpond.testing.naive_protobuf import said, varint
 from millpond.testing.registry_server import RegistryServer
 
 TABLE = """

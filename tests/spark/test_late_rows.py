@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
+from kit.naive.queries.windows import counts, late_rows
 from millpond import Pond
 from millpond.control.tally import EventCounts
 from millpond.testing.compare import difference
-from millpond.testing.oracle import counts, late_rows
 
 FILES = 4
 TEXT = """

@@ -16,12 +16,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import window
 
+from kit.naive.queries import windows
+from kit.naive.queries.deduplicate import without_repeats
+from kit.naive.queries.output_modes import told_by_epoch
 from millpond import Pond
 from millpond.errors import QueryTypeError, UnsupportedQuery
-from millpond.testing import oracle
 from millpond.testing.compare import assert_same_rows, rows_of
-from millpond.testing.naive_modes import told_by_epoch
-from millpond.testing.naive_repeats import without_repeats
 
 SECOND = 1_000_000
 SELECT = """SELECT customer, window(ts, '1 minute', '30 seconds') AS w, count(*) AS n, sum(amount) AS total
@@ -69,8 +69,8 @@ def test_rows_that_may_change_are_written_once_each_over_a_restart(spark: SparkS
                 file.rename(tmp_path / "in" / file.name)
     assert all(one is not None and "_op" not in one["row"] for one in served)
     once, marked = without_repeats(queries.pop("once"), epochs)
-    assert_same_rows(oracle.answer(once, marked), written(tmp_path / "once"))
-    assert oracle.counts(once, marked)["filtered"] > 20
+    assert_same_rows(windows.answer(once, marked), written(tmp_path / "once"))
+    assert windows.counts(once, marked)["filtered"] > 20
     for name, query in queries.items():
         expected = [row for rows in told_by_epoch(query, epochs) for row in rows]
         found = written(tmp_path / name)

@@ -20,13 +20,13 @@ from msgspec.structs import replace
 
 from kit.judges.duckdb_expressions import Sql, Unsupported, either, quoted, translate
 from kit.judges.duckdb_pairs import EXACT_PAIRS, shape
+from kit.naive.queries.windows import Batch, Raised, late_marks
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import DISTINCT, Aggregate
 from millpond.model.expressions import Column, Expression, Foreign, columns_of, walk
 from millpond.model.query import Query
 from millpond.model.types import digits_of, is_decimal, is_float, is_integer
 from millpond.model.windows import Framed, Session
-from millpond.testing.oracle import Batch, Raised, late_marks
 
 _Exact: TypeAlias = Callable[[Sequence[float] | None], float | None]
 Floats: TypeAlias = Literal["exact", "native"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from kit.judges.answers import Answers
+from kit.naive.expressions import Raised
+from kit.naive.queries import windows
 from millpond.errors import OverflowedError
-from millpond.testing import oracle
 from millpond.testing.cases import Case
 from millpond.testing.compare import assert_same_rows
-from millpond.testing.rowwise import Raised
 
 
 def held_against_twin(case: Case, found: Answers, drained: bool = True) -> dict[str, int]:
@@ -18,15 +18,15 @@ def held_against_twin(case: Case, found: Answers, drained: bool = True) -> dict[
     """
     compared = {}
     for query in case.queries:
-        counted = oracle.counts(query, case.epochs)
+        counted = windows.counts(query, case.epochs)
         assert found.counts.get(query.name, {}) == (counted if counted["read"] else {}), query
         try:
-            expected = oracle.answer(query, case.epochs, drained=drained)
+            expected = windows.answer(query, case.epochs, drained=drained)
         except (Raised, OverflowedError):
             assert query.name in found.quarantined, query
             continue
         assert query.name not in found.quarantined, query
         assert_same_rows(expected, found.rows[query.name], about=str(query))
-        assert found.withheld.get(query.name, 0) == oracle.withheld(query, case.epochs, drained=drained), query
+        assert found.withheld.get(query.name, 0) == windows.withheld(query, case.epochs, drained=drained), query
         compared[query.name] = len(expected)
     return compared

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.naive.placement import naive_balance
 from millpond.placement.autoscale import Memory, Observed, balanced, decide, needed
 from millpond.placement.policy import Policy
-from millpond.testing.naive_placement import naive_balance
 
 POLICY = Policy(target=0.5, most=8, steady=3, rest_us=10)
 SECOND = 1_000_000

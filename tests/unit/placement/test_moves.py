@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.naive.placement import fewest_moves, held, local_hit_rate
 from millpond.errors import CorruptError
 from millpond.log.manifest import Change, Manifest
 from millpond.model.changed import Changed, Scaled
@@ -22,7 +23,6 @@ from millpond.placement.runs import runs_of
 from millpond.placement.steps import step
 from millpond.reconfigure.catalog import applied
 from millpond.reconfigure.changes import change_of, change_text
-from millpond.testing.naive_placement import fewest_moves, held, local_hit_rate
 
 SHARDS = st.lists(st.sampled_from("abcd"), min_size=1, max_size=40)
 OWNED = st.lists(st.integers(0, 5), min_size=40, max_size=40)

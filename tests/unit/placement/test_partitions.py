@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.naive.placement import hash_of, partition_of
 from millpond.placement.partitions import (
     buckets_by_partition,
     hashes_of,
@@ -19,7 +20,6 @@ from millpond.placement.partitions import (
     why_not,
 )
 from millpond.placement.slots import even_owners
-from millpond.testing.naive_partitions import hash_of, partition_of
 
 BUCKETS = st.sampled_from([1, 8, 64, 1024])
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=24)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.naive.aggregates import percentile_of_bins
 from millpond.model.aggregates import PERCENTILE, Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.model.types import integer_range
@@ -25,7 +26,6 @@ from millpond.runtime.tallies import percentiles
 from millpond.state.cells import order_codes
 from millpond.state.event_log import Events
 from millpond.state.tallies import COUNT, added_up
-from millpond.testing.naive_bins import percentile_of_bins
 
 LEAST = 2.0**-1022
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.naive.queries.windows import aggregate
 from millpond.arrays import WIDE, Mask, Wide
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import Aggregate, result_type
@@ -21,7 +22,6 @@ from millpond.runtime.columns import to_arrow
 from millpond.runtime.finish import finish
 from millpond.runtime.partials import Partials
 from millpond.state.cells import Piece, Slices, extreme_of, merge
-from millpond.testing.oracle import aggregate
 
 CELLS = 3
 

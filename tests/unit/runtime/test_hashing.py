@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.naive.hyperloglog import hash64
 from millpond.model.expressions import Call, Column
 from millpond.runtime.columns import arrow_type, from_arrow
 from millpond.runtime.evaluate import Evaluator
-from millpond.testing.naive_distinct import hash64
 
 NAN = float("nan")
 KNOWN: list[tuple[Any, str, int]] = [

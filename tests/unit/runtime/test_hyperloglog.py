@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kit.naive.hyperloglog import approximate_count, hash64
 from millpond.model.expressions import literal
 from millpond.plan.measures import precision_of
 from millpond.runtime.hyperloglog import LARGEST_PRECISION, estimates, registers
 from millpond.state.cells import better
-from millpond.testing.naive_distinct import approximate_count, hash64
 
 
 def hashed(values: list[int]) -> np.ndarray:

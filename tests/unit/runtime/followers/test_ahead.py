@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
+from kit.naive.redis_tables import DictRows
 from millpond.control.reconciling import check_sinks, reconcile
 from millpond.control.wiring import Truth
 from millpond.errors import AheadError, CorruptError
@@ -33,7 +34,6 @@ from millpond.runtime.followers.webhook import WebhookSink
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.store import Apply, BucketStore
-from millpond.testing.naive_keyed import DictRows
 
 OUTPUT = (
     Named("customer", Column("customer", "string")), Named("total", Column("total", "double")),

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from kit.naive.expressions import _LAZY, _STRICT, Raised, evaluate
 from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import OPERATORS, Call, Column, Expression, Foreign, literal
-from millpond.testing.rowwise import _LAZY, _STRICT, Raised, evaluate
 
 NAN, INF = math.nan, math.inf
 RAISES = "raises"

@@ -11,6 +11,9 @@ from typing import TypeAlias
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from kit.naive.queries import stateless, windows
+from kit.naive.queries.deduplicate import without_repeats
+from kit.naive.queries.windows import Batch, Result, Value
 from millpond.model.changed import ALWAYS
 from millpond.model.expressions import Column, Literal, bound, is_list, listed, literal
 from millpond.model.query import Named, Query
@@ -19,9 +22,6 @@ from millpond.model.types import WINDOW, element_of
 from millpond.plan.complete import early_version
 from millpond.plan.parameters import parameters_in
 from millpond.reconfigure.changes import Add, Alter, Change, Drop, Feed, Pause, Promote, Resume, SetParameter, Shadow
-from millpond.testing import oracle, stateless
-from millpond.testing.naive_repeats import without_repeats
-from millpond.testing.oracle import Batch, Result, Value
 
 _AT = "__window of the naive twin"
 
@@ -187,18 +187,18 @@ def _answered(
     query: Query, epochs: Sequence[Batch], parameters: Sequence[Parameters], marks: Sequence[int | None]
 ) -> list[list[Result]]:
     """As `oracle.answer_by_epoch`, with the parameters of each epoch."""
-    cells: dict[tuple[Value, ...], oracle._Cell] = {}
+    cells: dict[tuple[Value, ...], windows._Cell] = {}
     found = []
     for batch, now, before, after in zip(epochs, parameters, marks, marks[1:], strict=False):
         asked = _bound(query, now)
         for row in batch:
-            judged = oracle._judge(asked, row, before)
+            judged = windows._judge(asked, row, before)
             if judged.fate == "applied":
-                oracle._place(asked, row, judged, cells)
+                windows._place(asked, row, judged, cells)
         ripe = [key for key, cell in cells.items() if after is not None and cell.window.end_us <= after]
-        found.append(list(oracle._emit(asked, [cells.pop(key) for key in ripe])))
+        found.append(list(windows._emit(asked, [cells.pop(key) for key in ripe])))
     if len(parameters) > len(epochs):  # a drain
-        found.append(list(oracle._emit(_bound(query, parameters[len(epochs)]), list(cells.values()))))
+        found.append(list(windows._emit(_bound(query, parameters[len(epochs)]), list(cells.values()))))
     return found
 
 
@@ -232,14 +232,14 @@ def _rows_of(
         if query.deduplicated is not None:
             query, epochs = without_repeats(query, epochs)
         seen = replace(query, output=(*query.output, Named(_AT, Column("window", WINDOW))))
-        marks = oracle.watermarks(query, epochs)
+        marks = windows.watermarks(query, epochs)
         taken = [_seen_by(version, epoch, batch) for epoch, batch in enumerate(epochs)]
         if version.backfilled:  # rows from before are told by the values of its first epoch
             parameters = [parameters[max(i, min(version.first, len(parameters) - 1))] for i in range(len(parameters))]
         if parameters_in(query):
             every = _answered(seen, taken, parameters, marks)
         else:
-            every = oracle.answer_by_epoch(seen, taken, drained=drained, marks=marks)
+            every = windows.answer_by_epoch(seen, taken, drained=drained, marks=marks)
     found: list[list[tuple[Result, int]]] = [[] for _ in every]
     for told, rows in enumerate(every):
         epoch = max(told, version.first) if version.backfilled else told

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
+from kit.naive.queries import windows
+from kit.naive.queries.windows import Raised, aggregate, answer, answer_by_epoch, counts
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Call, Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.testing import oracle
-from millpond.testing.oracle import Raised, aggregate, answer, answer_by_epoch, counts
 
 S = 1_000_000
 K, V, F = Column("k", "string"), Column("v", "int"), Column("f", "double")
@@ -60,8 +60,8 @@ def test_late_is_at_or_below_the_watermark_of_the_epochs_before() -> None:
     epochs = [[event(12), event(3)], [event(7), event(7.000001), event(3)]]
     assert counts(query(delay=5), epochs) == {"read": 5, "applied": 3, "late": 2, "dead": 0, "filtered": 0}
     assert starts(answer(query(delay=5), epochs, drained=True)) == {0: 2, 10: 1}
-    assert oracle.late_marks(query(delay=5), epochs) == [False, False, True, False, True]
-    assert oracle.watermarks(query(delay=5), epochs) == [None, 7 * S, 7 * S]
+    assert windows.late_marks(query(delay=5), epochs) == [False, False, True, False, True]
+    assert windows.watermarks(query(delay=5), epochs) == [None, 7 * S, 7 * S]
 
 
 def test_nothing_is_late_in_the_first_epoch_and_empty_epochs_change_nothing() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from kit.naive.expressions import order
+from kit.naive.queries import windows
+from kit.naive.queries.windows import Batch, Row
 from millpond.model.expressions import Column, conjunction
 from millpond.model.query import Query
-from millpond.testing import oracle
-from millpond.testing.oracle import Batch, Row
-from millpond.testing.rowwise import order
 
 KEPT = "_kept"
 
@@ -23,13 +23,13 @@ def without_repeats(query: Query, epochs: Sequence[Batch]) -> tuple[Query, list[
     """
     found = query.deduplicated
     assert found is not None
-    late = iter(oracle.late_marks(query, epochs))
+    late = iter(windows.late_marks(query, epochs))
     known: list[tuple[tuple[Any, ...], int, dict[str, Any]]] = []
     marked = [[{**row, KEPT: True} for row in batch] for batch in epochs]
     for batch in marked:
         for row in batch:
             time = row[query.event_time]
-            if not next(late) and oracle._is_known(time):
+            if not next(late) and windows._is_known(time):
                 values = (row[column.name] for column in found.columns)
                 known.append((tuple(None if value is None else order(value) for value in values), time, row))
     places = [_place(i, row) for i, (_, _, row) in enumerate(known)]

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kit.naive.aggregates import histogram
+from kit.naive.expressions import Value, order
 from millpond.model.aggregates import LISTAGGS, Aggregate
-from millpond.testing.naive_histogram import histogram
-from millpond.testing.rowwise import Value, order
 
 Plain = Callable[[Aggregate, Sequence[Value]], Value]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kit.naive.queries.windows import Batch, Result, answer_by_epoch, watermarks
 from millpond.model.query import Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session
 from millpond.plan.chain import bounds_of
-from millpond.testing.oracle import Batch, Result, answer_by_epoch, watermarks
 
 
 def chain_by_epoch(

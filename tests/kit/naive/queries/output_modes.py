@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from kit.naive.expressions import order
+from kit.naive.queries import windows
+from kit.naive.queries.windows import Batch, Result, Value
 from millpond.model.query import Query
 from millpond.plan.modes import OP, REVISION
-from millpond.testing import oracle
-from millpond.testing.oracle import Batch, Result, Value
-from millpond.testing.rowwise import order
 
 _Place = tuple[Value, ...]
 
@@ -23,18 +23,18 @@ def told_by_epoch(query: Query, epochs: Sequence[Batch]) -> list[list[Result]]:
         Raised: HAVING or an output expression raises.
         OverflowedError: an integer sum left its type.
     """
-    cells: dict[_Place, oracle._Cell] = {}
+    cells: dict[_Place, windows._Cell] = {}
     sent: dict[_Place, Result] = {}
     revisions: dict[_Place, int] = {}
     every = []
-    late = oracle.watermarks(query, epochs)
-    spoken = oracle.watermarks(replace(query, correct_us=UNSET), epochs)
+    late = windows.watermarks(query, epochs)
+    spoken = windows.watermarks(replace(query, correct_us=UNSET), epochs)
     for batch, missed, before, after in zip(epochs, late, spoken, spoken[1:], strict=False):
         times: dict[_Place, list[int]] = {}
         for row in batch:
-            judged = oracle._judge(query, row, missed)
+            judged = windows._judge(query, row, missed)
             if judged.fate == "applied":
-                oracle._place(query, row, judged, cells)
+                windows._place(query, row, judged, cells)
                 identity = tuple(None if value is None else order(value) for value in judged.keys)
                 times.setdefault(identity, []).append(row[query.event_time])
         fresh = {
@@ -51,7 +51,7 @@ def told_by_epoch(query: Query, epochs: Sequence[Batch]) -> list[list[Result]]:
         # sessions that others were merged with, or that were prolonged, are no windows any more
         told = [(place, "delete", sent.pop(place)) for place in [*sent] if place not in cells]
         for place in due:
-            rows = list(oracle._emit(query, [cells[place]]))
+            rows = list(windows._emit(query, [cells[place]]))
             if rows:
                 told.append((place, "upsert", rows[0]))
                 sent[place] = rows[0]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
+from kit.naive.queries import join as naive_join
+from kit.naive.queries.query_chain import mark_of_rows
+from kit.naive.queries.windows import Result, answer_by_epoch
 from millpond.model.join import LEFT, Join, Within
 from millpond.model.query import Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.chain_joins import Told, join_times
-from millpond.testing import naive_join
-from millpond.testing.naive_chain import mark_of_rows
-from millpond.testing.oracle import Result, answer_by_epoch
 
 Asked = Sequence[Query | Join]
 Epochs = Sequence[naive_join.Batch]

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, TypeAlias
 
+from kit.naive.hyperloglog import hash64
 from millpond.errors import UnsupportedQuery
 from millpond.model.expressions import Call, Column, Expression, Foreign, Literal
 from millpond.model.types import digits_of, integer_range, is_decimal, is_float, is_integer
-from millpond.testing.naive_distinct import hash64
 
 Value: TypeAlias = Any
 """bool, int, float, str, Decimal, None, or a dict for a struct; the SQL type is known by the expression."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kit.naive.expressions import Value, order
 from millpond.model.aggregates import LISTAGGS, Aggregate
 from millpond.model.query import Query
 from millpond.model.windows import Counted, Interval, Range
-from millpond.testing.rowwise import Value, order
 
 _NEEDED = {"first": (), "last": (), "min_by": (1,), "max_by": (1,), **dict.fromkeys(LISTAGGS, (0,))}
 """Functions that skip an event for NULL in these of their arguments only."""

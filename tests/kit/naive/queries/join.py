@@ -6,11 +6,11 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kit.naive.expressions import Raised, Row, Value, evaluate, order
 from millpond.model.expressions import Call, Expression
 from millpond.model.join import LEFT, RIGHT, Join, Side, Within
 from millpond.model.windows import Interval, Sliding
 from millpond.plan.chain_joins import WINDOW_OF
-from millpond.testing.rowwise import Raised, Row, Value, evaluate, order
 
 Batch = Mapping[str, Sequence[Row]]
 """The events of one epoch, by stream."""

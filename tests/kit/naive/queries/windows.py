@@ -14,19 +14,17 @@ from typing import NamedTuple
 
 import msgspec
 
+from kit.naive.aggregates import of_pairs, of_powers, percentile_of_bins
+from kit.naive.event_aggregates import of_events
+from kit.naive.expressions import EXACT, Raised, Row, Value, evaluate, fit_decimal, order
+from kit.naive.hyperloglog import approximate_count
+from kit.naive.queries.frames import Event, frames_by_epoch
 from millpond.errors import OverflowedError
 from millpond.model.aggregates import DISTINCT, PAIRED, Aggregate, result_type
 from millpond.model.query import Query
 from millpond.model.types import FARTHEST_US, Digits, digits_of, integer_range, is_decimal, is_integer
 from millpond.model.windows import Framed, Interval, Session
 from millpond.plan.tallies import keeps_tallies
-from millpond.testing.naive_bins import percentile_of_bins
-from millpond.testing.naive_distinct import approximate_count
-from millpond.testing.naive_events import of_events
-from millpond.testing.naive_frames import Event, frames_by_epoch
-from millpond.testing.naive_pairs import of_pairs
-from millpond.testing.naive_powers import of_powers
-from millpond.testing.rowwise import EXACT, Raised, Row, Value, evaluate, fit_decimal, order
 
 __all__ = [
     "Batch", "Raised", "Result", "Row", "Value",

@@ -1,4 +1,4 @@
-"""The naive twin of `placement.alignment`: every way to deal instances to shards is tried, every bucket counted."""
+"""Naive twins of placement: every way to deal instances to shards, and partitions of keys byte by byte."""
 
 from __future__ import annotations
 
@@ -62,3 +62,25 @@ def _dealt(instances: int, shards: int) -> Iterator[list[int]]:
         return
     for first in range(1, instances - shards + 2):
         yield from ([first, *rest] for rest in _dealt(instances - first, shards - 1))
+
+
+_M, _ALL = 0x5BD1E995, 0xFFFFFFFF
+
+
+def hash_of(key: bytes) -> int:
+    """The hash by which Kafka's producers in Java choose a partition, without its sign."""
+    found = 0x9747B28C ^ len(key)
+    whole = len(key) // 4 * 4
+    for at in range(0, whole, 4):
+        word = int.from_bytes(key[at : at + 4], "little") * _M & _ALL
+        word = (word ^ (word >> 24)) * _M & _ALL
+        found = (found * _M & _ALL) ^ word
+    if whole < len(key):
+        found = (found ^ int.from_bytes(key[whole:], "little")) * _M & _ALL
+    found = (found ^ (found >> 13)) * _M & _ALL
+    return (found ^ (found >> 15)) & 0x7FFFFFFF
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition of a topic that a record goes to."""
+    return hash_of(key) % partitions
