@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from kit.simulator.simulated_driver import ActorSteps, Attempt, Driver, Moves, Packet, whims_in
+from kit.simulator.simulated_world import Sink
+from kit.simulator.simulation import PLANNED, Parts, SimulationFailure, simulate
 from millpond.log.cursor import Cursor
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.protocol import AlreadyTrue, Append, Committed, Run, Steps, Writer
 from millpond.log.records import ChangeRecord, Entry, EpochRecord, Offsets, decode, encode
-from millpond.testing.simulated_driver import ActorSteps, Attempt, Driver, Moves, Packet, whims_in
-from millpond.testing.simulated_world import Sink
-from millpond.testing.simulation import PLANNED, Parts, SimulationFailure, simulate
 
 SEEDS = 2_000
 SEEDS_PER_MUTANT = 1_000

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from obstore.store import LocalStore
 
+from kit.simulator.simulated_world import MemoryFolder
 from millpond.errors import CorruptError, PlaceError
 from millpond.log.local import LocalFolder
 from millpond.log.object_store import ObjectStoreFolder
 from millpond.log.port import Folder, Log, Lost, Won, numbered_name
-from millpond.testing.simulated_world import MemoryFolder
 
 FOLDERS: dict[str, Callable[[Path], Folder]] = {
     "local": lambda path: LocalFolder(path / "log"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from kit.simulator.simulated_world import MemoryFolder
 from millpond.errors import FencedError, OffsetGapError, PlaceError
 from millpond.log.manifest import Manifests, load
 from millpond.log.port import Log, Lost, Won
@@ -22,7 +23,6 @@ from millpond.log.protocol import (
 )
 from millpond.log.records import ClaimRecord, EpochRecord, Offsets, decode
 from millpond.testing.log_examples import change, epoch
-from millpond.testing.simulated_world import MemoryFolder
 
 
 class Pond:

@@ -8,10 +8,10 @@ from threading import Lock
 
 import pytest
 
+from kit.simulator.simulated_world import MemoryFolder
 from millpond.errors import PlaceError
 from millpond.log.local import LocalFolder
 from millpond.log.race import check_create_if_absent
-from millpond.testing.simulated_world import MemoryFolder
 
 
 class Overwriting(MemoryFolder):

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from kit.simulator.simulated_driver import APPEND_FAULTS, ActorSteps, Driver, Publisher, whims_in
+from kit.simulator.simulated_world import GROUP, Row, Sink, Violation, World, bucket_of, demand, positions
 from millpond.log.follower import Pump
 from millpond.log.manifest import Manifest, fold_all, load
 from millpond.log.port import HINT_NAME
 from millpond.log.protocol import TICK, Writer
 from millpond.log.records import ChangeRecord, ClaimRecord, Entry, EpochRecord, decode
-from millpond.testing.simulated_driver import APPEND_FAULTS, ActorSteps, Driver, Publisher, whims_in
-from millpond.testing.simulated_world import GROUP, Row, Sink, Violation, World, bucket_of, demand, positions
 
 FAULTY_TICKS = 260
 HEALING_TICKS = 4_000

@@ -13,6 +13,18 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from kit.simulator.simulated_world import (
+    BUCKETS,
+    GROUP,
+    Checkpoint,
+    ConcurrentUpdate,
+    Row,
+    Sink,
+    World,
+    bucket_of,
+    demand,
+    positions,
+)
 from millpond.errors import AheadError, FencedError, OffsetGapError, PlaceError, StoreError
 from millpond.log.cursor import Cursor, cursor_of, is_same, last_common
 from millpond.log.follower import Apply, AskCursor, Load, Pump, PumpReply, ReadNext
@@ -37,18 +49,6 @@ from millpond.model.changes import MapChange, change_to_json
 from millpond.placement.moves import BucketMap, bucket_maps, sources
 from millpond.placement.runs import runs_of
 from millpond.placement.slots import even_owners
-from millpond.testing.simulated_world import (
-    BUCKETS,
-    GROUP,
-    Checkpoint,
-    ConcurrentUpdate,
-    Row,
-    Sink,
-    World,
-    bucket_of,
-    demand,
-    positions,
-)
 
 T = TypeVar("T")
 ActorSteps = Generator[str, str | None, T]
