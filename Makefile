@@ -21,7 +21,7 @@ quick: $(READY)  ## Test what the uncommitted change reaches, for about a minute
 	$(BIN)/python tests/quick.py
 
 services: $(READY)  ## Fetch the jars of Kafka, for tests: the broker, and Spark's connector
-	@$(BIN)/python -m millpond.testing.kafka_server --fetch >/dev/null
+	@$(BIN)/python -m kit.servers.kafka_server --fetch >/dev/null
 
 exhaustive: $(READY)  ## Every fault at every occurrence, for long
 	$(BIN)/pytest -m exhaustive

@@ -30,10 +30,10 @@ from linear_road import OPERATORS, Columns, Operator, Size, Traffic, together
 from picture import Panel, draw
 from results import FOLDER, keep
 
+from kit.servers.redis_servers import RedisCluster
 from millpond.placement.slots import hash_tags
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.backends.redis import RedisStore
-from millpond.testing.redis_servers import RedisCluster
 
 FAR_SECONDS = 0.0005
 

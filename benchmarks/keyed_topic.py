@@ -24,10 +24,10 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from results import FOLDER, keep
 
+from kit.servers.kafka_server import KafkaServer
 from millpond import Pond, spark_session
 from millpond.model.endpoints import Sink
 from millpond.runtime.connections import VARIABLE
-from millpond.testing.kafka_server import KafkaServer
 
 KEYS = (10_000, 1_000_000)
 EPOCHS = 5

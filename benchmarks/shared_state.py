@@ -44,10 +44,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from results import FOLDER, keep
 
+from kit.servers.redis_servers import RedisServer
 from millpond import Pond, spark_session
 from millpond.model.endpoints import Sink
 from millpond.state.backends.lmdb import LmdbStore
-from millpond.testing.redis_servers import RedisServer
 
 HEAP, ROCKSDB, POND = "heap", "rocksdb", "pond"
 REFERENCES = {f"{store} + references": store for store in ("memory", "lmdb", "redis")}

@@ -28,12 +28,12 @@ from pyspark.sql import SparkSession
 from results import FOLDER, keep
 from workload import LARGE, Size, transactions, windows
 
+from kit.servers.redis_servers import RedisServer
 from millpond import Pond, spark_session
 from millpond.control.reader import read_truth
 from millpond.control.wiring import open_store
 from millpond.errors import StoreError
 from millpond.model.endpoints import Sink
-from millpond.testing.redis_servers import RedisServer
 
 QUERIES = 8
 VIEW = Size(3_000_000, 6, 500_000)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.servers.kafka_server import KafkaServer, kafka_jars
+from kit.servers.postgres_server import PostgresServer, postgres_binaries
+from kit.servers.redis_servers import RedisCluster, RedisServer, redis_binary
 from millpond.runtime.connections import VARIABLE
 from millpond.spark.session import spark_session
-from millpond.testing.kafka_server import KafkaServer, kafka_jars
-from millpond.testing.postgres_server import PostgresServer, postgres_binaries
-from millpond.testing.redis_servers import RedisCluster, RedisServer, redis_binary
 
 # The processes that tests start, and Spark's workers, import the test kit (`kit`) as the tests do.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))

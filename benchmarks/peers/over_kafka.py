@@ -39,7 +39,7 @@ from meter import Failed, Measured, measured
 from results import FOLDER
 from settings import FLINK, FLINK_STATE
 
-from millpond.testing.kafka_server import KafkaServer
+from kit.servers.kafka_server import KafkaServer
 
 ENGINES = ("millpond", "spark", "flink")
 WORKLOADS = ("identity", "repartition", "wordcount", "fixwindow")

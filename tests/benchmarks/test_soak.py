@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import soak
 
+from kit.servers.kafka_server import Message
 from millpond.control.tally import EventCounts
-from millpond.testing.kafka_server import Message
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 

@@ -11,12 +11,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from kit.servers.redis_servers import RedisCluster, RedisServer
 from millpond.placement.slots import hash_tags
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.backends.redis import RedisStore
 from millpond.state.store import NEVER, Apply, BucketStore, Rows, TableWrite, Wanted
-from millpond.testing.redis_servers import RedisCluster, RedisServer
 
 BUCKETS = range(3)
 TABLES = ("a", "b", "é")

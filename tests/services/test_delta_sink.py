@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from kit.servers.servers import until
 from millpond.errors import StoreError, UnsupportedQuery
 from millpond.log.cursor import cursor_at
-from millpond.testing.servers import until
 
 
 def told(table: Path) -> list[int]:

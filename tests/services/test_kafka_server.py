@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kit.servers.kafka_server import KafkaServer, main
 from millpond.errors import SetupError
 from millpond.spark import jars
 from millpond.spark.jars import Jar, fetched
-from millpond.testing.kafka_server import KafkaServer, main
 
 
 def test_a_broker_that_is_killed_has_what_it_acknowledged(kafka_installed: None, tmp_path: Path) -> None:

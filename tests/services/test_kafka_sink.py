@@ -18,6 +18,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from kit.servers.kafka_server import KafkaServer, Message
+from kit.servers.servers import until
 from millpond.errors import AheadError, QueryTypeError, StoreError, UnsupportedQuery
 from millpond.log.cursor import Cursor, cursor_at
 from millpond.model.endpoints import Sink
@@ -27,8 +29,6 @@ from millpond.model.windows import RUNNING
 from millpond.runtime.connections import VARIABLE
 from millpond.runtime.followers.identity import key_columns
 from millpond.runtime.followers.kafka import KafkaSink, Topic, messages
-from millpond.testing.kafka_server import KafkaServer, Message
-from millpond.testing.servers import until
 
 PROGRAM = Path(__file__).with_name("sink_program.py")
 _spec = importlib.util.spec_from_file_location("sink_program", PROGRAM)

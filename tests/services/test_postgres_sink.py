@@ -17,6 +17,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from kit.servers.postgres_server import PostgresServer
 from millpond.errors import AheadError, QueryTypeError, SetupError, StoreError, UnsupportedQuery
 from millpond.log.cursor import Cursor, cursor_at
 from millpond.log.records import Entry
@@ -29,7 +30,6 @@ from millpond.runtime.connections import VARIABLE
 from millpond.runtime.followers import postgres
 from millpond.runtime.followers.postgres import Database, PostgresSink, Table
 from millpond.testing.log_examples import numbered
-from millpond.testing.postgres_server import PostgresServer
 
 UTC = timezone.utc
 Row = tuple[Any, ...]

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from kit.naive.redis_tables import looked_up
+from kit.servers.redis_servers import RedisCluster, RedisServer
 from millpond.errors import QueryTypeError, SourceError, StoreError
 from millpond.model.keyed import PROBLEM, KeyedTable, check_keyed
 from millpond.model.stream import Field
@@ -22,7 +23,6 @@ from millpond.runtime.keyed import KeyedReader, defaults_of
 from millpond.state.backends.redis_keyed import RedisKeyed
 from millpond.state.backends.redis_nodes import Nodes
 from millpond.state.keyed import VanishedError
-from millpond.testing.redis_servers import RedisCluster, RedisServer
 
 COLUMNS = (
     Field("id", "bigint"), Field("kind", "string"), Field("name", "string"), Field("score", "double"),

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from kit.naive.redis_tables import merged_rows
+from kit.servers.redis_servers import RedisCluster, RedisServer
 from millpond.errors import QueryTypeError, StoreError, UnsupportedQuery
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
@@ -24,7 +25,6 @@ from millpond.runtime.followers.rows import RowsGone
 from millpond.state.backends.redis_keyed import RedisKeyed
 from millpond.state.keyed import Absent
 from millpond.testing.log_examples import claim
-from millpond.testing.redis_servers import RedisCluster, RedisServer
 
 WINDOW = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])
 TYPES = {

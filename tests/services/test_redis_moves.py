@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from kit.judges.answers import Run, dealt
+from kit.servers.redis_servers import RedisServer
 from millpond.control.moving import Moving, routed
 from millpond.control.wiring import Truth, instance_store, network_store, split
 from millpond.errors import ChangeRefused
@@ -29,7 +30,6 @@ from millpond.state.backends.memory import MemoryStore
 from millpond.state.sharded import ShardedStore
 from millpond.state.store import BucketStore
 from millpond.testing.cases import Menu, random_case
-from millpond.testing.redis_servers import RedisServer
 
 BUCKETS, INSTANCES = 24, 2
 

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import redis
 
+from kit.servers.redis_servers import RedisCluster, RedisServer
+from kit.servers.servers import free_ports, until
 from millpond.errors import ForeignPondError, StoreError
 from millpond.placement.slots import hash_tags
 from millpond.state.backends.redis import RedisStore
@@ -21,8 +23,6 @@ from millpond.state.backends.redis_files import RedisFiles
 from millpond.state.backends.redis_nodes import Nodes
 from millpond.state.store import NEVER, Apply, Found, Outcome, Rows, TableWrite, Verdict, Wanted
 from millpond.testing.conformance import check_file_store
-from millpond.testing.redis_servers import RedisCluster, RedisServer
-from millpond.testing.servers import free_ports, until
 
 BUCKETS = 48
 TAGS = hash_tags(BUCKETS)

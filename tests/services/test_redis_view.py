@@ -21,6 +21,8 @@ import pytest
 
 from kit.judges.answers import Run, dealt
 from kit.naive.queries.windows import answer
+from kit.servers.redis_servers import RedisCluster, RedisServer
+from kit.servers.servers import until
 from millpond.errors import CorruptError, StoreError
 from millpond.log.manifest import load
 from millpond.model.query import Query
@@ -39,8 +41,6 @@ from millpond.state.backends.redis import RedisStore
 from millpond.state.store import BucketStore, TableWrite
 from millpond.testing.cases import Menu, random_case
 from millpond.testing.compare import difference
-from millpond.testing.redis_servers import RedisCluster, RedisServer
-from millpond.testing.servers import until
 
 BUCKETS = 48
 INSTANCES = 3

@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.test_changes import FIELDS, SECOND, SPEND, Told, make_input, read_by, stream
 
+from kit.servers.servers import until
 from millpond import Pond
 from millpond.errors import ChangeRefused, GoneError, QueryTypeError, UnsupportedQuery
 from millpond.log.manifest import Manifest
@@ -26,7 +27,6 @@ from millpond.model.stream import Retention, Stream
 from millpond.reconfigure.price import COMPLETE_AT_ONCE
 from millpond.spark import backfill
 from millpond.testing.compare import assert_same_rows, rows_of
-from millpond.testing.servers import until
 
 ASKED = {
     "spend": SPEND,

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from kit.naive.queries.query_changes import NaiveChanges
+from kit.servers.servers import until
 from millpond import Pond
 from millpond.control import changing
 from millpond.errors import ChangeRefused, NotServingError, UnsupportedQuery
@@ -40,7 +41,6 @@ from millpond.reconfigure.changes import Add, Alter, Shadow, change_of, kind_tol
 from millpond.spark.epochs import Epoch
 from millpond.spark.read import read
 from millpond.testing.compare import assert_same_rows, rows_of
-from millpond.testing.servers import until
 
 SECOND = 1_000_000
 FILES = 8

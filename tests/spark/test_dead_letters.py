@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.servers.kafka_server import KafkaServer
 from millpond import Pond
 from millpond.control.tally import EventCounts
 from millpond.errors import QueryTypeError, SourceError
-from millpond.testing.kafka_server import KafkaServer
 
 TABLE = """
     CREATE TABLE {name} (ts TIMESTAMP, k STRING, v BIGINT) USING kafka

@@ -17,13 +17,13 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from kit.naive.placement import partition_of
+from kit.servers.kafka_server import KafkaServer
+from kit.servers.servers import until
 from millpond import Pond
 from millpond.errors import ChangeRefused, ForeignPondError, QueryRefused, QueryTypeError
 from millpond.plan.explain import explain
 from millpond.runtime.tasks import WHOLE_POND
 from millpond.spark.epochs import Epoch
-from millpond.testing.kafka_server import KafkaServer
-from millpond.testing.servers import until
 
 TABLE = """
     CREATE TABLE tx (id BIGINT, ts TIMESTAMP, k STRING, v BIGINT) USING kafka

@@ -13,14 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kit.naive.protobuf import said, varint
+from kit.servers.kafka_server import KafkaServer
+from kit.servers.registry_server import RegistryServer
 from millpond import Pond
 from millpond.errors import SourceError
 from millpond.runtime.connections import VARIABLE
 from millpond.runtime.proto_schema import BYTES, VARINT
 from millpond.spark.jars import avro
 from millpond.spark.provided import provide
-from millpond.testing.kafka_server import KafkaServer
-from millpond.testing.registry_server import RegistryServer
 
 TABLE = """
     CREATE TABLE tx (ts TIMESTAMP, k STRING, v BIGINT) USING kafka

@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
+from kit.servers.redis_servers import RedisServer
+from kit.servers.servers import free_ports, until
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
-from millpond.testing.redis_servers import RedisServer
-from millpond.testing.servers import free_ports, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.slow]
 

@@ -17,6 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from kit.servers.kafka_server import KafkaServer
+from kit.servers.servers import until
 from millpond import Pond
 from millpond.errors import GoneError, OffsetGapError, SourceError
 from millpond.model.endpoints import Source
@@ -26,8 +28,6 @@ from millpond.runtime.connections import VARIABLE
 from millpond.runtime.dead_letters import records_between
 from millpond.spark import backfill
 from millpond.spark.epochs import Epoch
-from millpond.testing.kafka_server import KafkaServer
-from millpond.testing.servers import until
 
 TABLE = """
     CREATE TABLE tx (id BIGINT, ts TIMESTAMP, k STRING, v BIGINT) USING kafka

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.servers.kafka_server import KafkaServer
 from millpond.runtime.connections import VARIABLE
-from millpond.testing.kafka_server import KafkaServer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "kafka_fraud" / "run.py"
 

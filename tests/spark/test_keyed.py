@@ -13,12 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from kit.servers.redis_servers import RedisCluster, RedisServer
 from millpond import Pond
 from millpond.errors import QueryTypeError, SourceError, StoreError, UnsupportedQuery
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
 from millpond.plan.explain import explain
-from millpond.testing.redis_servers import RedisCluster, RedisServer
 
 pytestmark = pytest.mark.slow
 

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.servers.redis_servers import RedisCluster, RedisServer
 from millpond import Pond
 from millpond.control.latest import ServedRows
 from millpond.control.placed import placement_text, read_placement
@@ -26,7 +27,6 @@ from millpond.errors import ForeignPondError, PlaceError
 from millpond.placement.slots import buckets_of, hash_tags, slots_of
 from millpond.runtime.followers.view import Served
 from millpond.state.backends.redis import RedisStore
-from millpond.testing.redis_servers import RedisCluster, RedisServer
 
 pytestmark = pytest.mark.slow
 

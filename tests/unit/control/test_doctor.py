@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from kit.servers.redis_servers import RedisServer
 from millpond.cli import app
 from millpond.control import doctor
 from millpond.control.doctor import (
@@ -36,7 +37,6 @@ from millpond.control.wiring import IDENTITY, open_store, open_truth
 from millpond.log.local import LocalFolder
 from millpond.model.stream import Stream
 from millpond.testing.local_pond import LocalPond
-from millpond.testing.redis_servers import RedisServer
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 

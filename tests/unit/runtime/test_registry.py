@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from kit.servers.registry_server import RegistryServer
 from millpond.errors import SetupError, SourceError
 from millpond.runtime.connections import VARIABLE, Registry, Secret
 from millpond.runtime.registry import PATIENCE, Registered, Schemas, schemas_of
-from millpond.testing.registry_server import RegistryServer
 
 
 def test_each_schema_is_fetched_once_with_what_it_refers_to() -> None:

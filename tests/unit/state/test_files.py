@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import redis
 
+from kit.servers.redis_servers import RedisCluster, RedisServer
 from millpond.placement.slots import hash_tags
 from millpond.state.backends import redis_files
 from millpond.state.backends.memory import MemoryFiles
 from millpond.state.backends.redis_files import RedisFiles
 from millpond.state.file_store import UNNAMED_SECONDS
 from millpond.testing.conformance import check_file_store
-from millpond.testing.redis_servers import RedisCluster, RedisServer
 
 TAGS = hash_tags(4)
 NAME = "delta/00000000000000000012/1-a-7.1.arrow"

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from kit.servers.servers import until
 from millpond.errors import DiskFullError, MillpondError, PlaceError, StoreError
 from millpond.log.cursor import Cursor
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.runtime.followers.runner import RECORDS_PER_TURN, Runner, Runners
-from millpond.testing.servers import until
 
 
 class Recorder:

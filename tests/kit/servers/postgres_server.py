@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from millpond.testing.servers import Watched, free_ports, until
+from kit.servers.servers import Watched, free_ports, until
 
 _NOBODY = "nobody"
 """Who runs the server where tests run as root, which it refuses."""

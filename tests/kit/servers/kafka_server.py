@@ -1,6 +1,6 @@
 """A Kafka broker for tests and tutorials: one node of Apache Kafka (KRaft) on loopback ports; it ends with its maker.
 
-`python -m millpond.testing.kafka_server --port 9092 --topic orders:3` runs one until Ctrl-C; `--fetch` only fetches its
+`python -m kit.servers.kafka_server --port 9092 --topic orders:3` runs one until Ctrl-C; `--fetch` only fetches its
 jars, and those of Spark's connector and of its decoder of Avro.
 """
 
@@ -31,10 +31,10 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from kit.servers.servers import Watched, free_ports, until
 from millpond.errors import JavaError, SetupError
 from millpond.spark.jars import avro, connector, fetched, listed
 from millpond.spark.java import find_java
-from millpond.testing.servers import Watched, free_ports, until
 
 JARS = listed(Path(__file__).with_name("kafka_jars.txt"))
 """Apache Kafka and what it needs to run."""
@@ -226,11 +226,11 @@ def _message(message: Any) -> Message:
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        "python -m millpond.testing.kafka_server", formatter_class=argparse.RawDescriptionHelpFormatter,
+        "python -m kit.servers.kafka_server", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Run a Kafka broker on this machine for a tutorial or a test, until Ctrl-C. Not for production: "
         "one node,\nno password on its port, reachable from this machine only.",
         epilog="Example: a broker with two topics, and the connection that a pond needs to read them:\n"
-        "  python -m millpond.testing.kafka_server --port 9092 --topic orders:3 --topic alerts\n"
+        "  python -m kit.servers.kafka_server --port 9092 --topic orders:3 --topic alerts\n"
         """  echo '{"local": {"servers": "127.0.0.1:9092"}}' > connections.json\n"""
         "  export MILLPOND_CONNECTIONS=$PWD/connections.json\n"
         "It needs Java, openssl, and about 60 MB of jars, fetched once from Maven Central into ~/.cache/millpond/jars.",

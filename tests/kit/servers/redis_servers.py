@@ -16,7 +16,7 @@ from typing import Any
 import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 
-from millpond.testing.servers import SECONDS, Watched, free_ports, until
+from kit.servers.servers import SECONDS, Watched, free_ports, until
 
 OLDEST = 7
 """The first version of Redis that the store works with."""
