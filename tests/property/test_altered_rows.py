@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from kit.inputs.cases import SECOND, STREAM, aggregate_of, random_case
 from kit.judges.answers import Run, dealt
 from kit.naive.queries import windows
 from millpond.errors import ChangeRefused
@@ -20,7 +21,6 @@ from millpond.model.windows import Session, Sliding
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond, alter, pause, shadow
 from millpond.reconfigure.changes import Alter
-from millpond.testing.cases import SECOND, STREAM, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows
 
 START, END = (Column(f"window.{edge}", "timestamp") for edge in ("start", "end"))

@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.inputs.cases import BIGINTS, DOUBLES, INTS, SECOND, TEXTS, Case, Menu, aggregate_of, random_case
+from kit.inputs.strategies import cases_of
 from kit.judges import duckdb_judge
 from kit.judges.answers import Answers, Partition, Run, answers, dealt, whole
 from kit.judges.duckdb_expressions import Unsupported
@@ -27,9 +29,7 @@ from millpond.model.windows import Sliding
 from millpond.plan import plan as plans
 from millpond.plan.build import build_plan
 from millpond.runtime import classify, gather
-from millpond.testing.cases import BIGINTS, DOUBLES, INTS, SECOND, TEXTS, Case, Menu, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows, canonical
-from millpond.testing.strategies import cases_of
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.inputs.cases import DELAYS, SECOND, SESSIONS, STREAM, WINDOWS
 from kit.judges.answers import Run, dealt
 from kit.naive.queries import windows
 from kit.naive.queries.deduplicate import without_repeats
@@ -28,7 +29,6 @@ from millpond.model.windows import Session, Sliding
 from millpond.plan.chain import bounds_of, chained_stream
 from millpond.plan.deduplication import deduplicated
 from millpond.plan.modes import with_mode
-from millpond.testing.cases import DELAYS, SECOND, SESSIONS, STREAM, WINDOWS
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.conformance import ForgetfulFiles
 from millpond.testing.local_pond import DyingLog

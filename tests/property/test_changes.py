@@ -12,6 +12,17 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from kit.inputs.cases import (
+    SECOND,
+    SESSIONS,
+    STREAM,
+    WINDOWS,
+    Menu,
+    aggregate_of,
+    condition,
+    query,
+    random_case,
+)
 from kit.judges.answers import dealt, table_of
 from kit.naive.queries.query_changes import NaiveChanges, Plain
 from millpond.errors import ChangeRefused, UnsupportedQuery
@@ -40,17 +51,6 @@ from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.sinks import MemorySink
 from millpond.runtime.layout import ReadColumn, StreamLayout
 from millpond.state.files import Files
-from millpond.testing.cases import (
-    SECOND,
-    SESSIONS,
-    STREAM,
-    WINDOWS,
-    Menu,
-    aggregate_of,
-    condition,
-    query,
-    random_case,
-)
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.conformance import ForgetfulFiles
 from millpond.testing.ledger import read_section

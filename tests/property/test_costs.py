@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.inputs.cases import SECOND, STREAM, aggregate_of, query_set
 from kit.judges.answers import table_of
 from millpond.errors import ChangeRefused, OverBudgetError, QueryTypeError
 from millpond.log.records import EpochRecord, decode
@@ -30,7 +31,6 @@ from millpond.reconfigure.lifecycle import state_of
 from millpond.reconfigure.rescale import moved_by, scale
 from millpond.runtime.costs import costs, divided, staying, summed, whole_us
 from millpond.runtime.costs import state_of as live_state
-from millpond.testing.cases import SECOND, STREAM, aggregate_of, query_set
 from millpond.testing.local_pond import LocalPond
 
 SIDE = Side(STREAM.name, "ts", 0, (Column("k", "string"),), (Column("k", "string"),))

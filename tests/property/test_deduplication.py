@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.inputs import strategies
+from kit.inputs.cases import SECOND, STREAM, aggregate_of
 from kit.judges.answers import Run, dealt
 from kit.naive.queries import windows
 from kit.naive.queries.deduplicate import without_repeats
@@ -24,8 +26,6 @@ from millpond.plan.build import build_plan
 from millpond.runtime import fold
 from millpond.runtime.due import Due, next_due
 from millpond.state.files import Files
-from millpond.testing import strategies
-from millpond.testing.cases import SECOND, STREAM, aggregate_of
 from millpond.testing.compare import assert_same_rows, canonical
 
 ORDERED = Stream(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from kit.inputs.cases import STREAM, WITH_SESSIONS, random_case
 from kit.judges.answers import Run
 from kit.naive.placement import partition_of
 from millpond.errors import UnsupportedQuery
@@ -22,7 +23,6 @@ from millpond.placement.partitions import homes, owners_by_partition
 from millpond.plan.modes import with_mode
 from millpond.runtime import direct
 from millpond.runtime.direct import Shared, TooMuch
-from millpond.testing.cases import STREAM, WITH_SESSIONS, random_case
 from millpond.testing.compare import canonical
 
 TOPIC = replace(

@@ -13,6 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kit.inputs import cases
+from kit.inputs.cases import BIGINTS, DOUBLES, EVERYTHING, INTS, STREAM, TEXTS, random_case
+from kit.inputs.strategies import events
 from kit.judges.answers import table_of
 from kit.naive.expressions import Raised, Row, evaluate
 from millpond.model.expressions import OPERATORS, Call, Column, Expression, columns_of, literal, may_raise, walk
@@ -20,10 +23,7 @@ from millpond.model.types import Digits, digits_of, exact_digits, is_decimal
 from millpond.runtime.arithmetic import round_half_up
 from millpond.runtime.columns import Values, arrow_type, from_arrow, to_arrow
 from millpond.runtime.evaluate import Evaluator
-from millpond.testing import cases
-from millpond.testing.cases import BIGINTS, DOUBLES, EVERYTHING, INTS, STREAM, TEXTS, random_case
 from millpond.testing.compare import Tolerance
-from millpond.testing.strategies import events
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 NEARLY = Tolerance(relative=1e-14)

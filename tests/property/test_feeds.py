@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from tests.property.test_changes import MEMORY, SLICED, Changing, change_at_random
 
+from kit.inputs.cases import SECOND, STREAM, aggregate_of, random_case
 from kit.judges.answers import dealt
 from millpond.errors import ChangeRefused
 from millpond.model.expressions import Call, Column, Parameter, call, literal
@@ -21,7 +22,6 @@ from millpond.plan.parameters import constant_of
 from millpond.reconfigure import accept
 from millpond.reconfigure.changes import SetParameter
 from millpond.runtime.fed import fed_values
-from millpond.testing.cases import SECOND, STREAM, aggregate_of, random_case
 
 K, V = Column("k", "string"), Column("v", "int")
 COUNT = aggregate_of("count", None)

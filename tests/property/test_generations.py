@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kit.inputs.cases import SECOND, STREAM, aggregate_of, random_case
 from kit.judges.answers import Partition, Run, dealt, whole
 from kit.naive.expressions import Raised
 from kit.naive.queries import windows
@@ -22,7 +23,6 @@ from millpond.model.windows import Sliding
 from millpond.plan import plan
 from millpond.runtime import fold, gather, merging
 from millpond.runtime.sharing import sharing
-from millpond.testing.cases import SECOND, STREAM, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows
 
 Event = dict[str, Any]

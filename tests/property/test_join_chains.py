@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.inputs.cases import SECOND, STREAM
 from kit.judges.answers import Run, dealt
 from kit.naive.queries.query_graph import rows_by_epoch, rows_in_the_end
 from millpond.errors import QueryTypeError
@@ -24,7 +25,6 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.chain import chained_stream, times_of
 from millpond.plan.chain_joins import made_window
-from millpond.testing.cases import SECOND, STREAM
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.local_pond import DyingLog
 from millpond.testing.trial import Trial

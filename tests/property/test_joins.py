@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.inputs.cases import EVERYTHING, SECOND, STREAM, condition
 from kit.judges.answers import Run, dealt, table_of
 from kit.naive.expressions import Raised
 from kit.naive.queries import join as naive_join
@@ -42,7 +43,6 @@ from millpond.runtime.grid import dealt_events
 from millpond.runtime.logged import LoggedRows, value_name
 from millpond.runtime.partials import Rows
 from millpond.testing import Trial
-from millpond.testing.cases import EVERYTHING, SECOND, STREAM, condition
 from millpond.testing.compare import assert_same_rows, rows_of
 
 PROPERTY = settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))

@@ -11,6 +11,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.inputs.log_examples import numbered
 from kit.naive.redis_tables import DictRows, looked_up, merged_rows
 from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
@@ -21,7 +22,6 @@ from millpond.model.selection import Selection
 from millpond.model.stream import Field
 from millpond.runtime.followers.keyed import KeyedSink, target_of
 from millpond.runtime.keyed import KeyedReader
-from millpond.testing.log_examples import numbered
 
 COLUMNS = (
     Field("id", "int"), Field("name", "string"), Field("level", "tinyint"), Field("score", "double"),

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.inputs.cases import SECOND, STREAM, WITH_SESSIONS, Case, aggregate_of, random_case
 from kit.judges.answers import Run, dealt
 from kit.naive.queries import windows
 from millpond.log.records import EpochRecord, decode
@@ -17,7 +18,6 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.plan.late import late_columns
-from millpond.testing.cases import SECOND, STREAM, WITH_SESSIONS, Case, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows, rows_of
 
 PROPERTY = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
+from kit.inputs.cases import STREAM, aggregate_of
 from kit.judges.answers import Run
 from kit.naive.queries.windows import answer
 from millpond.arrays import Ints
@@ -24,7 +25,6 @@ from millpond.runtime import closing, holistic
 from millpond.runtime.holistic import Found, rows_of
 from millpond.runtime.tasks import WHOLE_POND
 from millpond.state.event_log import Events
-from millpond.testing.cases import STREAM, aggregate_of
 from millpond.testing.compare import assert_same_rows
 
 SECOND = 1_000_000

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from kit.inputs.cases import SECOND, STREAM, aggregate_of, random_case
 from kit.judges.answers import Run, dealt
 from kit.naive.queries import windows
 from millpond.log.manifest import Manifest
@@ -27,7 +28,6 @@ from millpond.runtime.tasks import GroupState, Position, SectionPlace, Watermark
 from millpond.state import cells as cells_module
 from millpond.state.atoms import some_atoms
 from millpond.state.cells import Cells, Slices, merge, part_of, piece_of, span_of
-from millpond.testing.cases import SECOND, STREAM, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows
 
 BASE = Query(

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from kit.inputs.cases import SECOND, SESSIONS, STREAM, WINDOWS, Case, Menu, aggregate_of, random_case
+from kit.inputs.strategies import cases_of
 from kit.judges.answers import Run, dealt
 from kit.naive.expressions import Raised
 from kit.naive.queries import windows as oracle
@@ -33,11 +35,9 @@ from millpond.runtime import fold
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.view import ViewFollower, scan
 from millpond.state.backends.memory import MemoryStore
-from millpond.testing.cases import SECOND, SESSIONS, STREAM, WINDOWS, Case, Menu, aggregate_of, random_case
 from millpond.testing.compare import assert_same_rows, canonical, rows_of
 from millpond.testing.ledger import read_section
 from millpond.testing.local_pond import LocalPond
-from millpond.testing.strategies import cases_of
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 MENU = Menu(windows=(*SESSIONS, *WINDOWS))

@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.inputs.cases import SECOND, SESSIONS, STREAM, WINDOWS, Case, aggregate_of, random_case
+from kit.inputs.strategies import cases_of
 from kit.judges.answers import Answers, Run, dealt
 from kit.judges.naive_judge import held_against_twin
 from millpond.errors import CorruptError
@@ -41,10 +43,8 @@ from millpond.runtime.remembered import group_state
 from millpond.runtime.tasks import SectionPlace
 from millpond.state.delta import Files
 from millpond.state.keys import texts_of
-from millpond.testing.cases import SECOND, SESSIONS, STREAM, WINDOWS, Case, aggregate_of, random_case
 from millpond.testing.compare import canonical
 from millpond.testing.local_pond import DyingLog
-from millpond.testing.strategies import cases_of
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 FRAMES = (Range(0), Range(20 * SECOND), Counted(3, 2), Counted(10, 1))

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from kit.inputs.cases import BIGINTS, DOUBLES, EXTREMES, TEXTS, Case, Menu, decimals, random_case
+from kit.inputs.strategies import cases_of
 from kit.judges import duckdb_judge
 from kit.judges.duckdb_expressions import Unsupported, translate
 from kit.naive.expressions import Raised, evaluate
@@ -22,9 +24,7 @@ from millpond.model.query import Named, Query
 from millpond.model.types import is_decimal
 from millpond.model.windows import Sliding
 from millpond.runtime.columns import arrow_type
-from millpond.testing.cases import BIGINTS, DOUBLES, EXTREMES, TEXTS, Case, Menu, decimals, random_case
 from millpond.testing.compare import Tolerance, assert_same_rows
-from millpond.testing.strategies import cases_of
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 

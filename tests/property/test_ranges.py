@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.inputs.cases import DELAYS, SECOND, Case, aggregate_of, random_case
 from kit.judges.answers import Answers, Run, answers, dealt
 from kit.judges.naive_judge import held_against_twin
 from millpond.model.expressions import Column
@@ -20,7 +21,6 @@ from millpond.model.windows import Range, Sliding
 from millpond.plan.build import build_plan
 from millpond.runtime import fold
 from millpond.runtime.event_log import GroupLog
-from millpond.testing.cases import DELAYS, SECOND, Case, aggregate_of, random_case
 from millpond.testing.compare import canonical
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))

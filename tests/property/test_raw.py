@@ -9,13 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from kit.inputs.cases import STREAM, random_case
 from kit.judges.answers import Answers, Run
 from kit.naive.queries.windows import answer
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Query
 from millpond.runtime import gather
 from millpond.runtime.tasks import WHOLE_POND
-from millpond.testing.cases import STREAM, random_case
 from millpond.testing.compare import assert_same_rows
 
 SECOND = 1_000_000

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from tests.property import test_counted, test_deduplication, test_ranges, test_sessions
 
+from kit.inputs.cases import SECOND
 from kit.judges.answers import Run
 from kit.naive.queries import windows
 from kit.naive.queries.deduplicate import without_repeats
@@ -19,7 +20,6 @@ from millpond.runtime.event_log import GroupLog
 from millpond.state.atoms import Atoms
 from millpond.state.cells import Piece
 from millpond.state.event_log import Events
-from millpond.testing.cases import SECOND
 from millpond.testing.compare import assert_same_rows
 
 QUERIES = {

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kit.inputs.cases import STREAM, Menu, random_case
 from kit.judges.answers import dealt, table_of
 from millpond.control import moving
 from millpond.control.moving import Moving, routed, sweep
@@ -31,7 +32,6 @@ from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.sharded import ShardedStore
 from millpond.state.store import BucketStore
-from millpond.testing.cases import STREAM, Menu, random_case
 from millpond.testing.local_pond import LocalPond
 
 BUCKETS = 8

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.property.test_joins import PAID, TS, K, started
 
+from kit.inputs.cases import SECOND
 from millpond.model.expressions import Column
 from millpond.model.join import LEFT, RIGHT, Join, Side, Within
 from millpond.model.query import Named
 from millpond.runtime import joins
 from millpond.runtime.semijoin import Live, reduced
 from millpond.state.event_log import Events
-from millpond.testing.cases import SECOND
 
 EVENT = st.tuples(st.integers(-3, 3), st.booleans(), st.booleans(), st.booleans())
 SECTIONS = st.lists(st.lists(EVENT, max_size=12), max_size=4)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kit.inputs.cases import random_case
 from kit.judges.answers import Run, dealt
 from kit.naive.queries import windows
 from millpond.errors import UnsupportedQuery
@@ -21,7 +22,6 @@ from millpond.runtime.combine import blocks, edges_of, ranges_of, slices_between
 from millpond.runtime.sparse import sparse_blocks
 from millpond.runtime.tiles import Held
 from millpond.state.cells import Cells, Piece, Slices, merge
-from millpond.testing.cases import random_case
 from millpond.testing.compare import assert_same_rows, canonical
 
 NAMES = ("a:n", "a:w-1", "a:w0", "b:min", "b:minlow", "c:max", "d:r0", "other:n")

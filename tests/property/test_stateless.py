@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.inputs.cases import Case, random_case
 from kit.judges.answers import Run, answers, dealt
 from kit.naive.queries import stateless
 from millpond.log.records import EpochRecord, decode
@@ -20,7 +21,6 @@ from millpond.model.query import Named
 from millpond.model.selection import Selection
 from millpond.model.spec import from_json, to_json
 from millpond.plan.select import carried
-from millpond.testing.cases import Case, random_case
 from millpond.testing.compare import assert_same_rows, rows_of
 
 PROPERTY = settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))

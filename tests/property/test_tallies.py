@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from kit.inputs.cases import SECOND, WINDOWS, Case, Menu, random_case
 from kit.judges.answers import Run, dealt
 from kit.naive.expressions import Raised
 from kit.naive.queries import windows as oracle
@@ -26,7 +27,6 @@ from millpond.plan.build import build_plan
 from millpond.plan.modes import with_mode
 from millpond.plan.tallies import keeps_tallies
 from millpond.runtime import fold
-from millpond.testing.cases import SECOND, WINDOWS, Case, Menu, random_case
 from millpond.testing.compare import assert_same_rows, rows_of
 
 TYPES = {"v": "int", "amount": "double", "p": "decimal(10,2)", "f": "double", "g": "bigint", "d": "decimal(38,6)"}

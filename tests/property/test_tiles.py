@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.inputs.cases import STREAM
 from kit.judges.answers import Run
 from kit.naive.queries.windows import answer
 from millpond.log.records import EpochRecord, decode
@@ -23,7 +24,6 @@ from millpond.model.windows import Sliding
 from millpond.runtime.tasks import WHOLE_POND
 from millpond.runtime.tiles import cover
 from millpond.state.cells import Slices
-from millpond.testing.cases import STREAM
 from millpond.testing.compare import assert_same_rows
 
 SECOND = 1_000_000

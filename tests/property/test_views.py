@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kit.inputs.cases import SECOND, STREAM, WITH_SESSIONS, Menu, aggregate_of, random_case
 from kit.judges.answers import Run, dealt, table_of
 from kit.naive.queries.windows import answer
 from millpond.log.manifest import load
@@ -22,7 +23,6 @@ from millpond.runtime.followers.view import ViewFollower, scan
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.store import BucketStore
-from millpond.testing.cases import SECOND, STREAM, WITH_SESSIONS, Menu, aggregate_of, random_case
 from millpond.testing.local_pond import LocalPond
 
 BUCKETS = 16

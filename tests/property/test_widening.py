@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.property.test_merging import BASE, random_cells
 
+from kit.inputs.cases import SECOND
 from kit.judges.answers import Run, dealt
 from kit.naive.queries import windows
 from millpond.log.manifest import Manifest
@@ -22,7 +23,6 @@ from millpond.runtime import fold, merging, widening
 from millpond.runtime.merging import Merge, merged
 from millpond.runtime.widening import Edges, widened
 from millpond.state.cells import Cells, Slices, merge, piece_of
-from millpond.testing.cases import SECOND
 from millpond.testing.compare import assert_same_rows
 
 TEN = replace(BASE, name="ten", window=Sliding(10 * SECOND, 10 * SECOND))

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.inputs.cases import SECOND, SESSIONS, STREAM, WINDOWS, Case, random_case
 from kit.judges.answers import Run, dealt
 from kit.naive.expressions import Raised
 from kit.naive.queries import windows
@@ -26,7 +27,6 @@ from millpond.plan.build import build_plan
 from millpond.plan.deduplication import deduplicated
 from millpond.plan.modes import with_mode
 from millpond.runtime import fold
-from millpond.testing.cases import SECOND, SESSIONS, STREAM, WINDOWS, Case, random_case
 from millpond.testing.compare import assert_same_rows, rows_of
 
 FRAMES: tuple[Window, ...] = (

@@ -17,6 +17,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from kit.inputs.log_examples import numbered
 from kit.servers.postgres_server import PostgresServer
 from millpond.errors import AheadError, QueryTypeError, SetupError, StoreError, UnsupportedQuery
 from millpond.log.cursor import Cursor, cursor_at
@@ -29,7 +30,6 @@ from millpond.runtime.columns import arrow_type
 from millpond.runtime.connections import VARIABLE
 from millpond.runtime.followers import postgres
 from millpond.runtime.followers.postgres import Database, PostgresSink, Table
-from millpond.testing.log_examples import numbered
 
 UTC = timezone.utc
 Row = tuple[Any, ...]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
+from kit.inputs.log_examples import claim
 from kit.naive.redis_tables import merged_rows
 from kit.servers.redis_servers import RedisCluster, RedisServer
 from millpond.errors import QueryTypeError, StoreError, UnsupportedQuery
@@ -24,7 +25,6 @@ from millpond.runtime.followers.keyed import KeyedSink, target_of
 from millpond.runtime.followers.rows import RowsGone
 from millpond.state.backends.redis_keyed import RedisKeyed
 from millpond.state.keyed import Absent
-from millpond.testing.log_examples import claim
 
 WINDOW = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])
 TYPES = {

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kit.inputs.cases import Menu, random_case
 from kit.judges.answers import Run, dealt
 from kit.servers.redis_servers import RedisServer
 from millpond.control.moving import Moving, routed
@@ -29,7 +30,6 @@ from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.sharded import ShardedStore
 from millpond.state.store import BucketStore
-from millpond.testing.cases import Menu, random_case
 
 BUCKETS, INSTANCES = 24, 2
 

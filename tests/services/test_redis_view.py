@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from kit.inputs.cases import Menu, random_case
 from kit.judges.answers import Run, dealt
 from kit.naive.queries.windows import answer
 from kit.servers.redis_servers import RedisCluster, RedisServer
@@ -39,7 +40,6 @@ from millpond.runtime.followers.view import ViewFollower, scan
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.backends.redis import RedisStore
 from millpond.state.store import BucketStore, TableWrite
-from millpond.testing.cases import Menu, random_case
 from millpond.testing.compare import difference
 
 BUCKETS = 48

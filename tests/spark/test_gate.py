@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.inputs.attacks import ATTACKS, GOOD, RELATIONS
 from millpond.errors import MillpondError, QueryRefused, QuerySyntaxError, QueryTypeError
 from millpond.spark.catalyst import Catalyst
 from millpond.spark.gate import gate, judge, parse
-from millpond.testing.attacks import ATTACKS, GOOD, RELATIONS
 
 UNPARSED = [
     "",

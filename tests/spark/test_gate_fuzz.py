@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from py4j.java_gateway import is_instance_of
 from pyspark.sql import SparkSession
 
+from kit.inputs.attacks import ATTACKS, GOOD, RELATIONS
 from millpond.errors import MillpondError, QueryError
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
@@ -26,7 +27,6 @@ from millpond.spark.frontend import FrontEnd
 from millpond.spark.gate import check_size, judge, parse
 from millpond.spark.read import Watermark
 from millpond.spark.vocabulary import FUNCTIONS
-from millpond.testing.attacks import ATTACKS, GOOD, RELATIONS
 
 SECONDS = 5.0
 """A text may keep the gate this long, on a busy machine; most need a hundredth."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from kit.inputs.cases import STREAM
 from millpond.log.follower import Follower
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
@@ -18,7 +19,6 @@ from millpond.runtime.columns import arrow_type
 from millpond.runtime.followers.rows import RowsReader
 from millpond.runtime.followers.sinks import MemorySink
 from millpond.state.file_store import FileStore
-from millpond.testing.cases import STREAM
 from millpond.testing.compare import rows_of
 from millpond.testing.ledger import Ledger, read_section
 from millpond.testing.local_pond import LocalPond

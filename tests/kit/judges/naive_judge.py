@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from kit.inputs.cases import Case
 from kit.judges.answers import Answers
 from kit.naive.expressions import Raised
 from kit.naive.queries import windows
 from millpond.errors import OverflowedError
-from millpond.testing.cases import Case
 from millpond.testing.compare import assert_same_rows
 
 

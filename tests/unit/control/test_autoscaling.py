@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kit.inputs.cases import SECOND, STREAM, aggregate_of
 from kit.judges.answers import Run, table_of
 from millpond.control.autoscaling import WHO, Autoscaler, advice, advice_text, better_owners, observed
 from millpond.control.reader import IDENTITY
@@ -23,7 +24,6 @@ from millpond.placement.runs import runs_of
 from millpond.placement.slots import buckets_of, slots_of
 from millpond.runtime.loads import bucket_loads
 from millpond.state.keys import texts_of
-from millpond.testing.cases import SECOND, STREAM, aggregate_of
 
 BUCKETS = 16
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kit.inputs.log_examples import chain, change, claim, epoch
 from kit.simulator.simulated_world import MemoryFolder
 from millpond.errors import AheadError, StoreError
 from millpond.log.cursor import Cursor
@@ -11,7 +12,6 @@ from millpond.log.follower import Pump, pump
 from millpond.log.manifest import Manifest, Manifests, fold_all
 from millpond.log.port import Log
 from millpond.log.records import Entry, decode
-from millpond.testing.log_examples import chain, change, claim, epoch
 
 HISTORY = chain(
     claim(),

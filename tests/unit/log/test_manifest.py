@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kit.inputs.log_examples import chain, change, claim, epoch, file_receipt, inline_receipt
 from kit.simulator.simulated_world import MemoryFolder
 from millpond.errors import CorruptError
 from millpond.log.manifest import Change, Manifest, Manifests, encode_manifest, fold, fold_all, load, read_sections
 from millpond.log.port import HINT_NAME, Log, numbered_name
 from millpond.log.records import Record, decode
-from millpond.testing.log_examples import chain, change, claim, epoch, file_receipt, inline_receipt
 
 HISTORY: list[Record] = [
     claim(spec='{"v":1}'),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from kit.inputs.log_examples import change, epoch
 from kit.simulator.simulated_world import MemoryFolder
 from millpond.errors import FencedError, OffsetGapError, PlaceError
 from millpond.log.manifest import Manifests, load
@@ -22,7 +23,6 @@ from millpond.log.protocol import (
     same_offset,
 )
 from millpond.log.records import ClaimRecord, EpochRecord, Offsets, decode
-from millpond.testing.log_examples import change, epoch
 
 
 class Pond:

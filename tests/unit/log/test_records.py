@@ -12,6 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.inputs.log_examples import (
+    INLINE_DELTA,
+    chain,
+    change,
+    claim,
+    epoch,
+    file_receipt,
+    inline_receipt,
+)
 from millpond.errors import CorruptError
 from millpond.log.manifest import Manifest, decode_manifest, encode_manifest, fold_all
 from millpond.log.packing import Packed, pack
@@ -26,15 +35,6 @@ from millpond.log.records import (
     decode,
     encode,
     without_body,
-)
-from millpond.testing.log_examples import (
-    INLINE_DELTA,
-    chain,
-    change,
-    claim,
-    epoch,
-    file_receipt,
-    inline_receipt,
 )
 
 FORMATS = Path(__file__).parents[2] / "golden" / "formats"

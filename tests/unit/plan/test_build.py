@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from kit.inputs.cases import EVERYTHING, query_set, random_case
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Call, Column, Expression, Foreign, call, conjunction, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan, needed_columns, needed_foreign, presence_filter
-from millpond.testing.cases import EVERYTHING, query_set, random_case
 
 K, V, F, FLAG = Column("k", "string"), Column("v", "int"), Column("f", "double"), Column("flag", "boolean")
 MINUTE = Sliding(60_000_000, 60_000_000)

@@ -7,13 +7,13 @@ import random
 import pytest
 from msgspec.structs import replace
 
+from kit.inputs.cases import query, query_set
 from millpond.model.changed import Changed
 from millpond.model.expressions import Column
 from millpond.model.windows import RUNNING
 from millpond.plan import build
 from millpond.plan.build import build_plan
 from millpond.plan.plan import Plan
-from millpond.testing.cases import query, query_set
 
 
 def forget() -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from kit.inputs.cases import SECOND, STREAM, aggregate_of
 from kit.judges.answers import table_of
 from millpond.errors import ChangeRefused, CorruptError
 from millpond.log.manifest import Fed, Manifest
@@ -42,7 +43,6 @@ from millpond.reconfigure.changes import (
 )
 from millpond.reconfigure.lifecycle import MOVES, check_compared, current, query_of, state_of
 from millpond.runtime.fed import fed_values
-from millpond.testing.cases import SECOND, STREAM, aggregate_of
 from millpond.testing.local_pond import LocalPond
 
 COUNT = Query(

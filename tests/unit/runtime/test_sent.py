@@ -8,6 +8,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
+from kit.inputs.cases import SESSIONS, STREAM, WINDOWS, query_set
 from millpond.model.expressions import Column
 from millpond.model.join import Join, Side, Within
 from millpond.model.query import Named
@@ -17,7 +18,6 @@ from millpond.plan.build import build_plan
 from millpond.runtime.layout import ReadLayout
 from millpond.runtime.sent import received, sent
 from millpond.runtime.tasks import FoldTask, GatherTask
-from millpond.testing.cases import SESSIONS, STREAM, WINDOWS, query_set
 
 SIDE = Side(STREAM.name, "ts", 0, (Column("k", "string"),), (Column("k", "string"),))
 KEY = Named("k", Column("k", "string"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kit.inputs.cases import EVERYTHING, STREAM, Dice, Menu, condition, number
 from kit.naive.expressions import Raised, Row, Value, evaluate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Call, Column, Expression, literal
 from millpond.model.query import Named
 from millpond.model.selection import Selection
-from millpond.testing.cases import EVERYTHING, STREAM, Dice, Menu, condition, number
 
 FATES = ("applied", "late", "dead", "filtered")
 

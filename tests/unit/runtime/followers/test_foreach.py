@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from kit.inputs.log_examples import numbered
 from millpond.errors import CorruptError, QueryTypeError, TruthError, UserFunctionError
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
 from millpond.model.windows import Sliding
 from millpond.runtime.followers.sinks import sink_cursor, sink_follower
-from millpond.testing.log_examples import numbered
 
 ASKED = Query("q", "s", "ts", 0, Sliding(60_000_000, 60_000_000), (), (), (), sink=Sink("foreach"))
 

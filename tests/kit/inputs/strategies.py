@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
+from kit.inputs import cases
+from kit.inputs.cases import EVERYTHING, STREAM, Case, Menu, random_case
 from millpond.model.query import Query
 from millpond.model.stream import Stream
-from millpond.testing import cases
-from millpond.testing.cases import EVERYTHING, STREAM, Case, Menu, random_case
 
 __all__ = [
     "EVERYTHING", "STREAM", "Case", "Menu",
