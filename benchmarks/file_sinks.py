@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 from results import keep
 
+from millpond.followers.sinks.file_formats import format_of
 from millpond.model.endpoints import Sink
-from millpond.runtime.followers.formats import format_of
 from millpond.spark.session import spark_session
 
 

@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millpond.followers.record_rows import RowsReader
+from millpond.followers.sinks.make_sink import MemorySink
 from millpond.log.records import EpochRecord, Receipt, Section, decode
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink
@@ -25,8 +27,6 @@ from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
-from millpond.runtime.followers.rows import RowsReader
-from millpond.runtime.followers.sinks import MemorySink
 from millpond.testing.local_pond import LocalPond
 
 SECOND = 1_000_000

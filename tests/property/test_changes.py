@@ -26,6 +26,9 @@ from kit.inputs.cases import (
 from kit.judges.answers import dealt, table_of
 from kit.naive.queries.query_changes import NaiveChanges, Plain
 from millpond.errors import ChangeRefused, UnsupportedQuery
+from millpond.followers.prune import PruneFollower
+from millpond.followers.record_rows import RowsReader
+from millpond.followers.sinks.make_sink import MemorySink
 from millpond.log.records import ChangeRecord, Receipt, decode
 from millpond.model.aggregates import Aggregate
 from millpond.model.changed import ALWAYS
@@ -46,9 +49,6 @@ from millpond.reconfigure.rescale import scale
 from millpond.runtime import fold, merging
 from millpond.runtime.backfill import Again, Past, brought, take
 from millpond.runtime.epoch import maps
-from millpond.runtime.followers.prune import PruneFollower
-from millpond.runtime.followers.rows import RowsReader
-from millpond.runtime.followers.sinks import MemorySink
 from millpond.runtime.layout import ReadColumn, StreamLayout
 from millpond.state.files import Files
 from millpond.testing.compare import assert_same_rows, rows_of

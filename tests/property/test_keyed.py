@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kit.inputs.log_examples import numbered
 from kit.naive.redis_tables import DictRows, looked_up, merged_rows
+from millpond.followers.sinks.redis_rows import KeyedSink, target_of
 from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
@@ -20,7 +21,6 @@ from millpond.model.keyed import PROBLEM, KeyedTable
 from millpond.model.query import Named
 from millpond.model.selection import Selection
 from millpond.model.stream import Field
-from millpond.runtime.followers.keyed import KeyedSink, target_of
 from millpond.runtime.keyed import KeyedReader
 
 COLUMNS = (

@@ -23,6 +23,8 @@ from kit.naive.expressions import Raised
 from kit.naive.queries import windows as oracle
 from kit.naive.queries.output_modes import told_by_epoch
 from millpond.errors import OverflowedError
+from millpond.followers.record_rows import RowsReader
+from millpond.followers.view.view import ViewFollower, scan
 from millpond.log.manifest import load
 from millpond.log.records import EpochRecord, decode
 from millpond.model.aggregates import Aggregate
@@ -32,8 +34,6 @@ from millpond.model.stream import Field, Order, Stream
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Session, Sliding, Window, length_us
 from millpond.plan.build import build_plan
 from millpond.runtime import fold
-from millpond.runtime.followers.rows import RowsReader
-from millpond.runtime.followers.view import ViewFollower, scan
 from millpond.state.backends.memory import MemoryStore
 from millpond.testing.compare import assert_same_rows, canonical, rows_of
 from millpond.testing.ledger import read_section

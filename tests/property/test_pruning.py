@@ -16,6 +16,7 @@ from millpond.control.reader import read_truth
 from millpond.control.why import find_facts
 from millpond.control.wiring import IDENTITY, Truth
 from millpond.errors import CorruptError
+from millpond.followers.prune import PruneFollower
 from millpond.log.manifest import Manifest
 from millpond.log.records import decode
 from millpond.model.aggregates import Aggregate
@@ -26,7 +27,6 @@ from millpond.model.spec import BUCKETS, PondSpec
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
 from millpond.placement.autoscale import Policy
-from millpond.runtime.followers.prune import PruneFollower
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.delta import check_deltas
 from millpond.state.files import Files

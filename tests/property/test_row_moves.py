@@ -17,6 +17,9 @@ from millpond.control import moving
 from millpond.control.moving import Moving, routed, sweep
 from millpond.control.wiring import Truth
 from millpond.errors import ChangeRefused, StoreError
+from millpond.followers.record_rows import RowsReader, section_reader
+from millpond.followers.view import move_rows
+from millpond.followers.view.view import ViewFollower, scan
 from millpond.log.manifest import load
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
@@ -25,9 +28,6 @@ from millpond.placement.places import places_in
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.catalog import in_force
 from millpond.reconfigure.relocate import move
-from millpond.runtime.followers import mover
-from millpond.runtime.followers.rows import RowsReader, section_reader
-from millpond.runtime.followers.view import ViewFollower, scan
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.sharded import ShardedStore
@@ -59,7 +59,7 @@ class Bench:
         }
         self.stays, self.acts, self.turn, self.steps = MemoryStore(), True, 0, list[str]()
         self.start(queries)
-        for module in (moving, mover):
+        for module in (moving, move_rows):
             monkeypatch.setattr(module, "reached", self.reached)
 
     def start(self, queries: Sequence[Query] | None = None) -> None:

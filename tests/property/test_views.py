@@ -12,14 +12,14 @@ import pytest
 from kit.inputs.cases import SECOND, STREAM, WITH_SESSIONS, Menu, aggregate_of, random_case
 from kit.judges.answers import Run, dealt, table_of
 from kit.naive.queries.windows import answer
+from millpond.followers.record_rows import RowsReader
+from millpond.followers.view.view import ViewFollower, scan
 from millpond.log.manifest import load
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding, length_us
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond as Between
-from millpond.runtime.followers.rows import RowsReader
-from millpond.runtime.followers.view import ViewFollower, scan
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.store import BucketStore

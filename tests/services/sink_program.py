@@ -15,6 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from millpond.errors import MillpondError
+from millpond.followers.record_rows import RowsReader, section_reader
+from millpond.followers.sinks.make_sink import sink_follower
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, fold
 from millpond.log.port import Log
@@ -24,8 +26,6 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.runtime.followers.rows import RowsReader, section_reader
-from millpond.runtime.followers.sinks import sink_follower
 from millpond.runtime.outbox import rows_stream
 
 EPOCHS, COUNT = 6, 50

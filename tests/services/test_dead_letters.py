@@ -17,9 +17,9 @@ from kit.servers.kafka_server import KafkaServer
 from millpond.cli import app
 from millpond.control.dead_letters import replay
 from millpond.errors import ForeignPondError
+from millpond.followers.sinks.folder import MARKER_NAME, Marker
 from millpond.runtime.connections import VARIABLE
 from millpond.runtime.dead_letters import group_of
-from millpond.runtime.followers.folder import MARKER_NAME, Marker
 
 TIME = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
 

@@ -21,14 +21,14 @@ import pytest
 from kit.servers.kafka_server import KafkaServer, Message
 from kit.servers.servers import until
 from millpond.errors import AheadError, QueryTypeError, StoreError, UnsupportedQuery
+from millpond.followers.row_identity import key_columns
+from millpond.followers.sinks.kafka import KafkaSink, Topic, messages
 from millpond.log.cursor import Cursor, cursor_at
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named
 from millpond.model.windows import RUNNING
 from millpond.runtime.connections import VARIABLE
-from millpond.runtime.followers.identity import key_columns
-from millpond.runtime.followers.kafka import KafkaSink, Topic, messages
 
 PROGRAM = Path(__file__).with_name("sink_program.py")
 _spec = importlib.util.spec_from_file_location("sink_program", PROGRAM)
@@ -193,7 +193,7 @@ def test_a_broker_that_is_away_is_told_and_tried_again(tmp_path: Path, kafka_ins
     with KafkaServer(tmp_path / "kafka") as server, pytest.MonkeyPatch.context() as patch:
         path.write_text(json.dumps({"test": {"servers": server.servers}}))
         patch.setenv(VARIABLE, str(path))
-        patch.setattr("millpond.runtime.followers.kafka_publisher.SECONDS", 3.0)
+        patch.setattr("millpond.followers.sinks.kafka_publisher.SECONDS", 3.0)
         server.create("t")
         follower = sink_of(tmp_path, "t")
         log = list(make_pond(tmp_path))
@@ -207,7 +207,7 @@ def test_a_broker_that_is_away_is_told_and_tried_again(tmp_path: Path, kafka_ins
             for n, entry, manifest in log[2:]:
                 follower.apply(n, entry, manifest)
         server.start()
-        patch.setattr("millpond.runtime.followers.kafka_publisher.SECONDS", 30.0)
+        patch.setattr("millpond.followers.sinks.kafka_publisher.SECONDS", 30.0)
         until(lambda: has_cursor(follower), "the broker knows its groups again")  # the runner tries again as well
         for n, entry, manifest in log[follower.cursor().n + 1 :]:
             follower.apply(n, entry, manifest)

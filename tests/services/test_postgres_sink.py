@@ -20,6 +20,8 @@ import pytest
 from kit.inputs.log_examples import numbered
 from kit.servers.postgres_server import PostgresServer
 from millpond.errors import AheadError, QueryTypeError, SetupError, StoreError, UnsupportedQuery
+from millpond.followers.sinks import postgres
+from millpond.followers.sinks.postgres import Database, PostgresSink, Table
 from millpond.log.cursor import Cursor, cursor_at
 from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
@@ -28,8 +30,6 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.runtime.columns import arrow_type
 from millpond.runtime.connections import VARIABLE
-from millpond.runtime.followers import postgres
-from millpond.runtime.followers.postgres import Database, PostgresSink, Table
 
 UTC = timezone.utc
 Row = tuple[Any, ...]

@@ -17,12 +17,12 @@ from kit.inputs.log_examples import claim
 from kit.naive.redis_tables import merged_rows
 from kit.servers.redis_servers import RedisCluster, RedisServer
 from millpond.errors import QueryTypeError, StoreError, UnsupportedQuery
+from millpond.followers.record_rows import RowsGone
+from millpond.followers.sinks.redis_rows import KeyedSink, target_of
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named
 from millpond.model.selection import Selection
-from millpond.runtime.followers.keyed import KeyedSink, target_of
-from millpond.runtime.followers.rows import RowsGone
 from millpond.state.backends.redis_keyed import RedisKeyed
 from millpond.state.keyed import Absent
 

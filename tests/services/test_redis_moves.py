@@ -16,6 +16,9 @@ from kit.servers.redis_servers import RedisServer
 from millpond.control.moving import Moving, routed
 from millpond.control.wiring import Truth, instance_store, network_store, split
 from millpond.errors import ChangeRefused
+from millpond.followers.record_rows import RowsReader, section_reader
+from millpond.followers.view.shared_view import Share, SharedView, catch_up, owners_of
+from millpond.followers.view.view import ViewFollower, scan
 from millpond.log.manifest import load
 from millpond.model.query import Query
 from millpond.model.windows import length_us
@@ -23,9 +26,6 @@ from millpond.placement.places import OWN, places_in
 from millpond.placement.slots import even_owners
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.relocate import move
-from millpond.runtime.followers.rows import RowsReader, section_reader
-from millpond.runtime.followers.shared_view import Share, SharedView, catch_up, owners_of
-from millpond.runtime.followers.view import ViewFollower, scan
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.sharded import ShardedStore

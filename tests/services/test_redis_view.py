@@ -25,6 +25,11 @@ from kit.naive.queries.windows import answer
 from kit.servers.redis_servers import RedisCluster, RedisServer
 from kit.servers.servers import until
 from millpond.errors import CorruptError, StoreError
+from millpond.followers.record_rows import RowsReader, section_reader
+from millpond.followers.runner import Runner
+from millpond.followers.view.shard_watch import SlotsWatch
+from millpond.followers.view.shared_view import Caught, Share, SharedView, catch_up, owners_of
+from millpond.followers.view.view import ViewFollower, scan
 from millpond.log.manifest import load
 from millpond.model.query import Query
 from millpond.model.windows import length_us
@@ -32,11 +37,6 @@ from millpond.placement.alignment import placement_of
 from millpond.placement.moves import BucketMap
 from millpond.placement.slots import even_owners, hash_tags, slots_of
 from millpond.runtime.epoch import maps
-from millpond.runtime.followers.rows import RowsReader, section_reader
-from millpond.runtime.followers.runner import Runner
-from millpond.runtime.followers.shared_view import Caught, Share, SharedView, catch_up, owners_of
-from millpond.runtime.followers.slots import SlotsWatch
-from millpond.runtime.followers.view import ViewFollower, scan
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.backends.redis import RedisStore
 from millpond.state.store import BucketStore, TableWrite
@@ -426,7 +426,7 @@ ZOMBIE = """
 import sys, msgspec
 from millpond.placement.alignment import placement_of
 from millpond.placement.slots import even_owners, hash_tags, slots_of
-from millpond.runtime.followers.shared_view import Share, catch_up
+from millpond.followers.view.shared_view import Share, catch_up
 from millpond.state.backends.redis import RedisStore
 share = msgspec.json.decode(sys.argv[1], type=Share)
 store = RedisStore(sys.argv[2], hash_tags(len(share.owners)), owner="p", check=False)

@@ -15,14 +15,14 @@ import msgspec
 import pytest
 
 from millpond.errors import QueryTypeError, SetupError, StoreError
+from millpond.followers.runner import Runner
+from millpond.followers.sinks.webhook import Address, Hook
 from millpond.log.follower import Follower
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifests
 from millpond.log.port import Log
 from millpond.model.endpoints import Sink
 from millpond.runtime.connections import VARIABLE
-from millpond.runtime.followers.runner import Runner
-from millpond.runtime.followers.webhook import Address, Hook
 
 
 class Server(ThreadingHTTPServer):

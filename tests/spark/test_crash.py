@@ -29,12 +29,12 @@ import pytest
 
 from kit.naive.queries.windows import answer, counts, late_rows, withheld
 from millpond.faults import COMMON_STEPS, DRIVER_STEPS, FOLLOWER_STEPS, WORKER_STEPS
+from millpond.followers.view.view import scan
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord, decode
 from millpond.model.spec import from_json
-from millpond.runtime.followers.view import scan
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.testing.compare import difference
 

@@ -24,8 +24,8 @@ from millpond.control.latest import ServedRows
 from millpond.control.placed import placement_text, read_placement
 from millpond.control.reader import look_up
 from millpond.errors import ForeignPondError, PlaceError
+from millpond.followers.view.view import Served
 from millpond.placement.slots import buckets_of, hash_tags, slots_of
-from millpond.runtime.followers.view import Served
 from millpond.state.backends.redis import RedisStore
 
 pytestmark = pytest.mark.slow

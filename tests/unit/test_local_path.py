@@ -14,12 +14,12 @@ from millpond.control.latest import LatestRows
 from millpond.control.reader import read_truth
 from millpond.control.wiring import local_store, open_truth
 from millpond.errors import PlaceError
+from millpond.followers.record_rows import RowsReader
+from millpond.followers.sinks.make_sink import dead_letter_follower
 from millpond.local_path import local_path, scheme_of
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Stream
 from millpond.runtime.connections import connection
-from millpond.runtime.followers.rows import RowsReader
-from millpond.runtime.followers.sinks import dead_letter_follower
 from millpond.service.client import Client
 from millpond.service.places import Places
 from millpond.service.typed import selected

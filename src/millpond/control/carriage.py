@@ -8,11 +8,11 @@ from pathlib import Path
 
 from millpond.control.wiring import Truth, files_on_network, instance_store, on_network
 from millpond.errors import HostError, PlaceError
+from millpond.followers.view.shared_view import Caught, Share, catch_up, owners_of
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import owners_in
 from millpond.placement.slots import hash_tags
 from millpond.runtime.carried import Carrier, FileTransport, Way
-from millpond.runtime.followers.shared_view import Caught, Share, catch_up, owners_of
 from millpond.spark.hosts import is_local, is_on_every_host
 from millpond.spark.session import Session
 from millpond.spark.settle import settled

@@ -13,6 +13,7 @@ from millpond.control.adding import Adding, Asking, Backfill, backfill_from, nam
 from millpond.control.moving import Moving, routed
 from millpond.control.wiring import Followers, Truth, local_store
 from millpond.errors import ChangeRefused, MillpondError, QueryTypeError
+from millpond.followers.sinks.foreach import Foreach
 from millpond.log.manifest import Manifest
 from millpond.log.records import EpochRecord, decode
 from millpond.model.changes import Move
@@ -40,7 +41,6 @@ from millpond.reconfigure.relocate import move
 from millpond.reconfigure.rescale import owned_by, scale
 from millpond.runtime.costs import Cost, costs
 from millpond.runtime.fed import fed_values
-from millpond.runtime.followers.foreach import Foreach
 from millpond.spark.driver import Driver
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.handover import Reading

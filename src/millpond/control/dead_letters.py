@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millpond.errors import AheadError, ForeignPondError, PlaceError, SetupError
+from millpond.followers.sinks.folder import MARKER_NAME, Marker
 from millpond.local_path import local_path
 from millpond.log.cursor import Cursor
 from millpond.log.port import numbered_name
 from millpond.runtime.dead_letters import group_of
-from millpond.runtime.followers.folder import MARKER_NAME, Marker
 from millpond.version import install
 
 SHOWN_BYTES = 200
@@ -99,7 +99,7 @@ def replay(folder: Path, connection: str | None, topic: str | None) -> int:
         StoreError: Kafka did not take them.
     """
     try:
-        from millpond.runtime.followers.kafka_publisher import ANY_PARTITION, Message, Publisher
+        from millpond.followers.sinks.kafka_publisher import ANY_PARTITION, Message, Publisher
     except ImportError as error:
         raise SetupError(
             f"The library for Kafka is missing: {error}.", f"Run `{install('kafka')}`."

@@ -8,6 +8,13 @@ from pathlib import Path
 import msgspec
 
 from millpond.errors import ChangeRefused
+from millpond.followers.cursors import follower_name
+from millpond.followers.record_rows import ReadSection, RowsReader
+from millpond.followers.runner import Runner, Runners
+from millpond.followers.sinks.external_sinks import OUTSIDE
+from millpond.followers.sinks.foreach import Foreach
+from millpond.followers.sinks.make_sink import MemoryTables, dead_letter_follower, sink_follower
+from millpond.followers.view.shared_view import SharedView
 from millpond.local_path import local_path
 from millpond.log.cursor import NOTHING_APPLIED
 from millpond.log.follower import Follower, let_go
@@ -20,13 +27,6 @@ from millpond.model.windows import length_us
 from millpond.reconfigure.catalog import shadow_name
 from millpond.reconfigure.compared import Compared
 from millpond.runtime.dead_letters import group_of
-from millpond.runtime.followers.cursors import follower_name
-from millpond.runtime.followers.foreach import Foreach
-from millpond.runtime.followers.outside import OUTSIDE
-from millpond.runtime.followers.rows import ReadSection, RowsReader
-from millpond.runtime.followers.runner import Runner, Runners
-from millpond.runtime.followers.shared_view import SharedView
-from millpond.runtime.followers.sinks import MemoryTables, dead_letter_follower, sink_follower
 from millpond.runtime.keyed import OpenRows
 
 

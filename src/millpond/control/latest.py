@@ -11,8 +11,8 @@ import pyarrow as pa
 from millpond.control.reader import read_truth, served_query
 from millpond.control.wiring import on_network, open_rows, shown, store_file
 from millpond.errors import QueryTypeError, StoreError
+from millpond.followers.view.documents import Documents, served_columns
 from millpond.local_path import local_path
-from millpond.runtime.followers.documents import Documents, served_columns
 from millpond.spark.latest import ServedTable
 from millpond.state.store import BucketStore
 

@@ -12,6 +12,9 @@ import numpy as np
 from millpond.control.wiring import Followers, Truth, on_network
 from millpond.errors import ChangeRefused, StoreError
 from millpond.faults import reached
+from millpond.followers.record_rows import section_reader
+from millpond.followers.view.move_rows import CatchingUp, copy, forget
+from millpond.followers.view.view import BucketRows, ViewFollower
 from millpond.log.manifest import load
 from millpond.model.spec import PondSpec
 from millpond.placement.moves import maps_in
@@ -19,9 +22,6 @@ from millpond.placement.places import OWN, buckets_named, places_in
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.catalog import in_force
 from millpond.reconfigure.rescale import Moved
-from millpond.runtime.followers.mover import CatchingUp, copy, forget
-from millpond.runtime.followers.rows import section_reader
-from millpond.runtime.followers.view import BucketRows, ViewFollower
 from millpond.runtime.loads import bucket_loads
 from millpond.state.sharded import ShardedStore
 

@@ -49,6 +49,8 @@ from millpond.errors import (
     QueryTypeError,
     StoreError,
 )
+from millpond.followers.sinks.foreach import Foreach
+from millpond.followers.view.view import Served, lookup
 from millpond.local_path import local_path
 from millpond.log.follower import Follower
 from millpond.log.manifest import Manifest, load
@@ -66,8 +68,6 @@ from millpond.reconfigure.catalog import in_force, still_leaving
 from millpond.reconfigure.lifecycle import current
 from millpond.reconfigure.probation import Probation
 from millpond.runtime.columns import arrow_type
-from millpond.runtime.followers.foreach import Foreach
-from millpond.runtime.followers.view import Served, lookup
 from millpond.runtime.rows import served_key
 from millpond.runtime.sharing import Sharing, sharing
 from millpond.spark.deadline import Analyses

@@ -14,9 +14,9 @@ from rich.table import Table
 from millpond.clock import Clock, now_us, utc
 from millpond.control.reporting import QUERY
 from millpond.control.tally import Tally
+from millpond.followers.prune import PruneFollower
+from millpond.followers.runner import FollowerStatus
 from millpond.plan.plan import Plan
-from millpond.runtime.followers.prune import PruneFollower
-from millpond.runtime.followers.runner import FollowerStatus
 from millpond.runtime.lateness import ANY_PARTITION
 from millpond.runtime.tasks import WHOLE_POND, Watermark
 from millpond.spark.epochs import Epoch

@@ -15,13 +15,13 @@ from millpond.control.reader import read_truth
 from millpond.control.tally import QueryCounts, Tally
 from millpond.control.why import find_facts
 from millpond.control.wiring import Followers, Truth
+from millpond.followers.runner import FollowerStatus
 from millpond.log.manifest import Manifest
 from millpond.model.selection import AnyQuery
 from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.reconfigure.changes import Change, Halt
 from millpond.reconfigure.probation import Probation
-from millpond.runtime.followers.runner import FollowerStatus
 from millpond.spark.driver import Driver
 from millpond.spark.epochs import Epoch
 from millpond.spark.intake import Behind

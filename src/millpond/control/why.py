@@ -15,6 +15,9 @@ import msgspec
 
 from millpond.control.wiring import Truth
 from millpond.errors import QueryTypeError
+from millpond.followers.runner import FollowerStatus
+from millpond.followers.sinks.make_sink import sink_cursor
+from millpond.followers.view.view import ViewFollower
 from millpond.local_path import local_path, scheme_of
 from millpond.log.manifest import Manifest
 from millpond.log.port import Log
@@ -32,9 +35,6 @@ from millpond.plan.first_window import first_window
 from millpond.reconfigure.catalog import version_name, whole_from
 from millpond.runtime.due import Due, next_due
 from millpond.runtime.epoch import watermarks
-from millpond.runtime.followers.runner import FollowerStatus
-from millpond.runtime.followers.sinks import sink_cursor
-from millpond.runtime.followers.view import ViewFollower
 from millpond.runtime.lateness import ANY_PARTITION
 from millpond.runtime.tasks import Watermark
 from millpond.state.files import Files

@@ -12,6 +12,14 @@ from typing import NamedTuple, TypeVar
 
 from millpond.control.joining import Joining
 from millpond.errors import CorruptError, ForeignPondError, PlaceError, StoreError
+from millpond.followers.prune import PruneFollower
+from millpond.followers.record_rows import section_reader
+from millpond.followers.runner import Runner, Runners
+from millpond.followers.sinks.foreach import Foreach
+from millpond.followers.sinks.make_sink import MemoryTables
+from millpond.followers.view.shard_watch import SlotsWatch, Wanted
+from millpond.followers.view.shared_view import Settle, Share, SharedView
+from millpond.followers.view.view import ViewFollower
 from millpond.ids import writer_token
 from millpond.local_path import local_path
 from millpond.log.cursor import NOTHING_APPLIED
@@ -30,14 +38,6 @@ from millpond.placement.places import OWN, Places, places_in
 from millpond.placement.slots import even_owners, hash_tags
 from millpond.reconfigure.catalog import in_force
 from millpond.runtime.carried import FileTransport
-from millpond.runtime.followers.foreach import Foreach
-from millpond.runtime.followers.prune import PruneFollower
-from millpond.runtime.followers.rows import section_reader
-from millpond.runtime.followers.runner import Runner, Runners
-from millpond.runtime.followers.shared_view import Settle, Share, SharedView
-from millpond.runtime.followers.sinks import MemoryTables
-from millpond.runtime.followers.slots import SlotsWatch, Wanted
-from millpond.runtime.followers.view import ViewFollower
 from millpond.runtime.keyed import OpenRows
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore

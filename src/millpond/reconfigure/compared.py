@@ -9,14 +9,14 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millpond.followers.cursors import is_next
+from millpond.followers.record_rows import ReadSection, RowsGone, RowsReader
+from millpond.followers.sinks.text import json_objects
 from millpond.log.cursor import Cursor, cursor_at
 from millpond.log.manifest import Manifest
 from millpond.log.records import ChangeRecord, Entry, EpochRecord
 from millpond.reconfigure.changes import Promote, change_of
 from millpond.runtime.differing import NET, added_up
-from millpond.runtime.followers.cursors import is_next
-from millpond.runtime.followers.rows import ReadSection, RowsGone, RowsReader
-from millpond.runtime.followers.text import json_objects
 
 _FEW, _PARTS = 1 << 20, 64
 """So many rows, of so many records, are added up with each other, but not with all others."""

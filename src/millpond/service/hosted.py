@@ -13,12 +13,12 @@ from millpond.control.pond import Pond
 from millpond.control.reader import key_columns, served_query
 from millpond.control.reporting import QUERY
 from millpond.errors import NotServingError, RequestError
+from millpond.followers.prune import PruneFollower
 from millpond.model.endpoints import Sink
 from millpond.placement.moves import buckets_moving, maps_in
 from millpond.reconfigure.lifecycle import current
 from millpond.reconfigure.price import AT_ONCE, Price
 from millpond.runtime.connections import offered, offered_topic
-from millpond.runtime.followers.prune import PruneFollower
 from millpond.service.catalog import Catalog
 from millpond.service.gauges import Gauges
 from millpond.service.places import Places

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from millpond.errors import SparkError
+from millpond.followers.view.shard_watch import Wanted
 from millpond.log.records import EpochRecord, Offsets, Receipt
 from millpond.model.stream import Stream
 from millpond.placement.moves import BucketMap
@@ -25,7 +26,6 @@ from millpond.runtime.carried import OpenFiles
 from millpond.runtime.dead_letters import records_between
 from millpond.runtime.direct import Route, TooMuch, most_told
 from millpond.runtime.epoch import Batch, Setting
-from millpond.runtime.followers.slots import Wanted
 from millpond.runtime.layout import ReadLayout
 from millpond.runtime.offsets import moved_partitions, partitions_of
 from millpond.runtime.recalled import stored_parts

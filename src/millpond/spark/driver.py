@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from millpond.clock import lap_us, now_us
 from millpond.errors import FencedError, FilesLostError, HostError, MillpondError, OffsetGapError, SparkError
 from millpond.faults import reached
+from millpond.followers.view.shard_watch import Wanted
 from millpond.log.manifest import Manifest, Manifests
 from millpond.log.port import Log
 from millpond.log.protocol import AlreadyTrue, Committed, Run, Steps, Writer, moved, perform
@@ -52,7 +53,6 @@ from millpond.runtime.epoch import (
     step_record,
     watermarks,
 )
-from millpond.runtime.followers.slots import Wanted
 from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.offsets import with_partitions
 from millpond.runtime.pace import Pace

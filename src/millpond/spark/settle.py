@@ -11,7 +11,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from millpond.runtime.followers.shared_view import Caught, Share, catch_up, owners_of
+from millpond.followers.view.shared_view import Caught, Share, catch_up, owners_of
 from millpond.spark.failures import explained
 from millpond.spark.tasks import with_code
 from millpond.state.files import check_sees

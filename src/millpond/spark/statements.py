@@ -15,11 +15,11 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from millpond.errors import QueryError, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
+from millpond.followers.sinks.redis_rows import check_address
 from millpond.model.budget import Budget, budget_of
 from millpond.model.endpoints import IN_PROCESS, KEYED, SINK_OPTIONS, SINKS, Sink, Source
 from millpond.model.stream import Field, Stream
 from millpond.plan.modes import FINAL
-from millpond.runtime.followers.keyed import check_address
 from millpond.spark.catalyst import Catalyst, JavaObject, items, kind_of, optional, pairs
 from millpond.spark.clauses import columns_of, refuse_clauses, refuse_view_clauses, table_columns
 from millpond.spark.cures import ANY_STATEMENT, STATEMENTS

@@ -21,6 +21,8 @@ import msgspec
 import pyarrow as pa
 
 from millpond.errors import OverflowedError, QueryTypeError, UnsupportedQuery
+from millpond.followers.record_rows import RowsReader
+from millpond.followers.sinks.make_sink import MemorySink
 from millpond.local_path import local_path
 from millpond.log.follower import Follower
 from millpond.model.endpoints import Sink
@@ -33,8 +35,6 @@ from millpond.plan.build import build_plan, needed_columns, needed_foreign
 from millpond.plan.chain import before
 from millpond.plan.late import LATE_EPOCH, check_late, late_columns
 from millpond.runtime.counting import FATES
-from millpond.runtime.followers.rows import RowsReader
-from millpond.runtime.followers.sinks import MemorySink
 from millpond.runtime.lateness import ANY_PARTITION
 from millpond.runtime.rows import output_schema
 from millpond.testing.compare import Tolerance, difference

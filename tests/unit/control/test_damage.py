@@ -17,6 +17,10 @@ from millpond.control.dead_letters import parts
 from millpond.control.function_file import VARIABLE, declared_functions
 from millpond.control.wiring import open_truth
 from millpond.errors import MillpondError
+from millpond.followers.record_rows import RowsReader, section_reader
+from millpond.followers.sinks.file_formats import format_of
+from millpond.followers.sinks.folder import FolderSink
+from millpond.followers.view.view import ViewFollower
 from millpond.ids import writer_token
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifests, load
@@ -30,10 +34,6 @@ from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.runtime.dead_letters import group_of
-from millpond.runtime.followers.folder import FolderSink
-from millpond.runtime.followers.formats import format_of
-from millpond.runtime.followers.rows import RowsReader, section_reader
-from millpond.runtime.followers.view import ViewFollower
 from millpond.service.places import Places
 from millpond.state import files
 from millpond.state.backends.lmdb import LmdbStore

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from millpond.control.progress import Progress
+from millpond.followers.runner import FollowerStatus
 from millpond.log.records import EpochRecord
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
-from millpond.runtime.followers.runner import FollowerStatus
 from millpond.spark.epochs import Epoch
 from millpond.spark.intake import Behind
 

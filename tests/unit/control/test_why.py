@@ -19,6 +19,9 @@ from millpond.control.why import Counts, Facts, Tail, find_facts, is_running
 from millpond.control.why_picture import draw
 from millpond.control.wiring import section_reader
 from millpond.errors import ForeignPondError, QueryTypeError
+from millpond.followers.record_rows import RowsReader
+from millpond.followers.runner import FollowerStatus
+from millpond.followers.sinks.make_sink import sink_follower
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink, Source
 from millpond.model.expressions import Column, Expression, call, literal
@@ -30,9 +33,6 @@ from millpond.plan.chain import chained_stream
 from millpond.reconfigure.accept import Pond, add, alter
 from millpond.reconfigure.price import COMPLETE_LATER, price_of
 from millpond.reconfigure.rescale import scale
-from millpond.runtime.followers.rows import RowsReader
-from millpond.runtime.followers.runner import FollowerStatus
-from millpond.runtime.followers.sinks import sink_follower
 from millpond.state.files import IDENTITY
 from millpond.testing.local_pond import LocalPond
 

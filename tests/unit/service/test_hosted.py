@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from millpond.control.problems import Problem
 from millpond.errors import NotServingError
+from millpond.followers.runner import FollowerStatus
 from millpond.model.aggregates import Aggregate
 from millpond.model.changed import Asked
 from millpond.model.changes import Move, Scale
@@ -21,7 +22,6 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Retention, Stream
 from millpond.model.windows import Sliding
 from millpond.reconfigure.changes import Add, Alter, Shadow
-from millpond.runtime.followers.runner import FollowerStatus
 from millpond.service.catalog import Catalog
 from millpond.service.gauges import Gauges
 from millpond.service.hosted import Hosted

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import StoreError
-from millpond.runtime.followers.mover import copy, copy_buckets, forget
+from millpond.followers.view.move_rows import copy, copy_buckets, forget
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.sharded import Places, ShardedStore

@@ -16,6 +16,13 @@ from kit.naive.redis_tables import DictRows
 from millpond.control.reconciling import check_sinks, reconcile
 from millpond.control.wiring import Truth
 from millpond.errors import AheadError, CorruptError
+from millpond.followers.record_rows import RowsReader
+from millpond.followers.sinks import kafka
+from millpond.followers.sinks.kafka_publisher import Message
+from millpond.followers.sinks.make_sink import ConsoleSink, dead_letter_follower, sink_follower
+from millpond.followers.sinks.redis_rows import KeyedSink, target_of
+from millpond.followers.sinks.webhook import WebhookSink
+from millpond.followers.view.view import ViewFollower, lookup
 from millpond.log.cursor import Cursor, cursor_at, last_common
 from millpond.log.follower import Follower, Pump, pump
 from millpond.model.endpoints import Sink
@@ -24,13 +31,6 @@ from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.runtime.dead_letters import group_of
-from millpond.runtime.followers import kafka
-from millpond.runtime.followers.kafka_publisher import Message
-from millpond.runtime.followers.keyed import KeyedSink, target_of
-from millpond.runtime.followers.rows import RowsReader
-from millpond.runtime.followers.sinks import ConsoleSink, dead_letter_follower, sink_follower
-from millpond.runtime.followers.view import ViewFollower, lookup
-from millpond.runtime.followers.webhook import WebhookSink
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.store import Apply, BucketStore

@@ -9,9 +9,9 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from millpond.errors import QueryTypeError, UserFunctionError
+from millpond.followers.record_rows import RowsReader
+from millpond.followers.sinks.delivery import RepeatingDelivery
 from millpond.log.records import Entry
-from millpond.runtime.followers.delivery import RepeatingDelivery
-from millpond.runtime.followers.rows import RowsReader
 
 Foreach: TypeAlias = Callable[[pa.RecordBatch, int], object]
 """A function of a user: the rows of an epoch, never none, and the number of its record; what it returns is ignored."""

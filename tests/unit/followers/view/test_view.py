@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptError, StoreError
+from millpond.followers.view.view import Served, ViewFollower, latest_documents, lookup, lookup_many, scan
 from millpond.placement.slots import hash_tags
-from millpond.runtime.followers.view import Served, ViewFollower, latest_documents, lookup, lookup_many, scan
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.backends.redis import RedisStore

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millpond.errors import CorruptError
-from millpond.runtime.followers.rows import RowsGone
+from millpond.followers.record_rows import RowsGone
 
 
 def test_instances_in_order_without_private_columns(pond: Any, make_row: Any) -> None:

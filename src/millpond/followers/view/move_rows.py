@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from millpond.errors import StoreError
 from millpond.faults import reached
+from millpond.followers.view.view import ViewFollower
 from millpond.log.follower import Pump, pump
 from millpond.log.manifest import Manifests
 from millpond.log.port import Log
-from millpond.runtime.followers.view import ViewFollower
 from millpond.state.store import NEVER, Apply, BucketStore, TableWrite
 
 _TRIES = 50

@@ -23,6 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import QueryError, UnsupportedQuery
+from millpond.followers.cursors import CursorFile, cursor_path, explained, follower_name, is_next
+from millpond.followers.record_rows import RowsGone, RowsReader
+from millpond.followers.sinks.external_sinks import OUTSIDE, outside_sink
+from millpond.followers.sinks.file_formats import format_of, is_folder
+from millpond.followers.sinks.folder import FolderSink, folder_cursor
+from millpond.followers.sinks.foreach import Foreach
+from millpond.followers.sinks.redis_rows import KeyedSink, target_of
 from millpond.local_path import local_path
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, cursor_at
 from millpond.log.follower import Follower
@@ -31,13 +38,6 @@ from millpond.log.records import Entry
 from millpond.model.endpoints import KEYED, SINKS, Sink
 from millpond.model.selection import AnyQuery
 from millpond.runtime.dead_letters import group_of
-from millpond.runtime.followers.cursors import CursorFile, cursor_path, explained, follower_name, is_next
-from millpond.runtime.followers.folder import FolderSink, folder_cursor
-from millpond.runtime.followers.foreach import Foreach
-from millpond.runtime.followers.formats import format_of, is_folder
-from millpond.runtime.followers.keyed import KeyedSink, target_of
-from millpond.runtime.followers.outside import OUTSIDE, outside_sink
-from millpond.runtime.followers.rows import RowsGone, RowsReader
 from millpond.runtime.keyed import OpenRows
 
 _SHOWN_ROWS = 20

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from millpond.followers.record_rows import RowsReader
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, fold, load
 from millpond.log.port import Log
 from millpond.log.records import ClaimRecord, Entry, EpochRecord, Receipt, Section, decode, encode
-from millpond.runtime.followers.rows import RowsReader
 
 UTC = pa.timestamp("us", "UTC")
 Rows = Sequence[Mapping[str, Any]]

@@ -16,6 +16,9 @@ import msgspec
 import pyarrow as pa
 
 from millpond.errors import CorruptError, StoreError
+from millpond.followers.record_rows import ReadSection, RowsReader, section_reader
+from millpond.followers.view.shard_watch import SlotsWatch
+from millpond.followers.view.view import BucketRows, BucketsBehind, ViewFollower, drop_unserved
 from millpond.log.cursor import NOTHING_APPLIED, Cursor
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
@@ -24,9 +27,6 @@ from millpond.log.records import Entry, EpochRecord, decode
 from millpond.model.changes import map_change_in
 from millpond.placement.moves import newest_map_change
 from millpond.placement.runs import of_runs
-from millpond.runtime.followers.rows import ReadSection, RowsReader, section_reader
-from millpond.runtime.followers.slots import SlotsWatch
-from millpond.runtime.followers.view import BucketRows, BucketsBehind, ViewFollower, drop_unserved
 from millpond.state.store import BucketStore
 
 

@@ -15,11 +15,11 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from millpond.errors import StoreError
+from millpond.followers.record_rows import RowsReader
+from millpond.followers.sinks.delivery import FileDelivery
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at
 from millpond.log.records import Entry
 from millpond.model.selection import AnyQuery
-from millpond.runtime.followers.delivery import FileDelivery
-from millpond.runtime.followers.rows import RowsReader
 
 
 class DeltaSink(FileDelivery):

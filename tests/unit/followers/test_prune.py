@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from millpond.followers.prune import PruneFollower
+from millpond.followers.record_rows import RowsGone
 from millpond.log.bodies import HINT_NAME, Bodies
 from millpond.log.local import LocalFolder
 from millpond.log.records import decode
-from millpond.runtime.followers.prune import PruneFollower
-from millpond.runtime.followers.rows import RowsGone
 
 SECOND = 1_000_000
 
@@ -144,7 +144,7 @@ def test_a_driver_that_comes_later_looks_at_few_records(
     pond: Any, make_row: Any, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millpond.log.bodies._RECORDS_PER_HINT", 8)
-    monkeypatch.setattr("millpond.runtime.followers.prune._BODIES_PER_SWEEP", 5)
+    monkeypatch.setattr("millpond.followers.prune._BODIES_PER_SWEEP", 5)
     pond.claim()
     for n in range(1, 13):
         pond.epoch({"q": [make_row("a", float(n))]}, inline=True, retired=[f"{n - 1}/0/0"] if n > 2 else [])

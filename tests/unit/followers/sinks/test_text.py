@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import UnsupportedQuery
-from millpond.runtime.followers.text import as_lines, csv_header, csv_lines, json_objects
+from millpond.followers.sinks.text import as_lines, csv_header, csv_lines, json_objects
 
 UTC = pa.timestamp("us", "UTC")
 NASTY = ["", " pad ", 'a"b', "x,y", "nl\nx", "cr\rx", "back\\slash", 'q\\"r', "ends\\", "e,\\", "a,b\\c"]

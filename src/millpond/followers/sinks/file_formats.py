@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millpond.errors import UnsupportedQuery
+from millpond.followers.sinks.text import as_lines, csv_header, csv_lines, json_objects
 from millpond.model.endpoints import Sink
 from millpond.model.query import Named
 from millpond.model.types import has_json
-from millpond.runtime.followers.text import as_lines, csv_header, csv_lines, json_objects
 
 WriteTable: TypeAlias = Callable[[pa.Table, BinaryIO], None]
 

@@ -29,12 +29,12 @@ import pyarrow.compute as pc
 
 from millpond.errors import CorruptError, StoreError
 from millpond.faults import reached
+from millpond.followers.record_rows import ReadSection, RowsGone, RowsReader
+from millpond.followers.sinks.text import json_objects
 from millpond.log.cursor import Cursor
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry, digest_of
 from millpond.plan.modes import OP
-from millpond.runtime.followers.rows import ReadSection, RowsGone, RowsReader
-from millpond.runtime.followers.text import json_objects
 from millpond.runtime.outbox import leaving
 from millpond.state.store import NEVER, Apply, BucketStore, Stand, TableWrite, Verdict, Wanted
 

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.errors import CorruptError
+from millpond.followers.view.documents import Documents, served_columns
+from millpond.followers.view.view import BUCKET, END, KEY, latest_documents
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.runtime.columns import arrow_type
-from millpond.runtime.followers.documents import Documents, served_columns
-from millpond.runtime.followers.view import BUCKET, END, KEY, latest_documents
 from millpond.runtime.rows import output_schema
 
 UTC = dt.timezone.utc

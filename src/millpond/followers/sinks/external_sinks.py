@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from millpond.errors import SetupError, UnsupportedQuery
+from millpond.followers.cursors import cursor_path
+from millpond.followers.record_rows import RowsReader
+from millpond.followers.sinks.foreach import Foreach, ForeachSink
 from millpond.local_path import local_path
 from millpond.log.follower import Follower
 from millpond.model.endpoints import FOREACH
 from millpond.model.selection import AnyQuery
-from millpond.runtime.followers.cursors import cursor_path
-from millpond.runtime.followers.foreach import Foreach, ForeachSink
-from millpond.runtime.followers.rows import RowsReader
 from millpond.version import install
 
 OUTSIDE = ("kafka", "postgres", "webhook", "delta", FOREACH)
@@ -33,20 +33,20 @@ def outside_sink(
         return ForeachSink(query.name, rows, cursor, functions.get(query.name), since)
     with _needed("serve" if kind == "webhook" else kind):
         if kind == "kafka":
-            from millpond.runtime.followers.kafka import KafkaSink
+            from millpond.followers.sinks.kafka import KafkaSink
 
             return KafkaSink(query, pond_id, rows, cursors, since)
         if kind == "postgres":
-            from millpond.runtime.followers.postgres import PostgresSink
+            from millpond.followers.sinks.postgres import PostgresSink
 
             return PostgresSink(query, pond_id, rows, since)
         if kind == "webhook":
-            from millpond.runtime.followers.webhook import WebhookSink
+            from millpond.followers.sinks.webhook import WebhookSink
 
             return WebhookSink(query.name, pond_id, sink, rows, cursor, since)
         if kind != "delta":
             raise ValueError(f"No sink writes the format {kind!r}.")
-        from millpond.runtime.followers.delta import DeltaSink
+        from millpond.followers.sinks.delta_lake import DeltaSink
 
     if not sink.path:
         raise UnsupportedQuery(f"The delta sink of {query.name} has no path.", "Give it a folder.")

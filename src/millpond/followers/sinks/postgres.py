@@ -19,6 +19,11 @@ import pyarrow as pa
 from psycopg import sql
 
 from millpond.errors import QueryTypeError, StoreError, UnsupportedQuery
+from millpond.followers.cursors import is_next
+from millpond.followers.record_rows import RowsReader
+from millpond.followers.row_identity import key_columns
+from millpond.followers.sinks.delivery import Delivery
+from millpond.followers.sinks.text import as_lines, csv_lines
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at
 from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
@@ -27,11 +32,6 @@ from millpond.model.types import WINDOW, is_decimal
 from millpond.plan.modes import OP
 from millpond.runtime.changes import DELETE
 from millpond.runtime.connections import Secret, named
-from millpond.runtime.followers.cursors import is_next
-from millpond.runtime.followers.delivery import Delivery
-from millpond.runtime.followers.identity import key_columns
-from millpond.runtime.followers.rows import RowsReader
-from millpond.runtime.followers.text import as_lines, csv_lines
 
 SECONDS = 30
 """How long the server may take to answer, and how long one who was stopped may hold a lock."""

@@ -10,10 +10,10 @@ import pytest
 
 from kit.servers.servers import until
 from millpond.errors import DiskFullError, MillpondError, PlaceError, StoreError
+from millpond.followers.runner import RECORDS_PER_TURN, Runner, Runners
 from millpond.log.cursor import Cursor
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
-from millpond.runtime.followers.runner import RECORDS_PER_TURN, Runner, Runners
 
 
 class Recorder:

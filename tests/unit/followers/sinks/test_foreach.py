@@ -10,10 +10,10 @@ import pytest
 
 from kit.inputs.log_examples import numbered
 from millpond.errors import CorruptError, QueryTypeError, TruthError, UserFunctionError
+from millpond.followers.sinks.make_sink import sink_cursor, sink_follower
 from millpond.model.endpoints import Sink
 from millpond.model.query import Query
 from millpond.model.windows import Sliding
-from millpond.runtime.followers.sinks import sink_cursor, sink_follower
 
 ASKED = Query("q", "s", "ts", 0, Sliding(60_000_000, 60_000_000), (), (), (), sink=Sink("foreach"))
 

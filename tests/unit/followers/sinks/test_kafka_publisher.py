@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from millpond.errors import StoreError
+from millpond.followers.sinks import kafka_publisher
+from millpond.followers.sinks.kafka_publisher import Publisher, _committed
 from millpond.log.cursor import Cursor
-from millpond.runtime.followers import kafka_publisher
-from millpond.runtime.followers.kafka_publisher import Publisher, _committed
 
 
 class Group:

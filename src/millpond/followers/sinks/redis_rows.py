@@ -16,6 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import StoreError, UnsupportedQuery
+from millpond.followers.cursors import CursorFile, explained, follower_name, is_next
+from millpond.followers.record_rows import RowsGone, RowsReader
+from millpond.followers.sinks.text import json_objects, plain_text
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
@@ -25,9 +28,6 @@ from millpond.model.selection import AnyQuery
 from millpond.model.stream import Field
 from millpond.model.types import WINDOW, is_known
 from millpond.plan.modes import OP, REVISION
-from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next
-from millpond.runtime.followers.rows import RowsGone, RowsReader
-from millpond.runtime.followers.text import json_objects, plain_text
 from millpond.runtime.keyed import OpenRows, key_texts, slots_of_keys
 from millpond.state.keyed import Merge, Merged, Stamp
 

@@ -21,14 +21,14 @@ import pyarrow as pa
 
 from millpond.errors import ForeignPondError
 from millpond.faults import reached
+from millpond.followers.cursors import CursorFile, explained, follower_name, is_next, write_file
+from millpond.followers.record_rows import RowsReader
+from millpond.followers.sinks.file_formats import Format
 from millpond.ids import writer_token
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, cursor_at
 from millpond.log.manifest import Manifest
 from millpond.log.port import numbered_name
 from millpond.log.records import Entry
-from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next, write_file
-from millpond.runtime.followers.formats import Format
-from millpond.runtime.followers.rows import RowsReader
 
 MARKER_NAME = "_millpond"
 CURSOR_NAME = "_millpond_cursor"

@@ -18,6 +18,11 @@ import pyarrow as pa
 
 from millpond.errors import QueryTypeError
 from millpond.faults import reached
+from millpond.followers.cursors import CursorFile, cursor_path, explained, follower_name, is_next
+from millpond.followers.record_rows import RowsReader
+from millpond.followers.row_identity import key_columns
+from millpond.followers.sinks.kafka_publisher import Message, Publisher
+from millpond.followers.sinks.text import json_objects
 from millpond.log.cursor import NOTHING_APPLIED, Cursor, ahead, cursor_at
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
@@ -25,11 +30,6 @@ from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
 from millpond.plan.modes import OP, REVISION
 from millpond.runtime.changes import DELETE
-from millpond.runtime.followers.cursors import CursorFile, cursor_path, explained, follower_name, is_next
-from millpond.runtime.followers.identity import key_columns
-from millpond.runtime.followers.kafka_publisher import Message, Publisher
-from millpond.runtime.followers.rows import RowsReader
-from millpond.runtime.followers.text import json_objects
 
 _TRUE = "true"
 

@@ -9,14 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from millpond.errors import QueryError
-from millpond.log.manifest import Manifest
-from millpond.log.records import decode
-from millpond.model.endpoints import SINKS, Sink
-from millpond.model.query import Query
-from millpond.model.windows import Sliding
-from millpond.runtime.followers.outside import outside_sink
-from millpond.runtime.followers.rows import RowsReader
-from millpond.runtime.followers.sinks import (
+from millpond.followers.record_rows import RowsReader
+from millpond.followers.sinks.external_sinks import outside_sink
+from millpond.followers.sinks.make_sink import (
     ConsoleSink,
     MemorySink,
     MemoryTables,
@@ -24,6 +19,11 @@ from millpond.runtime.followers.sinks import (
     sink_cursor,
     sink_follower,
 )
+from millpond.log.manifest import Manifest
+from millpond.log.records import decode
+from millpond.model.endpoints import SINKS, Sink
+from millpond.model.query import Query
+from millpond.model.windows import Sliding
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from millpond.faults import reached
+from millpond.followers.cursors import CursorFile, explained, follower_name, is_next
+from millpond.followers.record_rows import RowsReader
 from millpond.log.cursor import Cursor, cursor_at
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
-from millpond.runtime.followers.cursors import CursorFile, explained, follower_name, is_next
-from millpond.runtime.followers.rows import RowsReader
 
 
 class Delivery(ABC):

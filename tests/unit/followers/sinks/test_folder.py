@@ -16,15 +16,15 @@ import pytest
 from msgspec.structs import replace
 
 from millpond.errors import CorruptError, DiskFullError, ForeignPondError, PlaceError, TruthError, UnsupportedQuery
+from millpond.followers.sinks import folder
+from millpond.followers.sinks.file_formats import format_of
+from millpond.followers.sinks.folder import CURSOR_NAME, FolderSink
+from millpond.followers.sinks.make_sink import sink_follower
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.runtime.followers import folder
-from millpond.runtime.followers.folder import CURSOR_NAME, FolderSink
-from millpond.runtime.followers.formats import format_of
-from millpond.runtime.followers.sinks import sink_follower
 
 NOW = datetime(2013, 1, 1, tzinfo=timezone.utc)
 END_US = 1356998400_000000
