@@ -26,8 +26,8 @@ from results import FOLDER, keep
 
 from kit.servers.kafka_server import KafkaServer
 from millpond import Pond, spark_session
+from millpond.connections import VARIABLE
 from millpond.model.endpoints import Sink
-from millpond.runtime.connections import VARIABLE
 
 KEYS = (10_000, 1_000_000)
 EPOCHS = 5

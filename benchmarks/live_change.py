@@ -47,7 +47,7 @@ from pyspark.sql import SparkSession
 from results import FOLDER, keep
 
 from millpond import Pond, spark_session
-from millpond.garbage import pass_by_what_is_loaded
+from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Stream
 from millpond.placement.moves import buckets_moving

@@ -35,11 +35,11 @@ import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kit.servers.kafka_server import KafkaServer, Message
+from millpond.connections import VARIABLE
 from millpond.control.dead_letters import kinds
 from millpond.control.reader import read_truth
 from millpond.control.tally import EventCounts, Tally
 from millpond.log.records import EpochRecord, decode
-from millpond.runtime.connections import VARIABLE
 
 PARTITIONS, CUSTOMERS = 3, 50
 DELAY_US, JITTER_US, BEHIND_US, WARM_UP_SECONDS = 5_000_000, 2_000_000, 120_000_000, 10

@@ -23,8 +23,8 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millpond import Pond
+from millpond.connections import VARIABLE
 from millpond.control.dead_letters import kinds
-from millpond.runtime.connections import VARIABLE
 
 START = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 PARTITIONS = 3

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from kit.servers.kafka_server import KafkaServer
 from millpond.cli import app
+from millpond.connections import VARIABLE
 from millpond.control.dead_letters import replay
 from millpond.errors import ForeignPondError
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
-from millpond.runtime.connections import VARIABLE
 from millpond.runtime.dead_letters import group_of
 
 TIME = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)

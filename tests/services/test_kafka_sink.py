@@ -20,6 +20,7 @@ import pytest
 
 from kit.servers.kafka_server import KafkaServer, Message
 from kit.servers.servers import until
+from millpond.connections import VARIABLE
 from millpond.errors import AheadError, QueryTypeError, StoreError, UnsupportedQuery
 from millpond.followers.row_identity import key_columns
 from millpond.followers.sinks.kafka import KafkaSink, Topic, messages
@@ -28,7 +29,6 @@ from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named
 from millpond.model.windows import RUNNING
-from millpond.runtime.connections import VARIABLE
 
 PROGRAM = Path(__file__).with_name("sink_program.py")
 _spec = importlib.util.spec_from_file_location("sink_program", PROGRAM)

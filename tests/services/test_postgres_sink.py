@@ -19,6 +19,7 @@ import pytest
 
 from kit.inputs.log_examples import numbered
 from kit.servers.postgres_server import PostgresServer
+from millpond.connections import VARIABLE
 from millpond.errors import AheadError, QueryTypeError, SetupError, StoreError, UnsupportedQuery
 from millpond.followers.sinks import postgres
 from millpond.followers.sinks.postgres import Database, PostgresSink, Table
@@ -29,7 +30,6 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.runtime.columns import arrow_type
-from millpond.runtime.connections import VARIABLE
 
 UTC = timezone.utc
 Row = tuple[Any, ...]

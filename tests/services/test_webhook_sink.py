@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from millpond.connections import VARIABLE
 from millpond.errors import QueryTypeError, SetupError, StoreError
 from millpond.followers.runner import Runner
 from millpond.followers.sinks.webhook import Address, Hook
@@ -22,7 +23,6 @@ from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifests
 from millpond.log.port import Log
 from millpond.model.endpoints import Sink
-from millpond.runtime.connections import VARIABLE
 
 
 class Server(ThreadingHTTPServer):

@@ -16,8 +16,8 @@ from kit.naive.protobuf import said, varint
 from kit.servers.kafka_server import KafkaServer
 from kit.servers.registry_server import RegistryServer
 from millpond import Pond
+from millpond.connections import VARIABLE
 from millpond.errors import SourceError
-from millpond.runtime.connections import VARIABLE
 from millpond.runtime.proto_schema import BYTES, VARINT
 from millpond.spark.jars import avro
 from millpond.spark.provided import provide

@@ -20,11 +20,11 @@ from pyspark.sql import functions as F
 from kit.servers.kafka_server import KafkaServer
 from kit.servers.servers import until
 from millpond import Pond
+from millpond.connections import VARIABLE
 from millpond.errors import GoneError, OffsetGapError, SourceError
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
 from millpond.runtime import pace
-from millpond.runtime.connections import VARIABLE
 from millpond.runtime.dead_letters import records_between
 from millpond.spark import backfill
 from millpond.spark.epochs import Epoch

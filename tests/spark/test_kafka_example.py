@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kit.servers.kafka_server import KafkaServer
-from millpond.runtime.connections import VARIABLE
+from millpond.connections import VARIABLE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "kafka_fraud" / "run.py"
 

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from millpond import Pond
 from millpond.cli import app
+from millpond.connections import connection
 from millpond.control.function_file import declared_functions
 from millpond.control.latest import LatestRows
 from millpond.control.reader import read_truth
@@ -19,7 +20,6 @@ from millpond.followers.sinks.make_sink import dead_letter_follower
 from millpond.local_path import local_path, scheme_of
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Stream
-from millpond.runtime.connections import connection
 from millpond.service.client import Client
 from millpond.service.places import Places
 from millpond.service.typed import selected

@@ -21,6 +21,7 @@ import msgspec
 from rich.console import Console
 
 from millpond.clock import Clock, now_us
+from millpond.connections import is_loopback, unencrypted
 from millpond.control.reader import read_truth
 from millpond.control.wiring import STORES, holds_something, network_store, on_network, open_rows, shown
 from millpond.errors import MillpondError, PlaceError
@@ -29,7 +30,6 @@ from millpond.local_path import local_path
 from millpond.log.local import LocalFolder
 from millpond.log.race import check_create_if_absent
 from millpond.model.spec import BUCKETS
-from millpond.runtime.connections import is_loopback, unencrypted
 from millpond.spark.class_archive import archive_path
 from millpond.spark.jars import connector_told
 from millpond.spark.java import find_java

@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from millpond.connections import unencrypted
 from millpond.control.interrupts import interrupts
 from millpond.control.pond import Pond
 from millpond.control.problems import Problem
 from millpond.control.progress import Progress
 from millpond.control.reporting import LOGGER, QUERY
 from millpond.errors import MillpondError
-from millpond.garbage import pass_by_what_is_loaded
+from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.plan.parameters import Constant
-from millpond.runtime.connections import unencrypted
 from millpond.spark.session import explaining, spark_session
 
 

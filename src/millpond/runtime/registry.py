@@ -18,8 +18,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from millpond.connections import Registry, connection
 from millpond.errors import SetupError, SourceError
-from millpond.runtime.connections import Registry, connection
 
 MAGIC = 0
 """The first byte of a value that names its schema; the next four are the number, big-endian."""

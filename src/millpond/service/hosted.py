@@ -9,6 +9,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, cast
 
+from millpond.connections import offered, offered_topic
 from millpond.control.pond import Pond
 from millpond.control.reader import key_columns, served_query
 from millpond.control.reporting import QUERY
@@ -18,7 +19,6 @@ from millpond.model.endpoints import Sink
 from millpond.placement.moves import buckets_moving, maps_in
 from millpond.reconfigure.lifecycle import current
 from millpond.reconfigure.price import AT_ONCE, Price
-from millpond.runtime.connections import offered, offered_topic
 from millpond.service.catalog import Catalog
 from millpond.service.gauges import Gauges
 from millpond.service.places import Places

@@ -15,6 +15,7 @@ from typing import NamedTuple, cast
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
+from millpond.connections import is_loopback, unencrypted
 from millpond.control.autoscaling import Autoscaler
 from millpond.control.interrupts import interrupts
 from millpond.control.pond import Pond
@@ -22,11 +23,10 @@ from millpond.control.reporting import LOGGER
 from millpond.control.running import given_parameters, parameter_notes
 from millpond.control.wiring import address_at, check_address, holds_something, open_truth
 from millpond.errors import MillpondError, SetupError
-from millpond.garbage import pass_by_what_is_loaded
+from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.ids import writer_token
 from millpond.local_path import local_path
 from millpond.placement.places import check_place
-from millpond.runtime.connections import is_loopback, unencrypted
 from millpond.service.app import WHO, make_app
 from millpond.service.catalog import Catalog
 from millpond.service.certificate import speaks_for

@@ -13,9 +13,9 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from millpond.connections import connection
 from millpond.errors import QueryRefused, QueryTypeError
 from millpond.model.stream import DEAD_LETTER, Field, Order, Stream, check_partitioned
-from millpond.runtime.connections import connection
 from millpond.spark.formats import OPTIONS as FORMAT_OPTIONS
 from millpond.spark.formats import check_format, parsed
 from millpond.spark.jars import connector

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from millpond.errors import CorruptError, MillpondError, of_machine
 from millpond.faults import reached
-from millpond.garbage import pass_by_what_is_loaded
+from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.log.records import Receipt
 from millpond.runtime.carried import OpenFiles
 from millpond.runtime.direct import Route, TooMuch, all_told, gathered, shared, tell, told_files

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kit.servers.registry_server import RegistryServer
+from millpond.connections import VARIABLE, Registry, Secret
 from millpond.errors import SetupError, SourceError
-from millpond.runtime.connections import VARIABLE, Registry, Secret
 from millpond.runtime.registry import PATIENCE, Registered, Schemas, schemas_of
 
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from millpond.connections import connection
 from millpond.errors import StoreError
 from millpond.log.cursor import Cursor
-from millpond.runtime.connections import connection
 
 _PASSING = (
     KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,

@@ -18,6 +18,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from millpond.connections import Secret, named
 from millpond.errors import QueryTypeError, StoreError, UnsupportedQuery
 from millpond.followers.cursors import is_next
 from millpond.followers.record_rows import RowsReader
@@ -31,7 +32,6 @@ from millpond.model.selection import AnyQuery
 from millpond.model.types import WINDOW, is_decimal
 from millpond.plan.modes import OP
 from millpond.runtime.changes import DELETE
-from millpond.runtime.connections import Secret, named
 
 SECONDS = 30
 """How long the server may take to answer, and how long one who was stopped may hold a lock."""

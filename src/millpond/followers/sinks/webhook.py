@@ -18,13 +18,13 @@ import httpx
 import msgspec
 import pyarrow as pa
 
+from millpond.connections import Secret, named
 from millpond.errors import QueryTypeError, SetupError, StoreError
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.delivery import RepeatingDelivery
 from millpond.followers.sinks.text import json_objects
 from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
-from millpond.runtime.connections import Secret, named
 
 _ROWS = 1000
 _DIGITS = 16

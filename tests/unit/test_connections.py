@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from millpond.connections import VARIABLE, connection, offered, offered_topic, unencrypted
 from millpond.errors import QueryRefused, RequestError, SetupError
 from millpond.model.endpoints import Sink
-from millpond.runtime.connections import VARIABLE, connection, offered, offered_topic, unencrypted
 from millpond.service.hosted import _sink
 from millpond.service.wire import Asked
 
