@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kit.naive.protobuf import Broken, Naive, said, varint
-from millpond.runtime.proto_schema import BYTES, FIXED32, FIXED64, VARINT, ProtoError, proto_schema
-from millpond.runtime.protobuf import Decoded, decode_messages
+from millpond.formats.protobuf import Decoded, decode_messages
+from millpond.formats.protobuf_schema import BYTES, FIXED32, FIXED64, VARINT, ProtoError, proto_schema
 
 TEXT = """
     syntax = "proto3";  // one of each

@@ -18,7 +18,7 @@ from kit.servers.registry_server import RegistryServer
 from millpond import Pond
 from millpond.connections import VARIABLE
 from millpond.errors import SourceError
-from millpond.runtime.proto_schema import BYTES, VARINT
+from millpond.formats.protobuf_schema import BYTES, VARINT
 from millpond.spark.jars import avro
 from millpond.spark.provided import provide
 

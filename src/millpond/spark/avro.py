@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from millpond.errors import SetupError, UnknownSchemaError
+from millpond.formats.schema_registry import Registered
 from millpond.model.stream import Stream
-from millpond.runtime.registry import Registered
 from millpond.spark.catalyst import Catalyst, analysed, items
 from millpond.spark.jars import avro
 from millpond.spark.provided import provide

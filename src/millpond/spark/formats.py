@@ -1,6 +1,6 @@
 """Kafka values as columns: how each format is parsed, and why a record is malformed.
 
-Spark parses JSON, CSV and Avro; `runtime.protobuf` parses Protobuf in Spark's workers. A value that fits no column
+Spark parses JSON, CSV and Avro; `formats.protobuf` parses Protobuf in Spark's workers. A value that fits no column
 makes its record malformed, or is NULL if the stream is permissive.
 """
 

@@ -1,6 +1,6 @@
 """Kafka values in Protocol Buffers, with the `.proto` file of a stream or a schema from a registry.
 
-`runtime.protobuf` decodes them in Spark's Python workers, before anything else is evaluated. Spark's own decoder is
+`formats.protobuf` decodes them in Spark's Python workers, before anything else is evaluated. Spark's own decoder is
 not available for every version of Scala.
 """
 
@@ -20,11 +20,11 @@ from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
 from millpond.errors import SetupError, UnknownSchemaError
+from millpond.formats.protobuf import Ints, decode_messages, varints
+from millpond.formats.protobuf_schema import ProtoError, ProtoSchema, proto_schema
+from millpond.formats.schema_registry import HEADER, Registered
 from millpond.local_path import local_path
 from millpond.model.stream import Stream
-from millpond.runtime.proto_schema import ProtoError, ProtoSchema, proto_schema
-from millpond.runtime.protobuf import Ints, decode_messages, varints
-from millpond.runtime.registry import HEADER, Registered
 from millpond.spark.tasks import with_code
 from millpond.spark.values import (
     NO_FIT,

@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, CharType, DataType, MapType, StructType
 
 from millpond.errors import MillpondError, SetupError, UnknownSchemaError
+from millpond.formats.schema_registry import Registered, schemas_of
 from millpond.local_path import local_path
 from millpond.model.stream import Stream
-from millpond.runtime.registry import Registered, schemas_of
 
 VALUE = "value"
 """The column of a record that is parsed."""

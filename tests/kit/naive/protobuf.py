@@ -1,4 +1,4 @@
-"""The naive twin of `runtime.protobuf`: one message after the other, field by field, as the specification tells it."""
+"""The naive twin of `formats.protobuf`: one message after the other, field by field, as the specification tells it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from millpond.runtime.proto_schema import BYTES, FIXED32, FIXED64, VARINT, WIRES, ProtoField, ProtoSchema
-from millpond.runtime.protobuf import TIMESTAMP
+from millpond.formats.protobuf import TIMESTAMP
+from millpond.formats.protobuf_schema import BYTES, FIXED32, FIXED64, VARINT, WIRES, ProtoField, ProtoSchema
 
 _FORMATS = {"fixed64": "<Q", "sfixed64": "<q", "double": "<d", "fixed32": "<I", "sfixed32": "<i", "float": "<f"}
 _BITS = 64

@@ -9,7 +9,7 @@ import pytest
 
 from kit.naive.protobuf import said
 from millpond.errors import UnknownSchemaError
-from millpond.runtime.proto_schema import BYTES, VARINT, proto_schema
+from millpond.formats.protobuf_schema import BYTES, VARINT, proto_schema
 from millpond.spark.protobuf import Messages
 
 SCHEMA = proto_schema("message A { message B { int32 x = 1; } int32 y = 1; } message C { string v = 1; int64 x = 2; }")

@@ -10,7 +10,7 @@ import pytest
 from kit.servers.registry_server import RegistryServer
 from millpond.connections import VARIABLE, Registry, Secret
 from millpond.errors import SetupError, SourceError
-from millpond.runtime.registry import PATIENCE, Registered, Schemas, schemas_of
+from millpond.formats.schema_registry import PATIENCE, Registered, Schemas, schemas_of
 
 
 def test_each_schema_is_fetched_once_with_what_it_refers_to() -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.runtime.proto_schema import (
+from millpond.formats.protobuf_schema import (
     BYTES,
     FIXED32,
     FIXED64,
