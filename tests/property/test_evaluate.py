@@ -18,11 +18,11 @@ from kit.inputs.cases import BIGINTS, DOUBLES, EVERYTHING, INTS, STREAM, TEXTS, 
 from kit.inputs.strategies import events
 from kit.judges.answers import table_of
 from kit.naive.expressions import Raised, Row, evaluate
+from millpond.kernels.arithmetic import round_half_up
+from millpond.kernels.columns import Values, arrow_type, from_arrow, to_arrow
+from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import OPERATORS, Call, Column, Expression, columns_of, literal, may_raise, walk
 from millpond.model.types import Digits, digits_of, exact_digits, is_decimal
-from millpond.runtime.arithmetic import round_half_up
-from millpond.runtime.columns import Values, arrow_type, from_arrow, to_arrow
-from millpond.runtime.evaluate import Evaluator
 from millpond.testing.compare import Tolerance
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))

@@ -21,6 +21,8 @@ from millpond.control.reader import read_truth
 from millpond.control.why import find_facts
 from millpond.control.wiring import IDENTITY
 from millpond.errors import ChangeRefused, QueryTypeError, UnsupportedQuery
+from millpond.kernels.columns import from_arrow
+from millpond.kernels.evaluate import Evaluator
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Call, Column, Expression, call, literal
 from millpond.model.join import KINDS, LEFT, RIGHT, Join, Side, Within
@@ -36,8 +38,6 @@ from millpond.plan.join import COLUMN, EVERY, ONE, ROW
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
 from millpond.runtime import fold, joins, matching
-from millpond.runtime.columns import from_arrow
-from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.grid import dealt_events
 from millpond.runtime.logged import LoggedRows, value_name

@@ -18,12 +18,12 @@ from kit.judges.duckdb_expressions import Unsupported, translate
 from kit.naive.expressions import Raised, evaluate
 from kit.naive.queries import windows
 from millpond.errors import OverflowedError
+from millpond.kernels.columns import arrow_type
 from millpond.model.aggregates import DISTINCT, LOGGED, PAIRED, Aggregate
 from millpond.model.expressions import Call, Column, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.types import is_decimal
 from millpond.model.windows import Sliding
-from millpond.runtime.columns import arrow_type
 from millpond.testing.compare import Tolerance, assert_same_rows
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))

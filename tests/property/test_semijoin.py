@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.property.test_joins import PAID, TS, K, started
 
 from kit.inputs.cases import SECOND
+from millpond.kernels.semijoin import Live, reduced
 from millpond.model.expressions import Column
 from millpond.model.join import LEFT, RIGHT, Join, Side, Within
 from millpond.model.query import Named
 from millpond.runtime import joins
-from millpond.runtime.semijoin import Live, reduced
 from millpond.state.event_log import Events
 
 EVENT = st.tuples(st.integers(-3, 3), st.booleans(), st.booleans(), st.booleans())

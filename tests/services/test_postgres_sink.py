@@ -23,13 +23,13 @@ from millpond.connections import VARIABLE
 from millpond.errors import AheadError, QueryTypeError, SetupError, StoreError, UnsupportedQuery
 from millpond.followers.sinks import postgres
 from millpond.followers.sinks.postgres import Database, PostgresSink, Table
+from millpond.kernels.columns import arrow_type
 from millpond.log.cursor import Cursor, cursor_at
 from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
-from millpond.runtime.columns import arrow_type
 
 UTC = timezone.utc
 Row = tuple[Any, ...]

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from millpond.kernels.columns import from_arrow, to_arrow
+from millpond.kernels.evaluate import Evaluator
 from millpond.model.endpoints import Source
 from millpond.model.expressions import Foreign, walk
 from millpond.model.stream import Field, Stream
-from millpond.runtime.columns import from_arrow, to_arrow
-from millpond.runtime.evaluate import Evaluator
 from millpond.spark.catalyst import Catalyst, analysed, items
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.read import Watermark

@@ -51,6 +51,7 @@ from millpond.errors import (
 )
 from millpond.followers.sinks.foreach import Foreach
 from millpond.followers.view.view import Served, lookup
+from millpond.kernels.columns import arrow_type
 from millpond.local_path import local_path
 from millpond.log.follower import Follower
 from millpond.log.manifest import Manifest, load
@@ -67,7 +68,6 @@ from millpond.reconfigure.apply import plan_of, setting_of
 from millpond.reconfigure.catalog import in_force, still_leaving
 from millpond.reconfigure.lifecycle import current
 from millpond.reconfigure.probation import Probation
-from millpond.runtime.columns import arrow_type
 from millpond.runtime.rows import served_key
 from millpond.runtime.sharing import Sharing, sharing
 from millpond.spark.deadline import Analyses

@@ -10,6 +10,7 @@ import pyarrow as pa
 from millpond.control.wiring import Truth, identity_in, open_rows
 from millpond.errors import ForeignPondError, QueryTypeError, StoreError
 from millpond.followers.view.view import Served, lookup
+from millpond.kernels.columns import arrow_type
 from millpond.local_path import local_path
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifests, load
@@ -18,7 +19,6 @@ from millpond.model.query import Query
 from millpond.model.spec import PondSpec
 from millpond.plan.retention import spread_of
 from millpond.reconfigure.catalog import in_force
-from millpond.runtime.columns import arrow_type
 from millpond.runtime.rows import served_key
 from millpond.state.files import IDENTITY
 

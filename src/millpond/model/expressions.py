@@ -31,7 +31,7 @@ OPERATORS = {
     "upper": "1", "lower": "1", "length": "1", "startswith": "2", "endswith": "2", "contains": "2", "concat": "1+",
     # the hash by which Spark counts distinct values; unlike in SQL, NULL of NULL
     "xxhash64": "1",
-    # the finest bin that a number is in, see `millpond.runtime.bins`; NULL of NULL
+    # the finest bin that a number is in, see `millpond.kernels.bins`; NULL of NULL
     "bin": "1",
 }  # fmt: skip
 """Operator -> number of arguments."""

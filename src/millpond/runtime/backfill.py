@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
 from millpond.errors import CorruptError
+from millpond.kernels.columns import arrow_type
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord, Receipt, Section, decode
 from millpond.model.types import FARTHEST_US
-from millpond.runtime.columns import arrow_type
 from millpond.runtime.lateness import ANY_PARTITION
 from millpond.runtime.layout import ReadColumn, StreamLayout
 from millpond.runtime.outbox import rows_stream

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.arrays import Ints, Mask
+from millpond.kernels.evaluate import Evaluator
 from millpond.log.records import Fates
 from millpond.model.expressions import Expression, may_raise
 from millpond.model.join import Join
 from millpond.plan.join import presence_of
 from millpond.plan.plan import GroupPlan
 from millpond.runtime import packet
-from millpond.runtime.evaluate import Evaluator
 
 FATES = ("read", "applied", "late", "dead", "filtered")
 """The counts, in the order in which they stand in lists; the first is the sum of the others."""

@@ -12,17 +12,17 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints, Mask, places_of
+from millpond.kernels.columns import Array, from_arrow
+from millpond.kernels.semijoin import Sieve
 from millpond.model.expressions import Expression
 from millpond.model.query import Deduplication
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.columns import Array, from_arrow
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.generations import are_named
 from millpond.runtime.holistic import ranks
 from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.raw import RawRows, piece_of_raw, values_of
-from millpond.runtime.semijoin import Sieve
 from millpond.runtime.tasks import Watermark
 from millpond.state.cells import Piece, Slices
 from millpond.state.event_log import OFFSET, PARTITION, Events

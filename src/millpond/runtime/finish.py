@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from millpond.arrays import Ints, Wide
+from millpond.kernels.arithmetic import round_half_up
+from millpond.kernels.columns import Array, Mask, Values
 from millpond.model.aggregates import DISTINCT, PAIRED, Aggregate, result_type
 from millpond.model.types import digits_of, is_decimal, is_float, is_integer
 from millpond.plan.measures import NEEDS
 from millpond.plan.plan import Measure
-from millpond.runtime.arithmetic import round_half_up
-from millpond.runtime.columns import Array, Mask, Values
 from millpond.runtime.hyperloglog import estimates
 from millpond.runtime.pairs import OF_PAIRS, Pairs
 from millpond.state.cells import from_order_codes, registers_of, words_of

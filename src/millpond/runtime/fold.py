@@ -17,6 +17,7 @@ import pyarrow as pa
 from millpond.arrays import Ints, places_of
 from millpond.clock import lap_us
 from millpond.faults import reached
+from millpond.kernels.columns import arrow_type
 from millpond.log.records import Receipt
 from millpond.model.windows import Range
 from millpond.plan.plan import GroupPlan, QueryPlan, column_ids, measures_read
@@ -26,7 +27,6 @@ from millpond.runtime.buckets import buckets_of_keys
 from millpond.runtime.changes import Changes
 from millpond.runtime.closing import Closing, at_once, batches, closing_windows, each_closes, together
 from millpond.runtime.collected import Collected
-from millpond.runtime.columns import arrow_type
 from millpond.runtime.combine import edges_of, slices_between
 from millpond.runtime.counted import counter_of, needed_events, passed_now, worth_merging
 from millpond.runtime.counting import bounded

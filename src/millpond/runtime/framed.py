@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.arrays import Ints, Mask, places_of
+from millpond.kernels.columns import Array, Values, from_arrow
 from millpond.model.expressions import Expression
 from millpond.plan.build import presence_filter
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import GroupPlan, Measure, QueryPlan
-from millpond.runtime.columns import Array, Values, from_arrow
 from millpond.runtime.families import Family, Made
 from millpond.runtime.finish import finish
 from millpond.runtime.holistic import taken_in

@@ -16,6 +16,8 @@ import pyarrow as pa
 from millpond.arrays import Ints, Mask, ordered, places_of
 from millpond.clock import lap_us
 from millpond.faults import reached
+from millpond.kernels.columns import Array, to_arrow
+from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Expression
 from millpond.plan.edges import slices_of
 from millpond.plan.join import SideLog
@@ -24,10 +26,8 @@ from millpond.plan.plan import GroupPlan
 from millpond.runtime.atoms import atoms_of_rows, cut_atoms
 from millpond.runtime.buckets import buckets_of_keys
 from millpond.runtime.classify import Bundle, classify, ranks_of_bundles, split_slices
-from millpond.runtime.columns import Array, to_arrow
 from millpond.runtime.counting import Counts, Passed, Sources, count_rows, count_side
 from millpond.runtime.dead_letters import DeadLetters
-from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.grid import dealt_events
 from millpond.runtime.late_rows import LateCatch
 from millpond.runtime.lateness import Judge, Judged, late_classes

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.arrays import Ints, distinct_of, ordered, repeated
+from millpond.kernels.columns import Values, arrow_type, from_arrow, list_of, to_arrow
+from millpond.kernels.decimals import to_doubles
 from millpond.model.aggregates import DIRECTIONS, Aggregate
 from millpond.model.expressions import Column, Expression
 from millpond.model.types import centre_of, element_of, is_decimal, is_float
@@ -22,8 +24,6 @@ from millpond.plan.event_log import logged_rows
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import QueryPlan
 from millpond.plan.tallies import keeps_tallies
-from millpond.runtime.columns import Values, arrow_type, from_arrow, list_of, to_arrow
-from millpond.runtime.decimals import to_doubles
 from millpond.runtime.finish import finish
 from millpond.runtime.histograms import Bins, binned
 from millpond.runtime.logged import filter_name, value_name

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
 from millpond.errors import OverflowedError
+from millpond.kernels.columns import NONE, Values, from_arrow, to_arrow
+from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Call, Column, Expression
 from millpond.model.join import LEFT, RIGHT, Join
 from millpond.model.types import WINDOW
-from millpond.runtime.columns import NONE, Values, from_arrow, to_arrow
-from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.rows import ARROW_WINDOW
 from millpond.state.keys import equal_keys
 

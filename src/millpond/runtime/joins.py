@@ -12,6 +12,7 @@ import numpy as np
 
 from millpond.arrays import Ints, Mask, distinct_of, ordered
 from millpond.errors import OverflowedError, TooManyPairsError
+from millpond.kernels.semijoin import Live, reduced
 from millpond.model.expressions import Expression
 from millpond.model.join import LEFT, RIGHT, Join, Within
 from millpond.model.windows import Sliding
@@ -22,7 +23,6 @@ from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.matching import Candidates, Placed
 from millpond.runtime.outbox import rows_stream
 from millpond.runtime.packet import GroupPart
-from millpond.runtime.semijoin import Live, reduced
 from millpond.runtime.tasks import FoldTask, Watermark
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events

@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import QueryTypeError, SourceError
+from millpond.kernels.columns import arrow_type
 from millpond.model.keyed import PROBLEM, KeyedTable
 from millpond.model.stream import Field
 from millpond.model.types import INTEGERS, integer_range, is_decimal
 from millpond.placement.slots import slots_of
-from millpond.runtime.columns import arrow_type
 from millpond.state.keyed import Absent, KeyedRows, Row, VanishedError
 
 OpenRows: TypeAlias = Callable[[], KeyedRows]

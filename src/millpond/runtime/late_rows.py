@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
+from millpond.kernels.columns import ARROW_TYPES, arrow_type
+from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Expression
 from millpond.plan.late import LATE_EPOCH, LATE_WATERMARK, LateAsk
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.columns import ARROW_TYPES, arrow_type
-from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.lateness import Judged, limit_us
 from millpond.runtime.layout import StreamLayout
 from millpond.runtime.outbox import rows_stream

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from millpond.arrays import Ints
-from millpond.runtime.columns import Array, Mask, Values
+from millpond.kernels.columns import Array, Mask, Values
 
 
 class Pairs(NamedTuple):

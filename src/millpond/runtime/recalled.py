@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from millpond.kernels.evaluate import Evaluator
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.plan.plan import GroupPlan, Plan
 from millpond.runtime.backfill import columns_of_section
 from millpond.runtime.chained import gather_chained
-from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.gather import CHUNK_ROWS, group_parts
 from millpond.runtime.lateness import Judged, late_classes
 from millpond.runtime.layout import ReadColumn, StreamLayout

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from millpond.arrays import Ints
 from millpond.errors import CorruptError
+from millpond.kernels.columns import arrow_type
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.plan.plan import KeptEvents
-from millpond.runtime.columns import arrow_type
 from millpond.runtime.event_log import MOST_ROWS
 from millpond.runtime.generations import due_sections
 from millpond.runtime.lateness import Judged

@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 
 from millpond.arrays import Ints, Mask
 from millpond.errors import OverflowedError, UserFunctionError
+from millpond.kernels.columns import ARROW_TYPES, Values, arrow_type, from_arrow, to_arrow
+from millpond.kernels.evaluate import Evaluator
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column
 from millpond.model.query import Query
@@ -26,9 +28,7 @@ from millpond.plan.tallies import tallied
 from millpond.runtime.blocks import AnyBlock
 from millpond.runtime.buckets import buckets_by
 from millpond.runtime.closing import Closing
-from millpond.runtime.columns import ARROW_TYPES, Values, arrow_type, from_arrow, to_arrow
 from millpond.runtime.combine import Block
-from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.event_log import among, of_slots
 from millpond.runtime.families import Family, Made, Shares
 from millpond.runtime.finish import finish

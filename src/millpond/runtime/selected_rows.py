@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Mask
+from millpond.kernels.columns import NONE, Values, arrow_type, from_arrow, to_arrow
+from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Column, Expression, Foreign
 from millpond.model.selection import Selection
 from millpond.model.types import is_known
 from millpond.plan.select import Bit, bit_of, carried, leaves_of, moved_selections
-from millpond.runtime.columns import NONE, Values, arrow_type, from_arrow, to_arrow
 from millpond.runtime.counting import Counts, Sources, count_selected
 from millpond.runtime.differing import Differing
-from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.layout import StreamLayout
 from millpond.runtime.outbox import rows_stream
 from millpond.runtime.stream_columns import StreamColumns, attempted

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints
-from millpond.runtime.columns import Values, from_arrow
+from millpond.kernels.columns import Values, from_arrow
 from millpond.runtime.layout import StreamLayout
 
 

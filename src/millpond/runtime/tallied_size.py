@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millpond.kernels.bins import coarser
 from millpond.model.expressions import Expression
 from millpond.model.windows import Sliding
 from millpond.plan.build import tallies_asked
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.plan.tallies import Tally, keeps_tallies
-from millpond.runtime.bins import coarser
 from millpond.runtime.generations import read_section
 from millpond.runtime.horizon import needed_from
 from millpond.runtime.logged import filter_name, value_name

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.arrays import Ints, Mask
+from millpond.kernels.bins import coarser, midpoints, typed
+from millpond.kernels.columns import Values, to_arrow
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Expression
 from millpond.plan.event_log import LogPlan
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.plan.tallies import Tally, bits_of, keeps_tallies
-from millpond.runtime.bins import coarser, midpoints, typed
-from millpond.runtime.columns import Values, to_arrow
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.holistic import Taken
 from millpond.runtime.horizon import needed_from

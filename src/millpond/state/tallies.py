@@ -1,7 +1,7 @@
 """Tallies: the number of a key's events per bin of a value, in a slice and with the filters that they pass.
 
 They are stored like logged events (see `state.event_log`), with one more column, `count`. `time` is the start of the
-slice. A tally has one value: the first of the finest bins (`runtime.bins`) in the bin that is counted. Equal tallies
+slice. A tally has one value: the first of the finest bins (`kernels.bins`) in the bin that is counted. Equal tallies
 are added up, so their size depends on the bins that occur, not on the number of events.
 """
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 import msgspec
 import pyarrow as pa
 
+from millpond.kernels.columns import arrow_type
 from millpond.log.follower import Follower, Pump, pump
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifest, Manifests, load
@@ -36,7 +37,6 @@ from millpond.reconfigure.catalog import in_force
 from millpond.reconfigure.changes import Change
 from millpond.reconfigure.desk import Desk
 from millpond.runtime.carried import Carrier, Deltas
-from millpond.runtime.columns import arrow_type
 from millpond.runtime.direct import Route, Shared, TooMuch, all_told, gathered, most_told, shared, tell, told_files
 from millpond.runtime.epoch import (
     Batch,

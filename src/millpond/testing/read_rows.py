@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
+from millpond.kernels.columns import arrow_type
 from millpond.model.types import FLOATS, WINDOW, digits_of, integer_range, is_decimal, is_integer
-from millpond.runtime.columns import arrow_type
 
 
 class ArrowStream(Protocol):

@@ -13,11 +13,11 @@ import pyarrow as pa
 from kit.inputs.cases import STREAM
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.make_sink import MemorySink
+from millpond.kernels.columns import arrow_type
 from millpond.log.follower import Follower
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
 from millpond.model.stream import Stream
-from millpond.runtime.columns import arrow_type
 from millpond.state.file_store import FileStore
 from millpond.testing.compare import rows_of
 from millpond.testing.ledger import Ledger, read_section

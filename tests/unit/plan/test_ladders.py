@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from millpond.kernels.columns import from_arrow
+from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Call, Column, Expression, call, conjunction, literal
 from millpond.plan.ladders import ladders_of
-from millpond.runtime.columns import from_arrow
-from millpond.runtime.evaluate import Evaluator
 
 COLUMNS = {
     "d": ("double", (0.0, -0.0, 1.0, 1.5, -2.0, math.nan, math.inf, -math.inf), pa.float64()),

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from millpond.kernels.columns import from_arrow
+from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Call, Column, Expression, call, conjunction, literal
 from millpond.plan.ladders import conditions_of, ladders_of
 from millpond.runtime import classify as module
 from millpond.runtime.classify import Bundle, classify
-from millpond.runtime.columns import from_arrow
-from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.partials import Rows
 
 NUMBERS = (0.0, -0.0, 1.0, 1.5, -2.0, math.nan, math.inf, -math.inf, 5e-324, 1e300)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from kit.naive.queries.windows import aggregate
 from millpond.arrays import WIDE, Mask, Wide
 from millpond.errors import OverflowedError
+from millpond.kernels.columns import to_arrow
 from millpond.model.aggregates import Aggregate, result_type
 from millpond.model.expressions import Column, Expression
 from millpond.model.types import Digits
 from millpond.plan.measures import measures_of
-from millpond.runtime.columns import to_arrow
 from millpond.runtime.finish import finish
 from millpond.runtime.partials import Partials
 from millpond.state.cells import Piece, Slices, extreme_of, merge

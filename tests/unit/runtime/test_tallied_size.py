@@ -10,6 +10,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from millpond.kernels.bins import coarser
 from millpond.log.manifest import load
 from millpond.model.aggregates import PERCENTILE, Aggregate
 from millpond.model.expressions import Column, Expression, call, literal
@@ -17,7 +18,6 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
 from millpond.plan.tallies import FINEST_BITS, bits_of
-from millpond.runtime.bins import coarser
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.remembered import group_state
 from millpond.runtime.tallied_size import TalliedSize

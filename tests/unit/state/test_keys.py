@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millpond.runtime.columns import ARROW_TYPES, arrow_type
+from millpond.kernels.columns import ARROW_TYPES, arrow_type
 from millpond.state.keys import canonical, equal_keys, hashes_of, texts_of
 
 VALUES: dict[str, list[Any]] = {

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from millpond.arrays import Ints, distinct_of, places_of
 from millpond.errors import UserFunctionError
+from millpond.kernels.columns import Values, from_arrow
 from millpond.model.functions import UserFunction
-from millpond.runtime.columns import Values, from_arrow
 from millpond.runtime.functions.host import FunctionHost
 from millpond.runtime.holistic import Found, Taken
 

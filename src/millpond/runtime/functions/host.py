@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from millpond.arrays import Ints
 from millpond.errors import UserFunctionError
+from millpond.kernels.columns import arrow_type
 from millpond.model.functions import UserFunction
-from millpond.runtime.columns import arrow_type
 from millpond.runtime.functions.kinds import KEY, VALUE
 from millpond.runtime.functions.process import Child, Gone
 

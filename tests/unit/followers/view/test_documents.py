@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from millpond.errors import CorruptError
 from millpond.followers.view.documents import Documents, served_columns
 from millpond.followers.view.view import BUCKET, END, KEY, latest_documents
+from millpond.kernels.columns import arrow_type
 from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.runtime.columns import arrow_type
 from millpond.runtime.rows import output_schema
 
 UTC = dt.timezone.utc

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.arrays import WIDE, Ints, Wide
+from millpond.kernels.columns import Array, Values
 from millpond.model.expressions import Call
 from millpond.model.types import digits_of, is_decimal
-from millpond.runtime.columns import Array, Values
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.arrays import Mask, Wide
+from millpond.kernels.columns import Values, joined, to_arrow
 from millpond.model.expressions import Call
 from millpond.model.types import MOST_DIGITS, Digits, digits_of, is_decimal
-from millpond.runtime.columns import Values, joined, to_arrow
 from millpond.state.wide import (
     added,
     beyond,

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millpond.kernels import decimals
+from millpond.kernels.columns import NONE, Array, Mask, Values, joined
 from millpond.model.expressions import Call
 from millpond.model.types import integer_range, is_decimal, is_float, is_integer
-from millpond.runtime import decimals
-from millpond.runtime.columns import NONE, Array, Mask, Values, joined
 
 _PLAIN: dict[str, Callable[[Any, Any], Any]] = {
     "eq": np.equal,

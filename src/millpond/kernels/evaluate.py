@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millpond.kernels.arithmetic import ARITHMETIC, compare
+from millpond.kernels.bins import binned
+from millpond.kernels.columns import NONE, Array, Mask, Values
+from millpond.kernels.decimals import DECIMALS
+from millpond.kernels.hashing import hashed
 from millpond.model.expressions import Call, Column, Expression, Foreign, Literal, Parameter, is_list
 from millpond.model.types import is_decimal, is_float
-from millpond.runtime.arithmetic import ARITHMETIC, compare
-from millpond.runtime.bins import binned
-from millpond.runtime.columns import NONE, Array, Mask, Values
-from millpond.runtime.decimals import DECIMALS
-from millpond.runtime.hashing import hashed
 from millpond.state.wide import wide_integer
 
 

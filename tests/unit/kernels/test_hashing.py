@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.naive.hyperloglog import hash64
+from millpond.kernels.columns import arrow_type, from_arrow
+from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Call, Column
-from millpond.runtime.columns import arrow_type, from_arrow
-from millpond.runtime.evaluate import Evaluator
 
 NAN = float("nan")
 KNOWN: list[tuple[Any, str, int]] = [

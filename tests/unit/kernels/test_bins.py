@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.naive.aggregates import percentile_of_bins
+from millpond.kernels.bins import coarser, midpoints, typed
+from millpond.kernels.columns import Values, arrow_type, from_arrow, to_arrow
+from millpond.kernels.evaluate import Evaluator
 from millpond.model.aggregates import PERCENTILE, Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.model.types import integer_range
 from millpond.plan.event_log import logged_rows
 from millpond.plan.tallies import FINEST_BITS, bits_of, error_of, tallied
-from millpond.runtime.bins import coarser, midpoints, typed
-from millpond.runtime.columns import Values, arrow_type, from_arrow, to_arrow
-from millpond.runtime.evaluate import Evaluator
 from millpond.runtime.holistic import Found, taken_by
 from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.tallies import percentiles

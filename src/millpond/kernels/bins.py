@@ -12,11 +12,11 @@ from __future__ import annotations
 import numpy as np
 
 from millpond.arrays import Ints
+from millpond.kernels.columns import Array, Values
+from millpond.kernels.decimals import to_doubles
 from millpond.model.expressions import Call
 from millpond.model.types import digits_of, integer_range, is_decimal, is_float
 from millpond.plan.tallies import FINEST_BITS
-from millpond.runtime.columns import Array, Values
-from millpond.runtime.decimals import to_doubles
 from millpond.state.cells import order_codes
 from millpond.state.wide import widened
 

@@ -1,0 +1,4 @@
+"""Pure computations on Arrow and NumPy arrays: expressions, decimals, hashing, bins, semi-joins.
+
+Imports `model`, `plan`, `state` and the vocabulary; a kernel knows no epoch, packet or task. Begin with `evaluate.py`.
+"""
