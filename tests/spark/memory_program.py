@@ -11,10 +11,10 @@ from pathlib import Path
 
 from millpond import Pond
 from millpond.errors import MillpondError
-from millpond.spark import growth
+from millpond.spark.catalyst import value_bounds
 from millpond.spark.session import spark_session
 
-growth.VALUE_BYTES = growth.CONSTANT_BYTES = 1 << 62
+value_bounds.VALUE_BYTES = value_bounds.CONSTANT_BYTES = 1 << 62
 
 
 def main() -> None:

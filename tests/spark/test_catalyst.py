@@ -11,7 +11,7 @@ from py4j.java_gateway import GatewayClient
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from millpond.spark.catalyst import (
+from millpond.spark.catalyst.private_names import (
     Catalyst,
     analysed,
     attributes_of,
@@ -21,8 +21,8 @@ from millpond.spark.catalyst import (
     kind_of,
     place_of,
 )
+from millpond.spark.catalyst.text_position import Place
 from millpond.spark.frontend import FrontEnd
-from millpond.spark.place import Place
 
 WM = "STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND"
 TYPES = (

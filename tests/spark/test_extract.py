@@ -21,7 +21,7 @@ from millpond.model.selection import Selection
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
-from millpond.spark.catalyst import JavaObject, analysed, children, items
+from millpond.spark.catalyst.private_names import JavaObject, analysed, children, items
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.gate import judge, parse
 from millpond.spark.properties import Mode

@@ -22,11 +22,11 @@ from kit.inputs.attacks import ATTACKS, GOOD, RELATIONS
 from millpond.errors import MillpondError, QueryError
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
-from millpond.spark.catalyst import Catalyst
+from millpond.spark.catalyst.allow_list import FUNCTIONS
+from millpond.spark.catalyst.private_names import Catalyst
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.gate import check_size, judge, parse
 from millpond.spark.read import Watermark
-from millpond.spark.vocabulary import FUNCTIONS
 
 SECONDS = 5.0
 """A text may keep the gate this long, on a busy machine; most need a hundredth."""

@@ -18,7 +18,7 @@ from millpond.kernels.evaluate import Evaluator
 from millpond.model.endpoints import Source
 from millpond.model.expressions import Foreign, walk
 from millpond.model.stream import Field, Stream
-from millpond.spark.catalyst import Catalyst, analysed, items
+from millpond.spark.catalyst.private_names import Catalyst, analysed, items
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.read import Watermark
 

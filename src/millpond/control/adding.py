@@ -34,7 +34,7 @@ from millpond.reconfigure.lifecycle import check_move
 from millpond.reconfigure.price import Price, price_of
 from millpond.runtime.backfill import Past
 from millpond.spark.backfill import SourceAgain
-from millpond.spark.deadline import Analyses
+from millpond.spark.catalyst.deadline import Analyses
 from millpond.spark.driver import Driver
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.properties import Mode, Repeats

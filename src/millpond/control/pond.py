@@ -70,7 +70,7 @@ from millpond.reconfigure.lifecycle import current
 from millpond.reconfigure.probation import Probation
 from millpond.runtime.rows import served_key
 from millpond.runtime.sharing import Sharing, sharing
-from millpond.spark.deadline import Analyses
+from millpond.spark.catalyst.deadline import Analyses
 from millpond.spark.driver import Driver
 from millpond.spark.epochs import Epoch
 from millpond.spark.frontend import FrontEnd

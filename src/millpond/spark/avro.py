@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from millpond.errors import SetupError, UnknownSchemaError
 from millpond.formats.schema_registry import Registered
 from millpond.model.stream import Stream
-from millpond.spark.catalyst import Catalyst, analysed, items
+from millpond.spark.catalyst.private_names import Catalyst, analysed, items
 from millpond.spark.jars import avro
 from millpond.spark.provided import provide
 from millpond.spark.values import (

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.windows import Sliding, Window
-from millpond.spark.catalyst import (
+from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
     children,

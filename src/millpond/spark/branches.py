@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from millpond.model.stream import Stream
-from millpond.spark.catalyst import JavaObject, kind_of, references
+from millpond.spark.catalyst.private_names import JavaObject, kind_of, references
 from millpond.spark.keyed import Keyed
 from millpond.spark.mapped import Batches
 from millpond.spark.relations import relation_text

@@ -13,11 +13,11 @@ from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream
 from millpond.model.types import WINDOW
 from millpond.plan.chain import chained_stream, check_event_time
-from millpond.spark.catalyst import WINDOW_MARK
-from millpond.spark.cures import BOUNDS, of_bounds
+from millpond.spark.catalyst.cures import BOUNDS, of_bounds
+from millpond.spark.catalyst.data_types import columns_type
+from millpond.spark.catalyst.private_names import WINDOW_MARK
 from millpond.spark.extract import Extraction
 from millpond.spark.sources import rows_path
-from millpond.spark.types import columns_type
 
 
 def show_rows(spark: SparkSession, upstream: AnyQuery) -> Stream:

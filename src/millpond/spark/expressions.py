@@ -28,7 +28,8 @@ from millpond.model.types import (
     is_known,
     is_number,
 )
-from millpond.spark.catalyst import (
+from millpond.spark.catalyst.cures import BOUNDS, of_bounds
+from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
     children,
@@ -37,9 +38,8 @@ from millpond.spark.catalyst import (
     text_of,
     type_of,
 )
-from millpond.spark.cures import BOUNDS, of_bounds
-from millpond.spark.foreign import check_node, check_stable
-from millpond.spark.growth import is_accepted
+from millpond.spark.catalyst.spark_expressions import check_node, check_stable
+from millpond.spark.catalyst.value_bounds import is_accepted
 from millpond.spark.parameters import has_stand_in
 
 Resolve: TypeAlias = Callable[[JavaObject], Expression]

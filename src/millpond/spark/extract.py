@@ -29,7 +29,8 @@ from millpond.plan.deduplication import deduplicated
 from millpond.spark.aggregates import aggregate_of
 from millpond.spark.below import Below, read_below
 from millpond.spark.branches import Derived
-from millpond.spark.catalyst import (
+from millpond.spark.catalyst.cures import CLAUSES, PER_VALUE, PIVOT, without_time
+from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
     children,
@@ -41,9 +42,8 @@ from millpond.spark.catalyst import (
     text_of,
     type_of,
 )
-from millpond.spark.cures import CLAUSES, PER_VALUE, PIVOT, without_time
+from millpond.spark.catalyst.spark_expressions import Projected, project
 from millpond.spark.expressions import Translator, conjunction, refused_above
-from millpond.spark.foreign import Projected, project
 from millpond.spark.frames import Frames, frames_of
 from millpond.spark.sources import Found, find_source
 from millpond.spark.user_functions import UserFunctions

@@ -16,8 +16,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from millpond.errors import QueryRefused, QueryTypeError, UnsupportedQuery
 from millpond.model.stream import Field, Stream
 from millpond.spark.avro import of_avro
+from millpond.spark.catalyst.data_types import schema_of
 from millpond.spark.protobuf import of_protobuf
-from millpond.spark.types import schema_of
 from millpond.spark.values import (
     NO_NUMBER,
     NO_PARSE,

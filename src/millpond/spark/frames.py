@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from millpond.errors import UnsupportedQuery
-from millpond.spark.catalyst import Catalyst, JavaObject, id_of, items, kind_of, text_of, type_of
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, items, kind_of, text_of, type_of
 from millpond.spark.windows import check_length
 
 _COUNTED = "Of the last events of a key, group by count_window(ts, size, step)."

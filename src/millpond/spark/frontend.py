@@ -23,13 +23,16 @@ from millpond.model.stream import Stream, check_order, check_retention
 from millpond.runtime.dead_letters import group_of
 from millpond.runtime.functions.host import FunctionHost
 from millpond.spark.branches import Derived, Side, read_by, texts_of
-from millpond.spark.catalyst import Catalyst, analysed
+from millpond.spark.catalyst.deadline import keeping
+from millpond.spark.catalyst.private_names import Catalyst, analysed
+from millpond.spark.catalyst.quiet_errors import unlogged
+from millpond.spark.catalyst.refusals import not_stored, placed, spark_refusal, within
+from millpond.spark.catalyst.selfcheck import self_check
+from millpond.spark.catalyst.spark_expressions import Projected
+from millpond.spark.catalyst.value_bounds import accepted
 from millpond.spark.chained import check_chained, show_rows
-from millpond.spark.deadline import keeping
 from millpond.spark.extract import Extraction, Terms
-from millpond.spark.foreign import Projected
 from millpond.spark.gate import check_size, judge, parse
-from millpond.spark.growth import accepted
 from millpond.spark.joins import extract_any
 from millpond.spark.kafka import declared
 from millpond.spark.leaving import Leaving, leaving_of
@@ -39,11 +42,8 @@ from millpond.spark.mapped import BatchFunction, batches_of
 from millpond.spark.needed import needed_columns
 from millpond.spark.parameters import marked
 from millpond.spark.properties import Mode, Repeats, duration_us
-from millpond.spark.quiet import unlogged
 from millpond.spark.read import Reading, Wanted, Watermark, load, register, with_places
-from millpond.spark.refusals import not_stored, placed, spark_refusal, within
 from millpond.spark.relations import relation_text
-from millpond.spark.selfcheck import self_check
 from millpond.spark.statements import blank, parse_file
 from millpond.spark.tables import MakeTable, read_table
 from millpond.spark.user_functions import UserFunctions, deadline_ms

@@ -17,12 +17,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millpond.errors import QueryRefused, QuerySyntaxError, QueryTypeError
-from millpond.spark.catalyst import Catalyst, JavaObject, children, items, kind_of, place_of, type_of
-from millpond.spark.cures import CLAUSES, FUNCTION_LIST, PARTS
-from millpond.spark.cures import FUNCTIONS as INSTEAD
-from millpond.spark.place import Place
-from millpond.spark.refusals import positioned
-from millpond.spark.vocabulary import EXPRESSIONS, FUNCTIONS, GENERATORS, MOMENTS, PLANS, WINDOWS
+from millpond.spark.catalyst.allow_list import EXPRESSIONS, FUNCTIONS, GENERATORS, MOMENTS, PLANS, WINDOWS
+from millpond.spark.catalyst.cures import CLAUSES, FUNCTION_LIST, PARTS
+from millpond.spark.catalyst.cures import FUNCTIONS as INSTEAD
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, items, kind_of, place_of, type_of
+from millpond.spark.catalyst.refusals import positioned
+from millpond.spark.catalyst.text_position import Place
 
 MAX_CHARACTERS = 20_000
 MAX_NESTING = 100

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from millpond.errors import CorruptError
 from millpond.log.protocol import TICK
 from millpond.log.records import Offsets
-from millpond.spark.catalyst import items
+from millpond.spark.catalyst.private_names import items
 from millpond.spark.seen import COMPACT, Ranges, batch_of, first_offsets, listed_in
 
 _FILES = '{"logOffset"'

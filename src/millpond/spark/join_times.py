@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from millpond.model.join import LEFT, RIGHT
-from millpond.spark.catalyst import Catalyst, JavaObject, children, kind_of, type_of
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of, type_of
 
 _DAY_US = 86_400_000_000
 _SLACK_US = 26 * 3_600_000_000

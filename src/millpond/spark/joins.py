@@ -22,7 +22,8 @@ from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Counted, Sliding
 from millpond.plan.chain_joins import made_window
 from millpond.spark.below import WindowPart, read_below
-from millpond.spark.catalyst import (
+from millpond.spark.catalyst.inlined_size import check_inlined
+from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
     analysed,
@@ -39,7 +40,6 @@ from millpond.spark.catalyst import (
 )
 from millpond.spark.expressions import Translator, conditions, conjunction
 from millpond.spark.extract import Extraction, Reader, Terms, extract_query
-from millpond.spark.inlined import check_inlined
 from millpond.spark.join_rows import RowsSide, same_window
 from millpond.spark.join_times import Bound, bound_of
 from millpond.spark.sources import find_source

@@ -20,7 +20,7 @@ from millpond.model.keyed import KeyedTable, check_keyed
 from millpond.model.stream import Field
 from millpond.runtime.keyed import KeyedReader, OpenRows, defaults_of
 from millpond.spark.below import MAPPED
-from millpond.spark.catalyst import JavaObject, children, id_of, items, kind_of, outputs
+from millpond.spark.catalyst.private_names import JavaObject, children, id_of, items, kind_of, outputs
 from millpond.spark.mapped import function_in
 from millpond.spark.tasks import with_code
 

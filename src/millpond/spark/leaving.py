@@ -12,7 +12,7 @@ from millpond.model.join import Join
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
 from millpond.plan.late import check_late
-from millpond.spark.catalyst import Catalyst
+from millpond.spark.catalyst.private_names import Catalyst
 from millpond.spark.properties import Mode, Repeats
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from millpond.clock import lap_us
 from millpond.errors import QueryTypeError, SourceError
-from millpond.spark.catalyst import JavaObject, children, items, kind_of, pairs
+from millpond.spark.catalyst.private_names import JavaObject, children, items, kind_of, pairs
 
 _PATTERN = frozenset("*?[]{}")
 

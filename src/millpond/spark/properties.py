@@ -24,7 +24,7 @@ from millpond.model.stream import (
 )
 from millpond.plan.deduplication import deduplicated
 from millpond.plan.modes import FINAL, with_mode
-from millpond.spark.catalyst import Catalyst
+from millpond.spark.catalyst.private_names import Catalyst
 
 RETENTION = ("retain.slices", "retain.events", "retain.columns", "grain")
 """What is kept for queries that come later: durations, and a list of columns with commas."""

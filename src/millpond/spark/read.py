@@ -21,10 +21,11 @@ from millpond.model.stream import DROP, Stream
 from millpond.runtime.dead_letters import group_of, policy_of
 from millpond.runtime.layout import DEAD, TICK, ReadColumn, ReadLayout, StreamLayout
 from millpond.spark.branches import Branch, Derived, Elements, Function, Looked, is_harmless
-from millpond.spark.catalyst import Catalyst, JavaObject, analysed, items, references
+from millpond.spark.catalyst.data_types import schema_of
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, analysed, items, references
+from millpond.spark.catalyst.spark_expressions import Projected, safe
+from millpond.spark.catalyst.value_bounds import accepted
 from millpond.spark.failures import explained
-from millpond.spark.foreign import Projected, safe
-from millpond.spark.growth import accepted
 from millpond.spark.jars import avro
 from millpond.spark.kafka import DEAD as KAFKA_DEAD
 from millpond.spark.kafka import kafka_batch, kafka_frame, stand_in_path, tells_malformed
@@ -32,7 +33,6 @@ from millpond.spark.keyed import ALIVE, met
 from millpond.spark.located import located, notes
 from millpond.spark.mapped import mapped
 from millpond.spark.provided import provide
-from millpond.spark.types import schema_of
 
 _DEAD = "dead"
 _OWN_SCHEMA = ("rate", "rate-micro-batch")

@@ -7,8 +7,8 @@ import os
 import re
 
 from millpond.errors import UnsupportedQuery
-from millpond.spark.catalyst import Catalyst, JavaObject, children, id_of, items, kind_of, optional, pairs
-from millpond.spark.foreign import check_stable, tree_of
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, id_of, items, kind_of, optional, pairs
+from millpond.spark.catalyst.spark_expressions import check_stable, tree_of
 
 _SHAPES = frozenset(
     {"Project", "Filter", "Join", "Union", "Aggregate", "Distinct", "Deduplicate"}

@@ -24,14 +24,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from millpond.errors import MillpondError, NoMemoryError, SetupError, SparkError
-from millpond.spark.catalyst import Catalyst
+from millpond.spark.catalyst.private_names import Catalyst
+from millpond.spark.catalyst.quiet_errors import unlog
 from millpond.spark.class_archive import archive_path
 from millpond.spark.executors import LOG_PROPERTY, watch_executors
 from millpond.spark.failures import explained, jvm_gone
 from millpond.spark.hosts import is_local
 from millpond.spark.java import VECTOR_MODULE, Gateway, find_java, handed_over, start_gateway
 from millpond.spark.plain_checkpoints import checkpoint_manager
-from millpond.spark.quiet import unlog
 from millpond.state.own_folder import own_folder
 
 Session: TypeAlias = SparkSession

@@ -35,7 +35,8 @@ from millpond.spark.branches import (
     branch_text,
     is_harmless,
 )
-from millpond.spark.catalyst import (
+from millpond.spark.catalyst.data_types import field_of
+from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
     attributes_of,
@@ -50,13 +51,12 @@ from millpond.spark.catalyst import (
     text_of,
     type_of,
 )
-from millpond.spark.foreign import check_rows, check_stable, tree_of
+from millpond.spark.catalyst.spark_expressions import check_rows, check_stable, tree_of
 from millpond.spark.kafka import stand_in_path
 from millpond.spark.keyed import ALIVE, KeyedPartner, asked_by, keyed_in
 from millpond.spark.located import as_written, reader_of
 from millpond.spark.mapped import Batches, batches_in
 from millpond.spark.relations import relation_tree
-from millpond.spark.types import field_of
 
 _PARTITION, _OFFSET = "order.partition", "order.offset"
 _NEVER_US = 1 << 62

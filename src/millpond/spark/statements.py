@@ -20,9 +20,9 @@ from millpond.model.budget import Budget, budget_of
 from millpond.model.endpoints import IN_PROCESS, KEYED, SINK_OPTIONS, SINKS, Sink, Source
 from millpond.model.stream import Field, Stream
 from millpond.plan.modes import FINAL
-from millpond.spark.catalyst import Catalyst, JavaObject, items, kind_of, optional, pairs
+from millpond.spark.catalyst.cures import ANY_STATEMENT, STATEMENTS
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, items, kind_of, optional, pairs
 from millpond.spark.clauses import columns_of, refuse_clauses, refuse_view_clauses, table_columns
-from millpond.spark.cures import ANY_STATEMENT, STATEMENTS
 from millpond.spark.gate import check_size, parse
 from millpond.spark.kafka import KAFKA, declared, refuse_kafka
 from millpond.spark.kafka import OPTIONS as KAFKA_OPTIONS

@@ -8,8 +8,8 @@ from typing import TypeAlias
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
+from millpond.spark.catalyst.data_types import table_schema
 from millpond.spark.failures import explained
-from millpond.spark.types import table_schema
 
 MakeTable: TypeAlias = Callable[[SparkSession, str, str | None, Mapping[str, str]], DataFrame]
 """Of a session, a table's name, its columns in SQL if they are listed, and its options the frame that stands for it."""

@@ -22,7 +22,8 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Expression, call
 from millpond.model.functions import UserFunction
 from millpond.model.types import is_number
-from millpond.spark.catalyst import (
+from millpond.spark.catalyst.allow_list import FUNCTIONS
+from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
     children,
@@ -35,7 +36,6 @@ from millpond.spark.catalyst import (
     type_of,
 )
 from millpond.spark.expressions import Translator
-from millpond.spark.vocabulary import FUNCTIONS
 
 _FILTER = re.compile(r"\)\s*FILTER\s*\(\s*WHERE\b", re.IGNORECASE)
 _COMMENT = re.compile(r"--|/\*")

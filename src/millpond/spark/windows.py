@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from millpond.errors import QueryTypeError, SetupError, UnsupportedQuery
 from millpond.model.types import WINDOW
 from millpond.model.windows import Counted, Session, Sliding
-from millpond.spark.catalyst import (
+from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
     calendar_us,
@@ -31,7 +31,7 @@ from millpond.spark.catalyst import (
     place_of,
     type_of,
 )
-from millpond.spark.place import Place
+from millpond.spark.catalyst.text_position import Place
 
 _ARGUMENTS = ("timecolumn", "windowduration", "slideduration", "starttime")
 MAX_DAYS = 36_525

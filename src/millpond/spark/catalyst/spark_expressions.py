@@ -18,11 +18,11 @@ import pyspark
 
 from millpond.errors import QueryRefused, UnsupportedQuery
 from millpond.model.expressions import Foreign
-from millpond.spark.catalyst import Catalyst, JavaObject, children, kind_of, references, text_of, type_of
-from millpond.spark.functions import check_function, function_digest, guarded
-from millpond.spark.growth import ROWS, Limiter, is_accepted
-from millpond.spark.moments import check_moment, dated
-from millpond.spark.vocabulary import OPAQUE, UNSTABLE
+from millpond.spark.catalyst.allow_list import OPAQUE, UNSTABLE
+from millpond.spark.catalyst.moment_texts import check_moment, dated
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, kind_of, references, text_of, type_of
+from millpond.spark.catalyst.user_scalars import check_function, function_digest, guarded
+from millpond.spark.catalyst.value_bounds import ROWS, Limiter, is_accepted
 
 _IDENTITY = re.compile(r"@[0-9a-f]{5,}")
 _DROPPED = frozenset({"exprId", "resultId", "qualifier", "metadata", "nullable"})

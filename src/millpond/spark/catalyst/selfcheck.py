@@ -11,7 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millpond.errors import MillpondError, SetupError
-from millpond.spark.catalyst import (
+from millpond.spark.catalyst.checked_values import checked, sized
+from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
     analysed,
@@ -26,8 +27,7 @@ from millpond.spark.catalyst import (
     place_of,
     window_mark,
 )
-from millpond.spark.checks import checked, sized
-from millpond.spark.place import Place
+from millpond.spark.catalyst.text_position import Place
 
 _TEXT = "SELECT a + 1 FROM b"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from millpond.spark.cures import FUNCTION_LIST
-from millpond.spark.vocabulary import AGGREGATES, GENERATORS, SCALARS, WINDOWS
+from millpond.spark.catalyst.allow_list import AGGREGATES, GENERATORS, SCALARS, WINDOWS
+from millpond.spark.catalyst.cures import FUNCTION_LIST
 
-PAGE = Path(__file__).parents[3] / "docs" / "sql-functions.md"
+PAGE = Path(__file__).parents[4] / "docs" / "sql-functions.md"
 
 
 def test_the_page_lists_what_queries_may_call() -> None:

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from millpond.errors import BusyError, NotServingError, QueryRefused
-from millpond.spark.deadline import Abandoned, Analyses, check, keeping
+from millpond.spark.catalyst.deadline import Abandoned, Analyses, check, keeping
 
 
 def test_what_an_analysis_makes_or_raises_is_handed_on() -> None:

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructField, StructType
 from pyspark.sql.udf import UserDefinedFunction
 
 from millpond.errors import UnsupportedQuery
-from millpond.spark.catalyst import Catalyst, JavaObject, children, command_of, kind_of, text_of
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, command_of, kind_of, text_of
 
 _ROW_BY_ROW = (100, 101)
 """`PythonEvalType`s of plain functions of one row: without and with Arrow."""

@@ -17,8 +17,25 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 from millpond.errors import QueryRefused
-from millpond.spark.catalyst import Catalyst, JavaObject, children, id_of, items, kind_of, text_of, type_of
-from millpond.spark.checks import bound_once, checked, counted, multiplied, number, sized, unless_larger
+from millpond.spark.catalyst.checked_values import (
+    bound_once,
+    checked,
+    counted,
+    multiplied,
+    number,
+    sized,
+    unless_larger,
+)
+from millpond.spark.catalyst.private_names import (
+    Catalyst,
+    JavaObject,
+    children,
+    id_of,
+    items,
+    kind_of,
+    text_of,
+    type_of,
+)
 
 EVENT_BYTES = 1 << 20
 """How large a column is taken to be; values below 32 times as much are not looked at while they are evaluated."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 
 from millpond.errors import UnsupportedQuery
-from millpond.spark.catalyst import Catalyst, JavaObject, children, eval_mode, kind_of, text_of, type_of
-from millpond.spark.checks import bound_once, raising
-from millpond.spark.growth import Limiter, is_accepted
-from millpond.spark.vocabulary import MOMENTS
+from millpond.spark.catalyst.allow_list import MOMENTS
+from millpond.spark.catalyst.checked_values import bound_once, raising
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, eval_mode, kind_of, text_of, type_of
+from millpond.spark.catalyst.value_bounds import Limiter, is_accepted
 
 _YEAR = re.compile(r"[\s\x00-\x20]*[+-]?\d{4}")
 _YEAR_OF_SPARK = r"^[\s\x00-\x20]*[+-]?[0-9]{4}"

@@ -13,8 +13,8 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from millpond.errors import QueryRefused
-from millpond.spark.catalyst import JavaObject
-from millpond.spark.growth import is_accepted
+from millpond.spark.catalyst.private_names import JavaObject
+from millpond.spark.catalyst.value_bounds import is_accepted
 
 MAX_PARTS = 10_000
 """Parts of all expressions of a query, with what its columns stand for."""

@@ -23,9 +23,9 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 
-from millpond.spark.deadline import check
-from millpond.spark.place import Place
-from millpond.spark.types import sql_type, type_text
+from millpond.spark.catalyst.data_types import sql_type, type_text
+from millpond.spark.catalyst.deadline import check
+from millpond.spark.catalyst.text_position import Place
 
 JavaObject: TypeAlias = Any
 """A plan, an expression or another object of the JVM."""

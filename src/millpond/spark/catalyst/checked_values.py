@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from millpond.spark.catalyst import Catalyst, JavaObject, kind_of
+from millpond.spark.catalyst.private_names import Catalyst, JavaObject, kind_of
 
 _PLAIN = ("AttributeReference", "NamedLambdaVariable", "Literal")
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pyspark.errors import PySparkException
 
 from millpond.errors import ChangeRefused, QueryError, QueryTypeError, UnsupportedQuery
-from millpond.spark.catalyst import JavaObject, place_of
-from millpond.spark.place import Place
+from millpond.spark.catalyst.private_names import JavaObject, place_of
+from millpond.spark.catalyst.text_position import Place
 
 _PLACED = re.compile(r"\bline \d+, column \d+")
 _QUOTED = re.compile(r"`([^`]+)`")
