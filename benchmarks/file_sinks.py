@@ -21,7 +21,7 @@ from results import keep
 
 from millpond.followers.sinks.file_formats import format_of
 from millpond.model.endpoints import Sink
-from millpond.spark.session import spark_session
+from millpond.spark.session.session import spark_session
 
 
 def table(rows: int) -> pa.Table:

@@ -14,7 +14,7 @@ from kit.servers.kafka_server import KafkaServer, kafka_jars
 from kit.servers.postgres_server import PostgresServer, postgres_binaries
 from kit.servers.redis_servers import RedisCluster, RedisServer, redis_binary
 from millpond.connections import VARIABLE
-from millpond.spark.session import spark_session
+from millpond.spark.session.session import spark_session
 
 # The processes that tests start, and Spark's workers, import the test kit (`kit`) as the tests do.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from settings import HADOOP, HEAP, PACKAGES
 
-from millpond.spark.jars import cache_folder, fetched, listed
-from millpond.spark.java import find_java
+from millpond.spark.session.jars import cache_folder, fetched, listed
+from millpond.spark.session.java import find_java
 
 
 class Environment(NamedTuple):

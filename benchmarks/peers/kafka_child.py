@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from settings import CORES, HEAP, SPARK, SPARK_STATE
 
 from millpond import Pond, spark_session
-from millpond.spark.jars import connector
+from millpond.spark.session.jars import connector
 
 
 def main(path: Path) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from millpond.control.latest import LatestRows
     from millpond.control.pond import Pond
     from millpond.service.client import Client
-    from millpond.spark.session import spark_session
+    from millpond.spark.session.session import spark_session
     from millpond.spark.windows import count_window, window
 
 __all__ = ["Client", "LatestRows", "Pond", "__version__", "count_window", "spark_session", "window"]
@@ -21,7 +21,7 @@ _HOMES = {
     "LatestRows": "millpond.control.latest",
     "Pond": "millpond.control.pond",
     "count_window": "millpond.spark.windows",
-    "spark_session": "millpond.spark.session",
+    "spark_session": "millpond.spark.session.session",
     "window": "millpond.spark.windows",
 }
 

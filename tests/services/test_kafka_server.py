@@ -10,8 +10,8 @@ import pytest
 
 from kit.servers.kafka_server import KafkaServer, main
 from millpond.errors import SetupError
-from millpond.spark import jars
-from millpond.spark.jars import Jar, fetched
+from millpond.spark.session import jars
+from millpond.spark.session.jars import Jar, fetched
 
 
 def test_a_broker_that_is_killed_has_what_it_acknowledged(kafka_installed: None, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from millpond import Pond
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Stream
 from millpond.spark.epochs import Epoch
-from millpond.spark.session import spark_session
+from millpond.spark.session.session import spark_session
 
 FIELDS = (Field("ts", "timestamp"), Field("k", "string"), Field("v", "bigint"), Field("w", "bigint"))
 SPEND = """

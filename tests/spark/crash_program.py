@@ -20,7 +20,7 @@ import millpond.control.pond as control
 from millpond import faults
 from millpond.control.wiring import follow
 from millpond.model.endpoints import Sink
-from millpond.spark.session import spark_session
+from millpond.spark.session.session import spark_session
 
 SCHEMA = "ts timestamp, customer string, tag string, kind string, amount double, n bigint"
 SHORT_LIVED = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from millpond import Pond
 from millpond.errors import MillpondError
 from millpond.spark.catalyst import value_bounds
-from millpond.spark.session import spark_session
+from millpond.spark.session.session import spark_session
 
 value_bounds.VALUE_BYTES = value_bounds.CONSTANT_BYTES = 1 << 62
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from millpond import Pond
 from millpond.log.records import EpochRecord
-from millpond.spark.batches import LIMIT, Batches
+from millpond.spark.session.batch_limits import LIMIT, Batches
 
 ROWS, LONG = 4_500, 150_000
 """A batch of so many does not fit into the memory of these tests; in the file it is one text."""

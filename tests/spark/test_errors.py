@@ -40,9 +40,9 @@ from millpond.errors import (
 )
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
-from millpond.spark import session
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.read import Reading
+from millpond.spark.session import session
 
 COLUMNS = "ts TIMESTAMP, c STRING, v BIGINT, day DATE, items ARRAY<INT>"
 WM = "FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND"

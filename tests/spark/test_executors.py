@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from millpond.spark.executors import _wait, last_failure, silence
-from millpond.spark.failures import explained
+from millpond.spark.session.executors import _wait, last_failure, silence
+from millpond.spark.session.failures import explained
 
 LOG = """Connecting to master spark://127.0.0.1:7077...
 Executor added: app-1/0 on worker-1 (127.0.0.1:7078) with 1 core(s)

@@ -26,7 +26,7 @@ from millpond.spark.frontend import FrontEnd
 from millpond.spark.gate import judge, parse
 from millpond.spark.properties import Mode
 from millpond.spark.read import Watermark
-from millpond.spark.session import reading_session
+from millpond.spark.session.session import reading_session
 from millpond.spark.windows import tumbling_twin, window
 
 SCHEMA = (

@@ -19,8 +19,8 @@ from millpond import Pond
 from millpond.connections import VARIABLE
 from millpond.errors import SourceError
 from millpond.formats.protobuf_schema import BYTES, VARINT
-from millpond.spark.jars import avro
-from millpond.spark.provided import provide
+from millpond.spark.session.add_jars import provide
+from millpond.spark.session.jars import avro
 
 TABLE = """
     CREATE TABLE tx (ts TIMESTAMP, k STRING, v BIGINT) USING kafka

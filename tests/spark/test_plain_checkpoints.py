@@ -12,9 +12,9 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from millpond.spark import plain_checkpoints
-from millpond.spark.plain_checkpoints import BY_SPARK, JAR, NAME, checkpoint_manager
-from millpond.spark.session import reading_session, spark_session
+from millpond.spark.session import plain_checkpoints
+from millpond.spark.session.plain_checkpoints import BY_SPARK, JAR, NAME, checkpoint_manager
+from millpond.spark.session.session import reading_session, spark_session
 
 
 def compiled(spark: SparkSession) -> dict[str, bytes]:

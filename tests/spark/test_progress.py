@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from millpond.clock import now_us
 from millpond.spark.checkpoint import read_taken
 from millpond.spark.progress import asking_us
-from millpond.spark.session import reading_session
+from millpond.spark.session.session import reading_session
 
 MILLISECOND = 1000
 

@@ -16,7 +16,7 @@ from millpond.model.stream import Field, Stream
 from millpond.runtime.layout import TICK, ReadLayout
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.read import Wanted, read
-from millpond.spark.session import reading_session
+from millpond.spark.session.session import reading_session
 
 ROWS = 20
 POND = """

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from millpond import Pond
 from millpond.errors import SetupError
-from millpond.spark.session import (
+from millpond.spark.session.session import (
     SETTINGS,
     UNIX_SOCKETS,
     Setting,
@@ -145,7 +145,7 @@ def test_a_query_stopped_inside_a_batch_ends_quietly(
 
 WITHOUT_JAVA = """
     import sys
-    from millpond.spark.session import reading_session, spark_session
+    from millpond.spark.session.session import reading_session, spark_session
 
     spark = reading_session(spark_session("local[1]", driver_memory="600m"))
     print("sql", spark.sql("SELECT sum(id) FROM range(10)").first()[0])
@@ -188,7 +188,7 @@ def test_it_runs_on_the_wheel_when_no_java_is_installed(tmp_path: Path) -> None:
 def test_the_jvm_dies_with_its_python() -> None:
     program = """
         import os, signal
-        from millpond.spark.session import spark_session
+        from millpond.spark.session.session import spark_session
         spark_session("local[1]", driver_memory="600m")
         print("started", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -38,7 +38,7 @@ from millpond.spark.catalyst.deadline import Analyses
 from millpond.spark.driver import Driver
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.properties import Mode, Repeats
-from millpond.spark.session import Frame, Session
+from millpond.spark.session.session import Frame, Session
 
 Backfill = bool | str | datetime
 """From when on events of before are read again: no (False), from the beginning (True, "all"), or from a time on."""

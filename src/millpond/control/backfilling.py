@@ -23,7 +23,7 @@ from millpond.runtime.backfill import STAGED, Past, PastEpoch, Staged, brought
 from millpond.runtime.carried import OpenFiles
 from millpond.spark.backfill import SourceAgain
 from millpond.spark.read import Wanted
-from millpond.spark.session import Session
+from millpond.spark.session.session import Session
 
 _SOON_S = 2.0
 """When what came meanwhile is read so fast, the rest can wait for the moment between two epochs."""

@@ -46,7 +46,7 @@ from millpond.spark.frontend import FrontEnd
 from millpond.spark.handover import Reading
 from millpond.spark.properties import Mode, Repeats
 from millpond.spark.read import Wanted, read, read_between
-from millpond.spark.session import Frame, Session
+from millpond.spark.session.session import Frame, Session
 
 
 class ToRead(NamedTuple):

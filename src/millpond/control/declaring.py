@@ -14,7 +14,7 @@ from millpond.model.functions import UserFunction
 from millpond.model.stream import Stream
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.mapped import BatchFunction
-from millpond.spark.session import Frame
+from millpond.spark.session.session import Frame
 
 
 class Declaring:

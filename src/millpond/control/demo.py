@@ -32,7 +32,7 @@ from millpond.errors import ForeignPondError, SetupError
 from millpond.local_path import local_path
 from millpond.plan.build import build_plan, needed_columns
 from millpond.runtime.sharing import Sharing
-from millpond.spark.session import spark_session
+from millpond.spark.session.session import spark_session
 from millpond.version import install
 
 FILES = 24

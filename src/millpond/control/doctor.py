@@ -30,9 +30,9 @@ from millpond.local_path import local_path
 from millpond.log.local import LocalFolder
 from millpond.log.race import check_create_if_absent
 from millpond.model.spec import BUCKETS
-from millpond.spark.class_archive import archive_path
-from millpond.spark.jars import connector_told
-from millpond.spark.java import find_java
+from millpond.spark.session.class_archive import archive_path
+from millpond.spark.session.jars import connector_told
+from millpond.spark.session.java import find_java
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.files import IDENTITY
 from millpond.state.store import Apply, TableWrite, Verdict, Wanted

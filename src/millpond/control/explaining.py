@@ -22,7 +22,7 @@ from millpond.plan.plan import Plan
 from millpond.plan.price import price, price_text
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.lifecycle import current
-from millpond.spark.session import spark_session
+from millpond.spark.session.session import spark_session
 
 
 class Explained(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from millpond.spark.session import end_java
+from millpond.spark.session.session import end_java
 
 INTERRUPTED = 130
 """Exit status of a process that Ctrl-C ended, as shells have it."""

@@ -76,7 +76,7 @@ from millpond.spark.epochs import Epoch
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.handover import Reading
 from millpond.spark.properties import Mode, Repeats
-from millpond.spark.session import (
+from millpond.spark.session.session import (
     Frame,
     Session,
     check_session,

@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 
 from millpond.control.pond import Pond
-from millpond.spark.class_archive import make_archive
-from millpond.spark.java import Gateway
-from millpond.spark.session import own_gateway, spark_session
+from millpond.spark.session.class_archive import make_archive
+from millpond.spark.session.java import Gateway
+from millpond.spark.session.session import own_gateway, spark_session
 
 _FILE = """
 CREATE TABLE tx (at TIMESTAMP, id BIGINT, amount DOUBLE, kind STRING) USING json OPTIONS (path '{folder}/in');

@@ -19,7 +19,7 @@ from millpond.control.reporting import LOGGER, QUERY
 from millpond.errors import MillpondError
 from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.plan.parameters import Constant
-from millpond.spark.session import explaining, spark_session
+from millpond.spark.session.session import explaining, spark_session
 
 
 class Run(NamedTuple):

@@ -43,7 +43,7 @@ from millpond.service.restart import VARIABLE as RESTARTED
 from millpond.service.restart import RestartNeeded, Restarts, restart
 from millpond.service.supervisor import Runs, Supervisor
 from millpond.spark.epochs import Epoch
-from millpond.spark.session import end_java, explaining, jvm_failure, spark_session
+from millpond.spark.session.session import end_java, explaining, jvm_failure, spark_session
 from millpond.state.files import IDENTITY
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})

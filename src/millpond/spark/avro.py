@@ -21,8 +21,8 @@ from millpond.errors import SetupError, UnknownSchemaError
 from millpond.formats.schema_registry import Registered
 from millpond.model.stream import Stream
 from millpond.spark.catalyst.private_names import Catalyst, analysed, items
-from millpond.spark.jars import avro
-from millpond.spark.provided import provide
+from millpond.spark.session.add_jars import provide
+from millpond.spark.session.jars import avro
 from millpond.spark.values import (
     NO_FIT,
     NO_NUMBER,

@@ -57,7 +57,6 @@ from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.offsets import with_partitions
 from millpond.runtime.pace import Pace
 from millpond.runtime.tasks import FoldTask, GatherTask
-from millpond.spark.batches import Batches
 from millpond.spark.checkpoint import (
     check_continues,
     check_names,
@@ -69,13 +68,14 @@ from millpond.spark.checkpoint import (
 )
 from millpond.spark.direct import Direct
 from millpond.spark.epochs import Epoch
-from millpond.spark.failures import explained
 from millpond.spark.handover import Reading, Stopped, Succession, Successor, started
 from millpond.spark.intake import Behind, Intake
 from millpond.spark.kafka import paced
 from millpond.spark.lookups import Lookups
 from millpond.spark.progress import asking_us
-from millpond.spark.session import jvm_failure
+from millpond.spark.session.batch_limits import Batches
+from millpond.spark.session.failures import explained
+from millpond.spark.session.session import jvm_failure
 from millpond.spark.tasks import deltas_of, packets_of
 from millpond.spark.values import learnt
 

@@ -18,8 +18,8 @@ from millpond.errors import QueryRefused, QueryTypeError
 from millpond.model.stream import DEAD_LETTER, Field, Order, Stream, check_partitioned
 from millpond.spark.formats import OPTIONS as FORMAT_OPTIONS
 from millpond.spark.formats import check_format, parsed
-from millpond.spark.jars import connector
-from millpond.spark.provided import provide
+from millpond.spark.session.add_jars import provide
+from millpond.spark.session.jars import connector
 
 KAFKA = "kafka"
 

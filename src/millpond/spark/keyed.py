@@ -22,7 +22,7 @@ from millpond.runtime.keyed import KeyedReader, OpenRows, defaults_of
 from millpond.spark.below import MAPPED
 from millpond.spark.catalyst.private_names import JavaObject, children, id_of, items, kind_of, outputs
 from millpond.spark.mapped import function_in
-from millpond.spark.tasks import with_code
+from millpond.spark.session.worker import with_code
 
 OPTIONS = ("key", "address", "type", "missing", "wrong.type", "vanished", "defaults")
 """Options of a keyed table in a pond file."""

@@ -12,8 +12,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from millpond.errors import QueryTypeError
+from millpond.spark.session.worker import with_code
 from millpond.spark.tables import read_table
-from millpond.spark.tasks import with_code
 
 FORMAT = "millpond"
 """Its name in `spark.read.format(…)` and in USING."""

@@ -25,7 +25,7 @@ from millpond.formats.protobuf_schema import ProtoError, ProtoSchema, proto_sche
 from millpond.formats.schema_registry import HEADER, Registered
 from millpond.local_path import local_path
 from millpond.model.stream import Stream
-from millpond.spark.tasks import with_code
+from millpond.spark.session.worker import with_code
 from millpond.spark.values import (
     NO_FIT,
     NO_NUMBER,

@@ -9,7 +9,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from millpond.spark.catalyst.data_types import table_schema
-from millpond.spark.failures import explained
+from millpond.spark.session.failures import explained
 
 MakeTable: TypeAlias = Callable[[SparkSession, str, str | None, Mapping[str, str]], DataFrame]
 """Of a session, a table's name, its columns in SQL if they are listed, and its options the frame that stands for it."""

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
 from time import monotonic
-from typing import Any
 
 import msgspec
 import pyarrow as pa
 from pyspark import BarrierTaskContext, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from millpond.errors import CorruptError, MillpondError, of_machine
+from millpond.errors import CorruptError
 from millpond.faults import reached
-from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.log.records import Receipt
 from millpond.runtime.carried import OpenFiles
 from millpond.runtime.direct import Route, TooMuch, all_told, gathered, shared, tell, told_files
@@ -25,6 +20,7 @@ from millpond.runtime.gather import gather
 from millpond.runtime.recalled import gather_stored, stored_parts
 from millpond.runtime.sent import received, sent
 from millpond.runtime.tasks import WHOLE_POND, FoldTask, GatherTask
+from millpond.spark.session.worker import with_code
 
 DIRECT, MISPLACED = f"direct:{WHOLE_POND}", f"misplaced:{WHOLE_POND}"
 """Counts of a direct epoch: that it is one, and keys in another partition of the topic than their hash says."""
@@ -54,7 +50,9 @@ _ROW_BYTES = 1 << 14
 
 
 def _rows(instance: int, packet: bytes) -> pa.RecordBatch:
-    """A packet as a row, and empty rows for its size: a batch may have a limit of rows alone (`spark.batches`)."""
+    """A packet as a row, and empty rows for its size: a batch may have a limit of rows alone
+    (`spark.session.batch_limits`).
+    """
     more = len(packet) // _ROW_BYTES
     columns = [pa.array([instance] * (1 + more), pa.int32()), pa.array([packet, *[None] * more], pa.binary())]
     return pa.RecordBatch.from_arrays(columns, names=["instance", "packet"])
@@ -128,49 +126,6 @@ class _Direct:
 def _deltas(made: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
     columns = [pa.array(column, pa.binary()) for column in zip(*made, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names=["receipt", "body"])
-
-
-_loading = 3
-"""Tasks of this process after which it has loaded all that it needs: one gathers, another folds."""
-
-
-@contextmanager
-def with_code() -> Iterator[None]:
-    """Around each task of a worker: say with a code that this machine has no room or no memory, for only the text of an
-    error reaches the driver; keep what the first tasks load, and end silently where the JVM has hung up.
-    """
-    _keep_what_is_loaded()
-    traceback.print_exc = _printed
-    try:
-        yield
-    except MillpondError as error:
-        error.flattened = True
-        raise
-    except (OSError, MemoryError) as error:
-        known = of_machine(error)
-        if known is None:
-            raise
-        known.flattened = True
-        raise known from error
-
-
-def _keep_what_is_loaded() -> None:
-    """Spark's worker collects garbage after each task (`pyspark/daemon.py`), of which an epoch has four."""
-    global _loading
-    if _loading:
-        _loading -= 1
-        pass_by_what_is_loaded()
-
-
-_print = traceback.print_exc
-
-
-def _printed(*asked: Any, **how: Any) -> None:
-    """What `traceback.print_exc` does in a worker: of a task that was cancelled, or whose JVM has ended, Spark's daemon
-    would print that it could not send the rest, for which nobody waits.
-    """
-    if not isinstance(sys.exc_info()[1], ConnectionError):
-        _print(*asked, **how)
 
 
 def _context() -> TaskContext:

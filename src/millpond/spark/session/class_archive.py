@@ -13,7 +13,7 @@ from pathlib import Path
 
 from millpond.errors import JavaError
 from millpond.ids import writer_token
-from millpond.spark.java import DUMP, Gateway, Java, find_java, spark_home
+from millpond.spark.session.java import DUMP, Gateway, Java, find_java, spark_home
 
 _DUMP_SECONDS = 300
 _KEPT = 3

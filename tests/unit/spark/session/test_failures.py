@@ -10,8 +10,8 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from millpond.errors import CorruptError, SetupError, SparkError
-from millpond.spark.failures import explained, jvm_gone
-from millpond.spark.session import UNIX_SOCKETS, explaining, launch_conf
+from millpond.spark.session.failures import explained, jvm_gone
+from millpond.spark.session.session import UNIX_SOCKETS, explaining, launch_conf
 
 STREAM = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
 TASK = "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times: "
