@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from millpond.control.latest import LatestRows
     from millpond.control.pond import Pond
     from millpond.service.client import Client
+    from millpond.spark.analysis.windows import count_window, window
     from millpond.spark.session.session import spark_session
-    from millpond.spark.windows import count_window, window
 
 __all__ = ["Client", "LatestRows", "Pond", "__version__", "count_window", "spark_session", "window"]
 
@@ -20,9 +20,9 @@ _HOMES = {
     "Client": "millpond.service.client",
     "LatestRows": "millpond.control.latest",
     "Pond": "millpond.control.pond",
-    "count_window": "millpond.spark.windows",
+    "count_window": "millpond.spark.analysis.windows",
     "spark_session": "millpond.spark.session.session",
-    "window": "millpond.spark.windows",
+    "window": "millpond.spark.analysis.windows",
 }
 
 

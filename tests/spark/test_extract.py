@@ -21,13 +21,13 @@ from millpond.model.selection import Selection
 from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
+from millpond.spark.analysis.properties import Mode
+from millpond.spark.analysis.windows import tumbling_twin, window
 from millpond.spark.catalyst.private_names import JavaObject, analysed, children, items
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.gate import judge, parse
-from millpond.spark.properties import Mode
 from millpond.spark.read import Watermark
 from millpond.spark.session.session import reading_session
-from millpond.spark.windows import tumbling_twin, window
 
 SCHEMA = (
     "id BIGINT, customer STRING, kind STRING, amount DOUBLE, ts TIMESTAMP, i INT, f FLOAT, b BOOLEAN, "

@@ -24,8 +24,8 @@ from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.explain import explain
 from millpond.plan.explain_joins import price_of_join
+from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.frontend import FrontEnd
-from millpond.spark.properties import Mode, Repeats
 
 pytestmark = pytest.mark.slow
 

@@ -33,11 +33,11 @@ from millpond.reconfigure.desk import Make, Prepare
 from millpond.reconfigure.lifecycle import check_move
 from millpond.reconfigure.price import Price, price_of
 from millpond.runtime.backfill import Past
+from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.backfill import SourceAgain
 from millpond.spark.catalyst.deadline import Analyses
 from millpond.spark.driver import Driver
 from millpond.spark.frontend import FrontEnd
-from millpond.spark.properties import Mode, Repeats
 from millpond.spark.session.session import Frame, Session
 
 Backfill = bool | str | datetime

@@ -41,10 +41,10 @@ from millpond.reconfigure.relocate import move
 from millpond.reconfigure.rescale import owned_by, scale
 from millpond.runtime.costs import Cost, costs
 from millpond.runtime.fed import fed_values
+from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.driver import Driver
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.handover import Reading
-from millpond.spark.properties import Mode, Repeats
 from millpond.spark.read import Wanted, read, read_between
 from millpond.spark.session.session import Frame, Session
 

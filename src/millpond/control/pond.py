@@ -70,12 +70,12 @@ from millpond.reconfigure.lifecycle import current
 from millpond.reconfigure.probation import Probation
 from millpond.runtime.rows import served_key
 from millpond.runtime.sharing import Sharing, sharing
+from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.catalyst.deadline import Analyses
 from millpond.spark.driver import Driver
 from millpond.spark.epochs import Epoch
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.handover import Reading
-from millpond.spark.properties import Mode, Repeats
 from millpond.spark.session.session import (
     Frame,
     Session,

@@ -22,7 +22,15 @@ from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream, check_order, check_retention
 from millpond.runtime.dead_letters import group_of
 from millpond.runtime.functions.host import FunctionHost
-from millpond.spark.branches import Derived, Side, read_by, texts_of
+from millpond.spark.analysis.derived_streams import Derived, Side, read_by, texts_of
+from millpond.spark.analysis.extract import Extraction, Terms
+from millpond.spark.analysis.joins.joins import extract_any
+from millpond.spark.analysis.live_parameters import marked
+from millpond.spark.analysis.output_modes import Leaving, leaving_of
+from millpond.spark.analysis.properties import Mode, Repeats, duration_us
+from millpond.spark.analysis.upstream_queries import check_chained, show_rows
+from millpond.spark.analysis.user_aggregates import UserFunctions, deadline_ms
+from millpond.spark.analysis.windows import tumbling_twin
 from millpond.spark.catalyst.deadline import keeping
 from millpond.spark.catalyst.private_names import Catalyst, analysed
 from millpond.spark.catalyst.quiet_errors import unlogged
@@ -30,25 +38,17 @@ from millpond.spark.catalyst.refusals import not_stored, placed, spark_refusal, 
 from millpond.spark.catalyst.selfcheck import self_check
 from millpond.spark.catalyst.spark_expressions import Projected
 from millpond.spark.catalyst.value_bounds import accepted
-from millpond.spark.chained import check_chained, show_rows
-from millpond.spark.extract import Extraction, Terms
 from millpond.spark.gate import check_size, judge, parse
-from millpond.spark.joins import extract_any
 from millpond.spark.kafka import declared
-from millpond.spark.leaving import Leaving, leaving_of
 from millpond.spark.located import at, check_folder, check_sink
 from millpond.spark.lookups import Lookups, Places, Refreshed, lookups, refreshed
 from millpond.spark.mapped import BatchFunction, batches_of
 from millpond.spark.needed import needed_columns
-from millpond.spark.parameters import marked
-from millpond.spark.properties import Mode, Repeats, duration_us
 from millpond.spark.read import Reading, Wanted, Watermark, load, register, with_places
 from millpond.spark.relations import relation_text
 from millpond.spark.statements import blank, parse_file
 from millpond.spark.tables import MakeTable, read_table
-from millpond.spark.user_functions import UserFunctions, deadline_ms
 from millpond.spark.variables import with_value
-from millpond.spark.windows import tumbling_twin
 
 
 class FrontEnd:

@@ -18,7 +18,7 @@ from millpond.errors import QueryTypeError
 from millpond.local_path import local_path, scheme_of
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Stream
-from millpond.spark.below import STREAMS
+from millpond.spark.analysis.aggregation_input import STREAMS
 from millpond.spark.catalyst.private_names import JavaObject, children, kind_of, pairs
 
 WRITTEN, HOME = "millpond.written", "millpond.home"

@@ -20,7 +20,7 @@ from millpond.model.endpoints import Source
 from millpond.model.stream import DROP, Stream
 from millpond.runtime.dead_letters import group_of, policy_of
 from millpond.runtime.layout import DEAD, TICK, ReadColumn, ReadLayout, StreamLayout
-from millpond.spark.branches import Branch, Derived, Elements, Function, Looked, is_harmless
+from millpond.spark.analysis.derived_streams import Branch, Derived, Elements, Function, Looked, is_harmless
 from millpond.spark.catalyst.data_types import schema_of
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, analysed, items, references
 from millpond.spark.catalyst.spark_expressions import Projected, safe

@@ -20,6 +20,7 @@ from millpond.model.budget import Budget, budget_of
 from millpond.model.endpoints import IN_PROCESS, KEYED, SINK_OPTIONS, SINKS, Sink, Source
 from millpond.model.stream import Field, Stream
 from millpond.plan.modes import FINAL
+from millpond.spark.analysis.properties import STREAM_PROPERTIES, Mode, Repeats, with_times
 from millpond.spark.catalyst.cures import ANY_STATEMENT, STATEMENTS
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, items, kind_of, optional, pairs
 from millpond.spark.clauses import columns_of, refuse_clauses, refuse_view_clauses, table_columns
@@ -28,7 +29,6 @@ from millpond.spark.kafka import KAFKA, declared, refuse_kafka
 from millpond.spark.kafka import OPTIONS as KAFKA_OPTIONS
 from millpond.spark.keyed import OPTIONS as KEYED_OPTIONS
 from millpond.spark.latest import FORMAT, OPTIONS
-from millpond.spark.properties import STREAM_PROPERTIES, Mode, Repeats, with_times
 from millpond.spark.variables import Variable, variable_of
 
 _FILES = (

@@ -28,6 +28,7 @@ from millpond.model.types import (
     is_known,
     is_number,
 )
+from millpond.spark.analysis.live_parameters import has_stand_in
 from millpond.spark.catalyst.cures import BOUNDS, of_bounds
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -40,7 +41,6 @@ from millpond.spark.catalyst.private_names import (
 )
 from millpond.spark.catalyst.spark_expressions import check_node, check_stable
 from millpond.spark.catalyst.value_bounds import is_accepted
-from millpond.spark.parameters import has_stand_in
 
 Resolve: TypeAlias = Callable[[JavaObject], Expression]
 """The meaning of an attribute."""

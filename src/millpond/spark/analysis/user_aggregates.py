@@ -22,6 +22,7 @@ from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Expression, call
 from millpond.model.functions import UserFunction
 from millpond.model.types import is_number
+from millpond.spark.analysis.expressions import Translator
 from millpond.spark.catalyst.allow_list import FUNCTIONS
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -35,7 +36,6 @@ from millpond.spark.catalyst.private_names import (
     text_of,
     type_of,
 )
-from millpond.spark.expressions import Translator
 
 _FILTER = re.compile(r"\)\s*FILTER\s*\(\s*WHERE\b", re.IGNORECASE)
 _COMMENT = re.compile(r"--|/\*")

@@ -26,9 +26,13 @@ from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Framed, Range, Session, Sliding, Window
 from millpond.plan.deduplication import deduplicated
-from millpond.spark.aggregates import aggregate_of
-from millpond.spark.below import Below, read_below
-from millpond.spark.branches import Derived
+from millpond.spark.analysis.aggregates import aggregate_of
+from millpond.spark.analysis.aggregation_input import Below, read_below
+from millpond.spark.analysis.derived_streams import Derived
+from millpond.spark.analysis.expressions import Translator, conjunction, refused_above
+from millpond.spark.analysis.frames import Frames, frames_of
+from millpond.spark.analysis.input_streams import Found, find_source
+from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.cures import CLAUSES, PER_VALUE, PIVOT, without_time
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -43,10 +47,6 @@ from millpond.spark.catalyst.private_names import (
     type_of,
 )
 from millpond.spark.catalyst.spark_expressions import Projected, project
-from millpond.spark.expressions import Translator, conjunction, refused_above
-from millpond.spark.frames import Frames, frames_of
-from millpond.spark.sources import Found, find_source
-from millpond.spark.user_functions import UserFunctions
 
 _FIELDS = ("start", "end")
 

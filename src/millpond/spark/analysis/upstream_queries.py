@@ -13,11 +13,11 @@ from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream
 from millpond.model.types import WINDOW
 from millpond.plan.chain import chained_stream, check_event_time
+from millpond.spark.analysis.extract import Extraction
+from millpond.spark.analysis.input_streams import rows_path
 from millpond.spark.catalyst.cures import BOUNDS, of_bounds
 from millpond.spark.catalyst.data_types import columns_type
 from millpond.spark.catalyst.private_names import WINDOW_MARK
-from millpond.spark.extract import Extraction
-from millpond.spark.sources import rows_path
 
 
 def show_rows(spark: SparkSession, upstream: AnyQuery) -> Stream:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.windows import Sliding, Window
+from millpond.spark.analysis.windows import is_noted, recovered, recovered_session
 from millpond.spark.catalyst.private_names import (
     Catalyst,
     JavaObject,
@@ -24,7 +25,6 @@ from millpond.spark.catalyst.private_names import (
     outputs,
     window_mark,
 )
-from millpond.spark.windows import is_noted, recovered, recovered_session
 
 _STATEFUL = {
     "Deduplicate": "dropDuplicates or DISTINCT",

@@ -12,8 +12,8 @@ from millpond.model.join import Join
 from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Stream
 from millpond.plan.late import check_late
+from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.catalyst.private_names import Catalyst
-from millpond.spark.properties import Mode, Repeats
 
 
 class Leaving(NamedTuple):

@@ -21,8 +21,8 @@ import pyspark
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source
 from millpond.model.stream import Derivation, Field, Order, Stream
-from millpond.spark.below import MAPPED, STREAMS, Below, Step, read_below
-from millpond.spark.branches import (
+from millpond.spark.analysis.aggregation_input import MAPPED, STREAMS, Below, Step, read_below
+from millpond.spark.analysis.derived_streams import (
     PLAIN,
     TAKEN,
     AnySide,

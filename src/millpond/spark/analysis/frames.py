@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from millpond.errors import UnsupportedQuery
+from millpond.spark.analysis.windows import check_length
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, id_of, items, kind_of, text_of, type_of
-from millpond.spark.windows import check_length
 
 _COUNTED = "Of the last events of a key, group by count_window(ts, size, step)."
 _CURE = "Write RANGE BETWEEN INTERVAL 10 MINUTES PRECEDING AND CURRENT ROW."

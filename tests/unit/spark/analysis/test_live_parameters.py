@@ -8,7 +8,7 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.expressions import Call, Column, Foreign, literal
 from millpond.model.query import Named
 from millpond.model.selection import Selection
-from millpond.spark.parameters import marked
+from millpond.spark.analysis.live_parameters import marked
 
 
 def where(sql: str) -> Selection:

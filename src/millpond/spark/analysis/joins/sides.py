@@ -10,9 +10,9 @@ from millpond.model.selection import AnyQuery
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.chain import after_us, times_of
+from millpond.spark.analysis.extract import Reader
+from millpond.spark.analysis.joins.bounds import Bound
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, delay_ms, id_of, kind_of, type_of
-from millpond.spark.extract import Reader
-from millpond.spark.join_times import Bound
 
 
 class RowsSide:

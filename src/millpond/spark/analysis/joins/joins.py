@@ -21,7 +21,13 @@ from millpond.model.stream import Stream
 from millpond.model.types import KEY_TYPES, WINDOW, is_known
 from millpond.model.windows import Counted, Sliding
 from millpond.plan.chain_joins import made_window
-from millpond.spark.below import WindowPart, read_below
+from millpond.spark.analysis.aggregation_input import WindowPart, read_below
+from millpond.spark.analysis.expressions import Translator, conditions, conjunction
+from millpond.spark.analysis.extract import Extraction, Reader, Terms, extract_query
+from millpond.spark.analysis.input_streams import find_source
+from millpond.spark.analysis.joins.bounds import Bound, bound_of
+from millpond.spark.analysis.joins.sides import RowsSide, same_window
+from millpond.spark.analysis.user_aggregates import UserFunctions
 from millpond.spark.catalyst.inlined_size import check_inlined
 from millpond.spark.catalyst.private_names import (
     Catalyst,
@@ -38,12 +44,6 @@ from millpond.spark.catalyst.private_names import (
     text_of,
     type_of,
 )
-from millpond.spark.expressions import Translator, conditions, conjunction
-from millpond.spark.extract import Extraction, Reader, Terms, extract_query
-from millpond.spark.join_rows import RowsSide, same_window
-from millpond.spark.join_times import Bound, bound_of
-from millpond.spark.sources import find_source
-from millpond.spark.user_functions import UserFunctions
 
 _KINDS = {"Inner": "inner", "Cross": "inner", "LeftOuter": "left", "RightOuter": "right", "FullOuter": "full"}
 _FIELDS = ("start", "end")

@@ -11,8 +11,8 @@ from millpond.errors import UnsupportedQuery
 from millpond.model.aggregates import ACCURACY, LISTAGGS, PERCENTILE, Aggregate
 from millpond.model.expressions import Expression, Literal, call, literal
 from millpond.model.types import is_decimal, is_known, is_number
+from millpond.spark.analysis.expressions import Translator, conjunction
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, children, items, kind_of, text_of, type_of
-from millpond.spark.expressions import Translator, conjunction
 
 _FUNCTIONS = {
     "Percentile": "percentile",
