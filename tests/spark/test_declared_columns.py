@@ -14,8 +14,8 @@ from millpond.errors import QueryError, QueryRefused, QueryTypeError
 from millpond.model.stream import Field
 from millpond.spark.catalyst.data_types import columns_type, schema_of, sql_type, table_schema
 from millpond.spark.clauses import WITH_DEFAULTS
-from millpond.spark.formats import check_format
 from millpond.spark.frontend import FrontEnd
+from millpond.spark.sources.formats import check_format
 from millpond.spark.statements import PROVIDERS, parse_file
 from millpond.testing import Trial
 

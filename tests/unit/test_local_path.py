@@ -23,8 +23,8 @@ from millpond.model.stream import Stream
 from millpond.service.client import Client
 from millpond.service.places import Places
 from millpond.service.typed import selected
-from millpond.spark.located import as_written, at, located, notes
-from millpond.spark.values import schema_text
+from millpond.spark.sources.declared_paths import as_written, at, located, notes
+from millpond.spark.sources.parsed_values import schema_text
 from millpond.testing import Trial
 
 REMOTE = ["s3://b/p", "s3a://b/p", "hdfs://h:1/p", "gs://b/p", "abfss://c@a/p", "dbfs:/p", "HDFS:///p", "http://h/p"]

@@ -13,8 +13,8 @@ from millpond.model.endpoints import KEYED, Source
 from millpond.model.functions import UserFunction
 from millpond.model.stream import Stream
 from millpond.spark.frontend import FrontEnd
-from millpond.spark.mapped import BatchFunction
 from millpond.spark.session.session import Frame
+from millpond.spark.sources.arrow_functions import BatchFunction
 
 
 class Declaring:

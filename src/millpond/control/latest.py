@@ -13,7 +13,7 @@ from millpond.control.wiring import on_network, open_rows, shown, store_file
 from millpond.errors import QueryTypeError, StoreError
 from millpond.followers.view.documents import Documents, served_columns
 from millpond.local_path import local_path
-from millpond.spark.latest import ServedTable
+from millpond.spark.sources.pond_tables import ServedTable
 from millpond.state.store import BucketStore
 
 EPOCH = "_epoch"

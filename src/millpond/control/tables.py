@@ -9,9 +9,9 @@ from millpond.control.wiring import keyed_rows
 from millpond.errors import StoreError
 from millpond.model.endpoints import KEYED
 from millpond.runtime.keyed import OpenRows
-from millpond.spark.keyed import keyed_frame
-from millpond.spark.latest import FORMAT, ServedFrames
-from millpond.spark.tables import MakeTable
+from millpond.spark.sources.pond_tables import FORMAT, ServedFrames
+from millpond.spark.sources.providers import MakeTable
+from millpond.spark.sources.redis_tables import keyed_frame
 from millpond.state.keyed import KeyedRows
 
 

@@ -70,14 +70,14 @@ from millpond.spark.direct import Direct
 from millpond.spark.epochs import Epoch
 from millpond.spark.handover import Reading, Stopped, Succession, Successor, started
 from millpond.spark.intake import Behind, Intake
-from millpond.spark.kafka import paced
-from millpond.spark.lookups import Lookups
 from millpond.spark.progress import asking_us
 from millpond.spark.session.batch_limits import Batches
 from millpond.spark.session.failures import explained
 from millpond.spark.session.session import jvm_failure
+from millpond.spark.sources.file_tables import Lookups
+from millpond.spark.sources.kafka import paced
+from millpond.spark.sources.parsed_values import learnt
 from millpond.spark.tasks import deltas_of, packets_of
-from millpond.spark.values import learnt
 
 T = TypeVar("T")
 

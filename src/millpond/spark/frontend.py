@@ -39,15 +39,15 @@ from millpond.spark.catalyst.selfcheck import self_check
 from millpond.spark.catalyst.spark_expressions import Projected
 from millpond.spark.catalyst.value_bounds import accepted
 from millpond.spark.gate import check_size, judge, parse
-from millpond.spark.kafka import declared
-from millpond.spark.located import at, check_folder, check_sink
-from millpond.spark.lookups import Lookups, Places, Refreshed, lookups, refreshed
-from millpond.spark.mapped import BatchFunction, batches_of
 from millpond.spark.needed import needed_columns
 from millpond.spark.read import Reading, Wanted, Watermark, load, register, with_places
-from millpond.spark.relations import relation_text
+from millpond.spark.sources.arrow_functions import BatchFunction, batches_of
+from millpond.spark.sources.batch_tables import relation_text
+from millpond.spark.sources.declared_paths import at, check_folder, check_sink
+from millpond.spark.sources.file_tables import Lookups, Places, Refreshed, lookups, refreshed
+from millpond.spark.sources.kafka import declared
+from millpond.spark.sources.providers import MakeTable, read_table
 from millpond.spark.statements import blank, parse_file
-from millpond.spark.tables import MakeTable, read_table
 from millpond.spark.variables import with_value
 
 

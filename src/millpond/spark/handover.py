@@ -27,7 +27,7 @@ from millpond.faults import FaultError, reached
 from millpond.runtime.layout import ReadLayout
 from millpond.spark.checkpoint import next_checkpoint, query_id, set_query_id
 from millpond.spark.direct import Between
-from millpond.spark.lookups import Lookups
+from millpond.spark.sources.file_tables import Lookups
 
 Call = Callable[[DataFrame, int], None]
 """What Spark calls for each batch, with its number."""

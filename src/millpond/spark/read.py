@@ -25,14 +25,14 @@ from millpond.spark.catalyst.data_types import schema_of
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, analysed, items, references
 from millpond.spark.catalyst.spark_expressions import Projected, safe
 from millpond.spark.catalyst.value_bounds import accepted
-from millpond.spark.kafka import DEAD as KAFKA_DEAD
-from millpond.spark.kafka import kafka_batch, kafka_frame, stand_in_path, tells_malformed
-from millpond.spark.keyed import ALIVE, met
-from millpond.spark.located import located, notes
-from millpond.spark.mapped import mapped
 from millpond.spark.session.add_jars import provide
 from millpond.spark.session.failures import explained
 from millpond.spark.session.jars import avro
+from millpond.spark.sources.arrow_functions import mapped
+from millpond.spark.sources.declared_paths import located, notes
+from millpond.spark.sources.kafka import DEAD as KAFKA_DEAD
+from millpond.spark.sources.kafka import kafka_batch, kafka_frame, stand_in_path, tells_malformed
+from millpond.spark.sources.redis_tables import ALIVE, met
 
 _DEAD = "dead"
 _OWN_SCHEMA = ("rate", "rate-micro-batch")

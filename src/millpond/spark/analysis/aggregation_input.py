@@ -25,6 +25,7 @@ from millpond.spark.catalyst.private_names import (
     outputs,
     window_mark,
 )
+from millpond.spark.sources.arrow_functions import MAPPED
 
 _STATEFUL = {
     "Deduplicate": "dropDuplicates or DISTINCT",
@@ -36,7 +37,6 @@ _STATEFUL = {
     "Sample": "A sample",
 }
 STREAMS = ("StreamingRelation", "StreamingRelationV2")
-MAPPED = "MapInArrow"
 _JOINS = {"Inner": True, "Cross": True, "LeftOuter": False, "RightOuter": False}
 """Joins with a batch relation that are answered, and whether they drop events without a partner."""
 GENERATORS = ("Explode", "PosExplode", "Inline")

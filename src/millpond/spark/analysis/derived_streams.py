@@ -7,9 +7,9 @@ from typing import NamedTuple, TypeAlias
 
 from millpond.model.stream import Stream
 from millpond.spark.catalyst.private_names import JavaObject, kind_of, references
-from millpond.spark.keyed import Keyed
-from millpond.spark.mapped import Batches
-from millpond.spark.relations import relation_text
+from millpond.spark.sources.arrow_functions import Batches
+from millpond.spark.sources.batch_tables import relation_text
+from millpond.spark.sources.redis_tables import Keyed
 
 TAKEN = "taken"
 """The column of a union that says whether an event passed the filters of its branch."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from millpond.errors import SourceError
-from millpond.spark.lookups import Lookups, Table
+from millpond.spark.sources.file_tables import Lookups, Table
 
 SECOND = 1_000_000
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import ByteType, LongType, StructField, StructType
 
 from millpond.errors import QueryTypeError
-from millpond.spark.mapped import Batches, _Mapping, batches_of
+from millpond.spark.sources.arrow_functions import Batches, _Mapping, batches_of
 
 MAKES = StructType([StructField("twice", LongType())])
 

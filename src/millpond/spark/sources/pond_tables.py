@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from millpond.errors import QueryTypeError
 from millpond.spark.session.worker import with_code
-from millpond.spark.tables import read_table
+from millpond.spark.sources.providers import read_table
 
 FORMAT = "millpond"
 """Its name in `spark.read.format(…)` and in USING."""

@@ -8,7 +8,7 @@ import pytest
 from millpond.errors import QueryError, QueryRefused, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Order, Stream
-from millpond.spark.kafka import META, declared, paced
+from millpond.spark.sources.kafka import META, declared, paced
 
 COLUMNS = (Field("ts", "timestamp"), Field("v", "bigint"))
 

@@ -26,7 +26,7 @@ from millpond.formats.schema_registry import HEADER, Registered
 from millpond.local_path import local_path
 from millpond.model.stream import Stream
 from millpond.spark.session.worker import with_code
-from millpond.spark.values import (
+from millpond.spark.sources.parsed_values import (
     NO_FIT,
     NO_NUMBER,
     NO_PARSE,

@@ -170,3 +170,6 @@ class _Mapping:
 
 def _batch(columns: list[pa.Array]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=[f"c{i}" for i in range(len(columns))])
+
+
+MAPPED = "MapInArrow"

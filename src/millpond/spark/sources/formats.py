@@ -15,10 +15,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from millpond.errors import QueryRefused, QueryTypeError, UnsupportedQuery
 from millpond.model.stream import Field, Stream
-from millpond.spark.avro import of_avro
 from millpond.spark.catalyst.data_types import schema_of
-from millpond.spark.protobuf import of_protobuf
-from millpond.spark.values import (
+from millpond.spark.sources.avro import of_avro
+from millpond.spark.sources.parsed_values import (
     NO_NUMBER,
     NO_PARSE,
     NO_VALUE,
@@ -31,6 +30,7 @@ from millpond.spark.values import (
     padded,
     with_number,
 )
+from millpond.spark.sources.protobuf import of_protobuf
 
 _JSON = (
     "dateFormat timestampFormat locale timeZone allowComments allowUnquotedFieldNames allowSingleQuotes "

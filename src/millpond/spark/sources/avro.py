@@ -23,7 +23,7 @@ from millpond.model.stream import Stream
 from millpond.spark.catalyst.private_names import Catalyst, analysed, items
 from millpond.spark.session.add_jars import provide
 from millpond.spark.session.jars import avro
-from millpond.spark.values import (
+from millpond.spark.sources.parsed_values import (
     NO_FIT,
     NO_NUMBER,
     NO_PARSE,

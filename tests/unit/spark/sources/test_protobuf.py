@@ -10,7 +10,7 @@ import pytest
 from kit.naive.protobuf import said
 from millpond.errors import UnknownSchemaError
 from millpond.formats.protobuf_schema import BYTES, VARINT, proto_schema
-from millpond.spark.protobuf import Messages
+from millpond.spark.sources.protobuf import Messages
 
 SCHEMA = proto_schema("message A { message B { int32 x = 1; } int32 y = 1; } message C { string v = 1; int64 x = 2; }")
 TO = pa.struct([("x", pa.int32()), ("v", pa.string())])

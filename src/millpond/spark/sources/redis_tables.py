@@ -19,10 +19,9 @@ from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.keyed import KeyedTable, check_keyed
 from millpond.model.stream import Field
 from millpond.runtime.keyed import KeyedReader, OpenRows, defaults_of
-from millpond.spark.analysis.aggregation_input import MAPPED
 from millpond.spark.catalyst.private_names import JavaObject, children, id_of, items, kind_of, outputs
-from millpond.spark.mapped import function_in
 from millpond.spark.session.worker import with_code
+from millpond.spark.sources.arrow_functions import MAPPED, function_in
 
 OPTIONS = ("key", "address", "type", "missing", "wrong.type", "vanished", "defaults")
 """Options of a keyed table in a pond file."""

@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 from millpond.connections import connection
 from millpond.errors import QueryRefused, QueryTypeError
 from millpond.model.stream import DEAD_LETTER, Field, Order, Stream, check_partitioned
-from millpond.spark.formats import OPTIONS as FORMAT_OPTIONS
-from millpond.spark.formats import check_format, parsed
 from millpond.spark.session.add_jars import provide
 from millpond.spark.session.jars import connector
+from millpond.spark.sources.formats import OPTIONS as FORMAT_OPTIONS
+from millpond.spark.sources.formats import check_format, parsed
 
 KAFKA = "kafka"
 
