@@ -39,7 +39,7 @@ from millpond.model.stream import Field, Retention, Stream
 from millpond.plan.parameters import constant_of
 from millpond.reconfigure.changes import Add, Alter, Shadow, change_of, kind_told
 from millpond.spark.epochs import Epoch
-from millpond.spark.read import read
+from millpond.spark.reading.read_frame import read
 from millpond.testing.compare import assert_same_rows, rows_of
 
 SECOND = 1_000_000

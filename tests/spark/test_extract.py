@@ -26,7 +26,7 @@ from millpond.spark.analysis.windows import tumbling_twin, window
 from millpond.spark.catalyst.private_names import JavaObject, analysed, children, items
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.gate import judge, parse
-from millpond.spark.read import Watermark
+from millpond.spark.reading.read_frame import Watermark
 from millpond.spark.session.session import reading_session
 
 SCHEMA = (

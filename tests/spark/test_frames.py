@@ -19,7 +19,7 @@ from millpond.model.stream import Field, Stream
 from millpond.model.windows import Counted, Range
 from millpond.plan.explain import explain
 from millpond.spark.frontend import FrontEnd
-from millpond.spark.read import Watermark
+from millpond.spark.reading.read_frame import Watermark
 
 SCHEMA = "id bigint, card string, kind string, amount double, price decimal(10,2), qty int, ts timestamp"
 MINUTE = 60_000_000

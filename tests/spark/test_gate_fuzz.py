@@ -26,7 +26,7 @@ from millpond.spark.catalyst.allow_list import FUNCTIONS
 from millpond.spark.catalyst.private_names import Catalyst
 from millpond.spark.frontend import FrontEnd
 from millpond.spark.gate import check_size, judge, parse
-from millpond.spark.read import Watermark
+from millpond.spark.reading.read_frame import Watermark
 
 SECONDS = 5.0
 """A text may keep the gate this long, on a busy machine; most need a hundredth."""

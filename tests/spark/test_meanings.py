@@ -20,7 +20,7 @@ from millpond.model.expressions import Foreign, walk
 from millpond.model.stream import Field, Stream
 from millpond.spark.catalyst.private_names import Catalyst, analysed, items
 from millpond.spark.frontend import FrontEnd
-from millpond.spark.read import Watermark
+from millpond.spark.reading.read_frame import Watermark
 
 SCHEMA = (
     "ts TIMESTAMP, i INT, j INT, l BIGINT, m BIGINT, x DOUBLE, y DOUBLE, f FLOAT, s STRING, t STRING, "

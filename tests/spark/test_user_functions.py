@@ -20,7 +20,7 @@ from millpond.model.expressions import Column, Foreign, call, literal
 from millpond.model.query import Query
 from millpond.model.stream import Field, Stream
 from millpond.spark.frontend import FrontEnd
-from millpond.spark.read import Watermark
+from millpond.spark.reading.read_frame import Watermark
 
 FOLDER = Path(__file__).parents[1] / "unit" / "runtime" / "functions"
 COLUMNS = (

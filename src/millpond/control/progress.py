@@ -20,7 +20,7 @@ from millpond.plan.plan import Plan
 from millpond.runtime.lateness import ANY_PARTITION
 from millpond.runtime.tasks import WHOLE_POND, Watermark
 from millpond.spark.epochs import Epoch
-from millpond.spark.intake import Behind
+from millpond.spark.reading.intake import Behind
 
 _EPOCHS_OF_RATE = 8
 _LINE_EVERY_US = 1_000_000

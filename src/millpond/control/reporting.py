@@ -24,7 +24,7 @@ from millpond.reconfigure.changes import Change, Halt
 from millpond.reconfigure.probation import Probation
 from millpond.spark.driver import Driver
 from millpond.spark.epochs import Epoch
-from millpond.spark.intake import Behind
+from millpond.spark.reading.intake import Behind
 
 LOGGER = "millpond.pond"
 """Gets a warning for each problem when it happens."""

@@ -23,7 +23,7 @@ from millpond.control.inputs import files_of, options_of
 from millpond.errors import LateSchemaError
 from millpond.model.stream import Stream
 from millpond.model.types import digits_of, is_decimal
-from millpond.spark.read import Reading
+from millpond.spark.reading.read_frame import Reading
 
 FILES = 20
 """So many files of a stream are looked at, the newest first."""

@@ -27,8 +27,8 @@ from millpond.model.stream import Field, Stream
 from millpond.runtime.backfill import Again, PastEpoch, Staged, path_of, take
 from millpond.runtime.carried import OpenFiles
 from millpond.runtime.layout import ReadColumn, StreamLayout
-from millpond.spark.read import Wanted, file_batch, read
-from millpond.spark.seen import SeenFile, batch_of, first_offsets, offsets_of, records_in, seen_files
+from millpond.spark.reading.read_frame import Wanted, file_batch, read
+from millpond.spark.reading.source_progress import SeenFile, batch_of, first_offsets, offsets_of, records_in, seen_files
 from millpond.spark.session.failures import explained
 from millpond.spark.session.worker import with_code
 from millpond.spark.sources.kafka import KAFKA, kafka_batch

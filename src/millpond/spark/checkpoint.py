@@ -28,7 +28,7 @@ from millpond.log.manifest import Manifest
 from millpond.log.port import numbered_name
 from millpond.log.protocol import TICK, same_offset
 from millpond.log.records import Offsets
-from millpond.spark.seen import COMPACT, list_batch
+from millpond.spark.reading.source_progress import COMPACT, list_batch
 
 KEPT = 2
 """Those of the driver at work and of the one before it: whoever is overtaken may still be at work there."""

@@ -69,8 +69,8 @@ from millpond.spark.checkpoint import (
 from millpond.spark.direct import Direct
 from millpond.spark.epochs import Epoch
 from millpond.spark.handover import Reading, Stopped, Succession, Successor, started
-from millpond.spark.intake import Behind, Intake
 from millpond.spark.progress import asking_us
+from millpond.spark.reading.intake import Behind, Intake
 from millpond.spark.session.batch_limits import Batches
 from millpond.spark.session.failures import explained
 from millpond.spark.session.session import jvm_failure

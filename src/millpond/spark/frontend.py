@@ -39,8 +39,8 @@ from millpond.spark.catalyst.selfcheck import self_check
 from millpond.spark.catalyst.spark_expressions import Projected
 from millpond.spark.catalyst.value_bounds import accepted
 from millpond.spark.gate import check_size, judge, parse
-from millpond.spark.needed import needed_columns
-from millpond.spark.read import Reading, Wanted, Watermark, load, register, with_places
+from millpond.spark.reading.needed_columns import needed_columns
+from millpond.spark.reading.read_frame import Reading, Wanted, Watermark, load, register, with_places
 from millpond.spark.sources.arrow_functions import BatchFunction, batches_of
 from millpond.spark.sources.batch_tables import relation_text
 from millpond.spark.sources.declared_paths import at, check_folder, check_sink

@@ -16,7 +16,7 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
 from millpond.spark.epochs import Epoch
-from millpond.spark.intake import Behind
+from millpond.spark.reading.intake import Behind
 
 SECOND = 1_000_000
 QUERY = Query(

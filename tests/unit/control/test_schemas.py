@@ -14,7 +14,7 @@ from millpond.control.schemas import FILES, check_files
 from millpond.errors import LateSchemaError
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
-from millpond.spark.read import Reading
+from millpond.spark.reading.read_frame import Reading
 
 COLUMNS = {"ts": "timestamp", "c": "string", "v": "bigint"}
 

@@ -27,7 +27,7 @@ from millpond.service.gauges import Gauges
 from millpond.service.hosted import Hosted
 from millpond.service.places import Places
 from millpond.service.wire import Changed, Retained, SourceShown
-from millpond.spark.intake import Behind
+from millpond.spark.reading.intake import Behind
 from millpond.testing.local_pond import LocalPond
 
 HOUR = 3_600_000_000

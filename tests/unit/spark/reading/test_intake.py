@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from millpond.spark.intake import Behind, Intake
+from millpond.spark.reading.intake import Behind, Intake
 
 
 def progress(*latest: str, at_hand: str | None = None) -> Any:

@@ -20,7 +20,7 @@ from millpond.errors import CorruptError
 from millpond.log.protocol import TICK
 from millpond.log.records import Offsets
 from millpond.spark.catalyst.private_names import items
-from millpond.spark.seen import COMPACT, Ranges, batch_of, first_offsets, listed_in
+from millpond.spark.reading.source_progress import COMPACT, Ranges, batch_of, first_offsets, listed_in
 
 _FILES = '{"logOffset"'
 """So begins the offset of a folder of files."""

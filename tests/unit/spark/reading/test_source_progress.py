@@ -9,7 +9,7 @@ import pytest
 
 from millpond.errors import CorruptError
 from millpond.runtime.backfill import PastEpoch
-from millpond.spark.seen import SeenFile, first_offsets, offsets_of, records_in, seen_files
+from millpond.spark.reading.source_progress import SeenFile, first_offsets, offsets_of, records_in, seen_files
 
 
 def entry(batch: int, name: str = "") -> str:
