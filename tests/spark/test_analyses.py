@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from millpond import Pond
 from millpond.errors import MillpondError, NotServingError, QueryRefused
-from millpond.spark import frontend
 from millpond.spark.catalyst.deadline import Analyses
+from millpond.spark.frontend import frontend
 
 EVENTS = "CREATE TABLE ev (k STRING, n BIGINT) USING json OPTIONS (path '{}');"
 TEXT = "SELECT n, k FROM STREAM ev"

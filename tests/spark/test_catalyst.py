@@ -22,7 +22,7 @@ from millpond.spark.catalyst.private_names import (
     place_of,
 )
 from millpond.spark.catalyst.text_position import Place
-from millpond.spark.frontend import FrontEnd
+from millpond.spark.frontend.frontend import FrontEnd
 
 WM = "STREAM tx WATERMARK ts DELAY OF INTERVAL 1 SECOND"
 TYPES = (

@@ -13,10 +13,10 @@ from millpond import Pond
 from millpond.errors import QueryError, QueryRefused, QueryTypeError
 from millpond.model.stream import Field
 from millpond.spark.catalyst.data_types import columns_type, schema_of, sql_type, table_schema
-from millpond.spark.clauses import WITH_DEFAULTS
-from millpond.spark.frontend import FrontEnd
+from millpond.spark.frontend.column_clauses import WITH_DEFAULTS
+from millpond.spark.frontend.frontend import FrontEnd
+from millpond.spark.frontend.statements import PROVIDERS, parse_file
 from millpond.spark.sources.formats import check_format
-from millpond.spark.statements import PROVIDERS, parse_file
 from millpond.testing import Trial
 
 COLUMNS = """ts TIMESTAMP, k VARCHAR(3), v INT DEFAULT 3 + 4, c CHAR(4) DEFAULT 'z', d DECIMAL(5,2) DEFAULT 1.5,

@@ -16,7 +16,7 @@ from millpond.errors import ChangeRefused, QueryRefused, QuerySyntaxError, Query
 from millpond.model.expressions import plain_of
 from millpond.service.options import Options
 from millpond.service.serving import Web, serve
-from millpond.spark.statements import parse_file
+from millpond.spark.frontend.statements import parse_file
 
 pytestmark = pytest.mark.spark
 

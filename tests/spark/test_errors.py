@@ -40,7 +40,7 @@ from millpond.errors import (
 )
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
-from millpond.spark.frontend import FrontEnd
+from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.reading.read_frame import Reading
 from millpond.spark.session import session
 

@@ -24,8 +24,8 @@ from millpond.model.windows import Session, Sliding
 from millpond.spark.analysis.properties import Mode
 from millpond.spark.analysis.windows import tumbling_twin, window
 from millpond.spark.catalyst.private_names import JavaObject, analysed, children, items
-from millpond.spark.frontend import FrontEnd
-from millpond.spark.gate import judge, parse
+from millpond.spark.frontend.frontend import FrontEnd
+from millpond.spark.frontend.gate import judge, parse
 from millpond.spark.reading.read_frame import Watermark
 from millpond.spark.session.session import reading_session
 

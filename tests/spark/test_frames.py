@@ -18,7 +18,7 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Counted, Range
 from millpond.plan.explain import explain
-from millpond.spark.frontend import FrontEnd
+from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.reading.read_frame import Watermark
 
 SCHEMA = "id bigint, card string, kind string, amount double, price decimal(10,2), qty int, ts timestamp"

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from kit.inputs.attacks import ATTACKS, GOOD, RELATIONS
 from millpond.errors import MillpondError, QueryRefused, QuerySyntaxError, QueryTypeError
 from millpond.spark.catalyst.private_names import Catalyst
-from millpond.spark.gate import gate, judge, parse
+from millpond.spark.frontend.gate import gate, judge, parse
 
 UNPARSED = [
     "",

@@ -24,8 +24,8 @@ from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
 from millpond.spark.catalyst.allow_list import FUNCTIONS
 from millpond.spark.catalyst.private_names import Catalyst
-from millpond.spark.frontend import FrontEnd
-from millpond.spark.gate import check_size, judge, parse
+from millpond.spark.frontend.frontend import FrontEnd
+from millpond.spark.frontend.gate import check_size, judge, parse
 from millpond.spark.reading.read_frame import Watermark
 
 SECONDS = 5.0

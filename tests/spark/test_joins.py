@@ -25,7 +25,7 @@ from millpond.model.windows import Sliding
 from millpond.plan.explain import explain
 from millpond.plan.explain_joins import price_of_join
 from millpond.spark.analysis.properties import Mode, Repeats
-from millpond.spark.frontend import FrontEnd
+from millpond.spark.frontend.frontend import FrontEnd
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from millpond import Pond
 from millpond.errors import QueryRefused
 from millpond.spark.catalyst.value_bounds import VALUE_BYTES, accepted
-from millpond.spark.frontend import FrontEnd
+from millpond.spark.frontend.frontend import FrontEnd
 
 EVENTS = "CREATE TABLE ev (k STRING, n BIGINT, a ARRAY<STRING>, ts TIMESTAMP) USING json OPTIONS (path '{}');"
 MANY = "array(" + ",".join(map(str, range(32))) + ")"

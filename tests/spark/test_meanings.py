@@ -19,7 +19,7 @@ from millpond.model.endpoints import Source
 from millpond.model.expressions import Foreign, walk
 from millpond.model.stream import Field, Stream
 from millpond.spark.catalyst.private_names import Catalyst, analysed, items
-from millpond.spark.frontend import FrontEnd
+from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.reading.read_frame import Watermark
 
 SCHEMA = (

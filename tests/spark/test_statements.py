@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from millpond.errors import MillpondError, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Order, Retention, Stream
-from millpond.spark.frontend import FrontEnd
-from millpond.spark.statements import parse_file, split
+from millpond.spark.frontend.frontend import FrontEnd
+from millpond.spark.frontend.statements import parse_file, split
 
 TX = (
     "CREATE TABLE tx (id BIGINT, amount DOUBLE, ts TIMESTAMP) USING parquet "

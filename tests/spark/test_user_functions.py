@@ -19,7 +19,7 @@ from millpond.model.endpoints import Source
 from millpond.model.expressions import Column, Foreign, call, literal
 from millpond.model.query import Query
 from millpond.model.stream import Field, Stream
-from millpond.spark.frontend import FrontEnd
+from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.reading.read_frame import Watermark
 
 FOLDER = Path(__file__).parents[1] / "unit" / "runtime" / "functions"

@@ -37,7 +37,7 @@ from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.backfill import SourceAgain
 from millpond.spark.catalyst.deadline import Analyses
 from millpond.spark.driver import Driver
-from millpond.spark.frontend import FrontEnd
+from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.session.session import Frame, Session
 
 Backfill = bool | str | datetime

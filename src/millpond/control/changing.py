@@ -43,7 +43,7 @@ from millpond.runtime.costs import Cost, costs
 from millpond.runtime.fed import fed_values
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.driver import Driver
-from millpond.spark.frontend import FrontEnd
+from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.handover import Reading
 from millpond.spark.reading.read_frame import Wanted, read, read_between
 from millpond.spark.session.session import Frame, Session

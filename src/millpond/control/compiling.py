@@ -22,7 +22,7 @@ from millpond.model.spec import PondSpec
 from millpond.model.stream import Derivation, Stream
 from millpond.plan.build import build_plan, needed_foreign
 from millpond.plan.parameters import parameters_in
-from millpond.spark.frontend import FrontEnd
+from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.session.session import Session, spark_session
 from millpond.state.own_folder import own_folder
 from millpond.version import VERSION

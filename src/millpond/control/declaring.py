@@ -12,7 +12,7 @@ from millpond.control.function_file import load_functions
 from millpond.model.endpoints import KEYED, Source
 from millpond.model.functions import UserFunction
 from millpond.model.stream import Stream
-from millpond.spark.frontend import FrontEnd
+from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.session.session import Frame
 from millpond.spark.sources.arrow_functions import BatchFunction
 

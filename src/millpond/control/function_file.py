@@ -15,7 +15,7 @@ import msgspec
 
 from millpond.errors import SetupError
 from millpond.local_path import local_path
-from millpond.spark.frontend import FrontEnd
+from millpond.spark.frontend.frontend import FrontEnd
 
 VARIABLE = "MILLPOND_FUNCTIONS"
 """The variable that names the file."""

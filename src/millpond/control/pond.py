@@ -74,7 +74,7 @@ from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.catalyst.deadline import Analyses
 from millpond.spark.driver import Driver
 from millpond.spark.epochs import Epoch
-from millpond.spark.frontend import FrontEnd
+from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.handover import Reading
 from millpond.spark.session.session import (
     Frame,

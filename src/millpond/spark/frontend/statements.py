@@ -23,13 +23,13 @@ from millpond.plan.modes import FINAL
 from millpond.spark.analysis.properties import STREAM_PROPERTIES, Mode, Repeats, with_times
 from millpond.spark.catalyst.cures import ANY_STATEMENT, STATEMENTS
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, items, kind_of, optional, pairs
-from millpond.spark.clauses import columns_of, refuse_clauses, refuse_view_clauses, table_columns
-from millpond.spark.gate import check_size, parse
+from millpond.spark.frontend.column_clauses import columns_of, refuse_clauses, refuse_view_clauses, table_columns
+from millpond.spark.frontend.gate import check_size, parse
+from millpond.spark.frontend.variables import Variable, variable_of
 from millpond.spark.sources.kafka import KAFKA, declared, refuse_kafka
 from millpond.spark.sources.kafka import OPTIONS as KAFKA_OPTIONS
 from millpond.spark.sources.pond_tables import FORMAT, OPTIONS
 from millpond.spark.sources.redis_tables import OPTIONS as KEYED_OPTIONS
-from millpond.spark.variables import Variable, variable_of
 
 _FILES = (
     "path maxFilesPerTrigger maxBytesPerTrigger latestFirst fileNameOnly maxFileAge cleanSource "

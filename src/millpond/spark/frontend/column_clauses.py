@@ -15,7 +15,7 @@ from millpond.model.stream import Field
 from millpond.spark.catalyst.data_types import declared_type, has_not_null, sql_type, table_schema
 from millpond.spark.catalyst.private_names import Catalyst, JavaObject, analysed, items, kind_of, optional
 from millpond.spark.catalyst.spark_expressions import check_stable
-from millpond.spark.gate import judge, parse
+from millpond.spark.frontend.gate import judge, parse
 
 WITH_DEFAULTS = ("parquet", "json", "csv", "kafka")
 """Sources of which a column may have a default: those that Spark reads with defaults, and Kafka (JSON values)."""

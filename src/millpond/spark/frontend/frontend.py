@@ -38,7 +38,9 @@ from millpond.spark.catalyst.refusals import not_stored, placed, spark_refusal, 
 from millpond.spark.catalyst.selfcheck import self_check
 from millpond.spark.catalyst.spark_expressions import Projected
 from millpond.spark.catalyst.value_bounds import accepted
-from millpond.spark.gate import check_size, judge, parse
+from millpond.spark.frontend.gate import check_size, judge, parse
+from millpond.spark.frontend.statements import blank, parse_file
+from millpond.spark.frontend.variables import with_value
 from millpond.spark.reading.needed_columns import needed_columns
 from millpond.spark.reading.read_frame import Reading, Wanted, Watermark, load, register, with_places
 from millpond.spark.sources.arrow_functions import BatchFunction, batches_of
@@ -47,8 +49,6 @@ from millpond.spark.sources.declared_paths import at, check_folder, check_sink
 from millpond.spark.sources.file_tables import Lookups, Places, Refreshed, lookups, refreshed
 from millpond.spark.sources.kafka import declared
 from millpond.spark.sources.providers import MakeTable, read_table
-from millpond.spark.statements import blank, parse_file
-from millpond.spark.variables import with_value
 
 
 class FrontEnd:
