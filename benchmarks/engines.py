@@ -17,7 +17,7 @@ from workload import PRUNED, SCHEMA
 
 from millpond import Pond
 from millpond.model.endpoints import Sink
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver.epochs import Epoch
 from millpond.spark.session.batch_limits import LIMIT
 
 INSTANCES = 2

@@ -51,7 +51,7 @@ from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Stream
 from millpond.placement.moves import buckets_moving
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver.epochs import Epoch
 
 PATIENCE_S = 60.0
 LITTLE = 2_000_000

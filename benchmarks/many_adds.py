@@ -31,7 +31,7 @@ from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
 from millpond.reconfigure import accept
 from millpond.reconfigure.price import price_of
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver.epochs import Epoch
 from millpond.testing.local_pond import LocalPond
 
 FIELDS = (Field("ts", "timestamp"), Field("k", "bigint"), Field("v", "bigint"))

@@ -43,7 +43,7 @@ from results import FOLDER
 import millpond
 from millpond import Pond, spark_session
 from millpond.model.endpoints import Sink
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver.epochs import Epoch
 
 SLIDE = 10
 BASE_S = 1_700_000_000

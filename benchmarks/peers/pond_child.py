@@ -24,7 +24,7 @@ from settings import CORES, EPOCH_FILES, HEAP
 
 from millpond import Pond, spark_session
 from millpond.model.endpoints import Sink
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver.epochs import Epoch
 
 
 def main(path: Path) -> None:

@@ -86,7 +86,7 @@ def steps(run: Run) -> dict[str, float]:
 def imports() -> dict[str, float]:
     """Seconds until a fresh Python has imported what a driver needs, and what a worker does; the best of three."""
     found = {}
-    for name, module in (("driver", "millpond"), ("worker", "millpond.spark.tasks")):
+    for name, module in (("driver", "millpond"), ("worker", "millpond.spark.driver.tasks")):
         program = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
         made = (subprocess.run([sys.executable, "-c", program], check=True, capture_output=True) for _ in range(3))
         found[f"import_{name}_s"] = min(float(run.stdout) for run in made)

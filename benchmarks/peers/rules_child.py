@@ -19,7 +19,7 @@ from settings import CORES, HEAP
 
 from millpond import Pond, spark_session
 from millpond.model.endpoints import Sink
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver.epochs import Epoch
 
 NOOP = Sink("noop")
 

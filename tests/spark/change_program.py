@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from millpond import Pond
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Stream
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver.epochs import Epoch
 from millpond.spark.session.session import spark_session
 
 FIELDS = (Field("ts", "timestamp"), Field("k", "string"), Field("v", "bigint"), Field("w", "bigint"))

@@ -25,7 +25,7 @@ from millpond.log.manifest import Manifest
 from millpond.model.endpoints import Source
 from millpond.model.stream import Retention, Stream
 from millpond.reconfigure.price import COMPLETE_AT_ONCE
-from millpond.spark import backfill
+from millpond.spark.driver import backfill
 from millpond.testing.compare import assert_same_rows, rows_of
 
 ASKED = {

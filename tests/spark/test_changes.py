@@ -38,7 +38,7 @@ from millpond.model.spec import from_json
 from millpond.model.stream import Field, Retention, Stream
 from millpond.plan.parameters import constant_of
 from millpond.reconfigure.changes import Add, Alter, Shadow, change_of, kind_told
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.read_frame import read
 from millpond.testing.compare import assert_same_rows, rows_of
 
@@ -584,7 +584,7 @@ def test_a_query_that_reads_more_is_started_beside_an_epoch(
         raise OSError("no room")
 
     if end == "not copied":
-        monkeypatch.setattr("millpond.spark.handover.next_checkpoint", no_room)
+        monkeypatch.setattr("millpond.spark.driver.replace_query.next_checkpoint", no_room)
     epochs, told, asked = make_input(tmp_path / "in", files), Told({}), list[Future[object]]()
     with Pond(spark, tmp_path / "pond", instances=2, on_epoch=told) as pond, ThreadPoolExecutor(1) as other:
         pond.stream(stream(tmp_path / "in"))

@@ -23,7 +23,7 @@ from millpond import Pond
 from millpond.errors import ChangeRefused, ForeignPondError, QueryRefused, QueryTypeError
 from millpond.plan.explain import explain
 from millpond.runtime.tasks import WHOLE_POND
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver.epochs import Epoch
 
 TABLE = """
     CREATE TABLE tx (id BIGINT, ts TIMESTAMP, k STRING, v BIGINT) USING kafka
@@ -166,7 +166,7 @@ def test_epochs_with_a_tick_read_their_records_alone_where_they_are_many(
     spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     worth: int,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("millpond.spark.direct.WORTH_READING", worth)
+    monkeypatch.setattr("millpond.spark.driver.choose_shuffle.WORTH_READING", worth)
     given, told, notes = events(4, 0, 1200), list[dict[str, int]](), list[str]()
     produce(kafka_server, topic, given[:200])
 
@@ -241,7 +241,7 @@ def test_what_is_not_keyed_at_all_goes_through_the_shuffle(
     spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(kafka_server, topic, events(5, 0, 400))
-    monkeypatch.setattr("millpond.spark.direct.most_told", lambda _tasks: 100)
+    monkeypatch.setattr("millpond.spark.driver.choose_shuffle.most_told", lambda _tasks: 100)
     ponds = Ponds(spark, topic, tmp_path)
     assert ponds.run(drain=True)[0] == 0
     assert "bytes for instances of others, which is more than 100" in ponds.note

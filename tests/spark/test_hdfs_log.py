@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from millpond.errors import PlaceError
 from millpond.log.port import Log, Lost, Won
 from millpond.log.race import check_create_if_absent
-from millpond.spark.hdfs_log import HadoopFolder
+from millpond.spark.driver.hdfs_log import HadoopFolder
 
 
 def test_a_record_is_created_once_and_read_back_byte_for_byte(spark: SparkSession, tmp_path: Path) -> None:

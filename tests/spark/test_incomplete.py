@@ -19,7 +19,7 @@ from millpond import Pond
 from millpond.cli import main
 from millpond.control.running import INCOMPLETE
 from millpond.model.endpoints import Sink
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver.epochs import Epoch
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -26,8 +26,8 @@ from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
 from millpond.runtime import pace
 from millpond.runtime.dead_letters import records_between
-from millpond.spark import backfill
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver import backfill
+from millpond.spark.driver.epochs import Epoch
 
 TABLE = """
     CREATE TABLE tx (id BIGINT, ts TIMESTAMP, k STRING, v BIGINT) USING kafka

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from millpond import Pond
 from millpond.runtime.tasks import WHOLE_POND
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver.epochs import Epoch
 
 EPOCHS, MORE, EVENTS = 220, 20, 400
 IDLE_SECONDS = 70

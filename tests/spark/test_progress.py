@@ -8,8 +8,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from millpond.clock import now_us
-from millpond.spark.checkpoint import read_taken
-from millpond.spark.progress import asking_us
+from millpond.spark.driver.checkpoint import read_taken
+from millpond.spark.driver.progress import asking_us
 from millpond.spark.session.session import reading_session
 
 MILLISECOND = 1000

@@ -34,9 +34,9 @@ from millpond.reconfigure.lifecycle import check_move
 from millpond.reconfigure.price import Price, price_of
 from millpond.runtime.backfill import Past
 from millpond.spark.analysis.properties import Mode, Repeats
-from millpond.spark.backfill import SourceAgain
 from millpond.spark.catalyst.deadline import Analyses
-from millpond.spark.driver import Driver
+from millpond.spark.driver.backfill import SourceAgain
+from millpond.spark.driver.driver import Driver
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.session.session import Frame, Session
 

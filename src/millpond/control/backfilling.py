@@ -21,7 +21,7 @@ from millpond.reconfigure.desk import Prepared
 from millpond.reconfigure.price import Reread
 from millpond.runtime.backfill import STAGED, Past, PastEpoch, Staged, brought
 from millpond.runtime.carried import OpenFiles
-from millpond.spark.backfill import SourceAgain
+from millpond.spark.driver.backfill import SourceAgain
 from millpond.spark.reading.read_frame import Wanted
 from millpond.spark.session.session import Session
 

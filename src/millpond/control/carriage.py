@@ -13,9 +13,9 @@ from millpond.model.spec import PondSpec
 from millpond.placement.alignment import owners_in
 from millpond.placement.slots import hash_tags
 from millpond.runtime.carried import Carrier, FileTransport, Way
+from millpond.spark.driver.view_job import settled
 from millpond.spark.session.hosts import is_local, is_on_every_host
 from millpond.spark.session.session import Session
-from millpond.spark.settle import settled
 from millpond.state.file_store import FileStore
 from millpond.state.files import UNSHARED_CURE, CarriedFiles, shared_files
 from millpond.state.store import BucketStore

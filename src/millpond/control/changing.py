@@ -42,9 +42,9 @@ from millpond.reconfigure.rescale import owned_by, scale
 from millpond.runtime.costs import Cost, costs
 from millpond.runtime.fed import fed_values
 from millpond.spark.analysis.properties import Mode, Repeats
-from millpond.spark.driver import Driver
+from millpond.spark.driver.driver import Driver
+from millpond.spark.driver.replace_query import Reading
 from millpond.spark.frontend.frontend import FrontEnd
-from millpond.spark.handover import Reading
 from millpond.spark.reading.read_frame import Wanted, read, read_between
 from millpond.spark.session.session import Frame, Session
 

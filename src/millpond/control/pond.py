@@ -72,10 +72,10 @@ from millpond.runtime.rows import served_key
 from millpond.runtime.sharing import Sharing, sharing
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.catalyst.deadline import Analyses
-from millpond.spark.driver import Driver
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver.driver import Driver
+from millpond.spark.driver.epochs import Epoch
+from millpond.spark.driver.replace_query import Reading
 from millpond.spark.frontend.frontend import FrontEnd
-from millpond.spark.handover import Reading
 from millpond.spark.session.session import (
     Frame,
     Session,

@@ -18,7 +18,7 @@ from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.plan.words import count_of
 from millpond.reconfigure.catalog import query_name
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver.epochs import Epoch
 
 MANY = 0.1
 """A tenth of the events that a query read is too many to be late or dead in results that one relies on."""

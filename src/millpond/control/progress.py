@@ -19,7 +19,7 @@ from millpond.followers.runner import FollowerStatus
 from millpond.plan.plan import Plan
 from millpond.runtime.lateness import ANY_PARTITION
 from millpond.runtime.tasks import WHOLE_POND, Watermark
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.intake import Behind
 
 _EPOCHS_OF_RATE = 8

@@ -22,8 +22,8 @@ from millpond.model.spec import PondSpec
 from millpond.model.stream import Stream
 from millpond.reconfigure.changes import Change, Halt
 from millpond.reconfigure.probation import Probation
-from millpond.spark.driver import Driver
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver.driver import Driver
+from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.intake import Behind
 
 LOGGER = "millpond.pond"

@@ -42,7 +42,7 @@ from millpond.service.places import Leader, Places
 from millpond.service.restart import VARIABLE as RESTARTED
 from millpond.service.restart import RestartNeeded, Restarts, restart
 from millpond.service.supervisor import Runs, Supervisor
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver.epochs import Epoch
 from millpond.spark.session.session import end_java, explaining, jvm_failure, spark_session
 from millpond.state.files import IDENTITY
 

@@ -22,7 +22,7 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver.epochs import Epoch
 
 SECOND = 1_000_000
 Q = Query(

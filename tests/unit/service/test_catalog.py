@@ -17,7 +17,7 @@ from millpond.reconfigure.changes import Add, Drop, End, Pause, Promote, SetPara
 from millpond.service.catalog import Catalog
 from millpond.service.gauges import Gauges
 from millpond.service.wire import ColumnShown, Event, Parameter
-from millpond.spark.epochs import Epoch
+from millpond.spark.driver.epochs import Epoch
 from millpond.testing.local_pond import LocalPond
 
 STREAM = Stream("tx", (Field("ts", "timestamp"), Field("v", "bigint")))

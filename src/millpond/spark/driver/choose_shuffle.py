@@ -30,8 +30,8 @@ from millpond.runtime.layout import ReadLayout
 from millpond.runtime.offsets import moved_partitions, partitions_of
 from millpond.runtime.recalled import stored_parts
 from millpond.runtime.tasks import WHOLE_POND, FoldTask, GatherTask
+from millpond.spark.driver.tasks import NOTHING_READ, direct_deltas_of
 from millpond.spark.session.failures import explained
-from millpond.spark.tasks import NOTHING_READ, direct_deltas_of
 
 _FIRST_WAIT, _LONGEST_WAIT = 16, 4096
 

@@ -11,7 +11,7 @@ import pytest
 from millpond.errors import CorruptError, OffsetGapError
 from millpond.log.manifest import Manifest
 from millpond.log.records import Offsets
-from millpond.spark.checkpoint import (
+from millpond.spark.driver.checkpoint import (
     check_continues,
     check_names,
     next_checkpoint,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from millpond.spark.tasks import _rows
+from millpond.spark.driver.tasks import _rows
 
 PROGRAM = """
 import gc

@@ -25,8 +25,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from millpond.faults import FaultError, reached
 from millpond.runtime.layout import ReadLayout
-from millpond.spark.checkpoint import next_checkpoint, query_id, set_query_id
-from millpond.spark.direct import Between
+from millpond.spark.driver.checkpoint import next_checkpoint, query_id, set_query_id
+from millpond.spark.driver.choose_shuffle import Between
 from millpond.spark.sources.file_tables import Lookups
 
 Call = Callable[[DataFrame, int], None]

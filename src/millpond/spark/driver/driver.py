@@ -57,7 +57,7 @@ from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.offsets import with_partitions
 from millpond.runtime.pace import Pace
 from millpond.runtime.tasks import FoldTask, GatherTask
-from millpond.spark.checkpoint import (
+from millpond.spark.driver.checkpoint import (
     check_continues,
     check_names,
     own_checkpoint,
@@ -66,10 +66,11 @@ from millpond.spark.checkpoint import (
     read_taken,
     repair,
 )
-from millpond.spark.direct import Direct
-from millpond.spark.epochs import Epoch
-from millpond.spark.handover import Reading, Stopped, Succession, Successor, started
-from millpond.spark.progress import asking_us
+from millpond.spark.driver.choose_shuffle import Direct
+from millpond.spark.driver.epochs import Epoch
+from millpond.spark.driver.progress import asking_us
+from millpond.spark.driver.replace_query import Reading, Stopped, Succession, Successor, started
+from millpond.spark.driver.tasks import deltas_of, packets_of
 from millpond.spark.reading.intake import Behind, Intake
 from millpond.spark.session.batch_limits import Batches
 from millpond.spark.session.failures import explained
@@ -77,7 +78,6 @@ from millpond.spark.session.session import jvm_failure
 from millpond.spark.sources.file_tables import Lookups
 from millpond.spark.sources.kafka import paced
 from millpond.spark.sources.parsed_values import learnt
-from millpond.spark.tasks import deltas_of, packets_of
 
 T = TypeVar("T")
 
