@@ -11,7 +11,7 @@ import pytest
 from kit.inputs.cases import random_case
 from kit.judges.answers import Run, dealt
 from millpond.errors import FilesLostError
-from millpond.runtime.carried import Carrier, live_files
+from millpond.runtime.task.file_sync import Carrier, live_files
 from millpond.state.backends.memory import MemoryFiles
 from millpond.state.files import CarriedFiles
 from millpond.testing.conformance import ForgetfulFiles

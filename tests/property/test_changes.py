@@ -49,7 +49,7 @@ from millpond.reconfigure.rescale import scale
 from millpond.runtime import fold, merging
 from millpond.runtime.backfill import Again, Past, brought, take
 from millpond.runtime.epoch import maps
-from millpond.runtime.layout import ReadColumn, StreamLayout
+from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
 from millpond.state.files import Files
 from millpond.testing.compare import assert_same_rows, rows_of
 from millpond.testing.conformance import ForgetfulFiles

@@ -23,7 +23,7 @@ from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan, needed_columns
 from millpond.runtime import closing, holistic
 from millpond.runtime.holistic import Found, rows_of
-from millpond.runtime.tasks import WHOLE_POND
+from millpond.runtime.task.task_values import WHOLE_POND
 from millpond.state.event_log import Events
 from millpond.testing.compare import assert_same_rows
 

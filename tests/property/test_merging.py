@@ -24,7 +24,7 @@ from millpond.runtime.closing import each_closes, may_close
 from millpond.runtime.epoch import group_state
 from millpond.runtime.generations import left_within, shares_left
 from millpond.runtime.merging import Merge, merged, merges_due
-from millpond.runtime.tasks import GroupState, Position, SectionPlace, Watermark
+from millpond.runtime.task.task_values import GroupState, Position, SectionPlace, Watermark
 from millpond.state import cells as cells_module
 from millpond.state.atoms import some_atoms
 from millpond.state.cells import Cells, Slices, merge, part_of, piece_of, span_of

@@ -39,8 +39,8 @@ from millpond.reconfigure.rescale import owned_by
 from millpond.runtime import fold, generations, merging
 from millpond.runtime.epoch import map_asked, maps
 from millpond.runtime.generations import left_slots, read_cells, read_section
-from millpond.runtime.remembered import group_state
-from millpond.runtime.tasks import SectionPlace
+from millpond.runtime.task.state_locations import group_state
+from millpond.runtime.task.task_values import SectionPlace
 from millpond.state.delta import Files
 from millpond.state.keys import texts_of
 from millpond.testing.compare import canonical

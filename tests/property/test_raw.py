@@ -15,7 +15,7 @@ from kit.naive.queries.windows import answer
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Query
 from millpond.runtime import gather
-from millpond.runtime.tasks import WHOLE_POND
+from millpond.runtime.task.task_values import WHOLE_POND
 from millpond.testing.compare import assert_same_rows
 
 SECOND = 1_000_000

@@ -21,7 +21,7 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.runtime.tasks import WHOLE_POND
+from millpond.runtime.task.task_values import WHOLE_POND
 from millpond.runtime.tiles import cover
 from millpond.state.cells import Slices
 from millpond.testing.compare import assert_same_rows

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond import Pond
-from millpond.runtime.tasks import WHOLE_POND
+from millpond.runtime.task.task_values import WHOLE_POND
 from millpond.spark.driver.epochs import Epoch
 
 EPOCHS, MORE, EVENTS = 220, 20, 400

@@ -17,7 +17,7 @@ from millpond import Pond
 from millpond.control.tally import EventCounts, QueryCounts
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Order, Stream
-from millpond.runtime.tasks import WHOLE_POND
+from millpond.runtime.task.task_values import WHOLE_POND
 from millpond.spark.driver.epochs import Epoch
 
 PARTITIONS = ("0", "1", "2")

@@ -13,7 +13,7 @@ from millpond.errors import QueryTypeError, SourceError
 from millpond.log.protocol import TICK as TICK_NAME
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
-from millpond.runtime.layout import TICK, ReadLayout
+from millpond.runtime.task.column_layout import TICK, ReadLayout
 from millpond.spark.frontend.frontend import FrontEnd
 from millpond.spark.reading.read_frame import Wanted, read
 from millpond.spark.session.session import reading_session

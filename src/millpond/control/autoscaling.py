@@ -22,7 +22,7 @@ from millpond.placement.policy import Policy
 from millpond.plan.words import count_of
 from millpond.reconfigure.apply import plan_of
 from millpond.runtime.loads import bucket_loads
-from millpond.runtime.tasks import WHOLE_POND
+from millpond.runtime.task.task_values import WHOLE_POND
 
 LOOK_EVERY_US = 10_000_000
 """How long a stretch of epochs is that one look judges."""

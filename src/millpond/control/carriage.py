@@ -12,7 +12,7 @@ from millpond.followers.view.shared_view import Caught, Share, catch_up, owners_
 from millpond.model.spec import PondSpec
 from millpond.placement.alignment import owners_in
 from millpond.placement.slots import hash_tags
-from millpond.runtime.carried import Carrier, FileTransport, Way
+from millpond.runtime.task.file_sync import Carrier, FileTransport, Way
 from millpond.spark.driver.view_job import settled
 from millpond.spark.session.hosts import is_local, is_on_every_host
 from millpond.spark.session.session import Session

@@ -21,7 +21,7 @@ from millpond.plan.plan import Measure
 from millpond.plan.price import Price
 from millpond.reconfigure.apply import plan_of
 from millpond.runtime.sharing import WORD_BYTES, GroupCells, Sharing, group_cells, sharing
-from millpond.runtime.tasks import WHOLE_POND
+from millpond.runtime.task.task_values import WHOLE_POND
 
 _BAR = 24
 

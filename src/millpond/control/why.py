@@ -36,7 +36,7 @@ from millpond.reconfigure.catalog import version_name, whole_from
 from millpond.runtime.due import Due, next_due
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.lateness import ANY_PARTITION
-from millpond.runtime.tasks import Watermark
+from millpond.runtime.task.task_values import Watermark
 from millpond.state.files import Files
 
 RECORDS_READ = 1000

@@ -44,7 +44,7 @@ from millpond.reconfigure.changes import (
 from millpond.reconfigure.coverage import check_backfilled, incomplete_for, open_from, recall_for
 from millpond.reconfigure.lifecycle import check_feeds, check_move, check_upstream, query_of
 from millpond.runtime.epoch import watermarks
-from millpond.runtime.tasks import Watermark
+from millpond.runtime.task.task_values import Watermark
 
 _ABOVE = "@"
 

@@ -21,7 +21,7 @@ from millpond.reconfigure.catalog import is_read, times_told
 from millpond.reconfigure.coverage import covered_from
 from millpond.runtime.chained import chained_lines
 from millpond.runtime.epoch import watermarks
-from millpond.runtime.tasks import Watermark
+from millpond.runtime.task.task_values import Watermark
 
 
 def beginnings(

@@ -31,7 +31,7 @@ from millpond.runtime.epoch import watermarks
 from millpond.runtime.holistic import needs_events
 from millpond.runtime.horizon import kept_from, needed_from, retained_from
 from millpond.runtime.retained import columns_in, retained_sections
-from millpond.runtime.tasks import Watermark
+from millpond.runtime.task.task_values import Watermark
 
 
 def covered_from(plan: Plan, query: Query, mark: Watermark) -> int | None:

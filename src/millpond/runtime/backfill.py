@@ -28,10 +28,10 @@ from millpond.log.port import Log
 from millpond.log.records import EpochRecord, Receipt, Section, decode
 from millpond.model.types import FARTHEST_US
 from millpond.runtime.lateness import ANY_PARTITION
-from millpond.runtime.layout import ReadColumn, StreamLayout
 from millpond.runtime.outbox import rows_stream
 from millpond.runtime.retained import ALWAYS_LATE, BASE, column_name
 from millpond.runtime.stream_columns import StreamColumns
+from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
 from millpond.state.event_log import OFFSET, PARTITION, TIME
 from millpond.state.files import Files
 

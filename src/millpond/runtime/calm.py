@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.closing import may_close
-from millpond.runtime.tasks import Watermark
+from millpond.runtime.task.task_values import Watermark
 
 _LAST = 4
 _IN_A_ROW = 6

@@ -28,7 +28,7 @@ from millpond.runtime.families import Family, Made
 from millpond.runtime.holistic import needs_events
 from millpond.runtime.rows import BlockKeys, told_of_block
 from millpond.runtime.tallies import TallyLog, needs_tallies
-from millpond.runtime.tasks import Watermark
+from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.tiles import Held
 from millpond.state.cells import Cells, Piece, Slices, merge, taken
 from millpond.state.dictionary import KeyDictionary

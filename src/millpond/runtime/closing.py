@@ -10,7 +10,7 @@ import numpy as np
 from millpond.arrays import Ints, ordered
 from millpond.model.windows import Sliding
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.tasks import SectionPlace, Watermark
+from millpond.runtime.task.task_values import SectionPlace, Watermark
 
 WINDOWS_AT_ONCE = 512
 """So many windows are answered from the same arrays, which are filled once for all of them."""

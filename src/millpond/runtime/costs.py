@@ -17,7 +17,7 @@ from millpond.plan.plan import GroupPlan, Plan, QueryPlan
 from millpond.plan.tallies import keeps_tallies
 from millpond.runtime.holistic import needs_events
 from millpond.runtime.moved import keys_and_left
-from millpond.runtime.tasks import GROUP_US, WHOLE_POND
+from millpond.runtime.task.task_values import GROUP_US, WHOLE_POND
 from millpond.state.segments import MEASURE_DIGITS, bytes_told
 
 _ONE = 1 << 40

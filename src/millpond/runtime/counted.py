@@ -24,7 +24,7 @@ from millpond.runtime.framed import Due
 from millpond.runtime.generations import are_named
 from millpond.runtime.holistic import passing, ranks
 from millpond.runtime.logged import filter_name, value_name
-from millpond.runtime.tasks import SectionPlace, Watermark
+from millpond.runtime.task.task_values import SectionPlace, Watermark
 from millpond.state.cells import Cells, Piece, Slices
 from millpond.state.event_log import OFFSET, PARTITION, Events
 

@@ -20,10 +20,10 @@ from millpond.log.records import EpochRecord, Offsets
 from millpond.model.stream import DEAD_LETTER, FAIL, Malformed
 from millpond.plan.plan import Plan
 from millpond.runtime.counting import FATES
-from millpond.runtime.layout import DEAD, ReadLayout, StreamLayout
 from millpond.runtime.outbox import rows_stream
 from millpond.runtime.packet import Header, SourceFates, encode_packet
-from millpond.runtime.tasks import WHOLE_POND, GatherTask
+from millpond.runtime.task.column_layout import DEAD, ReadLayout, StreamLayout
+from millpond.runtime.task.task_values import WHOLE_POND, GatherTask
 from millpond.state.delta import DeltaWriter
 
 EPOCH = "_epoch"

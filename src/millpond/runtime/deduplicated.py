@@ -23,7 +23,7 @@ from millpond.runtime.generations import are_named
 from millpond.runtime.holistic import ranks
 from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.raw import RawRows, piece_of_raw, values_of
-from millpond.runtime.tasks import Watermark
+from millpond.runtime.task.task_values import Watermark
 from millpond.state.cells import Piece, Slices
 from millpond.state.event_log import OFFSET, PARTITION, Events
 from millpond.state.keys import canonical, hashes_of

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.runtime.gather import gather
-from millpond.runtime.layout import ReadLayout
 from millpond.runtime.packet import header_of
-from millpond.runtime.tasks import GatherTask
+from millpond.runtime.task.column_layout import ReadLayout
+from millpond.runtime.task.task_values import GatherTask
 from millpond.state.files import Files
 
 MOST_BYTES = 1 << 22

@@ -14,7 +14,7 @@ from millpond.runtime.event_log import GroupLog
 from millpond.runtime.generations import Attached, read_section
 from millpond.runtime.holistic import passing
 from millpond.runtime.ranges import first_answered
-from millpond.runtime.tasks import GroupState, Watermark
+from millpond.runtime.task.task_values import GroupState, Watermark
 from millpond.state.files import Files
 
 _LAST = (1 << 63) - 1

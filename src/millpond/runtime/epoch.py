@@ -32,15 +32,15 @@ from millpond.runtime.fed import fed_values, told_by
 from millpond.runtime.horizon import events_needed_from, slices_needed_from
 from millpond.runtime.joins import joins_need_from
 from millpond.runtime.lateness import ANY_PARTITION, advanced
-from millpond.runtime.layout import ReadLayout
 from millpond.runtime.moved import dealt_logs, moving, shares_here
 from millpond.runtime.packet import SourceFates
 from millpond.runtime.recalled import backfilled_groups, recalled_events
-from millpond.runtime.remembered import group_state
 from millpond.runtime.retained import kept_from
 from millpond.runtime.taken_over import stays
 from millpond.runtime.tallies import tallies_needed_from
-from millpond.runtime.tasks import FoldTask, GatherTask, TimeLine, Watermark
+from millpond.runtime.task.column_layout import ReadLayout
+from millpond.runtime.task.state_locations import group_state
+from millpond.runtime.task.task_values import FoldTask, GatherTask, TimeLine, Watermark
 
 Idle = Mapping[str, frozenset[str]]
 """Stream -> source partitions that its watermark does not wait for."""

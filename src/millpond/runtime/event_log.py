@@ -18,7 +18,7 @@ from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.generations import classes_now, due_sections, left_slots, read_section, slots_now
 from millpond.runtime.logged import column_types
-from millpond.runtime.tasks import GroupState, SectionPlace
+from millpond.runtime.task.task_values import GroupState, SectionPlace
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import OFFSET, Events, decode_events, encode_events, joined
 from millpond.state.files import Files

@@ -63,7 +63,7 @@ from millpond.runtime.selected_rows import write_selected_rows
 from millpond.runtime.session_changes import SessionChanges, added_up, corrected_until
 from millpond.runtime.sessions import AT_ONCE, Asked, Sessions, asked_of, closing, first_needed, read_atoms
 from millpond.runtime.tallies import TallyLog, needs_tallies, tallies_needed_from
-from millpond.runtime.tasks import GROUP_US, WHOLE_POND, FoldTask, TimeLine, Watermark
+from millpond.runtime.task.task_values import GROUP_US, WHOLE_POND, FoldTask, TimeLine, Watermark
 from millpond.runtime.tiles import Held, new_tiles
 from millpond.runtime.widening import Edges, needed_edges
 from millpond.state.atoms import LAST, merge_atoms

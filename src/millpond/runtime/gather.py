@@ -31,7 +31,6 @@ from millpond.runtime.dead_letters import DeadLetters
 from millpond.runtime.grid import dealt_events
 from millpond.runtime.late_rows import LateCatch
 from millpond.runtime.lateness import Judge, Judged, late_classes
-from millpond.runtime.layout import TICK, StreamLayout
 from millpond.runtime.logged import LoggedRows
 from millpond.runtime.packet import GroupPart, Header, encode_packet
 from millpond.runtime.partials import Partials, Rolled, Rows, piece_of_cells, roll_up
@@ -40,7 +39,8 @@ from millpond.runtime.retained import dealt_out, kept_rows
 from millpond.runtime.selected_rows import select_rows
 from millpond.runtime.stream_columns import StreamColumns
 from millpond.runtime.tallies import TalliedRows
-from millpond.runtime.tasks import GROUP_US, WHOLE_POND, GatherTask, TimeLine
+from millpond.runtime.task.column_layout import TICK, StreamLayout
+from millpond.runtime.task.task_values import GROUP_US, WHOLE_POND, GatherTask, TimeLine
 from millpond.state.cells import Slices
 from millpond.state.keys import canonical
 

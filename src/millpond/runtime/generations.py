@@ -20,7 +20,7 @@ from millpond.arrays import Ints, Mask
 from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.buckets import buckets_of_keys
-from millpond.runtime.tasks import GroupState, SectionPlace
+from millpond.runtime.task.task_values import GroupState, SectionPlace
 from millpond.state.atoms import some_atoms
 from millpond.state.cells import Cells, span_of
 from millpond.state.dictionary import BUCKET, WAS, key_columns, with_buckets

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from millpond.model.windows import Counted, Range, Session
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.holistic import needs_events
-from millpond.runtime.tasks import SectionPlace, Watermark
+from millpond.runtime.task.task_values import SectionPlace, Watermark
 
 
 def needed_from(queries: Iterable[QueryPlan], mark: Watermark) -> int | None:

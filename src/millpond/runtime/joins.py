@@ -23,7 +23,7 @@ from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.matching import Candidates, Placed
 from millpond.runtime.outbox import rows_stream
 from millpond.runtime.packet import GroupPart
-from millpond.runtime.tasks import FoldTask, Watermark
+from millpond.runtime.task.task_values import FoldTask, Watermark
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events
 from millpond.state.files import Files

@@ -23,7 +23,7 @@ import pyarrow as pa
 from millpond.arrays import Ints, Mask
 from millpond.model.types import FARTHEST_US
 from millpond.model.windows import NEVER_LATE_US
-from millpond.runtime.tasks import TimeLine, Watermark
+from millpond.runtime.task.task_values import TimeLine, Watermark
 
 ANY_PARTITION = "*"
 """The stream as a whole: under this name its watermark base is recorded."""

@@ -18,7 +18,7 @@ from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.generations import read_section
 from millpond.runtime.horizon import events_needed_from, needed_from
 from millpond.runtime.logged import filter_name, value_name
-from millpond.runtime.tasks import GroupState, Watermark
+from millpond.runtime.task.task_values import GroupState, Watermark
 from millpond.state.event_log import Events, decode_events
 from millpond.state.files import Files
 

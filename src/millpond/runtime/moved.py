@@ -30,7 +30,7 @@ from millpond.runtime.generations import OPENING, Attached, Numbered, numbered_k
 from millpond.runtime.grid import dealt_again, holders
 from millpond.runtime.logged import value_name
 from millpond.runtime.taken_over import section_written, stays, taken_over
-from millpond.runtime.tasks import FoldTask, GroupState, SectionPlace
+from millpond.runtime.task.task_values import FoldTask, GroupState, SectionPlace
 from millpond.state.atoms import some_atoms
 from millpond.state.cells import Cells
 from millpond.state.delta import DeltaWriter

@@ -15,7 +15,7 @@ from millpond.runtime.framed import Due
 from millpond.runtime.generations import are_named
 from millpond.runtime.holistic import passing, ranks
 from millpond.runtime.logged import value_name
-from millpond.runtime.tasks import Watermark
+from millpond.runtime.task.task_values import Watermark
 from millpond.state.event_log import Events
 
 _ALWAYS = -(1 << 63)

@@ -19,12 +19,12 @@ from millpond.runtime.backfill import columns_of_section
 from millpond.runtime.chained import gather_chained
 from millpond.runtime.gather import CHUNK_ROWS, group_parts
 from millpond.runtime.lateness import Judged, late_classes
-from millpond.runtime.layout import ReadColumn, StreamLayout
 from millpond.runtime.packet import GroupPart, Header, encode_packet
-from millpond.runtime.remembered import place_of
 from millpond.runtime.retained import BASE, column_name, read_events, retained_sections
 from millpond.runtime.stream_columns import StreamColumns
-from millpond.runtime.tasks import GatherTask, RecalledEvents, SectionPlace
+from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
+from millpond.runtime.task.state_locations import place_of
+from millpond.runtime.task.task_values import GatherTask, RecalledEvents, SectionPlace
 from millpond.state.event_log import OFFSET, PARTITION, TIME
 from millpond.state.files import Files
 

@@ -24,7 +24,7 @@ from millpond.runtime.families import Made
 from millpond.runtime.holistic import needs_events
 from millpond.runtime.rows import BlockKeys, told_of_sessions
 from millpond.runtime.sessions import AT_ONCE, Sessions, open_ones, sessions_of
-from millpond.runtime.tasks import Watermark
+from millpond.runtime.task.task_values import Watermark
 from millpond.state.atoms import FIRST, LAST, joined, merge_atoms, reduced, some_atoms
 from millpond.state.cells import LARGEST, SMALLEST, Cells, Piece, Slices, piece_of, taken
 from millpond.state.dictionary import KeyDictionary

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from millpond.arrays import Ints
 from millpond.kernels.columns import Values, from_arrow
-from millpond.runtime.layout import StreamLayout
+from millpond.runtime.task.column_layout import StreamLayout
 
 
 class StreamColumns(dict[str, Values]):

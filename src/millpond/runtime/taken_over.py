@@ -34,7 +34,7 @@ from millpond.runtime.generations import (
 )  # fmt: skip
 from millpond.runtime.horizon import needed_from
 from millpond.runtime.tallies import TallyLog
-from millpond.runtime.tasks import FoldTask, GroupState, SectionPlace, TimeLine
+from millpond.runtime.task.task_values import FoldTask, GroupState, SectionPlace, TimeLine
 from millpond.state.cells import (
     Cells,
     Piece,

@@ -20,7 +20,7 @@ from millpond.runtime.generations import read_section
 from millpond.runtime.horizon import needed_from
 from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.tallies import TallyLog
-from millpond.runtime.tasks import GroupState, Watermark
+from millpond.runtime.task.task_values import GroupState, Watermark
 from millpond.state.event_log import Events
 from millpond.state.files import Files
 from millpond.state.tallies import COUNT, added_up

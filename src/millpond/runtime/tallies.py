@@ -20,7 +20,7 @@ from millpond.runtime.holistic import Taken
 from millpond.runtime.horizon import needed_from
 from millpond.runtime.logged import column_types, filter_name, value_name
 from millpond.runtime.partials import Rows
-from millpond.runtime.tasks import GroupState, SectionPlace, Watermark
+from millpond.runtime.task.task_values import GroupState, SectionPlace, Watermark
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events, joined
 from millpond.state.files import Files

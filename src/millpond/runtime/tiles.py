@@ -18,7 +18,7 @@ from millpond.model.windows import Sliding
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.closing import touched
 from millpond.runtime.generations import Attached
-from millpond.runtime.tasks import Watermark
+from millpond.runtime.task.task_values import Watermark
 from millpond.state.cells import Cells, Piece, Slices, merge
 
 FACTOR = 8

@@ -21,7 +21,7 @@ from millpond.model.windows import Sliding
 from millpond.plan.edges import phases
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.horizon import kept_from, retained_from
-from millpond.runtime.tasks import Watermark
+from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.tiles import grids
 from millpond.state.atoms import reduced
 from millpond.state.cells import Cells, part_of, span_of, taken

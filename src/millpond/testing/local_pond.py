@@ -36,7 +36,6 @@ from millpond.reconfigure.beginnings import beginnings
 from millpond.reconfigure.catalog import in_force
 from millpond.reconfigure.changes import Change
 from millpond.reconfigure.desk import Desk
-from millpond.runtime.carried import Carrier, Deltas
 from millpond.runtime.direct import Route, Shared, TooMuch, all_told, gathered, most_told, shared, tell, told_files
 from millpond.runtime.epoch import (
     Batch,
@@ -51,10 +50,11 @@ from millpond.runtime.epoch import (
 )
 from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
-from millpond.runtime.layout import ReadColumn, ReadLayout, StreamLayout
 from millpond.runtime.packet import Header, encode_packet
 from millpond.runtime.recalled import gather_stored, stored_parts
-from millpond.runtime.tasks import FoldTask, GatherTask
+from millpond.runtime.task.column_layout import ReadColumn, ReadLayout, StreamLayout
+from millpond.runtime.task.file_sync import Carrier, Deltas
+from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.state.file_store import FileStore
 from millpond.state.files import CarriedFiles, Files
 

@@ -14,9 +14,9 @@ from millpond.log.port import Log
 from millpond.log.records import ClaimRecord, EpochRecord, digest_of, encode
 from millpond.runtime.backfill import Again, Past, PastEpoch, PastJudge, brought, columns_of_section, take
 from millpond.runtime.lateness import Judge
-from millpond.runtime.layout import ReadColumn, StreamLayout
 from millpond.runtime.retained import ALWAYS_LATE
-from millpond.runtime.tasks import TimeLine, Watermark
+from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
+from millpond.runtime.task.task_values import TimeLine, Watermark
 from millpond.state.files import Files
 
 NEVER = np.iinfo(np.int64).min

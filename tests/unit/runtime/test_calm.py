@@ -15,7 +15,7 @@ from millpond.model.windows import Counted, Range, Session, Sliding, Window
 from millpond.plan.build import build_plan
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.calm import Calm, is_behind
-from millpond.runtime.tasks import Watermark
+from millpond.runtime.task.task_values import Watermark
 
 
 def group_of(*windows: tuple[Window, int]) -> GroupPlan:

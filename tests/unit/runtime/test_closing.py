@@ -17,7 +17,7 @@ from millpond.plan.build import build_plan
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.closing import Closing, batches, closing_windows, touched
-from millpond.runtime.tasks import SectionPlace, Watermark
+from millpond.runtime.task.task_values import SectionPlace, Watermark
 
 S = 1_000_000
 

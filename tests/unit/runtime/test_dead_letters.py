@@ -9,8 +9,8 @@ import pytest
 from millpond.errors import SourceError
 from millpond.log.records import EpochRecord
 from millpond.runtime.dead_letters import Breaker, counted_as
-from millpond.runtime.layout import ReadLayout
-from millpond.runtime.tasks import WHOLE_POND
+from millpond.runtime.task.column_layout import ReadLayout
+from millpond.runtime.task.task_values import WHOLE_POND
 
 LAYOUT = ReadLayout((), (("tx", "drop", 0.1), ("other", "drop", None)))
 

@@ -19,7 +19,6 @@ from millpond.model.windows import Sliding
 from millpond.placement.slots import even_owners
 from millpond.plan.build import build_plan
 from millpond.plan.feeds import Fed
-from millpond.runtime import remembered
 from millpond.runtime.epoch import (
     Batch,
     Setting,
@@ -32,9 +31,10 @@ from millpond.runtime.epoch import (
     watermarks,
 )
 from millpond.runtime.horizon import needed_from
-from millpond.runtime.layout import ReadLayout
-from millpond.runtime.remembered import group_state
-from millpond.runtime.tasks import Watermark
+from millpond.runtime.task import state_locations
+from millpond.runtime.task.column_layout import ReadLayout
+from millpond.runtime.task.state_locations import group_state
+from millpond.runtime.task.task_values import Watermark
 
 COUNT = Aggregate("count", None, None, "bigint")
 
@@ -142,13 +142,13 @@ def test_a_group_is_of_the_generation_of_its_keys_and_a_segment_of_its_own() -> 
 
 
 def test_where_a_section_is_is_its_own_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "_MOST", 3)
+    monkeypatch.setattr(state_locations, "_MOST", 3)
     here, there = (section("keys", 7, info={"base": 0}, file=file) for file in ("delta/a", "delta/b"))
     many = [section("segment", n, file=f"delta/{n}") for n in range(9)]
     for _ in range(2):
-        assert [remembered.place_of(one).file for one in (here, there)] == ["delta/a", "delta/b"]
-        assert [remembered.place_of(one).file for one in many] == [one.file for one in many]
-    assert remembered.place_of(here) is remembered.place_of(here)
+        assert [state_locations.place_of(one).file for one in (here, there)] == ["delta/a", "delta/b"]
+        assert [state_locations.place_of(one).file for one in many] == [one.file for one in many]
+    assert state_locations.place_of(here) is state_locations.place_of(here)
 
 
 def test_slices_are_needed_from_the_start_of_the_earliest_open_window() -> None:

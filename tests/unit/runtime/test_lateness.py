@@ -9,7 +9,7 @@ from millpond.log.records import EpochRecord
 from millpond.model.stream import Order, Stream
 from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.lateness import Judge, advanced, late_classes
-from millpond.runtime.tasks import TimeLine, Watermark
+from millpond.runtime.task.task_values import TimeLine, Watermark
 
 NONE = np.zeros((), bool)
 

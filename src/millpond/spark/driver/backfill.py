@@ -25,8 +25,8 @@ from millpond.errors import GoneError, MillpondError, UnsupportedQuery
 from millpond.faults import reached
 from millpond.model.stream import Field, Stream
 from millpond.runtime.backfill import Again, PastEpoch, Staged, path_of, take
-from millpond.runtime.carried import OpenFiles
-from millpond.runtime.layout import ReadColumn, StreamLayout
+from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
+from millpond.runtime.task.file_sync import OpenFiles
 from millpond.spark.reading.read_frame import Wanted, file_batch, read
 from millpond.spark.reading.source_progress import SeenFile, batch_of, first_offsets, offsets_of, records_in, seen_files
 from millpond.spark.session.failures import explained

@@ -36,7 +36,6 @@ from millpond.reconfigure.budgets import Budgets
 from millpond.reconfigure.changes import Change
 from millpond.reconfigure.desk import Desk, Make, Prepare
 from millpond.runtime.calm import Calm, Waits, is_behind
-from millpond.runtime.carried import FileTransport
 from millpond.runtime.dead_letters import Breaker, records_between
 from millpond.runtime.epoch import (
     Batch,
@@ -56,7 +55,8 @@ from millpond.runtime.epoch import (
 from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.offsets import with_partitions
 from millpond.runtime.pace import Pace
-from millpond.runtime.tasks import FoldTask, GatherTask
+from millpond.runtime.task.file_sync import FileTransport
+from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.spark.driver.checkpoint import (
     check_continues,
     check_names,

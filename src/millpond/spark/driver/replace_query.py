@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millpond.faults import FaultError, reached
-from millpond.runtime.layout import ReadLayout
+from millpond.runtime.task.column_layout import ReadLayout
 from millpond.spark.driver.checkpoint import next_checkpoint, query_id, set_query_id
 from millpond.spark.driver.choose_shuffle import Between
 from millpond.spark.sources.file_tables import Lookups

@@ -13,13 +13,13 @@ from pyspark.sql import DataFrame, SparkSession
 from millpond.errors import CorruptError
 from millpond.faults import reached
 from millpond.log.records import Receipt
-from millpond.runtime.carried import OpenFiles
 from millpond.runtime.direct import Route, TooMuch, all_told, gathered, shared, tell, told_files
 from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
 from millpond.runtime.recalled import gather_stored, stored_parts
-from millpond.runtime.sent import received, sent
-from millpond.runtime.tasks import WHOLE_POND, FoldTask, GatherTask
+from millpond.runtime.task.file_sync import OpenFiles
+from millpond.runtime.task.plan_cache import received, sent
+from millpond.runtime.task.task_values import WHOLE_POND, FoldTask, GatherTask
 from millpond.spark.session.worker import with_code
 
 DIRECT, MISPLACED = f"direct:{WHOLE_POND}", f"misplaced:{WHOLE_POND}"

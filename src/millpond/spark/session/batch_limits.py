@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from millpond.log.records import EpochRecord
-from millpond.runtime.tasks import WHOLE_POND
+from millpond.runtime.task.task_values import WHOLE_POND
 
 LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
 

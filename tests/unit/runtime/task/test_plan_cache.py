@@ -15,9 +15,9 @@ from millpond.model.query import Named
 from millpond.model.selection import Selection
 from millpond.model.windows import Counted, Range
 from millpond.plan.build import build_plan
-from millpond.runtime.layout import ReadLayout
-from millpond.runtime.sent import received, sent
-from millpond.runtime.tasks import FoldTask, GatherTask
+from millpond.runtime.task.column_layout import ReadLayout
+from millpond.runtime.task.plan_cache import received, sent
+from millpond.runtime.task.task_values import FoldTask, GatherTask
 
 SIDE = Side(STREAM.name, "ts", 0, (Column("k", "string"),), (Column("k", "string"),))
 KEY = Named("k", Column("k", "string"))

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from millpond.errors import FilesLostError, HostError
 from millpond.log.manifest import Manifest
 from millpond.log.records import Receipt
-from millpond.runtime.remembered import place_of
+from millpond.runtime.task.state_locations import place_of
 from millpond.state.file_store import FileStore
 from millpond.state.files import UNSHARED_CURE, Files
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from millpond.plan.build import build_plan
 from millpond.plan.plan import Plan
-from millpond.runtime.tasks import FoldTask, GatherTask
+from millpond.runtime.task.task_values import FoldTask, GatherTask
 
 _NO_PLAN = build_plan(())
 _encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Plan)

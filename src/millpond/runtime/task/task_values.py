@@ -12,7 +12,7 @@ from millpond.plan.feeds import Fed
 from millpond.plan.join import SideLog
 from millpond.plan.late import LateAsk
 from millpond.plan.plan import GroupPlan, KeptEvents, Plan
-from millpond.runtime.layout import ReadColumn, ReadLayout
+from millpond.runtime.task.column_layout import ReadColumn, ReadLayout
 
 WHOLE_POND = "*"
 """Where counts stand that are of no one query: `events` and `bytes_read` (Arrow), `bytes_moved` (packets),

@@ -6,7 +6,7 @@ from millpond.log.manifest import LiveSection, Manifest
 from millpond.log.port import numbered_name
 from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan, KeptEvents
-from millpond.runtime.tasks import UNTIL, GroupState, Position, SectionPlace
+from millpond.runtime.task.task_values import UNTIL, GroupState, Position, SectionPlace
 
 _MOST = 10_000
 
