@@ -28,7 +28,8 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.plan import plan as plans
 from millpond.plan.build import build_plan
-from millpond.runtime import classify, gather
+from millpond.runtime import gather
+from millpond.runtime.aggregates import filter_sets
 from millpond.testing.compare import assert_same_rows, canonical
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -137,7 +138,7 @@ def with_conditions(case: Case, seed: int, count: int) -> Case:
 def test_many_filters_are_answered_as_the_naive_twin_does(
     most: int, folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(classify, "MOST_SIGNATURES", most)
+    monkeypatch.setattr(filter_sets, "MOST_SIGNATURES", most)
     compared = 0
     for seed in range(40, 46):
         case = with_conditions(random_case(seed, 80, 3), seed, 40)

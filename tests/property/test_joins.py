@@ -38,10 +38,10 @@ from millpond.plan.join import COLUMN, EVERY, ONE, ROW
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
 from millpond.runtime import fold, joins, matching
+from millpond.runtime.aggregates.partials import Rows
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.grid import dealt_events
 from millpond.runtime.logged import LoggedRows, value_name
-from millpond.runtime.partials import Rows
 from millpond.testing import Trial
 from millpond.testing.compare import assert_same_rows, rows_of
 

@@ -69,7 +69,7 @@ _NEVER = (1 << 63) - 1
 class QueryPlan(msgspec.Struct, frozen=True):
     """How one query reads its group: `presence` and `measures` are positions in the group's measures.
 
-    `measures[i]` are those of aggregate `i`, in the order `runtime.finish` expects; `delay` is the position
+    `measures[i]` are those of aggregate `i`, in the order `runtime.aggregates.finish` expects; `delay` is the position
     of the query's `late_after_us` among the group's delays: it takes the events of slice classes 0 … `delay`.
     `since_us`: the query was added when events were there already; its first window starts at or after this.
     `until_us`: another version has taken its place, and answers what starts at or after this.

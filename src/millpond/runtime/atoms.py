@@ -6,7 +6,7 @@ import numpy as np
 
 from millpond.arrays import Ints, places_of
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.partials import Partials, Rows, roll_up
+from millpond.runtime.aggregates.partials import Partials, Rows, roll_up
 from millpond.state.atoms import FIRST, LAST, begins, sorted_by
 from millpond.state.cells import Piece, Slices, taken
 

@@ -23,9 +23,10 @@ from millpond.plan.edges import slices_of
 from millpond.plan.join import SideLog
 from millpond.plan.ladders import conditions_of
 from millpond.plan.plan import GroupPlan
+from millpond.runtime.aggregates.filter_sets import Bundle, classify, ranks_of_bundles, split_slices
+from millpond.runtime.aggregates.partials import Partials, Rolled, Rows, piece_of_cells, roll_up
 from millpond.runtime.atoms import atoms_of_rows, cut_atoms
 from millpond.runtime.buckets import buckets_of_keys
-from millpond.runtime.classify import Bundle, classify, ranks_of_bundles, split_slices
 from millpond.runtime.counting import Counts, Passed, Sources, count_rows, count_side
 from millpond.runtime.dead_letters import DeadLetters
 from millpond.runtime.grid import dealt_events
@@ -33,7 +34,6 @@ from millpond.runtime.late_rows import LateCatch
 from millpond.runtime.lateness import Judge, Judged, late_classes
 from millpond.runtime.logged import LoggedRows
 from millpond.runtime.packet import GroupPart, Header, encode_packet
-from millpond.runtime.partials import Partials, Rolled, Rows, piece_of_cells, roll_up
 from millpond.runtime.raw import is_smaller_raw, raw_rows
 from millpond.runtime.retained import dealt_out, kept_rows
 from millpond.runtime.selected_rows import select_rows

@@ -24,10 +24,10 @@ from millpond.plan.event_log import logged_rows
 from millpond.plan.measures import measures_of
 from millpond.plan.plan import QueryPlan
 from millpond.plan.tallies import keeps_tallies
-from millpond.runtime.finish import finish
-from millpond.runtime.histograms import Bins, binned
+from millpond.runtime.aggregates.finish import finish
+from millpond.runtime.aggregates.histograms import Bins, binned
+from millpond.runtime.aggregates.partials import Partials
 from millpond.runtime.logged import filter_name, value_name
-from millpond.runtime.partials import Partials
 from millpond.state.cells import order_codes
 from millpond.state.event_log import OFFSET, PARTITION, Events
 

@@ -12,7 +12,7 @@ from millpond.kernels.columns import arrow_type, to_arrow
 from millpond.model.expressions import Expression
 from millpond.plan.event_log import LogPlan
 from millpond.plan.plan import fingerprint
-from millpond.runtime.partials import Rows
+from millpond.runtime.aggregates.partials import Rows
 from millpond.state.event_log import OFFSET, PARTITION, Events, joined
 
 

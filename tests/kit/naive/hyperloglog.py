@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import millpond.runtime.hyperloglog
+import millpond.runtime.aggregates.hyperloglog
 from millpond.model.types import digits_of, is_decimal
 
 _MASK = (1 << 64) - 1
@@ -104,7 +104,7 @@ def approximate_count(values: Iterable[Any], kind: str, error: float) -> int:
 
 
 def _bias(raw: float, precision: int) -> float:
-    path = Path(millpond.runtime.hyperloglog.__file__).with_suffix(".txt")
+    path = Path(millpond.runtime.aggregates.hyperloglog.__file__).with_suffix(".txt")
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     row = lines.index(str(precision))
     truth, estimated = ([float(word) for word in line.split()] for line in lines[row + 1 : row + 3])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.naive.aggregates import histogram
-from millpond.runtime.histograms import Bins, binned
+from millpond.runtime.aggregates.histograms import Bins, binned
 
 KIND = "array<struct<x:double,y:double>>"
 VALUES = st.one_of(st.integers(-9, 9).map(float), st.floats(allow_nan=False), st.sampled_from([math.inf, -math.inf]))

@@ -14,9 +14,9 @@ from millpond.kernels.columns import from_arrow
 from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Call, Column, Expression, call, conjunction, literal
 from millpond.plan.ladders import conditions_of, ladders_of
-from millpond.runtime import classify as module
-from millpond.runtime.classify import Bundle, classify
-from millpond.runtime.partials import Rows
+from millpond.runtime.aggregates import filter_sets as module
+from millpond.runtime.aggregates.filter_sets import Bundle, classify
+from millpond.runtime.aggregates.partials import Rows
 
 NUMBERS = (0.0, -0.0, 1.0, 1.5, -2.0, math.nan, math.inf, -math.inf, 5e-324, 1e300)
 WHOLE = (0, 1, 2, -3, 2**62, 2**63 - 1, -(2**63))

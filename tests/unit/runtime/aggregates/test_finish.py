@@ -19,8 +19,8 @@ from millpond.model.aggregates import Aggregate, result_type
 from millpond.model.expressions import Column, Expression
 from millpond.model.types import Digits
 from millpond.plan.measures import measures_of
-from millpond.runtime.finish import finish
-from millpond.runtime.partials import Partials
+from millpond.runtime.aggregates.finish import finish
+from millpond.runtime.aggregates.partials import Partials
 from millpond.state.cells import Piece, Slices, extreme_of, merge
 
 CELLS = 3

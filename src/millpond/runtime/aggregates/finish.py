@@ -13,8 +13,8 @@ from millpond.model.aggregates import DISTINCT, PAIRED, Aggregate, result_type
 from millpond.model.types import digits_of, is_decimal, is_float, is_integer
 from millpond.plan.measures import NEEDS
 from millpond.plan.plan import Measure
-from millpond.runtime.hyperloglog import estimates
-from millpond.runtime.pairs import OF_PAIRS, Pairs
+from millpond.runtime.aggregates.correlations import OF_PAIRS, Pairs
+from millpond.runtime.aggregates.hyperloglog import estimates
 from millpond.state.cells import from_order_codes, registers_of, words_of
 from millpond.state.exact import SHIFT, Words, covariance_numerators, normalise, to_doubles, to_integers
 from millpond.state.powers import fourth_numerators, third_numerators

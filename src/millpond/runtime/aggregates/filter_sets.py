@@ -23,7 +23,7 @@ from millpond.arrays import Ints, places_of
 from millpond.kernels.columns import Array, Values
 from millpond.model.expressions import Expression, Literal
 from millpond.plan.ladders import Comparison, Ladder, comparison_of
-from millpond.runtime.partials import Rows
+from millpond.runtime.aggregates.partials import Rows
 from millpond.state.cells import Signed, Slices, order_codes
 from millpond.state.signatures import Ranks, narrowest, numbered
 
