@@ -26,8 +26,8 @@ from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Session, Sliding
 from millpond.placement.alignment import owners_in, with_owners
-from millpond.runtime.packet import GroupPart, Header, decode_packet, encode_packet
-from millpond.runtime.raw import RawRows
+from millpond.runtime.packets.packet import GroupPart, Header, decode_packet, encode_packet
+from millpond.runtime.packets.raw_columns import RawRows
 from millpond.state.atoms import FIRST, LAST, merge_atoms
 from millpond.state.cells import Cells, Piece, Signed, Slices, piece_of
 from millpond.state.dictionary import BUCKET, KeyDictionary, with_buckets

@@ -25,8 +25,8 @@ from millpond.model.stream import Field, Order, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Counted, Range, Sliding
 from millpond.plan.build import build_plan
-from millpond.runtime.counting import FATES, add_fates
-from millpond.runtime.packet import SourceFates
+from millpond.runtime.packets.event_counts import FATES, add_fates
+from millpond.runtime.packets.packet import SourceFates
 from millpond.testing.compare import rows_of
 from millpond.testing.local_pond import LocalPond
 

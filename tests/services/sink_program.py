@@ -26,7 +26,7 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.runtime.outbox import rows_stream
+from millpond.runtime.packets.row_batches import rows_stream
 
 EPOCHS, COUNT = 6, 50
 """Records with rows, and rows of each; every second record has none."""

@@ -6,7 +6,7 @@ import threading
 from typing import NamedTuple
 
 from millpond.log.records import EpochRecord, Fates
-from millpond.runtime.counting import FATES, OTHERS, bounded
+from millpond.runtime.packets.event_counts import FATES, OTHERS, bounded
 
 
 class EventCounts(NamedTuple):
@@ -22,7 +22,7 @@ class EventCounts(NamedTuple):
 class QueryCounts(NamedTuple):
     """What became of the events that a query read; `partitions` is empty for a stream without an order.
 
-    There `*` stands for all partitions that are not listed; see `runtime.counting.bounded`.
+    There `*` stands for all partitions that are not listed; see `runtime.packets.event_counts.bounded`.
     """
 
     whole: EventCounts

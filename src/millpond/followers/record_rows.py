@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from millpond.errors import CorruptError
 from millpond.log.records import Entry, EpochRecord, Receipt, Section, SectionKind
-from millpond.runtime.outbox import leaving
+from millpond.runtime.packets.row_batches import leaving
 
 ReadSection: TypeAlias = Callable[[int, Receipt, Section], pa.Buffer]
 """Bytes of a section whose delta is a file, by `(n, receipt, section)`; FileNotFoundError: it is gone."""

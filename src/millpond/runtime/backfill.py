@@ -28,7 +28,7 @@ from millpond.log.port import Log
 from millpond.log.records import EpochRecord, Receipt, Section, decode
 from millpond.model.types import FARTHEST_US
 from millpond.runtime.lateness import ANY_PARTITION
-from millpond.runtime.outbox import rows_stream
+from millpond.runtime.packets.row_batches import rows_stream
 from millpond.runtime.retained import ALWAYS_LATE, BASE, column_name
 from millpond.runtime.stream_columns import StreamColumns
 from millpond.runtime.task.column_layout import ReadColumn, StreamLayout

@@ -19,9 +19,9 @@ from millpond.errors import SourceError
 from millpond.log.records import EpochRecord, Offsets
 from millpond.model.stream import DEAD_LETTER, FAIL, Malformed
 from millpond.plan.plan import Plan
-from millpond.runtime.counting import FATES
-from millpond.runtime.outbox import rows_stream
-from millpond.runtime.packet import Header, SourceFates, encode_packet
+from millpond.runtime.packets.event_counts import FATES
+from millpond.runtime.packets.packet import Header, SourceFates, encode_packet
+from millpond.runtime.packets.row_batches import rows_stream
 from millpond.runtime.task.column_layout import DEAD, ReadLayout, StreamLayout
 from millpond.runtime.task.task_values import WHOLE_POND, GatherTask
 from millpond.state.delta import DeltaWriter

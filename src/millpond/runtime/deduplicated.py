@@ -22,7 +22,7 @@ from millpond.runtime.event_log import GroupLog
 from millpond.runtime.generations import are_named
 from millpond.runtime.holistic import ranks
 from millpond.runtime.logged import filter_name, value_name
-from millpond.runtime.raw import RawRows, piece_of_raw, values_of
+from millpond.runtime.packets.raw_columns import RawRows, piece_of_raw, values_of
 from millpond.runtime.task.task_values import Watermark
 from millpond.state.cells import Piece, Slices
 from millpond.state.event_log import OFFSET, PARTITION, Events

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.plan.plan import Plan
-from millpond.runtime.outbox import leaving, rows_stream
+from millpond.runtime.packets.row_batches import leaving, rows_stream
 from millpond.state.delta import DeltaWriter
 
 NET = "__net"

@@ -21,7 +21,6 @@ from millpond.kernels.columns import arrow_type
 from millpond.log.records import Receipt
 from millpond.model.windows import Range
 from millpond.plan.plan import GroupPlan, QueryPlan, column_ids, measures_read
-from millpond.runtime.arrived import arrived
 from millpond.runtime.blocks import AnyBlock, blocks_of
 from millpond.runtime.buckets import buckets_of_keys
 from millpond.runtime.changes import Changes
@@ -29,7 +28,6 @@ from millpond.runtime.closing import Closing, at_once, batches, closing_windows,
 from millpond.runtime.collected import Collected
 from millpond.runtime.combine import edges_of, slices_between
 from millpond.runtime.counted import counter_of, needed_events, passed_now, worth_merging
-from millpond.runtime.counting import bounded
 from millpond.runtime.dead_letters import write_dead_letters
 from millpond.runtime.deduplicated import decided
 from millpond.runtime.differing import Differing
@@ -54,8 +52,9 @@ from millpond.runtime.late_rows import write_late_rows
 from millpond.runtime.lateness import marks_of
 from millpond.runtime.merging import merged, merges_due
 from millpond.runtime.moved import moved_in
-from millpond.runtime.numbering import numbered
-from millpond.runtime.packet import GroupPart
+from millpond.runtime.packets.event_counts import bounded
+from millpond.runtime.packets.packet import GroupPart
+from millpond.runtime.packets.unpack import arrived, numbered
 from millpond.runtime.ranges import rows_due
 from millpond.runtime.retained import fold_retained
 from millpond.runtime.rows import BlockKeys, rows_of_block, rows_of_sessions

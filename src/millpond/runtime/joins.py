@@ -21,8 +21,8 @@ from millpond.runtime.event_log import GroupLog
 from millpond.runtime.joined_rows import Joined, SideEvents, equal_rows, joined_rows, passing
 from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.matching import Candidates, Placed
-from millpond.runtime.outbox import rows_stream
-from millpond.runtime.packet import GroupPart
+from millpond.runtime.packets.packet import GroupPart
+from millpond.runtime.packets.row_batches import rows_stream
 from millpond.runtime.task.task_values import FoldTask, Watermark
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events

@@ -19,7 +19,7 @@ from millpond.runtime.backfill import columns_of_section
 from millpond.runtime.chained import gather_chained
 from millpond.runtime.gather import CHUNK_ROWS, group_parts
 from millpond.runtime.lateness import Judged, late_classes
-from millpond.runtime.packet import GroupPart, Header, encode_packet
+from millpond.runtime.packets.packet import GroupPart, Header, encode_packet
 from millpond.runtime.retained import BASE, column_name, read_events, retained_sections
 from millpond.runtime.stream_columns import StreamColumns
 from millpond.runtime.task.column_layout import ReadColumn, StreamLayout

@@ -22,8 +22,8 @@ from millpond.plan.plan import KeptEvents
 from millpond.runtime.event_log import MOST_ROWS
 from millpond.runtime.generations import due_sections
 from millpond.runtime.lateness import Judged
-from millpond.runtime.outbox import rows_stream
-from millpond.runtime.packet import GroupPart
+from millpond.runtime.packets.packet import GroupPart
+from millpond.runtime.packets.row_batches import rows_stream
 from millpond.runtime.task.column_layout import StreamLayout
 from millpond.runtime.task.task_values import FoldTask, SectionPlace, Watermark
 from millpond.state.delta import DeltaWriter

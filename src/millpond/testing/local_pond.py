@@ -50,7 +50,7 @@ from millpond.runtime.epoch import (
 )
 from millpond.runtime.fold import fold
 from millpond.runtime.gather import gather
-from millpond.runtime.packet import Header, encode_packet
+from millpond.runtime.packets.packet import Header, encode_packet
 from millpond.runtime.recalled import gather_stored, stored_parts
 from millpond.runtime.task.column_layout import ReadColumn, ReadLayout, StreamLayout
 from millpond.runtime.task.file_sync import Carrier, Deltas

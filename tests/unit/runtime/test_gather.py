@@ -19,8 +19,8 @@ from millpond.placement.slots import buckets_of, even_owners, slots_of
 from millpond.plan.build import build_plan
 from millpond.runtime import gather as gathering
 from millpond.runtime.gather import gather
-from millpond.runtime.packet import Header, decode_packet
-from millpond.runtime.raw import RawRows, piece_of_raw
+from millpond.runtime.packets.packet import Header, decode_packet
+from millpond.runtime.packets.raw_columns import RawRows, piece_of_raw
 from millpond.runtime.task.column_layout import TICK, ReadColumn, ReadLayout, StreamLayout
 from millpond.runtime.task.task_values import GatherTask, TimeLine, Watermark
 from millpond.state.cells import merge, merge_rule

@@ -35,7 +35,7 @@ from millpond.log.cursor import Cursor
 from millpond.log.manifest import Manifest
 from millpond.log.records import Entry, digest_of
 from millpond.plan.modes import OP
-from millpond.runtime.outbox import leaving
+from millpond.runtime.packets.row_batches import leaving
 from millpond.state.store import NEVER, Apply, BucketStore, Stand, TableWrite, Verdict, Wanted
 
 _MARK_DIGITS = 16

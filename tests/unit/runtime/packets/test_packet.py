@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.errors import CorruptError
-from millpond.runtime.outbox import rows_stream
-from millpond.runtime.packet import (
+from millpond.runtime.packets.packet import (
     GroupPart,
     Header,
     decode_packet,
@@ -19,7 +18,8 @@ from millpond.runtime.packet import (
     late_rows_of,
     selected_rows_of,
 )  # fmt: skip
-from millpond.runtime.raw import RawRows
+from millpond.runtime.packets.raw_columns import RawRows
+from millpond.runtime.packets.row_batches import rows_stream
 from millpond.state.cells import Piece, Slices
 
 

@@ -16,7 +16,7 @@ from millpond.model.expressions import Expression, may_raise
 from millpond.model.join import Join
 from millpond.plan.join import presence_of
 from millpond.plan.plan import GroupPlan
-from millpond.runtime import packet
+from millpond.runtime.packets import packet
 
 FATES = ("read", "applied", "late", "dead", "filtered")
 """The counts, in the order in which they stand in lists; the first is the sum of the others."""

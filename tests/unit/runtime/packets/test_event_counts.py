@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from millpond.runtime.counting import OTHERS, Sources, add_fates, bounded
-from millpond.runtime.packet import SourceFates
+from millpond.runtime.packets.event_counts import OTHERS, Sources, add_fates, bounded
+from millpond.runtime.packets.packet import SourceFates
 
 
 @pytest.mark.parametrize("names", [["b", None, "b", "a"], ["b", "b", None], ["a"], []])

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.errors import CorruptError
-from millpond.runtime.raw import RawRows, raw_batch, raw_of_batch
+from millpond.runtime.packets.raw_columns import RawRows, raw_batch, raw_of_batch
 from millpond.state.cells import Piece
 from millpond.state.event_log import Events, decode_events, encode_events
 from millpond.state.segments import columns_batch, read_slices
