@@ -22,7 +22,7 @@ from millpond.plan.plan import GroupPlan
 from millpond.runtime import fold, merging
 from millpond.runtime.closing import each_closes, may_close
 from millpond.runtime.epoch import group_state
-from millpond.runtime.generations import left_within, shares_left
+from millpond.runtime.keys.key_compaction import left_within, shares_left
 from millpond.runtime.merging import Merge, merged, merges_due
 from millpond.runtime.task.task_values import GroupState, Position, SectionPlace, Watermark
 from millpond.state import cells as cells_module

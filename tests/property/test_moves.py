@@ -36,9 +36,10 @@ from millpond.plan.chain import chained_stream
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.rescale import owned_by
-from millpond.runtime import fold, generations, merging
+from millpond.runtime import fold, merging
 from millpond.runtime.epoch import map_asked, maps
-from millpond.runtime.generations import left_slots, read_cells, read_section
+from millpond.runtime.keys import key_compaction
+from millpond.runtime.keys.key_compaction import left_slots, read_cells, read_section
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import SectionPlace
 from millpond.state.delta import Files
@@ -305,7 +306,7 @@ def test_short_windows_leave_what_has_moved_alone(tmp_path: Path, monkeypatch: p
     def epoch() -> list[SectionPlace]:
         nonlocal time
         time, opened = time + 2, list[SectionPlace]()
-        monkeypatch.setattr(generations, "read_cells", lambda files, place, delays: (
+        monkeypatch.setattr(key_compaction, "read_cells", lambda files, place, delays: (
             opened.append(place), read_cells(files, place, delays))[1])  # fmt: skip
         run.epoch([[same | {"k": f"k{i}", "ts": time * SECOND} for i in range(400)]])
         return opened

@@ -21,8 +21,8 @@ from millpond.plan.measures import measures_of
 from millpond.plan.plan import GroupPlan, QueryPlan, fingerprint
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.framed import Due
-from millpond.runtime.generations import are_named
 from millpond.runtime.holistic import passing, ranks
+from millpond.runtime.keys.key_compaction import are_named
 from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.task.task_values import SectionPlace, Watermark
 from millpond.state.cells import Cells, Piece, Slices

@@ -15,7 +15,7 @@ from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.changes import counted_in
 from millpond.runtime.due_events import next_frame
 from millpond.runtime.epoch import watermarks
-from millpond.runtime.generations import Attached, read_cells, read_section
+from millpond.runtime.keys.key_compaction import Attached, read_cells, read_section
 from millpond.runtime.sessions import open_ones, sessions_of
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import GroupState, Watermark

@@ -11,8 +11,8 @@ from millpond.plan.build import presence_filter
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.counted import passed_now
 from millpond.runtime.event_log import GroupLog
-from millpond.runtime.generations import Attached, read_section
 from millpond.runtime.holistic import passing
+from millpond.runtime.keys.key_compaction import Attached, read_section
 from millpond.runtime.ranges import first_answered
 from millpond.runtime.task.task_values import GroupState, Watermark
 from millpond.state.files import Files

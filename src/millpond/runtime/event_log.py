@@ -16,7 +16,7 @@ from millpond.log.records import SectionKind
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.generations import classes_now, due_sections, left_slots, read_section, slots_now
+from millpond.runtime.keys.key_compaction import classes_now, due_sections, left_slots, read_section, slots_now
 from millpond.runtime.logged import column_types
 from millpond.runtime.task.task_values import GroupState, SectionPlace
 from millpond.state.delta import DeltaWriter

@@ -14,8 +14,8 @@ from millpond.plan.explain_events import event_bytes
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.counted import needed_events
 from millpond.runtime.event_log import GroupLog
-from millpond.runtime.generations import read_section
 from millpond.runtime.horizon import needed_from
+from millpond.runtime.keys.key_compaction import read_section
 from millpond.runtime.logged import filter_name
 from millpond.runtime.task.task_values import GroupState, Watermark
 from millpond.state.event_log import Events

@@ -22,7 +22,6 @@ from millpond.log.records import Receipt
 from millpond.model.windows import Range
 from millpond.plan.plan import GroupPlan, QueryPlan, column_ids, measures_read
 from millpond.runtime.blocks import AnyBlock, blocks_of
-from millpond.runtime.buckets import buckets_of_keys
 from millpond.runtime.changes import Changes
 from millpond.runtime.closing import Closing, at_once, batches, closing_windows, each_closes, together
 from millpond.runtime.collected import Collected
@@ -34,7 +33,11 @@ from millpond.runtime.differing import Differing
 from millpond.runtime.event_log import GroupLog
 from millpond.runtime.families import Family, families
 from millpond.runtime.framed import Due, rows_of_events
-from millpond.runtime.generations import (
+from millpond.runtime.holistic import needs_events
+from millpond.runtime.horizon import ends_by, events_needed_from, slices_needed_from
+from millpond.runtime.joins import fold_joins
+from millpond.runtime.keys.buckets import buckets_of_keys
+from millpond.runtime.keys.key_compaction import (
     OPENING,
     Attached,
     are_named,
@@ -45,9 +48,6 @@ from millpond.runtime.generations import (
     shares_left,
     slots_section,
 )
-from millpond.runtime.holistic import needs_events
-from millpond.runtime.horizon import ends_by, events_needed_from, slices_needed_from
-from millpond.runtime.joins import fold_joins
 from millpond.runtime.late_rows import write_late_rows
 from millpond.runtime.lateness import marks_of
 from millpond.runtime.merging import merged, merges_due

@@ -26,9 +26,9 @@ from millpond.plan.plan import GroupPlan
 from millpond.runtime.aggregates.filter_sets import Bundle, classify, ranks_of_bundles, split_slices
 from millpond.runtime.aggregates.partials import Partials, Rolled, Rows, piece_of_cells, roll_up
 from millpond.runtime.atoms import atoms_of_rows, cut_atoms
-from millpond.runtime.buckets import buckets_of_keys
 from millpond.runtime.dead_letters import DeadLetters
 from millpond.runtime.grid import dealt_events
+from millpond.runtime.keys.buckets import buckets_of_keys
 from millpond.runtime.late_rows import LateCatch
 from millpond.runtime.lateness import Judge, Judged, late_classes
 from millpond.runtime.logged import LoggedRows

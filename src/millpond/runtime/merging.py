@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from millpond.arrays import Ints, distinct_of, places_of
-from millpond.runtime.generations import full_level, still_here
+from millpond.runtime.keys.key_compaction import full_level, still_here
 from millpond.runtime.task.task_values import UNTIL, Position, SectionPlace
 from millpond.runtime.widening import Edges, widened
 from millpond.state.cells import Cells, merge, needed_slices, part_of, piece_of, with_measures

@@ -22,7 +22,8 @@ from millpond.plan.event_log import LogPlan
 from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan, column_ids
 from millpond.runtime.event_log import GroupLog
-from millpond.runtime.generations import (
+from millpond.runtime.horizon import needed_from
+from millpond.runtime.keys.key_compaction import (
     Attached,
     Numbered,
     left_slots,
@@ -32,7 +33,6 @@ from millpond.runtime.generations import (
     slot_buckets,
     slots_section,
 )  # fmt: skip
-from millpond.runtime.horizon import needed_from
 from millpond.runtime.tallies import TallyLog
 from millpond.runtime.task.task_values import FoldTask, GroupState, SectionPlace, TimeLine
 from millpond.state.cells import (

@@ -16,8 +16,8 @@ from millpond.plan.build import tallies_asked
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.plan.tallies import Tally, keeps_tallies
-from millpond.runtime.generations import read_section
 from millpond.runtime.horizon import needed_from
+from millpond.runtime.keys.key_compaction import read_section
 from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.tallies import TallyLog
 from millpond.runtime.task.task_values import GroupState, Watermark

@@ -19,7 +19,7 @@ import pyarrow as pa
 from millpond.arrays import Ints, Mask
 from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.buckets import buckets_of_keys
+from millpond.runtime.keys.buckets import buckets_of_keys
 from millpond.runtime.task.task_values import GroupState, SectionPlace
 from millpond.state.atoms import some_atoms
 from millpond.state.cells import Cells, span_of
