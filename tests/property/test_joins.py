@@ -39,9 +39,9 @@ from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
 from millpond.runtime import fold, joins, matching
 from millpond.runtime.aggregates.partials import Rows
-from millpond.runtime.event_log import GroupLog
+from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.select_events import LoggedRows, value_name
 from millpond.runtime.grid import dealt_events
-from millpond.runtime.logged import LoggedRows, value_name
 from millpond.testing import Trial
 from millpond.testing.compare import assert_same_rows, rows_of
 

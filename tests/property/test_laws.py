@@ -21,8 +21,9 @@ from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan, needed_columns
-from millpond.runtime import closing, holistic
-from millpond.runtime.holistic import Found, rows_of
+from millpond.runtime import closing
+from millpond.runtime.event_log import event_aggregates
+from millpond.runtime.event_log.event_aggregates import Found, rows_of
 from millpond.runtime.task.task_values import WHOLE_POND
 from millpond.state.event_log import Events
 from millpond.testing.compare import assert_same_rows
@@ -255,7 +256,7 @@ def test_events_are_handed_to_few_windows_at_once(tmp_path: Path, monkeypatch: p
         handed.append(len(index))
         return index, owners
 
-    monkeypatch.setattr(holistic, "rows_of", spied)
+    monkeypatch.setattr(event_aggregates, "rows_of", spied)
     for i, most in enumerate((1 << 24, 3000)):
         monkeypatch.setattr(closing, "EVENTS_AT_ONCE", most)
         handed.clear()

@@ -20,7 +20,7 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Range, Sliding
 from millpond.plan.build import build_plan
 from millpond.runtime import fold
-from millpond.runtime.event_log import GroupLog
+from millpond.runtime.event_log.event_log import GroupLog
 from millpond.testing.compare import canonical
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))

@@ -23,11 +23,11 @@ from millpond.plan.plan import GroupPlan, Measure, QueryPlan, fingerprint
 from millpond.runtime.blocks import blocks_of
 from millpond.runtime.closing import Closing, at_once, batches, ends_over
 from millpond.runtime.combine import edges_of, slices_between
-from millpond.runtime.event_log import GroupLog
+from millpond.runtime.event_log.bin_counts import TallyLog, needs_tallies
+from millpond.runtime.event_log.event_aggregates import needs_events
+from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.families import Family, Made
-from millpond.runtime.holistic import needs_events
 from millpond.runtime.rows import BlockKeys, told_of_block
-from millpond.runtime.tallies import TallyLog, needs_tallies
 from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.tiles import Held
 from millpond.state.cells import Cells, Piece, Slices, merge, taken

@@ -10,8 +10,8 @@ from millpond.model.windows import Counted
 from millpond.plan.build import presence_filter
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.counted import passed_now
-from millpond.runtime.event_log import GroupLog
-from millpond.runtime.holistic import passing
+from millpond.runtime.event_log.event_aggregates import passing
+from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.keys.key_compaction import Attached, read_section
 from millpond.runtime.ranges import first_answered
 from millpond.runtime.task.task_values import GroupState, Watermark

@@ -27,8 +27,9 @@ from millpond.plan.late import late_asks
 from millpond.plan.parameters import with_parameters
 from millpond.plan.plan import GroupPlan, KeptEvents, Plan
 from millpond.runtime.chained import chained_lines, chained_rows, event_time_of, is_pending, with_chained
+from millpond.runtime.event_log.bin_counts import tallies_needed_from
+from millpond.runtime.event_log.retention import events_needed_from, slices_needed_from
 from millpond.runtime.fed import fed_values, told_by
-from millpond.runtime.horizon import events_needed_from, slices_needed_from
 from millpond.runtime.joins import joins_need_from
 from millpond.runtime.lateness import ANY_PARTITION, advanced
 from millpond.runtime.moved import dealt_logs, moving, shares_here
@@ -37,7 +38,6 @@ from millpond.runtime.packets.packet import SourceFates
 from millpond.runtime.recalled import backfilled_groups, recalled_events
 from millpond.runtime.retained import kept_from
 from millpond.runtime.taken_over import stays
-from millpond.runtime.tallies import tallies_needed_from
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import FoldTask, GatherTask, TimeLine, Watermark

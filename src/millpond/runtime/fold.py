@@ -28,13 +28,14 @@ from millpond.runtime.collected import Collected
 from millpond.runtime.combine import edges_of, slices_between
 from millpond.runtime.counted import counter_of, needed_events, passed_now, worth_merging
 from millpond.runtime.dead_letters import write_dead_letters
-from millpond.runtime.deduplicated import decided
 from millpond.runtime.differing import Differing
-from millpond.runtime.event_log import GroupLog
+from millpond.runtime.event_log.bin_counts import TallyLog, needs_tallies, tallies_needed_from
+from millpond.runtime.event_log.deduplicate import decided
+from millpond.runtime.event_log.event_aggregates import needs_events
+from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.retention import ends_by, events_needed_from, slices_needed_from
 from millpond.runtime.families import Family, families
 from millpond.runtime.framed import Due, rows_of_events
-from millpond.runtime.holistic import needs_events
-from millpond.runtime.horizon import ends_by, events_needed_from, slices_needed_from
 from millpond.runtime.joins import fold_joins
 from millpond.runtime.keys.buckets import buckets_of_keys
 from millpond.runtime.keys.key_compaction import (
@@ -61,7 +62,6 @@ from millpond.runtime.rows import BlockKeys, rows_of_block, rows_of_sessions
 from millpond.runtime.selected_rows import write_selected_rows
 from millpond.runtime.session_changes import SessionChanges, added_up, corrected_until
 from millpond.runtime.sessions import AT_ONCE, Asked, Sessions, asked_of, closing, first_needed, read_atoms
-from millpond.runtime.tallies import TallyLog, needs_tallies, tallies_needed_from
 from millpond.runtime.task.task_values import GROUP_US, WHOLE_POND, FoldTask, TimeLine, Watermark
 from millpond.runtime.tiles import Held, new_tiles
 from millpond.runtime.widening import Edges, needed_edges

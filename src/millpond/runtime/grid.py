@@ -17,7 +17,7 @@ from millpond.arrays import Ints
 from millpond.model.types import is_known
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import COLUMN, EVERY, ONE, ROW
-from millpond.runtime.logged import LoggedRows, value_name
+from millpond.runtime.event_log.select_events import LoggedRows, value_name
 from millpond.state.event_log import Events
 from millpond.state.keys import hashes_of
 

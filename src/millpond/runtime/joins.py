@@ -17,9 +17,9 @@ from millpond.model.expressions import Expression
 from millpond.model.join import LEFT, RIGHT, Join, Within
 from millpond.model.windows import Sliding
 from millpond.plan.join import JoinPlan, Joins, SideLog, alone_after_us, kept_rows, kept_us
-from millpond.runtime.event_log import GroupLog
+from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.select_events import filter_name, value_name
 from millpond.runtime.joined_rows import Joined, SideEvents, equal_rows, joined_rows, passing
-from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.matching import Candidates, Placed
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.packets.row_batches import rows_stream

@@ -15,9 +15,9 @@ from millpond.model.windows import Session
 from millpond.plan.build import build_plan, presence_filter
 from millpond.plan.event_log import logged_rows
 from millpond.plan.plan import GroupPlan, QueryPlan
-from millpond.runtime.horizon import events_needed_from, needed_from
+from millpond.runtime.event_log.retention import events_needed_from, needed_from
+from millpond.runtime.event_log.select_events import filter_name, value_name
 from millpond.runtime.keys.key_compaction import read_section
-from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.task.task_values import GroupState, Watermark
 from millpond.state.event_log import Events, decode_events
 from millpond.state.files import Files

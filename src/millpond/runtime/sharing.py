@@ -21,8 +21,8 @@ from millpond.model.windows import Framed, Session, Sliding
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan, Plan, QueryPlan
 from millpond.runtime.epoch import watermarks
+from millpond.runtime.event_log.retention import needed_from, slices_needed_from
 from millpond.runtime.events_held import events_held
-from millpond.runtime.horizon import needed_from, slices_needed_from
 from millpond.runtime.keys.key_compaction import Attached, left_slots, read_section, still_here
 from millpond.runtime.logged_size import LoggedSize
 from millpond.runtime.retained import retained_sections

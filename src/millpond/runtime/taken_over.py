@@ -21,8 +21,9 @@ from millpond.log.records import SectionKind, section_id
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan, column_ids
-from millpond.runtime.event_log import GroupLog
-from millpond.runtime.horizon import needed_from
+from millpond.runtime.event_log.bin_counts import TallyLog
+from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.retention import needed_from
 from millpond.runtime.keys.key_compaction import (
     Attached,
     Numbered,
@@ -33,7 +34,6 @@ from millpond.runtime.keys.key_compaction import (
     slot_buckets,
     slots_section,
 )  # fmt: skip
-from millpond.runtime.tallies import TallyLog
 from millpond.runtime.task.task_values import FoldTask, GroupState, SectionPlace, TimeLine
 from millpond.state.cells import (
     Cells,

@@ -16,10 +16,10 @@ from millpond.plan.build import tallies_asked
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.plan.tallies import Tally, keeps_tallies
-from millpond.runtime.horizon import needed_from
+from millpond.runtime.event_log.bin_counts import TallyLog
+from millpond.runtime.event_log.retention import needed_from
+from millpond.runtime.event_log.select_events import filter_name, value_name
 from millpond.runtime.keys.key_compaction import read_section
-from millpond.runtime.logged import filter_name, value_name
-from millpond.runtime.tallies import TallyLog
 from millpond.runtime.task.task_values import GroupState, Watermark
 from millpond.state.event_log import Events
 from millpond.state.files import Files

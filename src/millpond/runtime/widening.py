@@ -20,7 +20,7 @@ from millpond.arrays import Ints, distinct_of, distinct_rows, firsts_of, new_val
 from millpond.model.windows import Sliding
 from millpond.plan.edges import phases
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.horizon import kept_from, retained_from
+from millpond.runtime.event_log.retention import kept_from, retained_from
 from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.tiles import grids
 from millpond.state.atoms import reduced

@@ -20,9 +20,9 @@ from millpond.model.expressions import Column, call, literal
 from millpond.model.types import integer_range
 from millpond.plan.event_log import logged_rows
 from millpond.plan.tallies import FINEST_BITS, bits_of, error_of, tallied
-from millpond.runtime.holistic import Found, taken_by
-from millpond.runtime.logged import filter_name, value_name
-from millpond.runtime.tallies import percentiles
+from millpond.runtime.event_log.bin_counts import percentiles
+from millpond.runtime.event_log.event_aggregates import Found, taken_by
+from millpond.runtime.event_log.select_events import filter_name, value_name
 from millpond.state.cells import order_codes
 from millpond.state.event_log import Events
 from millpond.state.tallies import COUNT, added_up

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millpond.model.aggregates import FUNCTIONS, LOGGED
 from millpond.plan.measures import NEEDS
-from millpond.runtime.holistic import _FUNCTIONS as OF_EVENTS
+from millpond.runtime.event_log.event_aggregates import _FUNCTIONS as OF_EVENTS
 
 
 def test_each_function_is_answered_from_measures_or_from_events() -> None:

@@ -30,7 +30,7 @@ from millpond.runtime.epoch import (
     told_plan,
     watermarks,
 )
-from millpond.runtime.horizon import needed_from
+from millpond.runtime.event_log.retention import needed_from
 from millpond.runtime.task import state_locations
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.state_locations import group_state

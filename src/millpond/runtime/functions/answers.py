@@ -12,8 +12,8 @@ from millpond.arrays import Ints, distinct_of, places_of
 from millpond.errors import UserFunctionError
 from millpond.kernels.columns import Values, from_arrow
 from millpond.model.functions import UserFunction
+from millpond.runtime.event_log.event_aggregates import Found, Taken
 from millpond.runtime.functions.host import FunctionHost
-from millpond.runtime.holistic import Found, Taken
 
 EVENTS_AT_ONCE = 1 << 19
 """About how many events a function is handed in one call, so that windows that overlap do not exhaust it."""

@@ -16,10 +16,10 @@ from millpond.plan.event_log import LogPlan
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.plan.tallies import Tally, bits_of, keeps_tallies
 from millpond.runtime.aggregates.partials import Rows
-from millpond.runtime.event_log import GroupLog
-from millpond.runtime.holistic import Taken
-from millpond.runtime.horizon import needed_from
-from millpond.runtime.logged import column_types, filter_name, value_name
+from millpond.runtime.event_log.event_aggregates import Taken
+from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.retention import needed_from
+from millpond.runtime.event_log.select_events import column_types, filter_name, value_name
 from millpond.runtime.task.task_values import GroupState, SectionPlace, Watermark
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import Events, joined

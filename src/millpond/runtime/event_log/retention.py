@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from millpond.model.windows import Counted, Range, Session
 from millpond.plan.plan import GroupPlan, QueryPlan
-from millpond.runtime.holistic import needs_events
+from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.task.task_values import SectionPlace, Watermark
 
 

@@ -15,9 +15,9 @@ from millpond.kernels.columns import to_arrow
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.plan.event_log import log_plan, logged_rows
-from millpond.runtime.event_log import among, of_slots
-from millpond.runtime.holistic import Found, ranks, rows_of, taken_by, value_of
-from millpond.runtime.logged import column_types, filter_name, value_name
+from millpond.runtime.event_log.event_aggregates import Found, ranks, rows_of, taken_by, value_of
+from millpond.runtime.event_log.event_log import among, of_slots
+from millpond.runtime.event_log.select_events import column_types, filter_name, value_name
 from millpond.state.event_log import OFFSET, PARTITION, Events, joined
 
 X = Column("x", "double")

@@ -27,7 +27,7 @@ from millpond.plan.tallies import keeps_tallies
 from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.histograms import Bins, binned
 from millpond.runtime.aggregates.partials import Partials
-from millpond.runtime.logged import filter_name, value_name
+from millpond.runtime.event_log.select_events import filter_name, value_name
 from millpond.state.cells import order_codes
 from millpond.state.event_log import OFFSET, PARTITION, Events
 

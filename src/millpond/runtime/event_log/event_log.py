@@ -16,8 +16,8 @@ from millpond.log.records import SectionKind
 from millpond.plan.event_log import LogPlan
 from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan
+from millpond.runtime.event_log.select_events import column_types
 from millpond.runtime.keys.key_compaction import classes_now, due_sections, left_slots, read_section, slots_now
-from millpond.runtime.logged import column_types
 from millpond.runtime.task.task_values import GroupState, SectionPlace
 from millpond.state.delta import DeltaWriter
 from millpond.state.event_log import OFFSET, Events, decode_events, encode_events, joined

@@ -18,10 +18,10 @@ from millpond.model.expressions import Expression
 from millpond.model.query import Deduplication
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.event_log import GroupLog
-from millpond.runtime.holistic import ranks
+from millpond.runtime.event_log.event_aggregates import ranks
+from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.select_events import filter_name, value_name
 from millpond.runtime.keys.key_compaction import are_named
-from millpond.runtime.logged import filter_name, value_name
 from millpond.runtime.packets.raw_columns import RawRows, piece_of_raw, values_of
 from millpond.runtime.task.task_values import Watermark
 from millpond.state.cells import Piece, Slices
