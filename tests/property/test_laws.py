@@ -21,10 +21,10 @@ from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan, needed_columns
-from millpond.runtime import closing
 from millpond.runtime.event_log import event_aggregates
 from millpond.runtime.event_log.event_aggregates import Found, rows_of
 from millpond.runtime.task.task_values import WHOLE_POND
+from millpond.runtime.windows import closing
 from millpond.state.event_log import Events
 from millpond.testing.compare import assert_same_rows
 

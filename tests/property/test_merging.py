@@ -20,11 +20,11 @@ from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.plan import GroupPlan
 from millpond.runtime import fold, merging
-from millpond.runtime.closing import each_closes, may_close
 from millpond.runtime.epoch import group_state
 from millpond.runtime.keys.key_compaction import left_within, shares_left
 from millpond.runtime.merging import Merge, merged, merges_due
 from millpond.runtime.task.task_values import GroupState, Position, SectionPlace, Watermark
+from millpond.runtime.windows.closing import each_closes, may_close
 from millpond.state import cells as cells_module
 from millpond.state.atoms import some_atoms
 from millpond.state.cells import Cells, Slices, merge, part_of, piece_of, span_of

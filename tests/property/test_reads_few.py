@@ -15,8 +15,8 @@ from kit.judges.answers import Run
 from kit.naive.queries import windows
 from kit.naive.queries.deduplicate import without_repeats
 from millpond.model.query import Query
-from millpond.runtime import sessions
 from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.windows import sessions
 from millpond.state.atoms import Atoms
 from millpond.state.cells import Piece
 from millpond.state.event_log import Events

@@ -17,10 +17,11 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.plan import GroupPlan
-from millpond.runtime import families, filter_chains, signed
-from millpond.runtime.closing import Closing
+from millpond.runtime import families
 from millpond.runtime.families import Family, Shares
-from millpond.runtime.signed import signed_blocks
+from millpond.runtime.windows import combine_by_filter, filter_chains
+from millpond.runtime.windows.closing import Closing
+from millpond.runtime.windows.combine_by_filter import signed_blocks
 from millpond.state.cells import Cells, Piece, Signed, Slices, merge
 from millpond.state.exact import WORD_BITS
 from millpond.state.signatures import narrowest, numbered
@@ -118,7 +119,7 @@ def test_runs_of_queries_are_what_adding_cell_by_cell_makes(
     seed: int, added_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filter_chains, "_ADDED_AT_ONCE", added_at_once)
-    monkeypatch.setattr(signed, "_ENTRIES", (1 << 19, 300)[seed % 2])
+    monkeypatch.setattr(combine_by_filter, "_ENTRIES", (1 << 19, 300)[seed % 2])
     monkeypatch.setattr(filter_chains, "_PAIRS", (1 << 16, 50)[seed // 2 % 2])
     dice = random.Random(seed)
     group = group_of(dice, 24)

@@ -15,12 +15,12 @@ from kit.naive.queries import windows
 from millpond.errors import UnsupportedQuery
 from millpond.model.selection import AnyQuery
 from millpond.plan.modes import with_mode
-from millpond.runtime import blocks as choice
-from millpond.runtime import sparse
-from millpond.runtime.closing import Closing
-from millpond.runtime.combine import blocks, edges_of, ranges_of, slices_between
-from millpond.runtime.sparse import sparse_blocks
-from millpond.runtime.tiles import Held
+from millpond.runtime.windows import choose_method as choice
+from millpond.runtime.windows import combine_sparse
+from millpond.runtime.windows.closing import Closing
+from millpond.runtime.windows.combine import blocks, edges_of, ranges_of, slices_between
+from millpond.runtime.windows.combine_sparse import sparse_blocks
+from millpond.runtime.windows.rollups import Held
 from millpond.state.cells import Cells, Piece, Slices, merge
 from millpond.testing.compare import assert_same_rows, canonical
 
@@ -31,7 +31,7 @@ ASKED = {"a", "b", "c", "d"}
 def merge_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is spread out, however little it is."""
     for name in ("LEAST_PLACES", "_PLACES_PER_ROW", "_PLACES_PER_PIECE"):
-        monkeypatch.setattr(sparse, name, 0)
+        monkeypatch.setattr(combine_sparse, name, 0)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def some_cells(dice: random.Random, slots: int) -> Cells:
 @pytest.mark.parametrize("seed", range(40))
 def test_each_window_and_slot_has_the_same_columns(seed: int, always: None, monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(seed)
-    monkeypatch.setattr(sparse, "_ROWS_AT_ONCE", dice.choice((7, 50, 1 << 19)))
+    monkeypatch.setattr(combine_sparse, "_ROWS_AT_ONCE", dice.choice((7, 50, 1 << 19)))
     slots = dice.choice((3, 60, 20_000))
     parts = [some_cells(dice, slots) for _ in range(dice.randint(1, 4))]
     starts = [dice.randint(-5, 6) * 10 for _ in range(dice.randint(1, 6))]

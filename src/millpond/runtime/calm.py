@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.closing import may_close
 from millpond.runtime.task.task_values import Watermark
+from millpond.runtime.windows.closing import may_close
 
 _LAST = 4
 _IN_A_ROW = 6

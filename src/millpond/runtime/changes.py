@@ -20,16 +20,16 @@ from millpond.arrays import Ints, Mask, distinct_of
 from millpond.model.windows import Sliding
 from millpond.plan.modes import OP, REVISION
 from millpond.plan.plan import GroupPlan, Measure, QueryPlan, fingerprint
-from millpond.runtime.blocks import blocks_of
-from millpond.runtime.closing import Closing, at_once, batches, ends_over
-from millpond.runtime.combine import edges_of, slices_between
 from millpond.runtime.event_log.bin_counts import TallyLog, needs_tallies
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.families import Family, Made
 from millpond.runtime.rows import BlockKeys, told_of_block
 from millpond.runtime.task.task_values import Watermark
-from millpond.runtime.tiles import Held
+from millpond.runtime.windows.choose_method import blocks_of
+from millpond.runtime.windows.closing import Closing, at_once, batches, ends_over
+from millpond.runtime.windows.combine import edges_of, slices_between
+from millpond.runtime.windows.rollups import Held
 from millpond.state.cells import Cells, Piece, Slices, merge, taken
 from millpond.state.dictionary import KeyDictionary
 

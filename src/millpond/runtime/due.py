@@ -16,9 +16,9 @@ from millpond.runtime.changes import counted_in
 from millpond.runtime.due_events import next_frame
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.keys.key_compaction import Attached, read_cells, read_section
-from millpond.runtime.sessions import open_ones, sessions_of
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import GroupState, Watermark
+from millpond.runtime.windows.sessions import open_ones, sessions_of
 from millpond.state.atoms import merge_atoms
 from millpond.state.cells import Cells, piece_of
 from millpond.state.event_log import decode_events

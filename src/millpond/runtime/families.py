@@ -16,7 +16,7 @@ from millpond.model.windows import Window
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.event_log.bin_counts import needs_tallies
 from millpond.runtime.event_log.event_aggregates import needs_events
-from millpond.runtime.filter_chains import Chains
+from millpond.runtime.windows.filter_chains import Chains
 from millpond.state.signatures import Signatures
 
 _COPIED = 1 << 22

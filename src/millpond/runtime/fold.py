@@ -21,11 +21,8 @@ from millpond.kernels.columns import arrow_type
 from millpond.log.records import Receipt
 from millpond.model.windows import Range
 from millpond.plan.plan import GroupPlan, QueryPlan, column_ids, measures_read
-from millpond.runtime.blocks import AnyBlock, blocks_of
 from millpond.runtime.changes import Changes
-from millpond.runtime.closing import Closing, at_once, batches, closing_windows, each_closes, together
 from millpond.runtime.collected import Collected
-from millpond.runtime.combine import edges_of, slices_between
 from millpond.runtime.counted import counter_of, needed_events, passed_now, worth_merging
 from millpond.runtime.dead_letters import write_dead_letters
 from millpond.runtime.differing import Differing
@@ -61,10 +58,13 @@ from millpond.runtime.retained import fold_retained
 from millpond.runtime.rows import BlockKeys, rows_of_block, rows_of_sessions
 from millpond.runtime.selected_rows import write_selected_rows
 from millpond.runtime.session_changes import SessionChanges, added_up, corrected_until
-from millpond.runtime.sessions import AT_ONCE, Asked, Sessions, asked_of, closing, first_needed, read_atoms
 from millpond.runtime.task.task_values import GROUP_US, WHOLE_POND, FoldTask, TimeLine, Watermark
-from millpond.runtime.tiles import Held, new_tiles
 from millpond.runtime.widening import Edges, needed_edges
+from millpond.runtime.windows.choose_method import AnyBlock, blocks_of
+from millpond.runtime.windows.closing import Closing, at_once, batches, closing_windows, each_closes, together
+from millpond.runtime.windows.combine import edges_of, slices_between
+from millpond.runtime.windows.rollups import Held, new_tiles
+from millpond.runtime.windows.sessions import AT_ONCE, Asked, Sessions, asked_of, closing, first_needed, read_atoms
 from millpond.state.atoms import LAST, merge_atoms
 from millpond.state.cells import Cells, Piece, merge, piece_of, span_of
 from millpond.state.delta import DeltaWriter

@@ -26,18 +26,18 @@ from millpond.plan.modes import OP, REVISION
 from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
 from millpond.plan.tallies import tallied
 from millpond.runtime.aggregates.finish import finish
-from millpond.runtime.blocks import AnyBlock
-from millpond.runtime.closing import Closing
-from millpond.runtime.combine import Block
 from millpond.runtime.event_log.bin_counts import needs_tallies, percentiles
 from millpond.runtime.event_log.event_aggregates import Found, Taken, taken_by, value_of
 from millpond.runtime.event_log.event_log import among, of_slots
 from millpond.runtime.families import Family, Made, Shares
 from millpond.runtime.functions.answers import answered
 from millpond.runtime.keys.buckets import buckets_by
-from millpond.runtime.sessions import Sessions
-from millpond.runtime.signed import SignedBlock
-from millpond.runtime.sparse import SparseBlock
+from millpond.runtime.windows.choose_method import AnyBlock
+from millpond.runtime.windows.closing import Closing
+from millpond.runtime.windows.combine import Block
+from millpond.runtime.windows.combine_by_filter import SignedBlock
+from millpond.runtime.windows.combine_sparse import SparseBlock
+from millpond.runtime.windows.sessions import Sessions
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.event_log import Events
 

@@ -23,8 +23,8 @@ from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.families import Made
 from millpond.runtime.rows import BlockKeys, told_of_sessions
-from millpond.runtime.sessions import AT_ONCE, Sessions, open_ones, sessions_of
 from millpond.runtime.task.task_values import Watermark
+from millpond.runtime.windows.sessions import AT_ONCE, Sessions, open_ones, sessions_of
 from millpond.state.atoms import FIRST, LAST, joined, merge_atoms, reduced, some_atoms
 from millpond.state.cells import LARGEST, SMALLEST, Cells, Piece, Slices, piece_of, taken
 from millpond.state.dictionary import KeyDictionary

@@ -26,10 +26,10 @@ from millpond.runtime.events_held import events_held
 from millpond.runtime.keys.key_compaction import Attached, left_slots, read_section, still_here
 from millpond.runtime.logged_size import LoggedSize
 from millpond.runtime.retained import retained_sections
-from millpond.runtime.sessions import needed_atoms, open_ones, sessions_of
 from millpond.runtime.tallied_size import TalliedSize
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import GroupState, Watermark
+from millpond.runtime.windows.sessions import needed_atoms, open_ones, sessions_of
 from millpond.state.atoms import merge_atoms, some_atoms
 from millpond.state.cells import Cells, merge, needed_slices, part_of, piece_of
 from millpond.state.files import Files

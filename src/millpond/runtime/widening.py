@@ -22,7 +22,7 @@ from millpond.plan.edges import phases
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.event_log.retention import kept_from, retained_from
 from millpond.runtime.task.task_values import Watermark
-from millpond.runtime.tiles import grids
+from millpond.runtime.windows.rollups import grids
 from millpond.state.atoms import reduced
 from millpond.state.cells import Cells, part_of, span_of, taken
 

@@ -1,4 +1,6 @@
-"""Results from cells split by signature, cell by cell: what `runtime.filter_chains` makes of whole chains at once."""
+"""Results from cells split by signature, cell by cell: what `runtime.windows.filter_chains` makes of whole chains at
+once.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from typing import TypeAlias
 
 from millpond.arrays import WIDE
 from millpond.plan.plan import GroupPlan, QueryPlan
-from millpond.runtime.closing import Closing
-from millpond.runtime.combine import Extremes
+from millpond.runtime.windows.closing import Closing
+from millpond.runtime.windows.combine import Extremes
 from millpond.state.cells import Cells, extreme_of, merge_rule
 
 Results: TypeAlias = dict[tuple[int, int, int], dict[str, int]]

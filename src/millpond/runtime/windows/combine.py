@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from millpond.arrays import WIDE, Ints, Mask
-from millpond.runtime.closing import Closing
-from millpond.runtime.tiles import Held, cover_of
+from millpond.runtime.windows.closing import Closing
+from millpond.runtime.windows.rollups import Held, cover_of
 from millpond.state.cells import Cells, better, extreme_of, merge_rule, no_extreme, place_of, word_names, words_of
 from millpond.state.exact import normalise
 

@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 from millpond.arrays import Mask
 from millpond.plan.plan import GroupPlan, Measure
-from millpond.runtime.closing import Closing
-from millpond.runtime.combine import Block, blocks, edges_of, ranges_of
-from millpond.runtime.signed import SignedBlock, signed_blocks
-from millpond.runtime.sparse import SparseBlock, sparse_blocks
+from millpond.runtime.windows.closing import Closing
+from millpond.runtime.windows.combine import Block, blocks, edges_of, ranges_of
+from millpond.runtime.windows.combine_by_filter import SignedBlock, signed_blocks
+from millpond.runtime.windows.combine_sparse import SparseBlock, sparse_blocks
 from millpond.state.cells import Cells
 
 AnyBlock: TypeAlias = Block | SparseBlock | SignedBlock

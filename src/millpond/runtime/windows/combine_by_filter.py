@@ -10,7 +10,7 @@ import numpy as np
 
 from millpond.arrays import WIDE, Ints, Mask, ordered
 from millpond.plan.plan import Measure
-from millpond.runtime.combine import Extremes
+from millpond.runtime.windows.combine import Extremes
 from millpond.state.cells import Cells, extreme_of, merge_rule, no_extreme
 from millpond.state.signatures import Signatures, union
 

@@ -16,8 +16,8 @@ from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.closing import Closing, batches, closing_windows, touched
 from millpond.runtime.task.task_values import SectionPlace, Watermark
+from millpond.runtime.windows.closing import Closing, batches, closing_windows, touched
 
 S = 1_000_000
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from millpond.arrays import Ints, Mask, places_among, places_of, repeated
-from millpond.runtime.closing import Closing
-from millpond.runtime.combine import BLOCK_BITS, Extremes, edges_of
+from millpond.runtime.windows.closing import Closing
+from millpond.runtime.windows.combine import BLOCK_BITS, Extremes, edges_of
 from millpond.state.cells import Cells, Piece, Slices, bounds_of, extreme_of, merge, merge_rule, taken
 
 LEAST_PLACES = 1 << 17

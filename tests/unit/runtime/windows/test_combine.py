@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from millpond.runtime import combine
-from millpond.runtime.closing import Closing
-from millpond.runtime.combine import Block, Range, blocks, edges_of, ranges_of, slices_between
-from millpond.runtime.tiles import Held
+from millpond.runtime.windows import combine
+from millpond.runtime.windows.closing import Closing
+from millpond.runtime.windows.combine import Block, Range, blocks, edges_of, ranges_of, slices_between
+from millpond.runtime.windows.rollups import Held
 from millpond.state.cells import Cells, Piece, Slices, identity, merge, merge_rule, words_of
 
 NAMES = ("a:n", "a:w-1", "a:w0", "b:min", "c:max", "d:r0", "other:n")

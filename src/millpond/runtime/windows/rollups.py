@@ -16,9 +16,9 @@ import numpy as np
 from millpond.arrays import Ints, Mask, distinct_of
 from millpond.model.windows import Sliding
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.closing import touched
 from millpond.runtime.keys.key_compaction import Attached
 from millpond.runtime.task.task_values import Watermark
+from millpond.runtime.windows.closing import touched
 from millpond.state.cells import Cells, Piece, Slices, merge
 
 FACTOR = 8

@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from millpond.arrays import Ints, Mask, new_values, ordered, places_among, repeated
 from millpond.plan.plan import GroupPlan, Measure, QueryPlan
-from millpond.runtime.closing import Closing
-from millpond.runtime.combine import Extremes
-from millpond.runtime.signed import SignedBlock
+from millpond.runtime.windows.closing import Closing
+from millpond.runtime.windows.combine import Extremes
+from millpond.runtime.windows.combine_by_filter import SignedBlock
 from millpond.state.cells import better, merge_rule, merged_runs, no_extreme, word_names, words_of
 from millpond.state.exact import digits_of_words, words_of_digits
 from millpond.state.signatures import Ranks, Signatures
