@@ -18,8 +18,8 @@ from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.functions import UserFunction
 from millpond.model.query import Named, Query
 from millpond.model.windows import Counted, Range, Session, Sliding, Window
-from millpond.runtime.functions import answers as answering
-from millpond.runtime.functions.answers import process_host
+from millpond.runtime.functions import result_rows as answering
+from millpond.runtime.functions.result_rows import process_host
 
 FOLDER = Path(__file__).parents[1] / "unit" / "runtime" / "functions"
 SECOND = 1_000_000

@@ -30,7 +30,7 @@ from millpond.runtime.event_log.bin_counts import needs_tallies, percentiles
 from millpond.runtime.event_log.event_aggregates import Found, Taken, taken_by, value_of
 from millpond.runtime.event_log.event_log import among, of_slots
 from millpond.runtime.families import Family, Made, Shares
-from millpond.runtime.functions.answers import answered
+from millpond.runtime.functions.result_rows import answered
 from millpond.runtime.keys.buckets import buckets_by
 from millpond.runtime.windows.choose_method import AnyBlock
 from millpond.runtime.windows.closing import Closing

@@ -24,8 +24,8 @@ from typing import Any, BinaryIO, NamedTuple
 import pyarrow as pa
 
 from millpond.clock import lap_us
-from millpond.runtime.functions.frames import HEAD, decode_header, decode_tables, encode
 from millpond.runtime.functions.kinds import Wrong, grouped, holistic, mergeable
+from millpond.runtime.functions.wire import HEAD, decode_header, decode_tables, encode
 
 GRACE_S = 5.0
 """How long after its deadline a child ends by itself."""

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from millpond.clock import lap_us
-from millpond.runtime.functions.frames import HEAD, MOST_JSON, decode_header, decode_tables, encode
+from millpond.runtime.functions.wire import HEAD, MOST_JSON, decode_header, decode_tables, encode
 
 MOST_TOLD = 300
 """Characters of a child's standard error that an error tells."""
