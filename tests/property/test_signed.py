@@ -17,8 +17,8 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.plan import GroupPlan
-from millpond.runtime import families
-from millpond.runtime.families import Family, Shares
+from millpond.runtime.rows import query_families
+from millpond.runtime.rows.query_families import Family, Shares
 from millpond.runtime.windows import combine_by_filter, filter_chains
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine_by_filter import signed_blocks
@@ -139,7 +139,7 @@ def test_runs_of_queries_are_what_adding_cell_by_cell_makes(
 def test_rows_of_a_run_are_copied_to_each_query_that_is_read(
     seed: int, copied: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(families, "_COPIED", copied)
+    monkeypatch.setattr(query_families, "_COPIED", copied)
     dice = np.random.default_rng(seed)
     queries, rows = int(dice.integers(1, 9)), 50
     first = dice.integers(0, queries, rows)

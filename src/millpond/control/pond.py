@@ -68,7 +68,7 @@ from millpond.reconfigure.apply import plan_of, setting_of
 from millpond.reconfigure.catalog import in_force, still_leaving
 from millpond.reconfigure.lifecycle import current
 from millpond.reconfigure.probation import Probation
-from millpond.runtime.rows import served_key
+from millpond.runtime.rows.window_rows import served_key
 from millpond.runtime.sharing import Sharing, sharing
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.catalyst.deadline import Analyses

@@ -19,7 +19,7 @@ from millpond.model.query import Query
 from millpond.model.spec import PondSpec
 from millpond.plan.retention import spread_of
 from millpond.reconfigure.catalog import in_force
-from millpond.runtime.rows import served_key
+from millpond.runtime.rows.window_rows import served_key
 from millpond.state.files import IDENTITY
 
 

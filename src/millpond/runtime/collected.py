@@ -13,9 +13,9 @@ from millpond.model.query import Query
 from millpond.plan.feeds import Fed, merged
 from millpond.plan.plan import GroupPlan, QueryPlan
 from millpond.runtime.differing import Differing
-from millpond.runtime.families import Family, Made
 from millpond.runtime.fed import share_of
 from millpond.runtime.packets.row_batches import rows_stream
+from millpond.runtime.rows.query_families import Family, Made
 from millpond.runtime.task.task_values import FoldTask
 from millpond.state.delta import DeltaWriter
 

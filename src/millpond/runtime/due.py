@@ -12,10 +12,10 @@ from millpond.arrays import Ints, Mask
 from millpond.log.manifest import Manifest
 from millpond.model.windows import Framed, Session, Sliding
 from millpond.plan.plan import GroupPlan, QueryPlan
-from millpond.runtime.changes import counted_in
 from millpond.runtime.due_events import next_frame
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.keys.key_compaction import Attached, read_cells, read_section
+from millpond.runtime.rows.window_updates import counted_in
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import GroupState, Watermark
 from millpond.runtime.windows.sessions import open_ones, sessions_of

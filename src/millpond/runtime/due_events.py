@@ -9,11 +9,11 @@ import numpy as np
 from millpond.model.windows import Counted
 from millpond.plan.build import presence_filter
 from millpond.plan.plan import GroupPlan, QueryPlan
-from millpond.runtime.counted import passed_now
 from millpond.runtime.event_log.event_aggregates import passing
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.keys.key_compaction import Attached, read_section
-from millpond.runtime.ranges import first_answered
+from millpond.runtime.rows.count_windows import passed_now
+from millpond.runtime.rows.time_frames import first_answered
 from millpond.runtime.task.task_values import GroupState, Watermark
 from millpond.state.files import Files
 

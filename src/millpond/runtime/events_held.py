@@ -12,11 +12,11 @@ from millpond.arrays import Mask, distinct_of
 from millpond.plan.build import presence_filter
 from millpond.plan.explain_events import event_bytes
 from millpond.plan.plan import GroupPlan, QueryPlan
-from millpond.runtime.counted import needed_events
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.retention import needed_from
 from millpond.runtime.event_log.select_events import filter_name
 from millpond.runtime.keys.key_compaction import read_section
+from millpond.runtime.rows.count_windows import needed_events
 from millpond.runtime.task.task_values import GroupState, Watermark
 from millpond.state.event_log import Events
 from millpond.state.files import Files

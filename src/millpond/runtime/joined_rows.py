@@ -15,7 +15,7 @@ from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Call, Column, Expression
 from millpond.model.join import LEFT, RIGHT, Join
 from millpond.model.types import WINDOW
-from millpond.runtime.rows import ARROW_WINDOW
+from millpond.runtime.rows.window_rows import ARROW_WINDOW
 from millpond.state.keys import equal_keys
 
 _NOBODY = -1

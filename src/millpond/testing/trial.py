@@ -36,7 +36,7 @@ from millpond.plan.chain import before
 from millpond.plan.late import LATE_EPOCH, check_late, late_columns
 from millpond.runtime.lateness import ANY_PARTITION
 from millpond.runtime.packets.event_counts import FATES
-from millpond.runtime.rows import output_schema
+from millpond.runtime.rows.window_rows import output_schema
 from millpond.testing.compare import Tolerance, difference
 from millpond.testing.compiled_file import load_compiled
 from millpond.testing.ledger import Ledger, read_section

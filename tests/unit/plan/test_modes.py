@@ -17,7 +17,7 @@ from millpond.plan.build import build_plan
 from millpond.plan.explain import explain
 from millpond.plan.modes import with_mode
 from millpond.plan.price import price, price_text
-from millpond.runtime.rows import output_schema
+from millpond.runtime.rows.window_rows import output_schema
 
 MINUTE, HOUR = 60_000_000, 3_600_000_000
 COUNT = Aggregate("count", None, None, "bigint")

@@ -29,7 +29,7 @@ from millpond.log.records import Entry
 from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
 from millpond.plan.modes import OP, REVISION
-from millpond.runtime.changes import DELETE
+from millpond.runtime.rows.window_updates import DELETE
 
 _TRUE = "true"
 

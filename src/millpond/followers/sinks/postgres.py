@@ -31,7 +31,7 @@ from millpond.model.endpoints import Sink
 from millpond.model.selection import AnyQuery
 from millpond.model.types import WINDOW, is_decimal
 from millpond.plan.modes import OP
-from millpond.runtime.changes import DELETE
+from millpond.runtime.rows.window_updates import DELETE
 
 SECONDS = 30
 """How long the server may take to answer, and how long one who was stopped may hold a lock."""

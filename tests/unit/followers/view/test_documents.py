@@ -20,7 +20,7 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.runtime.rows import output_schema
+from millpond.runtime.rows.window_rows import output_schema
 
 UTC = dt.timezone.utc
 EXACT = Context(prec=40)

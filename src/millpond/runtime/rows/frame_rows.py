@@ -25,8 +25,8 @@ from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.aggregates.partials import Partials
 from millpond.runtime.event_log.event_aggregates import taken_in
 from millpond.runtime.event_log.select_events import filter_name, value_name
-from millpond.runtime.families import Family, Made
-from millpond.runtime.rows import BlockKeys, checked, of_events, rows_of_found
+from millpond.runtime.rows.query_families import Family, Made
+from millpond.runtime.rows.window_rows import BlockKeys, checked, of_events, rows_of_found
 from millpond.state.cells import better, extreme_of, merge_rule
 from millpond.state.dictionary import KeyDictionary
 from millpond.state.event_log import Events

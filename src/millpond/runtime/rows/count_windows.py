@@ -22,8 +22,8 @@ from millpond.plan.plan import GroupPlan, QueryPlan, fingerprint
 from millpond.runtime.event_log.event_aggregates import passing, ranks
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.select_events import filter_name, value_name
-from millpond.runtime.framed import Due
 from millpond.runtime.keys.key_compaction import are_named
+from millpond.runtime.rows.frame_rows import Due
 from millpond.runtime.task.task_values import SectionPlace, Watermark
 from millpond.state.cells import Cells, Piece, Slices
 from millpond.state.event_log import OFFSET, PARTITION, Events

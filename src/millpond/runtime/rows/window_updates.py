@@ -23,8 +23,8 @@ from millpond.plan.plan import GroupPlan, Measure, QueryPlan, fingerprint
 from millpond.runtime.event_log.bin_counts import TallyLog, needs_tallies
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.event_log import GroupLog
-from millpond.runtime.families import Family, Made
-from millpond.runtime.rows import BlockKeys, told_of_block
+from millpond.runtime.rows.query_families import Family, Made
+from millpond.runtime.rows.window_rows import BlockKeys, told_of_block
 from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.choose_method import blocks_of
 from millpond.runtime.windows.closing import Closing, at_once, batches, ends_over

@@ -29,9 +29,9 @@ from millpond.runtime.aggregates.finish import finish
 from millpond.runtime.event_log.bin_counts import needs_tallies, percentiles
 from millpond.runtime.event_log.event_aggregates import Found, Taken, taken_by, value_of
 from millpond.runtime.event_log.event_log import among, of_slots
-from millpond.runtime.families import Family, Made, Shares
 from millpond.runtime.functions.result_rows import answered
 from millpond.runtime.keys.buckets import buckets_by
+from millpond.runtime.rows.query_families import Family, Made, Shares
 from millpond.runtime.windows.choose_method import AnyBlock
 from millpond.runtime.windows.closing import Closing
 from millpond.runtime.windows.combine import Block

@@ -13,8 +13,8 @@ from millpond.plan.plan import QueryPlan
 from millpond.runtime.event_log.event_aggregates import passing, ranks
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.select_events import value_name
-from millpond.runtime.framed import Due
 from millpond.runtime.keys.key_compaction import are_named
+from millpond.runtime.rows.frame_rows import Due
 from millpond.runtime.task.task_values import Watermark
 from millpond.state.event_log import Events
 

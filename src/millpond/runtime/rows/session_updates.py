@@ -18,11 +18,11 @@ import pyarrow as pa
 from millpond.arrays import Ints, Mask, distinct_of, places_of
 from millpond.model.windows import Session
 from millpond.plan.plan import GroupPlan, QueryPlan, measures_read
-from millpond.runtime.changes import DELETE, UPSERT, joined_rows, marked, revisions_of
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.event_log import GroupLog
-from millpond.runtime.families import Made
-from millpond.runtime.rows import BlockKeys, told_of_sessions
+from millpond.runtime.rows.query_families import Made
+from millpond.runtime.rows.window_rows import BlockKeys, told_of_sessions
+from millpond.runtime.rows.window_updates import DELETE, UPSERT, joined_rows, marked, revisions_of
 from millpond.runtime.task.task_values import Watermark
 from millpond.runtime.windows.sessions import AT_ONCE, Sessions, open_ones, sessions_of
 from millpond.state.atoms import FIRST, LAST, joined, merge_atoms, reduced, some_atoms
