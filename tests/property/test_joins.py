@@ -37,11 +37,12 @@ from millpond.plan.event_log import LogPlan
 from millpond.plan.join import COLUMN, EVERY, ONE, ROW
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
-from millpond.runtime import fold, joins, matching
+from millpond.runtime import fold
 from millpond.runtime.aggregates.partials import Rows
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.select_events import LoggedRows, value_name
-from millpond.runtime.grid import dealt_events
+from millpond.runtime.joins import fold_joins, merge_join
+from millpond.runtime.joins.keyless_grid import dealt_events
 from millpond.testing import Trial
 from millpond.testing.compare import assert_same_rows, rows_of
 
@@ -187,11 +188,11 @@ def test_small_runs_colliding_hashes_and_merged_sections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:  # fmt: skip
     """However pairs are cut into runs and events into sections; keys of one hash are told apart by their values."""
-    monkeypatch.setattr(matching, "PAIRS_AT_ONCE", 3)
+    monkeypatch.setattr(merge_join, "PAIRS_AT_ONCE", 3)
     monkeypatch.setattr(fold, "FAN_IN", 2)
     monkeypatch.setattr(GroupLog, "most_rows", 8 if seed % 3 else None)
-    hashes = joins.hashes_of
-    monkeypatch.setattr(joins, "hashes_of", lambda keys, rows: hashes(keys, rows) % np.uint64(2))
+    hashes = fold_joins.hashes_of
+    monkeypatch.setattr(fold_joins, "hashes_of", lambda keys, rows: hashes(keys, rows) % np.uint64(2))
     dice = random.Random(seed)
     asked = [random_join(dice, f"j{i}") for i in range(4)]
     epochs = [batch for _ in range(3) for batch in random_epochs(dice, 8)]

@@ -21,7 +21,7 @@ from millpond.model.keyed import PROBLEM, KeyedTable
 from millpond.model.query import Named
 from millpond.model.selection import Selection
 from millpond.model.stream import Field
-from millpond.runtime.keyed import KeyedReader
+from millpond.runtime.joins.lookup_rows import KeyedReader
 
 COLUMNS = (
     Field("id", "int"), Field("name", "string"), Field("level", "tinyint"), Field("score", "double"),

@@ -16,7 +16,7 @@ from millpond.kernels.semijoin import Live, reduced
 from millpond.model.expressions import Column
 from millpond.model.join import LEFT, RIGHT, Join, Side, Within
 from millpond.model.query import Named
-from millpond.runtime import joins
+from millpond.runtime.joins import fold_joins
 from millpond.state.event_log import Events
 
 EVENT = st.tuples(st.integers(-3, 3), st.booleans(), st.booleans(), st.booleans())
@@ -59,7 +59,7 @@ def test_an_epoch_reads_few_of_the_events_that_are_kept(
         read.append(sum(events.rows for sections in found.values() for events in sections))
         return found
 
-    monkeypatch.setattr(joins, "reduced", counting)
+    monkeypatch.setattr(fold_joins, "reduced", counting)
     run, same = started(tmp_path, [join], 1), {"g": 1, "f": 1.0, "v": 1, "amount": 1.0, "p": None, "d": None}
     for epoch in range(20):
         rows = [same | {"k": f"k{epoch}-{i}", "ts": (epoch * 100 + i) * SECOND} for i in range(100)]

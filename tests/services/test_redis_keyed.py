@@ -19,7 +19,7 @@ from kit.servers.redis_servers import RedisCluster, RedisServer
 from millpond.errors import QueryTypeError, SourceError, StoreError
 from millpond.model.keyed import PROBLEM, KeyedTable, check_keyed
 from millpond.model.stream import Field
-from millpond.runtime.keyed import KeyedReader, defaults_of
+from millpond.runtime.joins.lookup_rows import KeyedReader, defaults_of
 from millpond.state.backends.redis_keyed import RedisKeyed
 from millpond.state.backends.redis_nodes import Nodes
 from millpond.state.keyed import VanishedError

@@ -8,7 +8,7 @@ from millpond.control.latest import LatestRows
 from millpond.control.wiring import keyed_rows
 from millpond.errors import StoreError
 from millpond.model.endpoints import KEYED
-from millpond.runtime.keyed import OpenRows
+from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.spark.sources.pond_tables import FORMAT, ServedFrames
 from millpond.spark.sources.providers import MakeTable
 from millpond.spark.sources.redis_tables import keyed_frame

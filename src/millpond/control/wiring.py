@@ -37,7 +37,7 @@ from millpond.placement.moves import BucketMap, claimed_map
 from millpond.placement.places import OWN, Places, places_in
 from millpond.placement.slots import even_owners, hash_tags
 from millpond.reconfigure.catalog import in_force
-from millpond.runtime.keyed import OpenRows
+from millpond.runtime.joins.lookup_rows import OpenRows
 from millpond.runtime.task.file_sync import FileTransport
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore

@@ -30,7 +30,7 @@ from millpond.runtime.chained import chained_lines, chained_rows, event_time_of,
 from millpond.runtime.event_log.bin_counts import tallies_needed_from
 from millpond.runtime.event_log.retention import events_needed_from, slices_needed_from
 from millpond.runtime.fed import fed_values, told_by
-from millpond.runtime.joins import joins_need_from
+from millpond.runtime.joins.fold_joins import joins_need_from
 from millpond.runtime.lateness import ANY_PARTITION, advanced
 from millpond.runtime.moved import dealt_logs, moving, shares_here
 from millpond.runtime.packets.event_counts import add_fates, bounded

@@ -29,7 +29,7 @@ from millpond.runtime.event_log.deduplicate import decided
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.retention import ends_by, events_needed_from, slices_needed_from
-from millpond.runtime.joins import fold_joins
+from millpond.runtime.joins.fold_joins import fold_joins
 from millpond.runtime.keys.buckets import buckets_of_keys
 from millpond.runtime.keys.key_compaction import (
     OPENING,

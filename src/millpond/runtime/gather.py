@@ -29,7 +29,7 @@ from millpond.runtime.atoms import atoms_of_rows, cut_atoms
 from millpond.runtime.dead_letters import DeadLetters
 from millpond.runtime.event_log.bin_counts import TalliedRows
 from millpond.runtime.event_log.select_events import LoggedRows
-from millpond.runtime.grid import dealt_events
+from millpond.runtime.joins.keyless_grid import dealt_events
 from millpond.runtime.keys.buckets import buckets_of_keys
 from millpond.runtime.late_rows import LateCatch
 from millpond.runtime.lateness import Judge, Judged, late_classes

@@ -26,7 +26,7 @@ from millpond.plan.join import SideLog
 from millpond.plan.plan import GroupPlan, Plan
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.select_events import value_name
-from millpond.runtime.grid import dealt_again, holders
+from millpond.runtime.joins.keyless_grid import dealt_again, holders
 from millpond.runtime.keys.buckets import buckets_of_keys
 from millpond.runtime.keys.key_compaction import OPENING, Attached, Numbered, numbered_keys, read_keys, slot_buckets
 from millpond.runtime.taken_over import section_written, stays, taken_over

@@ -28,7 +28,7 @@ from millpond.model.selection import AnyQuery
 from millpond.model.stream import Field
 from millpond.model.types import WINDOW, is_known
 from millpond.plan.modes import OP, REVISION
-from millpond.runtime.keyed import OpenRows, key_texts, slots_of_keys
+from millpond.runtime.joins.lookup_rows import OpenRows, key_texts, slots_of_keys
 from millpond.state.keyed import Merge, Merged, Stamp
 
 STAMP = "_epoch"

@@ -18,7 +18,7 @@ from pyspark.util import PythonEvalType
 from millpond.errors import QueryTypeError, UnsupportedQuery
 from millpond.model.keyed import KeyedTable, check_keyed
 from millpond.model.stream import Field
-from millpond.runtime.keyed import KeyedReader, OpenRows, defaults_of
+from millpond.runtime.joins.lookup_rows import KeyedReader, OpenRows, defaults_of
 from millpond.spark.catalyst.private_names import JavaObject, children, id_of, items, kind_of, outputs
 from millpond.spark.session.worker import with_code
 from millpond.spark.sources.arrow_functions import MAPPED, function_in

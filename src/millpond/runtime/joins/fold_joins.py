@@ -19,8 +19,8 @@ from millpond.model.windows import Sliding
 from millpond.plan.join import JoinPlan, Joins, SideLog, alone_after_us, kept_rows, kept_us
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.select_events import filter_name, value_name
-from millpond.runtime.joined_rows import Joined, SideEvents, equal_rows, joined_rows, passing
-from millpond.runtime.matching import Candidates, Placed
+from millpond.runtime.joins.joined_rows import Joined, SideEvents, equal_rows, joined_rows, passing
+from millpond.runtime.joins.merge_join import Candidates, Placed
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.packets.row_batches import rows_stream
 from millpond.runtime.task.task_values import FoldTask, Watermark
