@@ -28,8 +28,8 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.plan import plan as plans
 from millpond.plan.build import build_plan
-from millpond.runtime import gather
 from millpond.runtime.aggregates import filter_sets
+from millpond.runtime.gather import gather
 from millpond.testing.compare import assert_same_rows, canonical
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))

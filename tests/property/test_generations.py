@@ -21,7 +21,8 @@ from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.plan import plan
-from millpond.runtime import fold, gather, merging
+from millpond.runtime import fold, merging
+from millpond.runtime.gather import gather
 from millpond.runtime.sharing import sharing
 from millpond.testing.compare import assert_same_rows
 

@@ -14,7 +14,7 @@ from kit.judges.answers import Answers, Run
 from kit.naive.queries.windows import answer
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Query
-from millpond.runtime import gather
+from millpond.runtime.gather import gather
 from millpond.runtime.task.task_values import WHOLE_POND
 from millpond.testing.compare import assert_same_rows
 

@@ -19,7 +19,7 @@ from millpond.connections import VARIABLE
 from millpond.control.dead_letters import replay
 from millpond.errors import ForeignPondError
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
-from millpond.runtime.dead_letters import group_of
+from millpond.runtime.gather.dead_letters import group_of
 
 TIME = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
 

@@ -25,7 +25,7 @@ from millpond.errors import GoneError, OffsetGapError, SourceError
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
 from millpond.runtime import pace
-from millpond.runtime.dead_letters import records_between
+from millpond.runtime.gather.dead_letters import records_between
 from millpond.spark.driver import backfill
 from millpond.spark.driver.epochs import Epoch
 

@@ -17,7 +17,7 @@ from millpond.followers.sinks.folder import MARKER_NAME, Marker
 from millpond.local_path import local_path
 from millpond.log.cursor import Cursor
 from millpond.log.port import numbered_name
-from millpond.runtime.dead_letters import group_of
+from millpond.runtime.gather.dead_letters import group_of
 from millpond.version import install
 
 SHOWN_BYTES = 200

@@ -26,7 +26,7 @@ from millpond.model.stream import Stream
 from millpond.model.windows import length_us
 from millpond.reconfigure.catalog import shadow_name
 from millpond.reconfigure.compared import Compared
-from millpond.runtime.dead_letters import group_of
+from millpond.runtime.gather.dead_letters import group_of
 from millpond.runtime.joins.lookup_rows import OpenRows
 
 

@@ -17,7 +17,7 @@ from millpond.control.tally import Tally
 from millpond.followers.prune import PruneFollower
 from millpond.followers.runner import FollowerStatus
 from millpond.plan.plan import Plan
-from millpond.runtime.lateness import ANY_PARTITION
+from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.task.task_values import WHOLE_POND, Watermark
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.reading.intake import Behind

@@ -35,7 +35,7 @@ from millpond.plan.first_window import first_window
 from millpond.reconfigure.catalog import version_name, whole_from
 from millpond.runtime.due import Due, next_due
 from millpond.runtime.epoch import watermarks
-from millpond.runtime.lateness import ANY_PARTITION
+from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.task.task_values import Watermark
 from millpond.state.files import Files
 

@@ -16,7 +16,7 @@ from millpond.log.cursor import Cursor, cursor_at
 from millpond.log.manifest import Manifest
 from millpond.log.records import ChangeRecord, Entry, EpochRecord
 from millpond.reconfigure.changes import Promote, change_of
-from millpond.runtime.differing import NET, added_up
+from millpond.runtime.gather.shadow_diff import NET, added_up
 
 _FEW, _PARTS = 1 << 20, 64
 """So many rows, of so many records, are added up with each other, but not with all others."""

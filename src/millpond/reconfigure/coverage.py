@@ -30,7 +30,7 @@ from millpond.plan.tallies import keeps_tallies
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.retention import kept_from, needed_from, retained_from
-from millpond.runtime.retained import columns_in, retained_sections
+from millpond.runtime.gather.retained_events import columns_in, retained_sections
 from millpond.runtime.task.task_values import Watermark
 
 

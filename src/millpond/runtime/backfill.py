@@ -1,8 +1,8 @@
 """Reads a source again for a query that is added with a backfill.
 
 Each event is judged by the epoch that first read it, as the log records it. The events are stored like retained
-events (`runtime.retained`), in files of their own, until the change that names the files is recorded. The next epoch
-replays them (`runtime.recalled`).
+events (`runtime.gather.retained_events`), in files of their own, until the change that names the files is recorded. The
+next epoch replays them (`runtime.recalled`).
 
     base    what the event was judged against: the largest earlier time in its source partition, or the watermark base
             of its stream when its epoch began, whichever is later; for a stream without order always the latter
@@ -27,10 +27,10 @@ from millpond.kernels.columns import arrow_type
 from millpond.log.port import Log
 from millpond.log.records import EpochRecord, Receipt, Section, decode
 from millpond.model.types import FARTHEST_US
-from millpond.runtime.lateness import ANY_PARTITION
+from millpond.runtime.gather.lateness import ANY_PARTITION
+from millpond.runtime.gather.retained_events import ALWAYS_LATE, BASE, column_name
+from millpond.runtime.gather.stream_columns import StreamColumns
 from millpond.runtime.packets.row_batches import rows_stream
-from millpond.runtime.retained import ALWAYS_LATE, BASE, column_name
-from millpond.runtime.stream_columns import StreamColumns
 from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
 from millpond.state.event_log import OFFSET, PARTITION, TIME
 from millpond.state.files import Files

@@ -25,7 +25,7 @@ from millpond.plan.build import needed_columns
 from millpond.plan.chain import feeds, reached_us
 from millpond.plan.late import late_asks
 from millpond.plan.plan import Plan
-from millpond.runtime.gather import gather
+from millpond.runtime.gather.gather import gather
 from millpond.runtime.joins.fold_joins import lesser_mark
 from millpond.runtime.task.column_layout import ReadColumn, ReadLayout, StreamLayout
 from millpond.runtime.task.state_locations import place_of

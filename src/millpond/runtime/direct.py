@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from millpond.runtime.gather import gather
+from millpond.runtime.gather.gather import gather
 from millpond.runtime.packets.packet import header_of
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.task_values import GatherTask

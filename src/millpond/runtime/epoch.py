@@ -30,13 +30,13 @@ from millpond.runtime.chained import chained_lines, chained_rows, event_time_of,
 from millpond.runtime.event_log.bin_counts import tallies_needed_from
 from millpond.runtime.event_log.retention import events_needed_from, slices_needed_from
 from millpond.runtime.fed import fed_values, told_by
+from millpond.runtime.gather.lateness import ANY_PARTITION, advanced
+from millpond.runtime.gather.retained_events import kept_from
 from millpond.runtime.joins.fold_joins import joins_need_from
-from millpond.runtime.lateness import ANY_PARTITION, advanced
 from millpond.runtime.moved import dealt_logs, moving, shares_here
 from millpond.runtime.packets.event_counts import add_fates, bounded
 from millpond.runtime.packets.packet import SourceFates
 from millpond.runtime.recalled import backfilled_groups, recalled_events
-from millpond.runtime.retained import kept_from
 from millpond.runtime.taken_over import stays
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.state_locations import group_state

@@ -22,13 +22,17 @@ from millpond.log.records import Receipt
 from millpond.model.windows import Range
 from millpond.plan.plan import GroupPlan, QueryPlan, column_ids, measures_read
 from millpond.runtime.collected import Collected
-from millpond.runtime.dead_letters import write_dead_letters
-from millpond.runtime.differing import Differing
 from millpond.runtime.event_log.bin_counts import TallyLog, needs_tallies, tallies_needed_from
 from millpond.runtime.event_log.deduplicate import decided
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.retention import ends_by, events_needed_from, slices_needed_from
+from millpond.runtime.gather.dead_letters import write_dead_letters
+from millpond.runtime.gather.late_rows import write_late_rows
+from millpond.runtime.gather.lateness import marks_of
+from millpond.runtime.gather.retained_events import fold_retained
+from millpond.runtime.gather.selected_rows import write_selected_rows
+from millpond.runtime.gather.shadow_diff import Differing
 from millpond.runtime.joins.fold_joins import fold_joins
 from millpond.runtime.keys.buckets import buckets_of_keys
 from millpond.runtime.keys.key_compaction import (
@@ -42,14 +46,11 @@ from millpond.runtime.keys.key_compaction import (
     shares_left,
     slots_section,
 )
-from millpond.runtime.late_rows import write_late_rows
-from millpond.runtime.lateness import marks_of
 from millpond.runtime.merging import merged, merges_due
 from millpond.runtime.moved import moved_in
 from millpond.runtime.packets.event_counts import bounded
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.packets.unpack import arrived, numbered
-from millpond.runtime.retained import fold_retained
 from millpond.runtime.rows.count_windows import counter_of, needed_events, passed_now, worth_merging
 from millpond.runtime.rows.frame_rows import Due, rows_of_events
 from millpond.runtime.rows.query_families import Family, families
@@ -57,7 +58,6 @@ from millpond.runtime.rows.session_updates import SessionChanges, added_up, corr
 from millpond.runtime.rows.time_frames import rows_due
 from millpond.runtime.rows.window_rows import BlockKeys, rows_of_block, rows_of_sessions
 from millpond.runtime.rows.window_updates import Changes
-from millpond.runtime.selected_rows import write_selected_rows
 from millpond.runtime.task.task_values import GROUP_US, WHOLE_POND, FoldTask, TimeLine, Watermark
 from millpond.runtime.widening import Edges, needed_edges
 from millpond.runtime.windows.choose_method import AnyBlock, blocks_of

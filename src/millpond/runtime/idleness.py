@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from millpond.log.records import EpochRecord
 from millpond.model.stream import Stream
-from millpond.runtime.lateness import ANY_PARTITION
+from millpond.runtime.gather.lateness import ANY_PARTITION
 
 
 class IdleWatch:

@@ -23,9 +23,9 @@ from millpond.plan.plan import GroupPlan, Plan, QueryPlan
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.event_log.retention import needed_from, slices_needed_from
 from millpond.runtime.events_held import events_held
+from millpond.runtime.gather.retained_events import retained_sections
 from millpond.runtime.keys.key_compaction import Attached, left_slots, read_section, still_here
 from millpond.runtime.logged_size import LoggedSize
-from millpond.runtime.retained import retained_sections
 from millpond.runtime.tallied_size import TalliedSize
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import GroupState, Watermark

@@ -49,7 +49,7 @@ from millpond.runtime.epoch import (
     step_record,
 )
 from millpond.runtime.fold import fold
-from millpond.runtime.gather import gather
+from millpond.runtime.gather.gather import gather
 from millpond.runtime.packets.packet import Header, encode_packet
 from millpond.runtime.recalled import gather_stored, stored_parts
 from millpond.runtime.task.column_layout import ReadColumn, ReadLayout, StreamLayout

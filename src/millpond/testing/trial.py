@@ -34,7 +34,7 @@ from millpond.model.types import FARTHEST_US
 from millpond.plan.build import build_plan, needed_columns, needed_foreign
 from millpond.plan.chain import before
 from millpond.plan.late import LATE_EPOCH, check_late, late_columns
-from millpond.runtime.lateness import ANY_PARTITION
+from millpond.runtime.gather.lateness import ANY_PARTITION
 from millpond.runtime.packets.event_counts import FATES
 from millpond.runtime.rows.window_rows import output_schema
 from millpond.testing.compare import Tolerance, difference

@@ -16,7 +16,7 @@ from millpond.log.records import ChangeRecord, EpochRecord
 from millpond.reconfigure import compared
 from millpond.reconfigure.changes import Promote
 from millpond.reconfigure.compared import Compared
-from millpond.runtime.differing import NET, differing
+from millpond.runtime.gather.shadow_diff import NET, differing
 
 Told = dict[str, list[int]]
 """Rows of a record, by the query that tells them."""

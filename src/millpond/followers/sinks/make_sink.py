@@ -37,7 +37,7 @@ from millpond.log.manifest import Manifest
 from millpond.log.records import Entry
 from millpond.model.endpoints import KEYED, SINKS, Sink
 from millpond.model.selection import AnyQuery
-from millpond.runtime.dead_letters import group_of
+from millpond.runtime.gather.dead_letters import group_of
 from millpond.runtime.joins.lookup_rows import OpenRows
 
 _SHOWN_ROWS = 20

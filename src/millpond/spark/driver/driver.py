@@ -36,7 +36,6 @@ from millpond.reconfigure.budgets import Budgets
 from millpond.reconfigure.changes import Change
 from millpond.reconfigure.desk import Desk, Make, Prepare
 from millpond.runtime.calm import Calm, Waits, is_behind
-from millpond.runtime.dead_letters import Breaker, records_between
 from millpond.runtime.epoch import (
     Batch,
     Idle,
@@ -52,6 +51,7 @@ from millpond.runtime.epoch import (
     step_record,
     watermarks,
 )
+from millpond.runtime.gather.dead_letters import Breaker, records_between
 from millpond.runtime.idleness import IdleWatch
 from millpond.runtime.offsets import with_partitions
 from millpond.runtime.pace import Pace

@@ -15,7 +15,7 @@ from millpond.faults import reached
 from millpond.log.records import Receipt
 from millpond.runtime.direct import Route, TooMuch, all_told, gathered, shared, tell, told_files
 from millpond.runtime.fold import fold
-from millpond.runtime.gather import gather
+from millpond.runtime.gather.gather import gather
 from millpond.runtime.recalled import gather_stored, stored_parts
 from millpond.runtime.task.file_sync import OpenFiles
 from millpond.runtime.task.plan_cache import received, sent

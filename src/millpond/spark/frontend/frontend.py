@@ -20,8 +20,8 @@ from millpond.model.functions import UserFunction, bytes_of
 from millpond.model.join import Join
 from millpond.model.selection import AnyQuery, Selection, expressions_of
 from millpond.model.stream import Stream, check_order, check_retention
-from millpond.runtime.dead_letters import group_of
 from millpond.runtime.functions.host import FunctionHost
+from millpond.runtime.gather.dead_letters import group_of
 from millpond.spark.analysis.derived_streams import Derived, Side, read_by, texts_of
 from millpond.spark.analysis.extract import Extraction, Terms
 from millpond.spark.analysis.joins.joins import extract_any

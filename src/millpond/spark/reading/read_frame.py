@@ -18,7 +18,7 @@ from millpond.log.protocol import TICK as TICK_STREAM
 from millpond.log.records import Offsets
 from millpond.model.endpoints import Source
 from millpond.model.stream import DROP, Stream
-from millpond.runtime.dead_letters import group_of, policy_of
+from millpond.runtime.gather.dead_letters import group_of, policy_of
 from millpond.runtime.task.column_layout import DEAD, TICK, ReadColumn, ReadLayout, StreamLayout
 from millpond.spark.analysis.derived_streams import Branch, Derived, Elements, Function, Looked, is_harmless
 from millpond.spark.catalyst.data_types import schema_of

@@ -30,7 +30,7 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
-from millpond.runtime.dead_letters import group_of
+from millpond.runtime.gather.dead_letters import group_of
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.backends.memory import MemoryStore
 from millpond.state.store import Apply, BucketStore

@@ -17,7 +17,7 @@ from millpond.kernels.evaluate import Evaluator
 from millpond.model.expressions import Expression
 from millpond.plan.late import LATE_EPOCH, LATE_WATERMARK, LateAsk
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.lateness import Judged, limit_us
+from millpond.runtime.gather.lateness import Judged, limit_us
 from millpond.runtime.packets.row_batches import rows_stream
 from millpond.runtime.task.column_layout import StreamLayout
 from millpond.state.delta import DeltaWriter

@@ -17,8 +17,8 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.placement.slots import buckets_of, even_owners, slots_of
 from millpond.plan.build import build_plan
-from millpond.runtime import gather as gathering
-from millpond.runtime.gather import gather
+from millpond.runtime.gather import gather as gathering
+from millpond.runtime.gather.gather import gather
 from millpond.runtime.packets.packet import Header, decode_packet
 from millpond.runtime.packets.raw_columns import RawRows, piece_of_raw
 from millpond.runtime.task.column_layout import TICK, ReadColumn, ReadLayout, StreamLayout

@@ -18,10 +18,10 @@ from millpond.model.expressions import Column, Expression, Foreign
 from millpond.model.selection import Selection
 from millpond.model.types import is_known
 from millpond.plan.select import Bit, bit_of, carried, leaves_of, moved_selections
-from millpond.runtime.differing import Differing
+from millpond.runtime.gather.shadow_diff import Differing
+from millpond.runtime.gather.stream_columns import StreamColumns, attempted
 from millpond.runtime.packets.event_counts import Counts, Sources, count_selected
 from millpond.runtime.packets.row_batches import rows_stream
-from millpond.runtime.stream_columns import StreamColumns, attempted
 from millpond.runtime.task.column_layout import StreamLayout
 from millpond.state.delta import DeltaWriter
 

@@ -25,20 +25,20 @@ from millpond.plan.ladders import conditions_of
 from millpond.plan.plan import GroupPlan
 from millpond.runtime.aggregates.filter_sets import Bundle, classify, ranks_of_bundles, split_slices
 from millpond.runtime.aggregates.partials import Partials, Rolled, Rows, piece_of_cells, roll_up
-from millpond.runtime.atoms import atoms_of_rows, cut_atoms
-from millpond.runtime.dead_letters import DeadLetters
 from millpond.runtime.event_log.bin_counts import TalliedRows
 from millpond.runtime.event_log.select_events import LoggedRows
+from millpond.runtime.gather.dead_letters import DeadLetters
+from millpond.runtime.gather.late_rows import LateCatch
+from millpond.runtime.gather.lateness import Judge, Judged, late_classes
+from millpond.runtime.gather.retained_events import dealt_out, kept_rows
+from millpond.runtime.gather.selected_rows import select_rows
+from millpond.runtime.gather.session_fragments import atoms_of_rows, cut_atoms
+from millpond.runtime.gather.stream_columns import StreamColumns
 from millpond.runtime.joins.keyless_grid import dealt_events
 from millpond.runtime.keys.buckets import buckets_of_keys
-from millpond.runtime.late_rows import LateCatch
-from millpond.runtime.lateness import Judge, Judged, late_classes
 from millpond.runtime.packets.event_counts import Counts, Passed, Sources, count_rows, count_side
 from millpond.runtime.packets.packet import GroupPart, Header, encode_packet
 from millpond.runtime.packets.raw_columns import is_smaller_raw, raw_rows
-from millpond.runtime.retained import dealt_out, kept_rows
-from millpond.runtime.selected_rows import select_rows
-from millpond.runtime.stream_columns import StreamColumns
 from millpond.runtime.task.column_layout import TICK, StreamLayout
 from millpond.runtime.task.task_values import GROUP_US, WHOLE_POND, GatherTask, TimeLine
 from millpond.state.cells import Slices

@@ -20,8 +20,8 @@ from millpond.kernels.columns import arrow_type
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.plan.plan import KeptEvents
 from millpond.runtime.event_log.event_log import MOST_ROWS
+from millpond.runtime.gather.lateness import Judged
 from millpond.runtime.keys.key_compaction import due_sections
-from millpond.runtime.lateness import Judged
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.packets.row_batches import rows_stream
 from millpond.runtime.task.column_layout import StreamLayout

@@ -8,7 +8,7 @@ import pytest
 
 from millpond.errors import SourceError
 from millpond.log.records import EpochRecord
-from millpond.runtime.dead_letters import Breaker, counted_as
+from millpond.runtime.gather.dead_letters import Breaker, counted_as
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.task_values import WHOLE_POND
 
