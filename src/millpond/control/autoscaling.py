@@ -21,7 +21,7 @@ from millpond.placement.moves import asked_map_in, maps_in
 from millpond.placement.policy import Policy
 from millpond.plan.words import count_of
 from millpond.reconfigure.apply import plan_of
-from millpond.runtime.loads import bucket_loads
+from millpond.runtime.moves.bucket_load import bucket_loads
 from millpond.runtime.task.task_values import WHOLE_POND
 
 LOOK_EVERY_US = 10_000_000

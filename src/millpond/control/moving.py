@@ -22,7 +22,7 @@ from millpond.placement.places import OWN, buckets_named, places_in
 from millpond.reconfigure.apply import plan_of
 from millpond.reconfigure.catalog import in_force
 from millpond.reconfigure.rescale import Moved
-from millpond.runtime.loads import bucket_loads
+from millpond.runtime.moves.bucket_load import bucket_loads
 from millpond.state.sharded import ShardedStore
 
 _PATIENCE_SECONDS = 60.0

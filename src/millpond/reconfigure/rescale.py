@@ -18,7 +18,7 @@ from millpond.placement.runs import of_runs, runs_of
 from millpond.plan.plan import Plan
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.apply import plan_of
-from millpond.runtime.moved import dealt_logs, moving, shares_here
+from millpond.runtime.moves.move_state import dealt_logs, moving, shares_here
 
 
 def scale(pond: Pond, instances: int, shards: Sequence[str] = (), who: str = "", why: str = "asked") -> Scale:

@@ -16,7 +16,7 @@ from millpond.log.records import STATE
 from millpond.plan.plan import GroupPlan, Plan, QueryPlan
 from millpond.plan.tallies import keeps_tallies
 from millpond.runtime.event_log.event_aggregates import needs_events
-from millpond.runtime.moved import keys_and_left
+from millpond.runtime.moves.move_state import keys_and_left
 from millpond.runtime.task.task_values import GROUP_US, WHOLE_POND
 from millpond.state.segments import MEASURE_DIGITS, bytes_told
 

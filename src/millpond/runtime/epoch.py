@@ -33,11 +33,11 @@ from millpond.runtime.fed import fed_values, told_by
 from millpond.runtime.gather.lateness import ANY_PARTITION, advanced
 from millpond.runtime.gather.retained_events import kept_from
 from millpond.runtime.joins.fold_joins import joins_need_from
-from millpond.runtime.moved import dealt_logs, moving, shares_here
+from millpond.runtime.moves.bucket_handoff import stays
+from millpond.runtime.moves.move_state import dealt_logs, moving, shares_here
 from millpond.runtime.packets.event_counts import add_fates, bounded
 from millpond.runtime.packets.packet import SourceFates
 from millpond.runtime.recalled import backfilled_groups, recalled_events
-from millpond.runtime.taken_over import stays
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import FoldTask, GatherTask, TimeLine, Watermark

@@ -47,7 +47,7 @@ from millpond.runtime.keys.key_compaction import (
     slots_section,
 )
 from millpond.runtime.merging import merged, merges_due
-from millpond.runtime.moved import moved_in
+from millpond.runtime.moves.move_state import moved_in
 from millpond.runtime.packets.event_counts import bounded
 from millpond.runtime.packets.packet import GroupPart
 from millpond.runtime.packets.unpack import arrived, numbered

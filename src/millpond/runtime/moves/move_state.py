@@ -1,7 +1,7 @@
 """Migrates state with its buckets, in the first fold of an instance after the bucket map changed.
 
-A group whose windows are combined from slices writes only the moved cells (`runtime.taken_over`). For all other
-groups, an instance whose buckets changed rebuilds its state: it reads the live sections of the previous owners
+A group whose windows are combined from slices writes only the moved cells (`runtime.moves.bucket_handoff`). For all
+other groups, an instance whose buckets changed rebuilds its state: it reads the live sections of the previous owners
 (possibly itself), selects the keys that it owns now, and writes their state as sections of its delta, in a new
 generation of keys. The rest of the fold uses these. The sections that were read end with the same record
 (`epoch.retired`), so each key is in the state of exactly one instance before and after the record. If the number of
@@ -29,7 +29,7 @@ from millpond.runtime.event_log.select_events import value_name
 from millpond.runtime.joins.keyless_grid import dealt_again, holders
 from millpond.runtime.keys.buckets import buckets_of_keys
 from millpond.runtime.keys.key_compaction import OPENING, Attached, Numbered, numbered_keys, read_keys, slot_buckets
-from millpond.runtime.taken_over import section_written, stays, taken_over
+from millpond.runtime.moves.bucket_handoff import section_written, stays, taken_over
 from millpond.runtime.task.task_values import FoldTask, GroupState, SectionPlace
 from millpond.state.atoms import some_atoms
 from millpond.state.cells import Cells
