@@ -47,8 +47,8 @@ from millpond.reconfigure.changes import Add, Change, SetParameter, change_of
 from millpond.reconfigure.price import COMPLETE_AT_ONCE, COMPLETE_LATER, price_of
 from millpond.reconfigure.rescale import scale
 from millpond.runtime import fold, merging
-from millpond.runtime.backfill import Again, Past, brought, take
 from millpond.runtime.epoch import maps
+from millpond.runtime.inputs.backfill import Again, Past, brought, take
 from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
 from millpond.state.files import Files
 from millpond.testing.compare import assert_same_rows, rows_of

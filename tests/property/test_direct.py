@@ -21,8 +21,8 @@ from millpond.model.selection import AnyQuery, Selection
 from millpond.model.stream import Field, Order
 from millpond.placement.partitions import homes, owners_by_partition
 from millpond.plan.modes import with_mode
-from millpond.runtime import direct
-from millpond.runtime.direct import Shared, TooMuch
+from millpond.runtime.inputs import without_shuffle
+from millpond.runtime.inputs.without_shuffle import Shared, TooMuch
 from millpond.testing.compare import canonical
 
 TOPIC = replace(
@@ -107,8 +107,8 @@ def test_direct_epochs_answer_the_same(seed: int, tmp_path: Path) -> None:
 
 
 def test_too_much_for_others_goes_through_the_shuffle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "MOST_BYTES", 4096)
-    monkeypatch.setattr(direct, "LEAST_BYTES", 0)
+    monkeypatch.setattr(without_shuffle, "MOST_BYTES", 4096)
+    monkeypatch.setattr(without_shuffle, "LEAST_BYTES", 0)
     shuffled, skipped = (played(tmp_path / f"{on}", 7, 3, 3, 0.9, on) for on in (False, True))
     assert told(skipped) == told(shuffled)
     refused = [one for some in skipped.pond.direct for one in some if isinstance(one, TooMuch)]

@@ -21,7 +21,7 @@ from millpond.plan.feeds import merged
 from millpond.plan.parameters import constant_of
 from millpond.reconfigure import accept
 from millpond.reconfigure.changes import SetParameter
-from millpond.runtime.fed import fed_values
+from millpond.runtime.inputs.parameter_feeds import fed_values
 
 K, V = Column("k", "string"), Column("v", "int")
 COUNT = aggregate_of("count", None)

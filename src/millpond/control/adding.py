@@ -32,7 +32,7 @@ from millpond.reconfigure.changes import Add
 from millpond.reconfigure.desk import Make, Prepare
 from millpond.reconfigure.lifecycle import check_move
 from millpond.reconfigure.price import Price, price_of
-from millpond.runtime.backfill import Past
+from millpond.runtime.inputs.backfill import Past
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.catalyst.deadline import Analyses
 from millpond.spark.driver.backfill import SourceAgain

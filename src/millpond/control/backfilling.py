@@ -19,7 +19,7 @@ from millpond.reconfigure.catalog import version_name
 from millpond.reconfigure.changes import Add
 from millpond.reconfigure.desk import Prepared
 from millpond.reconfigure.price import Reread
-from millpond.runtime.backfill import STAGED, Past, PastEpoch, Staged, brought
+from millpond.runtime.inputs.backfill import STAGED, Past, PastEpoch, Staged, brought
 from millpond.runtime.task.file_sync import OpenFiles
 from millpond.spark.driver.backfill import SourceAgain
 from millpond.spark.reading.read_frame import Wanted

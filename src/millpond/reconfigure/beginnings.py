@@ -19,8 +19,8 @@ from millpond.plan.chain import first_row_us, levels
 from millpond.plan.plan import Plan
 from millpond.reconfigure.catalog import is_read, times_told
 from millpond.reconfigure.coverage import covered_from
-from millpond.runtime.chained import chained_lines
 from millpond.runtime.epoch import watermarks
+from millpond.runtime.inputs.upstream_rows import chained_lines
 from millpond.runtime.task.task_values import Watermark
 
 

@@ -12,7 +12,7 @@ from millpond.reconfigure.catalog import applied
 from millpond.reconfigure.changes import Add, Alter, Change, Shadow
 from millpond.reconfigure.rescale import Moved, moved_by
 from millpond.runtime.epoch import Setting, watermarks
-from millpond.runtime.recalled import recalled_bytes
+from millpond.runtime.inputs.replay import recalled_bytes
 from millpond.runtime.task.task_values import Watermark
 
 AT_ONCE = "at once"

@@ -12,8 +12,8 @@ from millpond.errors import OverflowedError, UserFunctionError
 from millpond.model.query import Query
 from millpond.plan.feeds import Fed, merged
 from millpond.plan.plan import GroupPlan, QueryPlan
-from millpond.runtime.fed import share_of
 from millpond.runtime.gather.shadow_diff import Differing
+from millpond.runtime.inputs.parameter_feeds import share_of
 from millpond.runtime.packets.row_batches import rows_stream
 from millpond.runtime.rows.query_families import Family, Made
 from millpond.runtime.task.task_values import FoldTask

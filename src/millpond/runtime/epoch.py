@@ -26,18 +26,18 @@ from millpond.plan.join import SideLog, last_final_us
 from millpond.plan.late import late_asks
 from millpond.plan.parameters import with_parameters
 from millpond.plan.plan import GroupPlan, KeptEvents, Plan
-from millpond.runtime.chained import chained_lines, chained_rows, event_time_of, is_pending, with_chained
 from millpond.runtime.event_log.bin_counts import tallies_needed_from
 from millpond.runtime.event_log.retention import events_needed_from, slices_needed_from
-from millpond.runtime.fed import fed_values, told_by
 from millpond.runtime.gather.lateness import ANY_PARTITION, advanced
 from millpond.runtime.gather.retained_events import kept_from
+from millpond.runtime.inputs.parameter_feeds import fed_values, told_by
+from millpond.runtime.inputs.replay import backfilled_groups, recalled_events
+from millpond.runtime.inputs.upstream_rows import chained_lines, chained_rows, event_time_of, is_pending, with_chained
 from millpond.runtime.joins.fold_joins import joins_need_from
 from millpond.runtime.moves.bucket_handoff import stays
 from millpond.runtime.moves.move_state import dealt_logs, moving, shares_here
 from millpond.runtime.packets.event_counts import add_fates, bounded
 from millpond.runtime.packets.packet import SourceFates
-from millpond.runtime.recalled import backfilled_groups, recalled_events
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import FoldTask, GatherTask, TimeLine, Watermark

@@ -29,7 +29,7 @@ from millpond.reconfigure.catalog import history, in_force, query_name, seen, wh
 from millpond.reconfigure.changes import Add, Alter, Change, Feed, Halt, SetParameter, Shadow, kind_told
 from millpond.reconfigure.lifecycle import HALTED, current, state_in
 from millpond.runtime.epoch import watermarks
-from millpond.runtime.fed import fed_values
+from millpond.runtime.inputs.parameter_feeds import fed_values
 from millpond.service.wire import ColumnShown, Event, First, FunctionShown, Parameter, QueryShown, Retained, StreamShown
 from millpond.state.files import IDENTITY
 

@@ -36,7 +36,6 @@ from millpond.reconfigure.beginnings import beginnings
 from millpond.reconfigure.catalog import in_force
 from millpond.reconfigure.changes import Change
 from millpond.reconfigure.desk import Desk
-from millpond.runtime.direct import Route, Shared, TooMuch, all_told, gathered, most_told, shared, tell, told_files
 from millpond.runtime.epoch import (
     Batch,
     assemble,
@@ -50,8 +49,19 @@ from millpond.runtime.epoch import (
 )
 from millpond.runtime.fold import fold
 from millpond.runtime.gather.gather import gather
+from millpond.runtime.inputs.replay import gather_stored, stored_parts
+from millpond.runtime.inputs.without_shuffle import (
+    Route,
+    Shared,
+    TooMuch,
+    all_told,
+    gathered,
+    most_told,
+    shared,
+    tell,
+    told_files,
+)
 from millpond.runtime.packets.packet import Header, encode_packet
-from millpond.runtime.recalled import gather_stored, stored_parts
 from millpond.runtime.task.column_layout import ReadColumn, ReadLayout, StreamLayout
 from millpond.runtime.task.file_sync import Carrier, Deltas
 from millpond.runtime.task.task_values import FoldTask, GatherTask

@@ -42,7 +42,7 @@ from millpond.reconfigure.changes import (
     kind_told,
 )
 from millpond.reconfigure.lifecycle import MOVES, check_compared, current, query_of, state_of
-from millpond.runtime.fed import fed_values
+from millpond.runtime.inputs.parameter_feeds import fed_values
 from millpond.testing.local_pond import LocalPond
 
 COUNT = Query(

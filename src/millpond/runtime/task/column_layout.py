@@ -28,7 +28,7 @@ class StreamLayout(NamedTuple):
     """A stream and its columns; `partition` and `offset` name those that give its events an order, if any do.
 
     `reads`: the sources it is made of, where that is not the one of its own name. `chained`: its events are rows of a
-    query, which come in a frame of their own (see `runtime.chained`).
+    query, which come in a frame of their own (see `runtime.inputs.upstream_rows`).
     """
 
     name: str

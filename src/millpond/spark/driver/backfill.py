@@ -1,7 +1,7 @@
 """Reads a source again as a batch, up to what epochs have read, in portions; epochs run between portions.
 
 For files, the files listed in Spark's checkpoint are read with the stream's options. For Kafka, the offsets in the
-log are read by the same connector. `runtime.backfill` explains what each event is judged against.
+log are read by the same connector. `runtime.inputs.backfill` explains what each event is judged against.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from millpond.errors import GoneError, MillpondError, UnsupportedQuery
 from millpond.faults import reached
 from millpond.model.stream import Field, Stream
-from millpond.runtime.backfill import Again, PastEpoch, Staged, path_of, take
+from millpond.runtime.inputs.backfill import Again, PastEpoch, Staged, path_of, take
 from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
 from millpond.runtime.task.file_sync import OpenFiles
 from millpond.spark.reading.read_frame import Wanted, file_batch, read

@@ -22,11 +22,11 @@ from millpond.model.stream import Stream
 from millpond.placement.moves import BucketMap
 from millpond.placement.partitions import homes, owners_by_partition, why_not
 from millpond.placement.slots import even_owners
-from millpond.runtime.direct import Route, TooMuch, most_told
 from millpond.runtime.epoch import Batch, Setting
 from millpond.runtime.gather.dead_letters import records_between
+from millpond.runtime.inputs.replay import stored_parts
+from millpond.runtime.inputs.without_shuffle import Route, TooMuch, most_told
 from millpond.runtime.offsets import moved_partitions, partitions_of
-from millpond.runtime.recalled import stored_parts
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.file_sync import OpenFiles
 from millpond.runtime.task.task_values import WHOLE_POND, FoldTask, GatherTask

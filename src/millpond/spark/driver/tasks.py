@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from millpond.errors import CorruptError
 from millpond.faults import reached
 from millpond.log.records import Receipt
-from millpond.runtime.direct import Route, TooMuch, all_told, gathered, shared, tell, told_files
 from millpond.runtime.fold import fold
 from millpond.runtime.gather.gather import gather
-from millpond.runtime.recalled import gather_stored, stored_parts
+from millpond.runtime.inputs.replay import gather_stored, stored_parts
+from millpond.runtime.inputs.without_shuffle import Route, TooMuch, all_told, gathered, shared, tell, told_files
 from millpond.runtime.task.file_sync import OpenFiles
 from millpond.runtime.task.plan_cache import received, sent
 from millpond.runtime.task.task_values import WHOLE_POND, FoldTask, GatherTask

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import msgspec
 
 from millpond.errors import CorruptError
-from millpond.runtime.backfill import PastEpoch
+from millpond.runtime.inputs.backfill import PastEpoch
 
 COMPACT = ".compact"
 """So ends the name of a list in which Spark has merged those before."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import CorruptError
-from millpond.runtime.backfill import PastEpoch
+from millpond.runtime.inputs.backfill import PastEpoch
 from millpond.spark.reading.source_progress import SeenFile, first_offsets, offsets_of, records_in, seen_files
 
 

@@ -15,12 +15,12 @@ import pyarrow as pa
 from millpond.kernels.evaluate import Evaluator
 from millpond.log.manifest import LiveSection, Manifest
 from millpond.plan.plan import GroupPlan, Plan
-from millpond.runtime.backfill import columns_of_section
-from millpond.runtime.chained import gather_chained
 from millpond.runtime.gather.gather import CHUNK_ROWS, group_parts
 from millpond.runtime.gather.lateness import Judged, late_classes
 from millpond.runtime.gather.retained_events import BASE, column_name, read_events, retained_sections
 from millpond.runtime.gather.stream_columns import StreamColumns
+from millpond.runtime.inputs.backfill import columns_of_section
+from millpond.runtime.inputs.upstream_rows import gather_chained
 from millpond.runtime.packets.packet import GroupPart, Header, encode_packet
 from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
 from millpond.runtime.task.state_locations import place_of

@@ -2,7 +2,7 @@
 
 Each event is judged by the epoch that first read it, as the log records it. The events are stored like retained
 events (`runtime.gather.retained_events`), in files of their own, until the change that names the files is recorded. The
-next epoch replays them (`runtime.recalled`).
+next epoch replays them (`runtime.inputs.replay`).
 
     base    what the event was judged against: the largest earlier time in its source partition, or the watermark base
             of its stream when its epoch began, whichever is later; for a stream without order always the latter

@@ -12,9 +12,9 @@ from millpond.errors import CorruptError
 from millpond.log.local import LocalFolder
 from millpond.log.port import Log
 from millpond.log.records import ClaimRecord, EpochRecord, digest_of, encode
-from millpond.runtime.backfill import Again, Past, PastEpoch, PastJudge, brought, columns_of_section, take
 from millpond.runtime.gather.lateness import Judge
 from millpond.runtime.gather.retained_events import ALWAYS_LATE
+from millpond.runtime.inputs.backfill import Again, Past, PastEpoch, PastJudge, brought, columns_of_section, take
 from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
 from millpond.runtime.task.task_values import TimeLine, Watermark
 from millpond.state.files import Files

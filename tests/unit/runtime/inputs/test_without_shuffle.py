@@ -10,8 +10,8 @@ from time import sleep
 
 import pytest
 
-from millpond.runtime import direct
-from millpond.runtime.direct import Told, TooMuch, all_told, tell, told_files
+from millpond.runtime.inputs import without_shuffle
+from millpond.runtime.inputs.without_shuffle import Told, TooMuch, all_told, tell, told_files
 from millpond.state.backends.memory import MemoryFiles
 from millpond.state.files import CarriedFiles, Files
 
@@ -45,8 +45,8 @@ def test_each_task_hears_all_in_their_order(hosts: Callable[[], Files]) -> None:
 
 
 def test_who_hears_nothing_gives_up(hosts: Callable[[], Files], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "PATIENCE", 0.05)
-    monkeypatch.setattr(direct, "PATIENCE_PER_SECOND", 0.5)
+    monkeypatch.setattr(without_shuffle, "PATIENCE", 0.05)
+    monkeypatch.setattr(without_shuffle, "PATIENCE_PER_SECOND", 0.5)
     names = told_files(7, "job", 3)
     tell(hosts(), told_files(7, "another", 3)[1], of(1))
     tell(hosts(), names[1], of(1))

@@ -14,7 +14,7 @@ from millpond.log.records import Receipt
 from millpond.model.expressions import Literal, is_list, literal
 from millpond.plan.feeds import Fed, Share, fed_type, merged, value_of
 from millpond.plan.parameters import MOST_MEMBERS
-from millpond.runtime.chained import row_column
+from millpond.runtime.inputs.upstream_rows import row_column
 
 
 def share_of(fed: Fed, batches: Sequence[pa.RecordBatch]) -> Share | None:
