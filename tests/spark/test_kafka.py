@@ -24,8 +24,8 @@ from millpond.connections import VARIABLE
 from millpond.errors import GoneError, OffsetGapError, SourceError
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
-from millpond.runtime import pace
 from millpond.runtime.gather.dead_letters import records_between
+from millpond.runtime.scheduling import epoch_size
 from millpond.spark.driver import backfill
 from millpond.spark.driver.epochs import Epoch
 
@@ -202,7 +202,7 @@ def test_what_retention_deleted_is_a_gap_until_one_goes_on_without_it(
 def test_epochs_read_as_much_as_they_have_time_for(
     spark: SparkSession, kafka_server: KafkaServer, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "FIRST", 120)
+    monkeypatch.setattr(epoch_size, "FIRST", 120)
     given, read = events(8, 9000), []
     kafka_server.produce(topic, records(given))
     with Pond(spark, tmp_path / "pond", on_epoch=lambda epoch: read.append(epoch.record)) as pond:

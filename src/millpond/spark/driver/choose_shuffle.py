@@ -26,7 +26,7 @@ from millpond.runtime.epoch import Batch, Setting
 from millpond.runtime.gather.dead_letters import records_between
 from millpond.runtime.inputs.replay import stored_parts
 from millpond.runtime.inputs.without_shuffle import Route, TooMuch, most_told
-from millpond.runtime.offsets import moved_partitions, partitions_of
+from millpond.runtime.scheduling.offsets import moved_partitions, partitions_of
 from millpond.runtime.task.column_layout import ReadLayout
 from millpond.runtime.task.file_sync import OpenFiles
 from millpond.runtime.task.task_values import WHOLE_POND, FoldTask, GatherTask

@@ -35,7 +35,6 @@ from millpond.reconfigure.apply import arranged, clear_tables, is_read
 from millpond.reconfigure.budgets import Budgets
 from millpond.reconfigure.changes import Change
 from millpond.reconfigure.desk import Desk, Make, Prepare
-from millpond.runtime.calm import Calm, Waits, is_behind
 from millpond.runtime.epoch import (
     Batch,
     Idle,
@@ -52,9 +51,10 @@ from millpond.runtime.epoch import (
     watermarks,
 )
 from millpond.runtime.gather.dead_letters import Breaker, records_between
-from millpond.runtime.idleness import IdleWatch
-from millpond.runtime.offsets import with_partitions
-from millpond.runtime.pace import Pace
+from millpond.runtime.scheduling.epoch_size import Pace
+from millpond.runtime.scheduling.idle_partitions import IdleWatch
+from millpond.runtime.scheduling.offsets import with_partitions
+from millpond.runtime.scheduling.quiet_epochs import Calm, Waits, is_behind
 from millpond.runtime.task.file_sync import FileTransport
 from millpond.runtime.task.task_values import FoldTask, GatherTask
 from millpond.spark.driver.checkpoint import (

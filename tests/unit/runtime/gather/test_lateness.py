@@ -8,7 +8,7 @@ import pyarrow as pa
 from millpond.log.records import EpochRecord
 from millpond.model.stream import Order, Stream
 from millpond.runtime.gather.lateness import Judge, advanced, late_classes
-from millpond.runtime.idleness import IdleWatch
+from millpond.runtime.scheduling.idle_partitions import IdleWatch
 from millpond.runtime.task.task_values import TimeLine, Watermark
 
 NONE = np.zeros((), bool)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from millpond.model.stream import Order, Stream
-from millpond.runtime.idleness import IdleWatch
+from millpond.runtime.scheduling.idle_partitions import IdleWatch
 
 TOPIC = Stream("tx", (), order=Order("p", "o", (), idle_after_us=10))
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from millpond.runtime.pace import FIRST, Pace
+from millpond.runtime.scheduling.epoch_size import FIRST, Pace
 
 
 def run(

@@ -14,7 +14,7 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Counted, Range, Session, Sliding, Window
 from millpond.plan.build import build_plan
 from millpond.plan.plan import GroupPlan
-from millpond.runtime.calm import Calm, is_behind
+from millpond.runtime.scheduling.quiet_epochs import Calm, is_behind
 from millpond.runtime.task.task_values import Watermark
 
 
