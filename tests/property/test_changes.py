@@ -46,8 +46,8 @@ from millpond.reconfigure.catalog import history, whole_from
 from millpond.reconfigure.changes import Add, Change, SetParameter, change_of
 from millpond.reconfigure.price import COMPLETE_AT_ONCE, COMPLETE_LATER, price_of
 from millpond.reconfigure.rescale import scale
-from millpond.runtime import fold, merging
 from millpond.runtime.epoch import maps
+from millpond.runtime.fold import fold, merge_segments
 from millpond.runtime.inputs.backfill import Again, Past, brought, take
 from millpond.runtime.task.column_layout import ReadColumn, StreamLayout
 from millpond.state.files import Files
@@ -302,8 +302,8 @@ def test_so_are_those_of_queries_whose_slices_become_one_as_often_as_they_can(
 ) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 2)
     if seed % 4 == 3:
-        monkeypatch.setattr(merging, "PORTION_BYTES", 200)
-        monkeypatch.setattr(merging, "_REWRITTEN", 0)
+        monkeypatch.setattr(merge_segments, "PORTION_BYTES", 200)
+        monkeypatch.setattr(merge_segments, "_REWRITTEN", 0)
     retain = Retention(40 * SECOND, 0, 5 * SECOND * (seed % 2)) if seed % 3 == 0 else None
     random_run(tmp_path, 300 + seed, SLICED, epochs=25, retain=retain)
 

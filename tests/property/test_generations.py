@@ -21,7 +21,7 @@ from millpond.model.expressions import Column, Expression, call, literal
 from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.plan import plan
-from millpond.runtime import fold, merging
+from millpond.runtime.fold import fold, merge_segments
 from millpond.runtime.gather import gather
 from millpond.runtime.sharing import sharing
 from millpond.testing.compare import assert_same_rows
@@ -127,8 +127,8 @@ def test_random_cases_are_answered_as_the_naive_twin_does_while_generations_roll
     if seed % 2:
         monkeypatch.setattr(plan, "SIGNED_FROM", 2)
     if seed > 3:  # merges take as many epochs as they can
-        monkeypatch.setattr(merging, "PORTION_BYTES", 1)
-        monkeypatch.setattr(merging, "_REWRITTEN", 0)
+        monkeypatch.setattr(merge_segments, "PORTION_BYTES", 1)
+        monkeypatch.setattr(merge_segments, "_REWRITTEN", 0)
     monkeypatch.setattr(fold, "FAN_IN", 2)  # sections merge, and generations begin, as often as they can
     case = random_case(seed + 70, 150, 4, epochs=40)
     for at, batch in enumerate(case.epochs):
@@ -155,8 +155,8 @@ def test_a_segment_of_two_generations_ago_is_read_through_one_table(
 ) -> None:
     #   keys of a second   20 | 8 | 3 | 1 …    windows of 60 s: the first 20 s die, a generation opens; the next
     #   die soon after, another opens, and segments of the first are still live: they are rewritten
-    monkeypatch.setattr(merging, "PORTION_BYTES", portion_bytes)
-    monkeypatch.setattr(merging, "_REWRITTEN", 0)
+    monkeypatch.setattr(merge_segments, "PORTION_BYTES", portion_bytes)
+    monkeypatch.setattr(merge_segments, "_REWRITTEN", 0)
     monkeypatch.setattr(fold, "FAN_IN", 2)
     queries = [query("sliding", 60, 10)]
     dice, epochs = random.Random(3), []

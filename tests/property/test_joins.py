@@ -37,10 +37,10 @@ from millpond.plan.event_log import LogPlan
 from millpond.plan.join import COLUMN, EVERY, ONE, ROW
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
-from millpond.runtime import fold
 from millpond.runtime.aggregates.partials import Rows
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.select_events import LoggedRows, value_name
+from millpond.runtime.fold import fold
 from millpond.runtime.joins import fold_joins, merge_join
 from millpond.runtime.joins.keyless_grid import dealt_events
 from millpond.testing import Trial

@@ -19,10 +19,10 @@ from millpond.model.query import Named, Query
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.plan import GroupPlan
-from millpond.runtime import fold, merging
 from millpond.runtime.epoch import group_state
+from millpond.runtime.fold import fold, merge_segments
+from millpond.runtime.fold.merge_segments import Merge, merged, merges_due
 from millpond.runtime.keys.key_compaction import left_within, shares_left
-from millpond.runtime.merging import Merge, merged, merges_due
 from millpond.runtime.task.task_values import GroupState, Position, SectionPlace, Watermark
 from millpond.runtime.windows.closing import each_closes, may_close
 from millpond.state import cells as cells_module
@@ -45,14 +45,14 @@ QUERIES = [
     replace(BASE, name="changing", emit="update"),
 ]
 
-PORTION = merging.PORTION_BYTES
+PORTION = merge_segments.PORTION_BYTES
 
 
 @pytest.fixture
 def long_merges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 3)
-    monkeypatch.setattr(merging, "PORTION_BYTES", 1000)
-    monkeypatch.setattr(merging, "_REWRITTEN", 0)
+    monkeypatch.setattr(merge_segments, "PORTION_BYTES", 1000)
+    monkeypatch.setattr(merge_segments, "_REWRITTEN", 0)
 
 
 def states(run: Run) -> list[GroupState]:

@@ -33,7 +33,7 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.windows import NEVER_LATE_US, RUNNING, Session, Sliding, Window, length_us
 from millpond.plan.build import build_plan
-from millpond.runtime import fold
+from millpond.runtime.fold import fold
 from millpond.state.backends.memory import MemoryStore
 from millpond.testing.compare import assert_same_rows, canonical, rows_of
 from millpond.testing.ledger import read_section

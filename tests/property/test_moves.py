@@ -36,8 +36,8 @@ from millpond.plan.chain import chained_stream
 from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond
 from millpond.reconfigure.rescale import owned_by
-from millpond.runtime import fold, merging
 from millpond.runtime.epoch import map_asked, maps
+from millpond.runtime.fold import fold, merge_segments
 from millpond.runtime.keys import key_compaction
 from millpond.runtime.keys.key_compaction import left_slots, read_cells, read_section
 from millpond.runtime.task.state_locations import group_state
@@ -157,10 +157,10 @@ def test_answers_are_those_of_the_naive_twin(
     first: int, folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fold, "FAN_IN", 3)
-    monkeypatch.setattr(merging, "_REWRITTEN", 0)
+    monkeypatch.setattr(merge_segments, "_REWRITTEN", 0)
     compared = 0
     for seed in range(first, first + 6):
-        monkeypatch.setattr(merging, "PORTION_BYTES", 1 if seed % 2 else 1 << 20)
+        monkeypatch.setattr(merge_segments, "PORTION_BYTES", 1 if seed % 2 else 1 << 20)
         case = mixed(random_case(seed, 80, 5), seed)
         dice = random.Random(seed)
         found = played(

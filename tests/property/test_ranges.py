@@ -19,8 +19,8 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.windows import Range, Sliding
 from millpond.plan.build import build_plan
-from millpond.runtime import fold
 from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.fold import fold
 from millpond.testing.compare import canonical
 
 PROPERTY = settings(deadline=None, suppress_health_check=list(HealthCheck))

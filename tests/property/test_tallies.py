@@ -26,7 +26,7 @@ from millpond.model.windows import NEVER_LATE_US, RUNNING, Range, Session, Slidi
 from millpond.plan.build import build_plan
 from millpond.plan.modes import with_mode
 from millpond.plan.tallies import keeps_tallies
-from millpond.runtime import fold
+from millpond.runtime.fold import fold
 from millpond.testing.compare import assert_same_rows, rows_of
 
 TYPES = {"v": "int", "amount": "double", "p": "decimal(10,2)", "f": "double", "g": "bigint", "d": "decimal(38,6)"}

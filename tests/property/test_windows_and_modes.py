@@ -26,7 +26,7 @@ from millpond.model.windows import NEVER_LATE_US, RUNNING, Counted, Range, Windo
 from millpond.plan.build import build_plan
 from millpond.plan.deduplication import deduplicated
 from millpond.plan.modes import with_mode
-from millpond.runtime import fold
+from millpond.runtime.fold import fold
 from millpond.testing.compare import assert_same_rows, rows_of
 
 FRAMES: tuple[Window, ...] = (

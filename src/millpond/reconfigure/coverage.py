@@ -6,7 +6,7 @@ new query is complete from the latest of these times on, each the earliest among
   measures     since when some query has each measure, with a delay as long: its events were taken
   delay        since when some query has this delay: lateness classes tell which events are late for it
   edges        since when time is cut at the starts, and at the ends, of its windows, as far back as a query that cuts
-               there needs it (`runtime.widening`); at a stream's grain it always was, and is
+               there needs it (`runtime.fold.coalesce_slices`); at a stream's grain it always was, and is
   retention    how far back some query needs its slices, and its events if they are needed, or a stream retains them
 
 What a stream retains is declared once with the stream, so it holds since the stream's first event. A query for which

@@ -47,7 +47,7 @@ from millpond.runtime.epoch import (
     pending,
     step_record,
 )
-from millpond.runtime.fold import fold
+from millpond.runtime.fold.fold import fold
 from millpond.runtime.gather.gather import gather
 from millpond.runtime.inputs.replay import gather_stored, stored_parts
 from millpond.runtime.inputs.without_shuffle import (

@@ -102,9 +102,9 @@ class SectionPlace(msgspec.Struct, frozen=True):
 
     `delays_us`: those of the group when a segment was written, which its lateness classes count; `first_us`, `last_us`:
     none of it is earlier, all of it is (None: nobody knows); `columns`: those of retained events, as JSON. `instead`,
-    `until`: of a portion of a merge the sections that it replaces, and before what all is merged (`runtime.merging`).
-    `slots`: the first that a segment names, and the one after the last (None: nobody knows); `gone`: of these those
-    that had left when it was written, so that it has no cell of them.
+    `until`: of a portion of a merge the sections that it replaces, and before what all is merged
+    (`runtime.fold.merge_segments`). `slots`: the first that a segment names, and the one after the last (None: nobody
+    knows); `gone`: of these those that had left when it was written, so that it has no cell of them.
     """
 
     id: str

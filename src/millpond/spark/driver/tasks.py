@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from millpond.errors import CorruptError
 from millpond.faults import reached
 from millpond.log.records import Receipt
-from millpond.runtime.fold import fold
+from millpond.runtime.fold.fold import fold
 from millpond.runtime.gather.gather import gather
 from millpond.runtime.inputs.replay import gather_stored, stored_parts
 from millpond.runtime.inputs.without_shuffle import Route, TooMuch, all_told, gathered, shared, tell, told_files

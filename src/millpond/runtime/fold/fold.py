@@ -21,12 +21,14 @@ from millpond.kernels.columns import arrow_type
 from millpond.log.records import Receipt
 from millpond.model.windows import Range
 from millpond.plan.plan import GroupPlan, QueryPlan, column_ids, measures_read
-from millpond.runtime.collected import Collected
 from millpond.runtime.event_log.bin_counts import TallyLog, needs_tallies, tallies_needed_from
 from millpond.runtime.event_log.deduplicate import decided
 from millpond.runtime.event_log.event_aggregates import needs_events
 from millpond.runtime.event_log.event_log import GroupLog
 from millpond.runtime.event_log.retention import ends_by, events_needed_from, slices_needed_from
+from millpond.runtime.fold.coalesce_slices import Edges, needed_edges
+from millpond.runtime.fold.merge_segments import merged, merges_due
+from millpond.runtime.fold.row_collector import Collected
 from millpond.runtime.gather.dead_letters import write_dead_letters
 from millpond.runtime.gather.late_rows import write_late_rows
 from millpond.runtime.gather.lateness import marks_of
@@ -46,7 +48,6 @@ from millpond.runtime.keys.key_compaction import (
     shares_left,
     slots_section,
 )
-from millpond.runtime.merging import merged, merges_due
 from millpond.runtime.moves.move_state import moved_in
 from millpond.runtime.packets.event_counts import bounded
 from millpond.runtime.packets.packet import GroupPart
@@ -59,7 +60,6 @@ from millpond.runtime.rows.time_frames import rows_due
 from millpond.runtime.rows.window_rows import BlockKeys, rows_of_block, rows_of_sessions
 from millpond.runtime.rows.window_updates import Changes
 from millpond.runtime.task.task_values import GROUP_US, WHOLE_POND, FoldTask, TimeLine, Watermark
-from millpond.runtime.widening import Edges, needed_edges
 from millpond.runtime.windows.choose_method import AnyBlock, blocks_of
 from millpond.runtime.windows.closing import Closing, at_once, batches, closing_windows, each_closes, together
 from millpond.runtime.windows.combine import edges_of, slices_between
