@@ -29,8 +29,8 @@ from millpond.reconfigure.catalog import history
 from millpond.reconfigure.changes import Halt
 from millpond.reconfigure.lifecycle import state_of
 from millpond.reconfigure.rescale import moved_by, scale
-from millpond.runtime.costs import costs, divided, staying, summed, whole_us
-from millpond.runtime.costs import state_of as live_state
+from millpond.runtime.inspect.costs import costs, divided, staying, summed, whole_us
+from millpond.runtime.inspect.costs import state_of as live_state
 from millpond.testing.local_pond import LocalPond
 
 SIDE = Side(STREAM.name, "ts", 0, (Column("k", "string"),), (Column("k", "string"),))

@@ -23,8 +23,8 @@ from millpond.model.query import Deduplication, Named, Query
 from millpond.model.stream import Field, Order, Stream
 from millpond.model.windows import Sliding
 from millpond.plan.build import build_plan
-from millpond.runtime.due import Due, next_due
 from millpond.runtime.fold import fold
+from millpond.runtime.inspect.next_close import Due, next_due
 from millpond.state.files import Files
 from millpond.testing.compare import assert_same_rows, canonical
 

@@ -23,7 +23,7 @@ from millpond.model.windows import Sliding
 from millpond.plan import plan
 from millpond.runtime.fold import fold, merge_segments
 from millpond.runtime.gather import gather
-from millpond.runtime.sharing import sharing
+from millpond.runtime.inspect.sharing import sharing
 from millpond.testing.compare import assert_same_rows
 
 Event = dict[str, Any]

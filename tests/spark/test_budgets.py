@@ -15,7 +15,7 @@ from millpond.errors import ChangeRefused
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream
 from millpond.reconfigure.changes import Halt
-from millpond.runtime.costs import summed
+from millpond.runtime.inspect.costs import summed
 
 TEXT = """
     SELECT {key}, window(ts, '10 seconds') AS w, count(*) AS n FROM STREAM tx WATERMARK ts DELAY OF INTERVAL 0 SECONDS

@@ -39,8 +39,8 @@ from millpond.reconfigure.price import ROWS_MOVE, Price
 from millpond.reconfigure.probation import Probation
 from millpond.reconfigure.relocate import move
 from millpond.reconfigure.rescale import owned_by, scale
-from millpond.runtime.costs import Cost, costs
 from millpond.runtime.inputs.parameter_feeds import fed_values
+from millpond.runtime.inspect.costs import Cost, costs
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.driver.driver import Driver
 from millpond.spark.driver.replace_query import Reading

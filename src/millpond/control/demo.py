@@ -31,7 +31,7 @@ from millpond.control.progress import Progress
 from millpond.errors import ForeignPondError, SetupError
 from millpond.local_path import local_path
 from millpond.plan.build import build_plan, needed_columns
-from millpond.runtime.sharing import Sharing
+from millpond.runtime.inspect.sharing import Sharing
 from millpond.spark.session.session import spark_session
 from millpond.version import install
 

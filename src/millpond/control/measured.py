@@ -20,7 +20,7 @@ from millpond.plan.explain_events import event_bytes, kept_text
 from millpond.plan.plan import Measure
 from millpond.plan.price import Price
 from millpond.reconfigure.apply import plan_of
-from millpond.runtime.sharing import WORD_BYTES, GroupCells, Sharing, group_cells, sharing
+from millpond.runtime.inspect.sharing import WORD_BYTES, GroupCells, Sharing, group_cells, sharing
 from millpond.runtime.task.task_values import WHOLE_POND
 
 _BAR = 24

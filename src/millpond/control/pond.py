@@ -68,8 +68,8 @@ from millpond.reconfigure.apply import plan_of, setting_of
 from millpond.reconfigure.catalog import in_force, still_leaving
 from millpond.reconfigure.lifecycle import current
 from millpond.reconfigure.probation import Probation
+from millpond.runtime.inspect.sharing import Sharing, sharing
 from millpond.runtime.rows.window_rows import served_key
-from millpond.runtime.sharing import Sharing, sharing
 from millpond.spark.analysis.properties import Mode, Repeats
 from millpond.spark.catalyst.deadline import Analyses
 from millpond.spark.driver.driver import Driver
@@ -454,7 +454,7 @@ class Pond(Reporting, Changing, Declaring):
         return placed_now(*read_truth(self.path), self._followers.store)
 
     def sharing(self) -> Sharing:
-        """How much state the queries share now, against one copy per query; see `runtime.sharing`.
+        """How much state the queries share now, against one copy per query; see `runtime.inspect.sharing`.
 
         Raises:
             KeyError: the pond was not opened.

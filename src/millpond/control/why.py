@@ -33,9 +33,9 @@ from millpond.plan.build import build_plan
 from millpond.plan.chain import before
 from millpond.plan.first_window import first_window
 from millpond.reconfigure.catalog import version_name, whole_from
-from millpond.runtime.due import Due, next_due
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.gather.lateness import ANY_PARTITION
+from millpond.runtime.inspect.next_close import Due, next_due
 from millpond.runtime.task.task_values import Watermark
 from millpond.state.files import Files
 

@@ -17,7 +17,7 @@ from millpond.model.budget import Budget
 from millpond.model.spec import PondSpec
 from millpond.plan.plan import Plan
 from millpond.reconfigure.lifecycle import current
-from millpond.runtime.costs import Cost, costs, staying, summed
+from millpond.runtime.inspect.costs import Cost, costs, staying, summed
 
 PATIENCE = 3
 """So many epochs after each other must take too long, for one may have had to wait."""

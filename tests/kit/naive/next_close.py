@@ -1,4 +1,4 @@
-"""The naive twin of `runtime.due`: every window of every event, one by one."""
+"""The naive twin of `runtime.inspect.next_close`: every window of every event, one by one."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from millpond.model.windows import Session, Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.price import price
 from millpond.reconfigure.changes import Add
-from millpond.runtime.sharing import group_cells
+from millpond.runtime.inspect.sharing import group_cells
 from millpond.testing.local_pond import LocalPond
 
 SECOND = 1_000_000

@@ -13,7 +13,7 @@ from millpond.model.windows import Counted, Range, Sliding, Window
 from millpond.plan.build import build_plan
 from millpond.plan.explain import explain
 from millpond.plan.price import price, price_text
-from millpond.runtime.sharing import sharing
+from millpond.runtime.inspect.sharing import sharing
 
 MINUTE = 60_000_000
 SUM = Aggregate("sum", Column("amount", "double"), None, "double")

@@ -19,7 +19,7 @@ from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
 from millpond.plan.tallies import FINEST_BITS, bits_of
 from millpond.runtime.epoch import watermarks
-from millpond.runtime.tallied_size import TalliedSize
+from millpond.runtime.inspect.state_sizes import TalliedSize
 from millpond.runtime.task.state_locations import group_state
 from millpond.state.cells import order_codes
 from millpond.state.files import Files

@@ -18,7 +18,7 @@ from millpond.model.stream import Field, Stream
 from millpond.model.windows import Session, Sliding
 from millpond.plan.build import build_plan
 from millpond.plan.deduplication import deduplicated
-from millpond.runtime.sharing import Sharing, StateSize, group_cells, sharing
+from millpond.runtime.inspect.sharing import Sharing, StateSize, group_cells, sharing
 from millpond.testing.local_pond import LocalPond
 
 SECOND = 1_000_000

@@ -22,11 +22,9 @@ from millpond.plan.edges import slices_of
 from millpond.plan.plan import GroupPlan, Plan, QueryPlan
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.event_log.retention import needed_from, slices_needed_from
-from millpond.runtime.events_held import events_held
 from millpond.runtime.gather.retained_events import retained_sections
+from millpond.runtime.inspect.state_sizes import LoggedSize, TalliedSize, events_held
 from millpond.runtime.keys.key_compaction import Attached, left_slots, read_section, still_here
-from millpond.runtime.logged_size import LoggedSize
-from millpond.runtime.tallied_size import TalliedSize
 from millpond.runtime.task.state_locations import group_state
 from millpond.runtime.task.task_values import GroupState, Watermark
 from millpond.runtime.windows.sessions import needed_atoms, open_ones, sessions_of

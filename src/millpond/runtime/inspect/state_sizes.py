@@ -1,0 +1,196 @@
+"""How many bytes of state each query needs: event logs, bin counts, and events held back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.arrays import Mask, distinct_of
+from millpond.kernels.bins import coarser
+from millpond.model.expressions import Expression
+from millpond.model.query import Query
+from millpond.model.windows import Session, Sliding
+from millpond.plan.build import build_plan, presence_filter, tallies_asked
+from millpond.plan.edges import slices_of
+from millpond.plan.event_log import logged_rows
+from millpond.plan.explain_events import event_bytes
+from millpond.plan.plan import GroupPlan, QueryPlan
+from millpond.plan.tallies import Tally, keeps_tallies
+from millpond.runtime.event_log.bin_counts import TallyLog
+from millpond.runtime.event_log.event_log import GroupLog
+from millpond.runtime.event_log.retention import events_needed_from, needed_from
+from millpond.runtime.event_log.select_events import filter_name, value_name
+from millpond.runtime.keys.key_compaction import read_section
+from millpond.runtime.rows.count_windows import needed_events
+from millpond.runtime.task.task_values import GroupState, Watermark
+from millpond.state.event_log import Events, decode_events
+from millpond.state.files import Files
+from millpond.state.tallies import COUNT, added_up
+
+_LEADING_BYTES = 16
+"""Slot and time of an event, and its class, as they are told apart in memory."""
+
+
+class LoggedSize(NamedTuple):
+    """The live events of a group on one instance."""
+
+    parts: Sequence[Events]
+
+    @classmethod
+    def of(cls, group: GroupPlan, state: GroupState, files: Files) -> LoggedSize:
+        """Read them.
+
+        Raises:
+            CorruptError: a section does not read.
+        """
+        places = state.events if group.events is not None else ()
+        return cls([decode_events(read_section(files, place)) for place in places])
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all events and columns."""
+        return sum(_bytes(part, part.rows, part.columns) for part in self.parts)
+
+    def alone(self, plan: QueryPlan, mark: Watermark) -> int:
+        """Bytes of those that the query would keep by itself: its columns of the events that it takes, while it
+        needs them.
+        """
+        if plan.query.deduplicated is not None:
+            return self._waiting(plan.query, mark)
+        presence = presence_filter(plan.query)
+        asked = [aggregate for aggregate in plan.query.aggregates if aggregate.logged]
+        filters = [logged_rows(aggregate, presence) for aggregate in asked]
+        names = {value_name(value) for aggregate in asked for value in aggregate.arguments}
+        names |= {filter_name(condition) for condition in filters if condition is not None}
+        horizon = None if isinstance(plan.query.window, Session) else needed_from((plan,), mark)
+        total = 0
+        for part in self.parts if asked else ():
+            kept = np.ones(part.rows, bool) if None in filters else _any(part, filters)
+            if horizon is not None:
+                kept &= part.times_us >= horizon
+            total += _bytes(part, int(np.count_nonzero(kept)), names & part.columns.keys())
+        return total
+
+
+    def _waiting(self, query: Query, mark: Watermark) -> int:
+        """The same where events wait until it is known which repeat others."""
+        group = build_plan([query]).groups[0]
+        kept, horizon = group.events, events_needed_from(group, mark)
+        assert kept is not None
+        names = {*map(value_name, kept.values), *map(filter_name, kept.filters)}
+        total = 0
+        for part in self.parts:
+            rows = part.rows if horizon is None else int(np.count_nonzero(part.times_us >= horizon))
+            total += _bytes(part, rows, names & part.columns.keys())
+        return total
+
+
+def _any(part: Events, filters: Sequence[Expression | None]) -> Mask:
+    kept = np.zeros(part.rows, bool)
+    for condition in filters:
+        column = None if condition is None else part.columns.get(filter_name(condition))
+        if column is not None:
+            kept |= pc.fill_null(column, False).to_numpy(zero_copy_only=False)
+    return kept
+
+
+def _bytes(part: Events, rows: int, names: Iterable[str]) -> int:
+    widths = [int(part.columns[name].nbytes) / max(part.rows, 1) for name in names]
+    return round(rows * (_LEADING_BYTES + sum(widths)))
+
+
+def events_held(
+    group: GroupPlan, plans: Sequence[QueryPlan], state: GroupState, files: Files, mark: Watermark, key_bytes: float
+) -> tuple[tuple[int, int, int], dict[str, tuple[int, int, int]]]:
+    """Events, keys and bytes that all of `plans` need together, and each of them alone, by name.
+
+    Raises:
+        CorruptError: a section does not read.
+    """
+    assert group.events is not None
+    log = GroupLog(files, group, group.events, state, [read_section(files, place) for place in state.keys])
+    every = log.together(log.parts())
+    each = {plan.query.name: _needed(group, plan, log, every, mark) for plan in plans}
+    sizes = {
+        plan.query.name: _size(every, each[plan.query.name], event_bytes(plan), key_bytes) for plan in plans
+    }
+    whole = np.logical_or.reduce(list(each.values()))
+    return _size(every, whole, max(map(event_bytes, plans)), key_bytes), sizes
+
+
+def _needed(group: GroupPlan, plan: QueryPlan, log: GroupLog, every: Events, mark: Watermark) -> Mask:
+    if group.counted:
+        needed: Mask = np.concatenate(needed_events(log, msgspec.structs.replace(group, queries=(plan,)), mark))
+        return needed
+    horizon, presence = needed_from([plan], mark), presence_filter(plan.query)
+    needed = every.late_class <= plan.delay
+    if horizon is not None:
+        needed &= every.times_us >= horizon
+    if presence is not None:
+        needed &= pc.fill_null(every.columns[filter_name(presence)], False).to_numpy(zero_copy_only=False)
+    return needed
+
+
+def _size(every: Events, needed: Mask, event: int, key_bytes: float) -> tuple[int, int, int]:
+    events, keys = int(np.count_nonzero(needed)), len(distinct_of(every.slots[needed]))
+    return events, keys, events * event + round(keys * key_bytes)
+
+
+_TALLY_BYTES = 24
+"""Slot and time, class, bin and count of a tally, about as they are stored."""
+
+
+class TalliedSize(NamedTuple):
+    """The live tallies of a group on one instance, all together; None: there are none."""
+
+    whole: Events | None
+
+    @classmethod
+    def of(cls, group: GroupPlan, state: GroupState, files: Files) -> TalliedSize:
+        """Read them.
+
+        Raises:
+            CorruptError: a section does not read.
+        """
+        if not group.tallies:
+            return cls(None)
+        log = TallyLog(files, group, state, [read_section(files, place) for place in state.keys])
+        return cls(log.together(log.parts()))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all of them."""
+        return 0 if self.whole is None else self.whole.rows * _TALLY_BYTES
+
+    def alone(self, plan: QueryPlan, mark: Watermark) -> int:
+        """Bytes of those that the query would keep by itself: in its own slices and bins, while it needs them."""
+        if self.whole is None or not keeps_tallies(plan.query):
+            return 0
+        own = tallies_asked([plan.query])
+        horizon, kept = needed_from((plan,), mark), self.whole
+        kept = kept.take(kept.late_class <= plan.delay)
+        kept = kept if horizon is None else kept.take(kept.times_us >= horizon)
+        return sum(_rows_alone(plan, tally, kept) for tally in own) * _TALLY_BYTES
+
+
+def _rows_alone(plan: QueryPlan, tally: Tally, kept: Events) -> int:
+    window = plan.query.window
+    assert isinstance(window, Sliding)
+    passed = _passed(tally.filters, kept)
+    mine = kept.take(np.flatnonzero(np.logical_or.reduce([mask.to_numpy(zero_copy_only=False) for mask in passed])))
+    if not mine.rows:
+        return 0
+    starts, _, slices = slices_of([window], mine.times_us)
+    codes = coarser(np.asarray(mine.columns[value_name(tally.value)]), tally.bits)
+    columns = {"bin": pa.array(codes), COUNT: mine.columns[COUNT]}
+    columns |= {filter_name(condition): mine.columns[filter_name(condition)] for condition in tally.filters}
+    return added_up(Events(mine.slots, starts[slices], mine.late_class, columns)).rows
+
+
+def _passed(filters: Sequence[Expression], kept: Events) -> list[pa.Array]:
+    return [pc.fill_null(kept.columns[filter_name(condition)], False) for condition in filters]
