@@ -37,8 +37,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kit.servers.kafka_server import KafkaServer, Message
 from millpond.connections import VARIABLE
 from millpond.control.dead_letters import kinds
-from millpond.control.reader import read_truth
 from millpond.control.tally import EventCounts, Tally
+from millpond.control.wiring.reader import read_truth
 from millpond.log.records import EpochRecord, decode
 
 PARTITIONS, CUSTOMERS = 3, 50

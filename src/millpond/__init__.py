@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from millpond.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from millpond.control.latest import LatestRows
     from millpond.control.pond import Pond
+    from millpond.control.wiring.latest_rows import LatestRows
     from millpond.service.client import Client
     from millpond.spark.analysis.windows import count_window, window
     from millpond.spark.session.session import spark_session
@@ -18,7 +18,7 @@ __all__ = ["Client", "LatestRows", "Pond", "__version__", "count_window", "spark
 
 _HOMES = {
     "Client": "millpond.service.client",
-    "LatestRows": "millpond.control.latest",
+    "LatestRows": "millpond.control.wiring.latest_rows",
     "Pond": "millpond.control.pond",
     "count_window": "millpond.spark.analysis.windows",
     "spark_session": "millpond.spark.session.session",

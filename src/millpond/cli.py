@@ -172,7 +172,7 @@ def lookup(
 ) -> None:
     """Print the latest row of a key, from the store of a pond that may be running (--checkpoint), or from a service."""
     if checkpoint is not None and url is None:
-        from millpond.control.reader import look_up
+        from millpond.control.wiring.reader import look_up
 
         served = look_up(checkpoint, query, key, store)
         as_of, document = served.n, served.document
@@ -201,9 +201,9 @@ def why(
 ) -> None:
     """Say why nothing comes out of a query, read beside a pond that may be running."""
     from millpond.control.causes import explain_why
-    from millpond.control.reader import read_truth
     from millpond.control.why import find_facts
     from millpond.control.why_picture import draw
+    from millpond.control.wiring.reader import read_truth
 
     found = explain_why(find_facts(*read_truth(checkpoint or only_pond()), query))
     typer.echo(msgspec.json.encode(found).decode() if as_json else draw(found, _columns()), nl=as_json)

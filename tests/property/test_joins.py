@@ -17,9 +17,9 @@ from kit.judges.answers import Run, dealt, table_of
 from kit.naive.expressions import Raised
 from kit.naive.queries import join as naive_join
 from millpond.control.causes import explain_why
-from millpond.control.reader import read_truth
 from millpond.control.why import find_facts
-from millpond.control.wiring import IDENTITY
+from millpond.control.wiring.adapters import IDENTITY
+from millpond.control.wiring.reader import read_truth
 from millpond.errors import ChangeRefused, QueryTypeError, UnsupportedQuery
 from millpond.kernels.columns import from_arrow
 from millpond.kernels.evaluate import Evaluator

@@ -12,9 +12,9 @@ import pytest
 from millpond.control.autoscaling import Autoscaler
 from millpond.control.measured import measure
 from millpond.control.moving import Moving
-from millpond.control.reader import read_truth
 from millpond.control.why import find_facts
-from millpond.control.wiring import IDENTITY, Truth
+from millpond.control.wiring.adapters import IDENTITY, Truth
+from millpond.control.wiring.reader import read_truth
 from millpond.errors import CorruptError
 from millpond.followers.prune import PruneFollower
 from millpond.log.manifest import Manifest

@@ -15,7 +15,7 @@ from kit.inputs.cases import STREAM, Menu, random_case
 from kit.judges.answers import dealt, table_of
 from millpond.control import moving
 from millpond.control.moving import Moving, routed, sweep
-from millpond.control.wiring import Truth
+from millpond.control.wiring.adapters import Truth
 from millpond.errors import ChangeRefused, StoreError
 from millpond.followers.record_rows import RowsReader, section_reader
 from millpond.followers.view import move_rows

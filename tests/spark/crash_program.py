@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 import millpond.control.pond as control
 from millpond import faults
-from millpond.control.wiring import follow
+from millpond.control.wiring.adapters import follow
 from millpond.model.endpoints import Sink
 from millpond.spark.session.session import spark_session
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import millpond.control.pond as control
 from millpond import Pond
-from millpond.control.wiring import follow
+from millpond.control.wiring.adapters import follow
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifests, load
 from millpond.log.port import Log

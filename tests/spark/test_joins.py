@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 
 from millpond import Pond
 from millpond.control.causes import explain_why
-from millpond.control.reader import read_truth
 from millpond.control.why import find_facts
 from millpond.control.why_picture import draw
+from millpond.control.wiring.reader import read_truth
 from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source
 from millpond.model.expressions import Column, call, literal

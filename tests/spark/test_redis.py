@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 
 from kit.servers.redis_servers import RedisCluster, RedisServer
 from millpond import Pond
-from millpond.control.latest import ServedRows
-from millpond.control.placed import placement_text, read_placement
-from millpond.control.reader import look_up
+from millpond.control.wiring.bucket_map import placement_text, read_placement
+from millpond.control.wiring.latest_rows import ServedRows
+from millpond.control.wiring.reader import look_up
 from millpond.errors import ForeignPondError, PlaceError
 from millpond.followers.view.view import Served
 from millpond.placement.slots import buckets_of, hash_tags, slots_of
@@ -139,7 +139,7 @@ def test_hosts_that_do_not_see_the_folder_reach_its_files_through_the_store(
     stores = {"carried": redis_server.url, "plain": "lmdb"}
 
     def opened(name: str) -> Pond:
-        monkeypatch.setattr("millpond.control.carriage.is_on_every_host", lambda *_: name == "plain")
+        monkeypatch.setattr("millpond.control.wiring.file_transport.is_on_every_host", lambda *_: name == "plain")
         pond = Pond(spark, tmp_path / name, instances=2, store=stores[name], cache=tmp_path / "cache")
         pond.load((TEXT + CHAINED).format(base=tmp_path, name=name))
         pond.open()
@@ -176,7 +176,7 @@ def test_hosts_that_do_not_see_the_folder_reach_its_files_through_the_store(
         tables = [pq.read_table(tmp_path / name / query).to_pylist() for name in stores]
         told, expected = (sorted(repr(sorted(row.items(), key=str)) for row in table) for table in tables)
         assert len(told) > (3 if query == "totals" else 10) and told == expected
-    monkeypatch.setattr("millpond.control.carriage.is_on_every_host", lambda *_: False)
+    monkeypatch.setattr("millpond.control.wiring.file_transport.is_on_every_host", lambda *_: False)
     with Pond(spark, tmp_path / "plain", instances=2) as pond, pytest.raises(PlaceError, match="or give it a store"):
         pond.load((TEXT + CHAINED).format(base=tmp_path, name="plain"))
         pond.open()

@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 from millpond import Pond
 from millpond.control.causes import explain_why
 from millpond.control.measured import measure, measured_text
-from millpond.control.reader import look_up, read_truth
 from millpond.control.why import find_facts
 from millpond.control.why_picture import draw
+from millpond.control.wiring.reader import look_up, read_truth
 from millpond.errors import ForeignPondError, StoreError
 from millpond.log.records import EpochRecord, decode
 from millpond.model.selection import Selection

@@ -11,9 +11,9 @@ from millpond import Pond
 from millpond.cli import app
 from millpond.connections import connection
 from millpond.control.function_file import declared_functions
-from millpond.control.latest import LatestRows
-from millpond.control.reader import read_truth
-from millpond.control.wiring import local_store, open_truth
+from millpond.control.wiring.adapters import local_store, open_truth
+from millpond.control.wiring.latest_rows import LatestRows
+from millpond.control.wiring.reader import read_truth
 from millpond.errors import PlaceError
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks.make_sink import dead_letter_follower

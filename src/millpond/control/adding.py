@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from millpond.control.backfilling import Backfilling, again
-from millpond.control.carriage import Carriage
 from millpond.control.schemas import check_files
-from millpond.control.wiring import Followers, Truth
+from millpond.control.wiring.adapters import Followers, Truth
+from millpond.control.wiring.file_transport import Carriage
 from millpond.errors import MillpondError, NotServingError, QueryTypeError, UnsupportedQuery
 from millpond.model.budget import budget_of
 from millpond.model.changed import ALWAYS

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import msgspec
 
-from millpond.control.reader import read_truth
 from millpond.control.why import RECORDS_READ
+from millpond.control.wiring.reader import read_truth
 from millpond.errors import ForeignPondError, MillpondError
 from millpond.log.manifest import Manifest
 from millpond.log.port import Log

@@ -11,7 +11,7 @@ import msgspec
 
 from millpond.control.adding import Adding, Asking, Backfill, backfill_from, named
 from millpond.control.moving import Moving, routed
-from millpond.control.wiring import Followers, Truth, local_store
+from millpond.control.wiring.adapters import Followers, Truth, local_store
 from millpond.errors import ChangeRefused, MillpondError, QueryTypeError
 from millpond.followers.sinks.foreach import Foreach
 from millpond.log.manifest import Manifest

@@ -10,7 +10,7 @@ import msgspec
 
 from millpond.control.function_file import load_functions
 from millpond.control.inputs import is_missing
-from millpond.control.tables import own_tables
+from millpond.control.wiring.latest_rows import own_tables
 from millpond.errors import CorruptError, PlaceError, UnsupportedQuery
 from millpond.local_path import local_path
 from millpond.log.local import LocalFolder

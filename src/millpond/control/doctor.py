@@ -22,8 +22,8 @@ from rich.console import Console
 
 from millpond.clock import Clock, now_us
 from millpond.connections import is_loopback, unencrypted
-from millpond.control.reader import read_truth
-from millpond.control.wiring import STORES, holds_something, network_store, on_network, open_rows, shown
+from millpond.control.wiring.adapters import STORES, holds_something, network_store, on_network, open_rows, shown
+from millpond.control.wiring.reader import read_truth
 from millpond.errors import MillpondError, PlaceError
 from millpond.ids import writer_token
 from millpond.local_path import local_path

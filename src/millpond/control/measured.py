@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from millpond.control.reader import read_truth
 from millpond.control.why import RECORDS_READ
 from millpond.control.why_picture import bar
-from millpond.control.wiring import Truth
+from millpond.control.wiring.adapters import Truth
+from millpond.control.wiring.reader import read_truth
 from millpond.log.records import EpochRecord, decode
 from millpond.model.spec import PondSpec
 from millpond.model.types import is_integer

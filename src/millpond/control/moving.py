@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from millpond.control.wiring import Followers, Truth, on_network
+from millpond.control.wiring.adapters import Followers, Truth, on_network
 from millpond.errors import ChangeRefused, StoreError
 from millpond.faults import reached
 from millpond.followers.record_rows import section_reader

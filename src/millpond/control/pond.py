@@ -17,21 +17,17 @@ import pyarrow as pa
 from millpond.control.adding import Asking, Backfill, backfill_from
 from millpond.control.agreed import agreed, born_with, claimed
 from millpond.control.backfilling import clear_staged
-from millpond.control.carriage import Carriage, carriage
 from millpond.control.changing import Changing, ToRead
 from millpond.control.compiling import compiled_of, write_compiled
 from millpond.control.declaring import Declaring
 from millpond.control.inputs import empty_inputs
 from millpond.control.moving import Moving
-from millpond.control.placed import placed_now, unserved
 from millpond.control.problems import Problems, dropping
-from millpond.control.reader import read_truth
 from millpond.control.reconciling import check_sinks, reconcile
 from millpond.control.reporting import Reporting
 from millpond.control.schemas import check_files
-from millpond.control.tables import own_tables
 from millpond.control.tally import Tally
-from millpond.control.wiring import (
+from millpond.control.wiring.adapters import (
     STOP_SECONDS,
     Followers,
     Truth,
@@ -41,6 +37,10 @@ from millpond.control.wiring import (
     open_truth,
     owners_for,
 )
+from millpond.control.wiring.bucket_map import placed_now, unserved
+from millpond.control.wiring.file_transport import Carriage, carriage
+from millpond.control.wiring.latest_rows import own_tables
+from millpond.control.wiring.reader import read_truth
 from millpond.errors import (
     IncompleteError,
     InputError,

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from millpond.control.backfilling import Backfilling
-from millpond.control.carriage import Carriage
 from millpond.control.causes import Why, explain_why
 from millpond.control.moving import Moving
 from millpond.control.problems import Problem, Problems, dropping, losses, quarantined, quarantined_in, unread
-from millpond.control.reader import read_truth
 from millpond.control.tally import QueryCounts, Tally
 from millpond.control.why import find_facts
-from millpond.control.wiring import Followers, Truth
+from millpond.control.wiring.adapters import Followers, Truth
+from millpond.control.wiring.file_transport import Carriage
+from millpond.control.wiring.reader import read_truth
 from millpond.followers.runner import FollowerStatus
 from millpond.log.manifest import Manifest
 from millpond.model.selection import AnyQuery

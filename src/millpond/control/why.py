@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from millpond.control.wiring import Truth
+from millpond.control.wiring.adapters import Truth
 from millpond.errors import QueryTypeError
 from millpond.followers.runner import FollowerStatus
 from millpond.followers.sinks.make_sink import sink_cursor

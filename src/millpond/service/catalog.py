@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from millpond.control.reader import read_truth
-from millpond.control.wiring import Truth
+from millpond.control.wiring.adapters import Truth
+from millpond.control.wiring.reader import read_truth
 from millpond.errors import ForeignPondError
 from millpond.log.manifest import Manifest, fold_all, load
 from millpond.log.records import Entry, decode

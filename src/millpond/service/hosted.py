@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from millpond.connections import offered, offered_topic
 from millpond.control.pond import Pond
-from millpond.control.reader import key_columns, served_query
 from millpond.control.reporting import QUERY
+from millpond.control.wiring.reader import key_columns, served_query
 from millpond.errors import NotServingError, RequestError
 from millpond.followers.prune import PruneFollower
 from millpond.model.endpoints import Sink

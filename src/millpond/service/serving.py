@@ -21,7 +21,7 @@ from millpond.control.interrupts import interrupts
 from millpond.control.pond import Pond
 from millpond.control.reporting import LOGGER
 from millpond.control.running import given_parameters, parameter_notes
-from millpond.control.wiring import address_at, check_address, holds_something, open_truth
+from millpond.control.wiring.adapters import address_at, check_address, holds_something, open_truth
 from millpond.errors import MillpondError, SetupError
 from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.ids import writer_token

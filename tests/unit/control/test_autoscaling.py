@@ -12,7 +12,7 @@ import pytest
 from kit.inputs.cases import SECOND, STREAM, aggregate_of
 from kit.judges.answers import Run, table_of
 from millpond.control.autoscaling import WHO, Autoscaler, advice, advice_text, better_owners, observed
-from millpond.control.reader import IDENTITY
+from millpond.control.wiring.reader import IDENTITY
 from millpond.errors import ChangeRefused, ForeignPondError
 from millpond.log.records import EpochRecord, Receipt
 from millpond.model.changed import Changed, Scaled

@@ -15,7 +15,7 @@ import pytest
 
 from millpond.control.dead_letters import parts
 from millpond.control.function_file import VARIABLE, declared_functions
-from millpond.control.wiring import open_truth
+from millpond.control.wiring.adapters import open_truth
 from millpond.errors import MillpondError
 from millpond.followers.record_rows import RowsReader, section_reader
 from millpond.followers.sinks.file_formats import format_of

@@ -33,7 +33,7 @@ from millpond.control.doctor import (
     is_supported,
     machine_memory,
 )
-from millpond.control.wiring import IDENTITY, open_store, open_truth
+from millpond.control.wiring.adapters import IDENTITY, open_store, open_truth
 from millpond.log.local import LocalFolder
 from millpond.model.stream import Stream
 from millpond.testing.local_pond import LocalPond

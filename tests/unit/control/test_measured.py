@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from millpond.control.explaining import explain_pond
 from millpond.control.measured import measure, measured_text, price_of_state
-from millpond.control.wiring import IDENTITY
+from millpond.control.wiring.adapters import IDENTITY
 from millpond.errors import ForeignPondError
 from millpond.model.aggregates import Aggregate
 from millpond.model.changed import Asked

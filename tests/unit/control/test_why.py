@@ -14,10 +14,10 @@ import pytest
 from msgspec.structs import replace
 
 from millpond.control.causes import Why, explain_why
-from millpond.control.reader import read_truth
 from millpond.control.why import Counts, Facts, Tail, find_facts, is_running
 from millpond.control.why_picture import draw
-from millpond.control.wiring import section_reader
+from millpond.control.wiring.adapters import section_reader
+from millpond.control.wiring.reader import read_truth
 from millpond.errors import ForeignPondError, QueryTypeError
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.runner import FollowerStatus

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from millpond.cli import app
-from millpond.control.wiring import IDENTITY
+from millpond.control.wiring.adapters import IDENTITY
 from millpond.errors import ForeignPondError, RequestError, SetupError
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column

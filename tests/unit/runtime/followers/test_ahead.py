@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from kit.naive.redis_tables import DictRows
 from millpond.control.reconciling import check_sinks, reconcile
-from millpond.control.wiring import Truth
+from millpond.control.wiring.adapters import Truth
 from millpond.errors import AheadError, CorruptError
 from millpond.followers.record_rows import RowsReader
 from millpond.followers.sinks import kafka

@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from millpond.control.joining import Joining
+from millpond.control.wiring.attach_sinks import Joining
 from millpond.errors import CorruptError, ForeignPondError, PlaceError, StoreError
 from millpond.followers.prune import PruneFollower
 from millpond.followers.record_rows import section_reader

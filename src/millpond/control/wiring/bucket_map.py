@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from millpond.clock import utc
-from millpond.control.reader import read_truth
-from millpond.control.wiring import Truth, open_rows
+from millpond.control.wiring.adapters import Truth, open_rows
+from millpond.control.wiring.reader import read_truth
 from millpond.errors import StoreError
 from millpond.log.records import ChangeRecord, decode
 from millpond.model.changes import map_change_in

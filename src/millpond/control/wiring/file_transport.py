@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from millpond.control.wiring import Truth, files_on_network, instance_store, on_network
+from millpond.control.wiring.adapters import Truth, files_on_network, instance_store, on_network
 from millpond.errors import HostError, PlaceError
 from millpond.followers.view.shared_view import Caught, Share, catch_up, owners_of
 from millpond.model.spec import PondSpec

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.control.joining import Joining
+from millpond.control.wiring.attach_sinks import Joining
 from millpond.errors import ChangeRefused
 from millpond.model.changed import Asked, Leaving
 from millpond.model.endpoints import Sink

@@ -1,19 +1,25 @@
-"""`LatestRows`: the latest row per key of a served query, of this pond or another, as a batch table of Spark."""
+"""`LatestRows`: the latest row of each key of a served query, and Redis rows, as batch tables of Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from millpond.control.reader import read_truth, served_query
-from millpond.control.wiring import on_network, open_rows, shown, store_file
+from millpond.control.wiring.adapters import keyed_rows, on_network, open_rows, shown, store_file
+from millpond.control.wiring.reader import read_truth, served_query
 from millpond.errors import QueryTypeError, StoreError
 from millpond.followers.view.documents import Documents, served_columns
 from millpond.local_path import local_path
-from millpond.spark.sources.pond_tables import ServedTable
+from millpond.model.endpoints import KEYED
+from millpond.runtime.joins.lookup_rows import OpenRows
+from millpond.spark.sources.pond_tables import FORMAT, ServedFrames, ServedTable
+from millpond.spark.sources.providers import MakeTable
+from millpond.spark.sources.redis_tables import keyed_frame
+from millpond.state.keyed import KeyedRows
 from millpond.state.store import BucketStore
 
 EPOCH = "_epoch"
@@ -86,3 +92,20 @@ class LatestRows(ServedTable):
                 raise QueryTypeError(f"A table of the format millpond has no {name}.", f"Add the option {name}.")
         folder = local_path(options["path"], "The pond's folder")
         return ServedRows(folder, options["query"], options.get("store", "lmdb"))
+
+
+def own_tables(store: str = "") -> dict[str, MakeTable]:
+    """What makes them in one session, by format, for a pond with this store; "": for analysis alone."""
+    return {FORMAT: ServedFrames(LatestRows), KEYED: partial(keyed_frame, partial(rows_at, store))}
+
+
+def rows_at(store: str, address: str | None) -> OpenRows:
+    """As `keyed_rows`, but an address that is none is told where rows are read: who explains a pond needs no server."""
+    try:
+        return keyed_rows(store, address)
+    except StoreError as error:
+        return partial(_refused, error)
+
+
+def _refused(error: StoreError) -> KeyedRows:
+    raise error

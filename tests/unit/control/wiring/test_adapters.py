@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from millpond.control.wiring import open_rows, open_truth
+from millpond.control.wiring.adapters import open_rows, open_truth
 from millpond.errors import StoreError
 from millpond.model.changed import Changed
 from millpond.model.spec import PondSpec

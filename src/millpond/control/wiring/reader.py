@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millpond.control.wiring import Truth, identity_in, open_rows
+from millpond.control.wiring.adapters import Truth, identity_in, open_rows
 from millpond.errors import ForeignPondError, QueryTypeError, StoreError
 from millpond.followers.view.view import Served, lookup
 from millpond.kernels.columns import arrow_type
