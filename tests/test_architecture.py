@@ -66,7 +66,7 @@ UNSAFE_CALLS = {"eval", "exec", "__import__"}
 
 LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
     {
-        ("cli.py", "millpond.control.causes"),
+        ("cli.py", "millpond.control.diagnose.causes"),
         ("cli.py", "millpond.control.compiling"),
         ("cli.py", "millpond.control.dead_letters"),
         ("cli.py", "millpond.control.demo"),
@@ -75,8 +75,8 @@ LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
         ("cli.py", "millpond.control.prepare"),
         ("cli.py", "millpond.control.wiring.reader"),
         ("cli.py", "millpond.control.running"),
-        ("cli.py", "millpond.control.why"),
-        ("cli.py", "millpond.control.why_picture"),
+        ("cli.py", "millpond.control.diagnose.facts"),
+        ("cli.py", "millpond.control.diagnose.picture"),
         ("cli.py", "millpond.model.compiled"),
         ("control/dead_letters.py", "millpond.followers.sinks.kafka_publisher"),
         ("control/wiring/adapters.py", "millpond.state.backends.redis"),

@@ -200,9 +200,9 @@ def why(
     as_json: terminal.Json = False,
 ) -> None:
     """Say why nothing comes out of a query, read beside a pond that may be running."""
-    from millpond.control.causes import explain_why
-    from millpond.control.why import find_facts
-    from millpond.control.why_picture import draw
+    from millpond.control.diagnose.causes import explain_why
+    from millpond.control.diagnose.facts import find_facts
+    from millpond.control.diagnose.picture import draw
     from millpond.control.wiring.reader import read_truth
 
     found = explain_why(find_facts(*read_truth(checkpoint or only_pond()), query))

@@ -16,8 +16,8 @@ from kit.inputs.cases import EVERYTHING, SECOND, STREAM, condition
 from kit.judges.answers import Run, dealt, table_of
 from kit.naive.expressions import Raised
 from kit.naive.queries import join as naive_join
-from millpond.control.causes import explain_why
-from millpond.control.why import find_facts
+from millpond.control.diagnose.causes import explain_why
+from millpond.control.diagnose.facts import find_facts
 from millpond.control.wiring.adapters import IDENTITY
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import ChangeRefused, QueryTypeError, UnsupportedQuery

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from millpond.control.autoscaling import Autoscaler
-from millpond.control.measured import measure
+from millpond.control.diagnose.cost_report import measure
+from millpond.control.diagnose.facts import find_facts
 from millpond.control.moving import Moving
-from millpond.control.why import find_facts
 from millpond.control.wiring.adapters import IDENTITY, Truth
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import CorruptError
@@ -79,7 +79,7 @@ def stale(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_why_and_the_shared_state(stale: Stale, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_facts(stale.early, stale.spec, "q").due == find_facts(*read_truth(stale.folder), "q").due
-    monkeypatch.setattr("millpond.control.measured.read_truth", stale.read)
+    monkeypatch.setattr("millpond.control.diagnose.cost_report.read_truth", stale.read)
     assert measure(stale.folder).sharing.n == stale.pond.manifest.n
 
 

@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millpond import Pond
-from millpond.control.causes import explain_why
-from millpond.control.why import find_facts
-from millpond.control.why_picture import draw
+from millpond.control.diagnose.causes import explain_why
+from millpond.control.diagnose.facts import find_facts
+from millpond.control.diagnose.picture import draw
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import QueryError, QueryTypeError, UnsupportedQuery
 from millpond.model.endpoints import Source

@@ -9,10 +9,10 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from millpond import Pond
-from millpond.control.causes import explain_why
-from millpond.control.measured import measure, measured_text
-from millpond.control.why import find_facts
-from millpond.control.why_picture import draw
+from millpond.control.diagnose.causes import explain_why
+from millpond.control.diagnose.cost_report import measure, measured_text
+from millpond.control.diagnose.facts import find_facts
+from millpond.control.diagnose.picture import draw
 from millpond.control.wiring.reader import look_up, read_truth
 from millpond.errors import ForeignPondError, StoreError
 from millpond.log.records import EpochRecord, decode

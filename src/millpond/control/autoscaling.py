@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from millpond.control.why import RECORDS_READ
+from millpond.control.diagnose.facts import RECORDS_READ
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import ForeignPondError, MillpondError
 from millpond.log.manifest import Manifest

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from millpond.control.measured import Measured, measure, measured_text, price_of_state
+from millpond.control.diagnose.cost_report import Measured, measure, measured_text, price_of_state
 from millpond.control.pond import Pond
 from millpond.control.wiring.bucket_map import placement_text, read_placement
 from millpond.model.expressions import plain_of

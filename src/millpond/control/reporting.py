@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from millpond.control.backfilling import Backfilling
-from millpond.control.causes import Why, explain_why
+from millpond.control.diagnose.causes import Why, explain_why
+from millpond.control.diagnose.facts import find_facts
 from millpond.control.moving import Moving
 from millpond.control.problems import Problem, Problems, dropping, losses, quarantined, quarantined_in, unread
 from millpond.control.tally import QueryCounts, Tally
-from millpond.control.why import find_facts
 from millpond.control.wiring.adapters import Followers, Truth
 from millpond.control.wiring.file_transport import Carriage
 from millpond.control.wiring.reader import read_truth
@@ -58,7 +58,7 @@ class Reporting:
         return self._tally.counts()
 
     def why(self, name: str) -> Why:
-        """Why nothing (more) comes out of a query, the main cause first; see `control.causes`.
+        """Why nothing (more) comes out of a query, the main cause first; see `control.diagnose.causes`.
 
         Raises:
             QueryTypeError: no such query.

@@ -10,7 +10,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from millpond.control.measured import price_of_state
+from millpond.control.diagnose.cost_report import price_of_state
 from millpond.model.aggregates import DISTINCT, PERCENTILE, Aggregate
 from millpond.model.endpoints import Sink
 from millpond.model.expressions import Column, Expression, call, literal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kit.judges.answers import Run
-from millpond.control.measured import price_of_state
+from millpond.control.diagnose.cost_report import price_of_state
 from millpond.model.aggregates import Aggregate
 from millpond.model.expressions import Column, call, literal
 from millpond.model.query import Named, Query

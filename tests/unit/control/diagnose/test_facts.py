@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from millpond.control.causes import Why, explain_why
-from millpond.control.why import Counts, Facts, Tail, find_facts, is_running
-from millpond.control.why_picture import draw
+from millpond.control.diagnose.causes import Why, explain_why
+from millpond.control.diagnose.facts import Counts, Facts, Tail, find_facts, is_running
+from millpond.control.diagnose.picture import draw
 from millpond.control.wiring.adapters import section_reader
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import ForeignPondError, QueryTypeError

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from millpond.control.why import RECORDS_READ
-from millpond.control.why_picture import bar
+from millpond.control.diagnose.facts import RECORDS_READ
+from millpond.control.diagnose.picture import bar
 from millpond.control.wiring.adapters import Truth
 from millpond.control.wiring.reader import read_truth
 from millpond.log.records import EpochRecord, decode

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from millpond.clock import utc
-from millpond.control.why import Facts, Remade, source_folder
+from millpond.control.diagnose.facts import Facts, Remade, source_folder
 from millpond.errors import OverBudgetError, TooManyPairsError
 from millpond.model.expressions import Expression, render
 from millpond.model.join import Join, Side

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterator
 
 from millpond.clock import utc
-from millpond.control.causes import Why
-from millpond.control.why import Facts
+from millpond.control.diagnose.causes import Why
+from millpond.control.diagnose.facts import Facts
 from millpond.model.expressions import render
 from millpond.model.join import Join
 from millpond.model.query import Query
