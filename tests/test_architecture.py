@@ -67,7 +67,7 @@ UNSAFE_CALLS = {"eval", "exec", "__import__"}
 LAZY_IMPORTS: frozenset[tuple[str, str]] = frozenset(
     {
         ("cli.py", "millpond.control.diagnose.causes"),
-        ("cli.py", "millpond.control.compiling"),
+        ("cli.py", "millpond.control.pond.compile"),
         ("cli.py", "millpond.control.dead_letters"),
         ("cli.py", "millpond.control.demo"),
         ("cli.py", "millpond.control.doctor"),

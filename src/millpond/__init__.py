@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from millpond.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from millpond.control.pond import Pond
+    from millpond.control.pond.pond import Pond
     from millpond.control.wiring.latest_rows import LatestRows
     from millpond.service.client import Client
     from millpond.spark.analysis.windows import count_window, window
@@ -19,7 +19,7 @@ __all__ = ["Client", "LatestRows", "Pond", "__version__", "count_window", "spark
 _HOMES = {
     "Client": "millpond.service.client",
     "LatestRows": "millpond.control.wiring.latest_rows",
-    "Pond": "millpond.control.pond",
+    "Pond": "millpond.control.pond.pond",
     "count_window": "millpond.spark.analysis.windows",
     "spark_session": "millpond.spark.session.session",
     "window": "millpond.spark.analysis.windows",

@@ -139,7 +139,7 @@ def compile_file(
     memory: Memory = "1g",
 ) -> None:
     """Write what Spark makes of a file as JSON: millpond.testing tests its queries without Spark or Java."""
-    from millpond.control.compiling import compile_to
+    from millpond.control.pond.compile import compile_to
     from millpond.model.compiled import read_if_of, stale
 
     text = _read(file)

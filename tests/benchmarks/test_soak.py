@@ -11,7 +11,7 @@ import pytest
 import soak
 
 from kit.servers.kafka_server import Message
-from millpond.control.tally import EventCounts
+from millpond.control.pond.event_totals import EventCounts
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 

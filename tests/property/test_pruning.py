@@ -12,7 +12,7 @@ import pytest
 from millpond.control.autoscaling import Autoscaler
 from millpond.control.diagnose.cost_report import measure
 from millpond.control.diagnose.facts import find_facts
-from millpond.control.moving import Moving
+from millpond.control.pond.move import Moving
 from millpond.control.wiring.adapters import IDENTITY, Truth
 from millpond.control.wiring.reader import read_truth
 from millpond.errors import CorruptError
@@ -87,7 +87,7 @@ def test_who_balances_and_moves_buckets(stale: Stale, monkeypatch: pytest.Monkey
     store = ShardedStore(lambda _place: MemoryStore(), ("",) * BUCKETS)
     followers: Any = SimpleNamespace(store=store)
     moving = Moving(stale.early, followers, "memory")
-    monkeypatch.setattr("millpond.control.moving.load", lambda _log, _manifests: stale.early.manifest)
+    monkeypatch.setattr("millpond.control.pond.move.load", lambda _log, _manifests: stale.early.manifest)
     assert sorted(moving.buckets("0-9", stale.spec)) == [*range(10)]
     monkeypatch.setattr("millpond.control.autoscaling.read_truth", stale.read)
     pond: Any = SimpleNamespace(path=stale.folder, assign=lambda *_, who: None)

@@ -13,8 +13,8 @@ import pytest
 
 from kit.inputs.cases import STREAM, Menu, random_case
 from kit.judges.answers import dealt, table_of
-from millpond.control import moving
-from millpond.control.moving import Moving, routed, sweep
+from millpond.control.pond import move as moving
+from millpond.control.pond.move import Moving, routed, sweep
 from millpond.control.wiring.adapters import Truth
 from millpond.errors import ChangeRefused, StoreError
 from millpond.followers.record_rows import RowsReader, section_reader

@@ -13,7 +13,7 @@ import pytest
 from kit.inputs.cases import Menu, random_case
 from kit.judges.answers import Run, dealt
 from kit.servers.redis_servers import RedisServer
-from millpond.control.moving import Moving, routed
+from millpond.control.pond.move import Moving, routed
 from millpond.control.wiring.adapters import Truth, instance_store, network_store, split
 from millpond.errors import ChangeRefused
 from millpond.followers.record_rows import RowsReader, section_reader

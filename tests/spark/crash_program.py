@@ -16,7 +16,7 @@ from unittest import mock
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import millpond.control.pond as control
+import millpond.control.pond.pond as control
 from millpond import faults
 from millpond.control.wiring.adapters import follow
 from millpond.model.endpoints import Sink

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from kit.naive.queries.query_changes import NaiveChanges
 from kit.servers.servers import until
 from millpond import Pond
-from millpond.control import changing
+from millpond.control.pond import change as changing
 from millpond.errors import ChangeRefused, NotServingError, UnsupportedQuery
 from millpond.log.local import LocalFolder
 from millpond.log.manifest import Manifests, load

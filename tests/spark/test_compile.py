@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from millpond import Pond
-from millpond.control.compiling import compile_text
+from millpond.control.pond.compile import compile_text
 from millpond.model.compiled import from_json
 from millpond.model.endpoints import Source
 from millpond.testing import Trial, assert_same_rows

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from kit.servers.kafka_server import KafkaServer
 from millpond import Pond
-from millpond.control.tally import EventCounts
+from millpond.control.pond.event_totals import EventCounts
 from millpond.errors import QueryTypeError, SourceError
 
 TABLE = """

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond import Pond
-from millpond.control.compiling import compile_text
+from millpond.control.pond.compile import compile_text
 from millpond.errors import ChangeRefused, QueryRefused, QuerySyntaxError, QueryTypeError, UnsupportedQuery
 from millpond.model.expressions import plain_of
 from millpond.service.options import Options

@@ -21,8 +21,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millpond import Pond
-from millpond.control import pond as pond_module
-from millpond.control.schemas import check_files
+from millpond.control.pond import pond as pond_module
+from millpond.control.pond.check_schemas import check_files
 from millpond.errors import (
     DiskFullError,
     FencedError,

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-import millpond.control.pond as control
+import millpond.control.pond.pond as control
 from millpond import Pond
 from millpond.control.wiring.adapters import follow
 from millpond.log.local import LocalFolder

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from kit.naive.queries.windows import counts, late_rows
 from millpond import Pond
-from millpond.control.tally import EventCounts
+from millpond.control.pond.event_totals import EventCounts
 from millpond.testing.compare import difference
 
 FILES = 4

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from millpond import Pond
-from millpond.control.tally import EventCounts, QueryCounts
+from millpond.control.pond.event_totals import EventCounts, QueryCounts
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Field, Order, Stream
 from millpond.runtime.task.task_values import WHOLE_POND

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from millpond import Pond
 from millpond.cli import app
 from millpond.connections import connection
-from millpond.control.function_file import declared_functions
+from millpond.control.pond.function_file import declared_functions
 from millpond.control.wiring.adapters import local_store, open_truth
 from millpond.control.wiring.latest_rows import LatestRows
 from millpond.control.wiring.reader import read_truth

@@ -26,7 +26,7 @@ from millpond.clock import now_us, utc
 from millpond.control.demo_check import FLOAT_TOLERANCE, compare, duckdb
 from millpond.control.diagnose.cost_report import megabytes, state_lines
 from millpond.control.interrupts import interrupts
-from millpond.control.pond import Pond
+from millpond.control.pond.pond import Pond
 from millpond.control.progress import Progress
 from millpond.errors import ForeignPondError, SetupError
 from millpond.local_path import local_path

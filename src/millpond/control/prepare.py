@@ -6,7 +6,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from millpond.control.pond import Pond
+from millpond.control.pond.pond import Pond
 from millpond.spark.session.class_archive import make_archive
 from millpond.spark.session.java import Gateway
 from millpond.spark.session.session import own_gateway, spark_session

@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.table import Table
 
 from millpond.clock import Clock, now_us, utc
-from millpond.control.reporting import QUERY
-from millpond.control.tally import Tally
+from millpond.control.pond.event_totals import Tally
+from millpond.control.pond.report import QUERY
 from millpond.followers.prune import PruneFollower
 from millpond.followers.runner import FollowerStatus
 from millpond.plan.plan import Plan

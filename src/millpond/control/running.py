@@ -12,10 +12,10 @@ from rich.console import Console
 
 from millpond.connections import unencrypted
 from millpond.control.interrupts import interrupts
-from millpond.control.pond import Pond
-from millpond.control.problems import Problem
+from millpond.control.pond.pond import Pond
+from millpond.control.pond.problems import Problem
+from millpond.control.pond.report import LOGGER, QUERY
 from millpond.control.progress import Progress
-from millpond.control.reporting import LOGGER, QUERY
 from millpond.errors import MillpondError
 from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.plan.parameters import Constant

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from millpond.connections import offered, offered_topic
-from millpond.control.pond import Pond
-from millpond.control.reporting import QUERY
+from millpond.control.pond.pond import Pond
+from millpond.control.pond.report import QUERY
 from millpond.control.wiring.reader import key_columns, served_query
 from millpond.errors import NotServingError, RequestError
 from millpond.followers.prune import PruneFollower

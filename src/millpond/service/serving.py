@@ -18,8 +18,8 @@ from starlette.middleware.cors import CORSMiddleware
 from millpond.connections import is_loopback, unencrypted
 from millpond.control.autoscaling import Autoscaler
 from millpond.control.interrupts import interrupts
-from millpond.control.pond import Pond
-from millpond.control.reporting import LOGGER
+from millpond.control.pond.pond import Pond
+from millpond.control.pond.report import LOGGER
 from millpond.control.running import given_parameters, parameter_notes
 from millpond.control.wiring.adapters import address_at, check_address, holds_something, open_truth
 from millpond.errors import MillpondError, SetupError

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from millpond.control.dead_letters import parts
-from millpond.control.function_file import VARIABLE, declared_functions
+from millpond.control.pond.function_file import VARIABLE, declared_functions
 from millpond.control.wiring.adapters import open_truth
 from millpond.errors import MillpondError
 from millpond.followers.record_rows import RowsReader, section_reader

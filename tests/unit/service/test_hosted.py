@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from millpond.control.problems import Problem
+from millpond.control.pond.problems import Problem
 from millpond.errors import NotServingError
 from millpond.followers.runner import FollowerStatus
 from millpond.model.aggregates import Aggregate

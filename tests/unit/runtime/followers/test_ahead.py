@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from kit.naive.redis_tables import DictRows
-from millpond.control.reconciling import check_sinks, reconcile
+from millpond.control.pond.reconcile import check_sinks, reconcile
 from millpond.control.wiring.adapters import Truth
 from millpond.errors import AheadError, CorruptError
 from millpond.followers.record_rows import RowsReader

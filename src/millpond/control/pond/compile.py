@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from millpond.control.function_file import load_functions
-from millpond.control.inputs import is_missing
+from millpond.control.pond.check_inputs import is_missing
+from millpond.control.pond.function_file import load_functions
 from millpond.control.wiring.latest_rows import own_tables
 from millpond.errors import CorruptError, PlaceError, UnsupportedQuery
 from millpond.local_path import local_path

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millpond.control.schemas import FILES, check_files
+from millpond.control.pond.check_schemas import FILES, check_files
 from millpond.errors import LateSchemaError
 from millpond.model.endpoints import Source
 from millpond.model.stream import Field, Stream

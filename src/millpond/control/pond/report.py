@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from millpond.control.backfilling import Backfilling
 from millpond.control.diagnose.causes import Why, explain_why
 from millpond.control.diagnose.facts import find_facts
-from millpond.control.moving import Moving
-from millpond.control.problems import Problem, Problems, dropping, losses, quarantined, quarantined_in, unread
-from millpond.control.tally import QueryCounts, Tally
+from millpond.control.pond.backfill import Backfilling
+from millpond.control.pond.event_totals import QueryCounts, Tally
+from millpond.control.pond.move import Moving
+from millpond.control.pond.problems import Problem, Problems, dropping, losses, quarantined, quarantined_in, unread
 from millpond.control.wiring.adapters import Followers, Truth
 from millpond.control.wiring.file_transport import Carriage
 from millpond.control.wiring.reader import read_truth

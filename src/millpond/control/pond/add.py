@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from millpond.control.backfilling import Backfilling, again
-from millpond.control.schemas import check_files
+from millpond.control.pond.backfill import Backfilling, again
+from millpond.control.pond.check_schemas import check_files
 from millpond.control.wiring.adapters import Followers, Truth
 from millpond.control.wiring.file_transport import Carriage
 from millpond.errors import MillpondError, NotServingError, QueryTypeError, UnsupportedQuery

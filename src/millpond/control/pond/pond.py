@@ -14,19 +14,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from millpond.control.adding import Asking, Backfill, backfill_from
-from millpond.control.agreed import agreed, born_with, claimed
-from millpond.control.backfilling import clear_staged
-from millpond.control.changing import Changing, ToRead
-from millpond.control.compiling import compiled_of, write_compiled
-from millpond.control.declaring import Declaring
-from millpond.control.inputs import empty_inputs
-from millpond.control.moving import Moving
-from millpond.control.problems import Problems, dropping
-from millpond.control.reconciling import check_sinks, reconcile
-from millpond.control.reporting import Reporting
-from millpond.control.schemas import check_files
-from millpond.control.tally import Tally
+from millpond.control.pond.add import Asking, Backfill, backfill_from
+from millpond.control.pond.backfill import clear_staged
+from millpond.control.pond.change import Changing, ToRead
+from millpond.control.pond.check_inputs import empty_inputs
+from millpond.control.pond.check_schemas import check_files
+from millpond.control.pond.check_spec import agreed, born_with, claimed
+from millpond.control.pond.compile import compiled_of, write_compiled
+from millpond.control.pond.declare import Declaring
+from millpond.control.pond.event_totals import Tally
+from millpond.control.pond.move import Moving
+from millpond.control.pond.problems import Problems, dropping
+from millpond.control.pond.reconcile import check_sinks, reconcile
+from millpond.control.pond.report import Reporting
 from millpond.control.wiring.adapters import (
     STOP_SECONDS,
     Followers,

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from millpond.control.adding import Adding, Asking, Backfill, backfill_from, named
-from millpond.control.moving import Moving, routed
+from millpond.control.pond.add import Adding, Asking, Backfill, backfill_from, named
+from millpond.control.pond.move import Moving, routed
 from millpond.control.wiring.adapters import Followers, Truth, local_store
 from millpond.errors import ChangeRefused, MillpondError, QueryTypeError
 from millpond.followers.sinks.foreach import Foreach

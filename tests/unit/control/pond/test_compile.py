@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from millpond.cli import app
-from millpond.control.compiling import compiled_of, write_compiled
+from millpond.control.pond.compile import compiled_of, write_compiled
 from millpond.errors import PlaceError, StaleError
 from millpond.model.compiled import digest, from_json, to_json
 from millpond.model.endpoints import Source

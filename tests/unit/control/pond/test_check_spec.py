@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from millpond.control.agreed import agreed
+from millpond.control.pond.check_spec import agreed
 from millpond.errors import ForeignPondError
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Source

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millpond.control.tally import EventCounts, Tally
+from millpond.control.pond.event_totals import EventCounts, Tally
 from millpond.log.records import EpochRecord
 
 

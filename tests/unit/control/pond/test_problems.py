@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from millpond.control.problems import (
+from millpond.control.pond.event_totals import EventCounts, QueryCounts, Tally
+from millpond.control.pond.problems import (
     Problem,
     Problems,
     dropping,
@@ -14,7 +15,6 @@ from millpond.control.problems import (
     quarantined,
     unread,
 )
-from millpond.control.tally import EventCounts, QueryCounts, Tally
 from millpond.log.records import EpochRecord, encode
 from millpond.model.aggregates import Aggregate
 from millpond.model.endpoints import Sink, Source

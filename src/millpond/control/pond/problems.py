@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from millpond.control.inputs import options_of
-from millpond.control.tally import QueryCounts, Tally
+from millpond.control.pond.check_inputs import options_of
+from millpond.control.pond.event_totals import QueryCounts, Tally
 from millpond.errors import EmptyInputError, IncompleteError, from_text
 from millpond.log.manifest import Manifest
 from millpond.log.port import Log

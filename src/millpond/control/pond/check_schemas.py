@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millpond.control.inputs import files_of, options_of
+from millpond.control.pond.check_inputs import files_of, options_of
 from millpond.errors import LateSchemaError
 from millpond.model.stream import Stream
 from millpond.model.types import digits_of, is_decimal

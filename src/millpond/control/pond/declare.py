@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from millpond.control.function_file import load_functions
+from millpond.control.pond.function_file import load_functions
 from millpond.model.endpoints import KEYED, Source
 from millpond.model.functions import UserFunction
 from millpond.model.stream import Stream

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.control.function_file import VARIABLE, Declared, declared_functions
+from millpond.control.pond.function_file import VARIABLE, Declared, declared_functions
 from millpond.errors import SetupError
 
 TOLD = """{"skew": {"module": "rules.shape:skew", "kind": "holistic", "takes": ["double"], "returns": "double",
