@@ -81,7 +81,7 @@ def run(
     """
     if drain and not once:
         raise typer.BadParameter("--drain closes windows that input may still reach: use it with --once.")
-    from millpond.control.running import Run, run_file
+    from millpond.control.commands.run import Run, run_file
 
     folder = _folder(file, checkpoint)
     given = tuple(assigned(one) for one in param or ())
@@ -111,7 +111,7 @@ def explain(
     memory: Memory = "1g",
 ) -> None:
     """Say how queries share windows and measures, and what each costs: a file's, or those a pond is asked now."""
-    from millpond.control.explaining import explain_file, explain_pond
+    from millpond.control.commands.explain import explain_file, explain_pond
 
     if file is None and add is not None:
         raise typer.BadParameter("--add needs the FILE.sql that declares the streams; or ask `millpond add --dry-run`.")
@@ -220,7 +220,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
     """Try what a pond needs of this machine: one line a check; exit status 1 when something would stop a pond."""
-    from millpond.control.doctor import Asked, examine, say_check
+    from millpond.control.commands.doctor import Asked, examine, say_check
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     checks = []
@@ -237,7 +237,7 @@ def doctor(
 @app.command()
 def prepare() -> None:
     """Keep Spark's classes in one file, once for this machine: every later command starts in half the time."""
-    from millpond.control.prepare import prepare as prepare_machine
+    from millpond.control.commands.prepare import prepare as prepare_machine
 
     typer.echo(f"Spark's classes are in {prepare_machine()}.")
 
@@ -245,7 +245,7 @@ def prepare() -> None:
 @dlq.command("list")
 def list_dead_letters(folder: DeadLetters) -> None:
     """Count the records that did not parse, by topic and reason."""
-    from millpond.control.dead_letters import kinds
+    from millpond.control.commands.dead_letters import kinds
 
     found = kinds(folder)
     for kind in found:
@@ -259,7 +259,7 @@ def show_dead_letters(
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="So many of the newest.")] = 20,
 ) -> None:
     """Show the newest records that did not parse, with the beginning of their bytes."""
-    from millpond.control.dead_letters import lines
+    from millpond.control.commands.dead_letters import lines
 
     for line in lines(folder, limit):
         typer.echo(line)
@@ -278,7 +278,7 @@ def replay_dead_letters(
     ] = None,
 ) -> None:
     """Send those that were not sent before to Kafka again, each once."""
-    from millpond.control.dead_letters import replay
+    from millpond.control.commands.dead_letters import replay
 
     typer.echo(f"{replay(folder, connection, to)} sent.")
 
@@ -289,7 +289,7 @@ def repair(
     memory: Memory = "1g",
 ) -> None:  # fmt: skip
     """Bring Spark's checkpoint and the sinks back to the log, after any of them was lost, damaged or restored."""
-    from millpond.control.running import Run, repair_file
+    from millpond.control.commands.run import Run, repair_file
 
     for done in repair_file(Run(_read(file), _folder(file, checkpoint), master, store, None, memory)):
         typer.echo(done)
@@ -309,7 +309,7 @@ def demo(
     memory: Memory = "2g",
 ) -> None:
     """Replay a year of flights through ten queries, and check every row against DuckDB."""
-    from millpond.control.demo import DemoOptions, run_demo
+    from millpond.control.commands.demo import DemoOptions, run_demo
 
     equal = run_demo(DemoOptions(checkpoint, rows, master, memory), Console())
     raise typer.Exit(0 if equal else 1)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millpond.control.autoscaling import Autoscaler
+from millpond.control.commands.autoscale import Autoscaler
 from millpond.control.diagnose.cost_report import measure
 from millpond.control.diagnose.facts import find_facts
 from millpond.control.pond.move import Moving
@@ -89,7 +89,7 @@ def test_who_balances_and_moves_buckets(stale: Stale, monkeypatch: pytest.Monkey
     moving = Moving(stale.early, followers, "memory")
     monkeypatch.setattr("millpond.control.pond.move.load", lambda _log, _manifests: stale.early.manifest)
     assert sorted(moving.buckets("0-9", stale.spec)) == [*range(10)]
-    monkeypatch.setattr("millpond.control.autoscaling.read_truth", stale.read)
+    monkeypatch.setattr("millpond.control.commands.autoscale.read_truth", stale.read)
     pond: Any = SimpleNamespace(path=stale.folder, assign=lambda *_, who: None)
     decided: Any = SimpleNamespace(instances=2, balance=True, why="")
     Autoscaler(Policy())._do(pond, decided, decided)

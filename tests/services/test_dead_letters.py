@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from kit.servers.kafka_server import KafkaServer
 from millpond.cli import app
 from millpond.connections import VARIABLE
-from millpond.control.dead_letters import replay
+from millpond.control.commands.dead_letters import replay
 from millpond.errors import ForeignPondError
 from millpond.followers.sinks.folder import MARKER_NAME, Marker
 from millpond.runtime.gather.dead_letters import group_of

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from millpond.control.demo import (
+from millpond.control.commands.demo import (
     DISORDER_US,
     FILES,
     SQL,
@@ -22,7 +22,7 @@ from millpond.control.demo import (
     run_demo,
     write_files,
 )
-from millpond.control.demo_check import EXPECTED, compare
+from millpond.control.commands.demo_check import EXPECTED, compare
 from millpond.errors import ForeignPondError
 
 ROWS = 12_000

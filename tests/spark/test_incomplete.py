@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from millpond import Pond
 from millpond.cli import main
-from millpond.control.running import INCOMPLETE
+from millpond.control.commands.run import INCOMPLETE
 from millpond.model.endpoints import Sink
 from millpond.spark.driver.epochs import Epoch
 

@@ -16,11 +16,11 @@ import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
 from millpond.connections import is_loopback, unencrypted
-from millpond.control.autoscaling import Autoscaler
-from millpond.control.interrupts import interrupts
+from millpond.control.commands.autoscale import Autoscaler
+from millpond.control.commands.interrupts import interrupts
+from millpond.control.commands.run import given_parameters, parameter_notes
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.report import LOGGER
-from millpond.control.running import given_parameters, parameter_notes
 from millpond.control.wiring.adapters import address_at, check_address, holds_something, open_truth
 from millpond.errors import MillpondError, SetupError
 from millpond.gc_freeze import pass_by_what_is_loaded

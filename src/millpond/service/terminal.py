@@ -274,7 +274,7 @@ def _autoscale(app: typer.Typer) -> None:
         _dry_run: Annotated[bool, typer.Option("--dry-run", help="As without it, and as other verbs say it.")] = False,
     ) -> None:  # fmt: skip
         """Say what `serve --autoscale` would do with a pond now, and why; changes nothing."""
-        from millpond.control.autoscaling import advice, advice_text
+        from millpond.control.commands.autoscale import advice, advice_text
 
         found = advice(checkpoint or only_pond(), policy_of(instances, target))
         _lines(found, as_json, [advice_text(found)])

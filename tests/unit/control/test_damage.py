@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from millpond.control.dead_letters import parts
+from millpond.control.commands.dead_letters import parts
 from millpond.control.pond.function_file import VARIABLE, declared_functions
 from millpond.control.wiring.adapters import open_truth
 from millpond.errors import MillpondError

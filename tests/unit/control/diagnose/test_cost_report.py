@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from millpond.control.commands.explain import explain_pond
 from millpond.control.diagnose.cost_report import measure, measured_text, price_of_state
-from millpond.control.explaining import explain_pond
 from millpond.control.wiring.adapters import IDENTITY
 from millpond.errors import ForeignPondError
 from millpond.model.aggregates import Aggregate

@@ -11,11 +11,11 @@ from typing import NamedTuple
 from rich.console import Console
 
 from millpond.connections import unencrypted
-from millpond.control.interrupts import interrupts
+from millpond.control.commands.interrupts import interrupts
+from millpond.control.commands.progress import Progress
 from millpond.control.pond.pond import Pond
 from millpond.control.pond.problems import Problem
 from millpond.control.pond.report import LOGGER, QUERY
-from millpond.control.progress import Progress
 from millpond.errors import MillpondError
 from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.plan.parameters import Constant

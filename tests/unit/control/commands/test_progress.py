@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from millpond.control.progress import Progress
+from millpond.control.commands.progress import Progress
 from millpond.followers.runner import FollowerStatus
 from millpond.log.records import EpochRecord
 from millpond.model.aggregates import Aggregate

@@ -11,7 +11,7 @@ import pytest
 
 from kit.inputs.cases import SECOND, STREAM, aggregate_of
 from kit.judges.answers import Run, table_of
-from millpond.control.autoscaling import WHO, Autoscaler, advice, advice_text, better_owners, observed
+from millpond.control.commands.autoscale import WHO, Autoscaler, advice, advice_text, better_owners, observed
 from millpond.control.wiring.reader import IDENTITY
 from millpond.errors import ChangeRefused, ForeignPondError
 from millpond.log.records import EpochRecord, Receipt
@@ -124,7 +124,9 @@ def test_advice_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     run = Run(tmp_path, [query()], 2, BUCKETS)
     (tmp_path / IDENTITY).write_text("local")
     run.epoch([[]])
-    monkeypatch.setattr("millpond.control.autoscaling._newest", lambda *_: [epoch(0, [0, 0]), epoch(1, [0.9, 0.7])])
+    monkeypatch.setattr(
+        "millpond.control.commands.autoscale._newest", lambda *_: [epoch(0, [0, 0]), epoch(1, [0.9, 0.7])]
+    )
     found = advice(tmp_path, Policy())
     assert (found.now, found.instances, found.epochs) == (2, 4, 1)
     assert advice_text(found).splitlines()[1].startswith("it would have 4 instances: instances fold 80%")

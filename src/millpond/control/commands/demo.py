@@ -23,11 +23,11 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from millpond.clock import now_us, utc
-from millpond.control.demo_check import FLOAT_TOLERANCE, compare, duckdb
+from millpond.control.commands.demo_check import FLOAT_TOLERANCE, compare, duckdb
+from millpond.control.commands.interrupts import interrupts
+from millpond.control.commands.progress import Progress
 from millpond.control.diagnose.cost_report import megabytes, state_lines
-from millpond.control.interrupts import interrupts
 from millpond.control.pond.pond import Pond
-from millpond.control.progress import Progress
 from millpond.errors import ForeignPondError, SetupError
 from millpond.local_path import local_path
 from millpond.plan.build import build_plan, needed_columns

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from kit.servers.redis_servers import RedisServer
 from millpond.cli import app
-from millpond.control import doctor
-from millpond.control.doctor import (
+from millpond.control.commands import doctor
+from millpond.control.commands.doctor import (
     GIB,
     REQUIRED,
     Asked,
@@ -38,7 +38,7 @@ from millpond.log.local import LocalFolder
 from millpond.model.stream import Stream
 from millpond.testing.local_pond import LocalPond
 
-PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
+PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
 
 
 def found(asked: Asked) -> dict[str, Check]:
