@@ -10,14 +10,14 @@ from millpond.version import VERSION as __version__
 if TYPE_CHECKING:
     from millpond.control.pond.pond import Pond
     from millpond.control.wiring.latest_rows import LatestRows
-    from millpond.service.client import Client
+    from millpond.service.api.client import Client
     from millpond.spark.analysis.windows import count_window, window
     from millpond.spark.session.session import spark_session
 
 __all__ = ["Client", "LatestRows", "Pond", "__version__", "count_window", "spark_session", "window"]
 
 _HOMES = {
-    "Client": "millpond.service.client",
+    "Client": "millpond.service.api.client",
     "LatestRows": "millpond.control.wiring.latest_rows",
     "Pond": "millpond.control.pond.pond",
     "count_window": "millpond.spark.analysis.windows",

@@ -19,10 +19,10 @@ from rich.console import Console
 from millpond.clock import utc
 from millpond.errors import MillpondError, QueryTypeError, of_machine
 from millpond.local_path import local_path
-from millpond.service import terminal
-from millpond.service.options import Options
-from millpond.service.places import only_pond
-from millpond.service.typed import assigned
+from millpond.service.api.serve_options import Options
+from millpond.service.api.service_files import only_pond
+from millpond.service.terminal import commands
+from millpond.service.terminal.parse_arguments import assigned
 from millpond.version import VERSION
 
 app = typer.Typer(
@@ -73,7 +73,7 @@ def run(
     checkpoint: Checkpoint = None,
     instances: Instances = None,
     memory: Memory = "2g",
-    param: terminal.Params = None,
+    param: commands.Params = None,
 ) -> None:
     """Run the queries of a file until Ctrl-C; a later run on the same folder goes on where this one stopped.
 
@@ -167,8 +167,8 @@ def lookup(
         Optional[str],  # noqa: UP045
         typer.Option("--url", metavar="URL", help="Ask this service instead of the folder."),
     ] = None,
-    token: terminal.Token = None,
-    ca: terminal.Trusted = None,
+    token: commands.Token = None,
+    ca: commands.Trusted = None,
 ) -> None:
     """Print the latest row of a key, from the store of a pond that may be running (--checkpoint), or from a service."""
     if checkpoint is not None and url is None:
@@ -177,7 +177,7 @@ def lookup(
         served = look_up(checkpoint, query, key, store)
         as_of, document = served.n, served.document
     else:
-        as_of, document = terminal.look_up(terminal.client(checkpoint, url, token, ca), query, key)
+        as_of, document = commands.look_up(commands.client(checkpoint, url, token, ca), query, key)
     if as_json:
         typer.echo(msgspec.json.encode({"as_of": as_of, "found": document}).decode())
     elif document is None:
@@ -196,8 +196,8 @@ def lookup(
 @app.command()
 def why(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="The query that should say something.")],
-    checkpoint: terminal.Folder = None,
-    as_json: terminal.Json = False,
+    checkpoint: commands.Folder = None,
+    as_json: commands.Json = False,
 ) -> None:
     """Say why nothing comes out of a query, read beside a pond that may be running."""
     from millpond.control.diagnose.causes import explain_why
@@ -326,33 +326,33 @@ def serve(
     store: StoreAddress = "lmdb",
     instances: Instances = None,
     memory: Memory = "2g",
-    web: terminal.Serving = "127.0.0.1:0",
-    cert: terminal.Certificate = None,
-    key: terminal.Key = None,
-    allow_host: terminal.Hosts = None,
-    allow_origin: terminal.Origins = None,
-    out: terminal.Out = None,
-    patience: terminal.Patience = 10.0,
-    shard: terminal.Shards = None,
-    autoscale: terminal.Autoscale = None,
-    target: terminal.Target = 0.5,
-    param: terminal.Params = None,
+    web: commands.Serving = "127.0.0.1:0",
+    cert: commands.Certificate = None,
+    key: commands.Key = None,
+    allow_host: commands.Hosts = None,
+    allow_origin: commands.Origins = None,
+    out: commands.Out = None,
+    patience: commands.Patience = 10.0,
+    shard: commands.Shards = None,
+    autoscale: commands.Autoscale = None,
+    target: commands.Target = 0.5,
+    param: commands.Params = None,
 ) -> None:
     """Run a pond as a service until Ctrl-C; a second one on the same folder stands by and takes over."""
     if file is None and checkpoint is None:
         raise typer.BadParameter("Name a FILE.sql, or the folder of a pond with --checkpoint.")
     folder = checkpoint if checkpoint is not None else _folder(file or Path(), None)
-    terminal.run_service(
+    commands.run_service(
         Options(
             "" if file is None else _read(file), folder, master, memory, store, instances, out, patience,
-            tuple(shard or ()), None if autoscale is None else terminal.policy_of(autoscale, target),
+            tuple(shard or ()), None if autoscale is None else commands.policy_of(autoscale, target),
             tuple(assigned(one) for one in param or ()),
         ),
         web, cert, key, tuple(allow_host or ()), tuple(allow_origin or ()),
     )  # fmt: skip
 
 
-terminal.add_verbs(app)
+commands.add_verbs(app)
 
 
 def _folder(file: Path, checkpoint: Path | None) -> Path:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millpond.errors import NotServingError
-from millpond.service.client import Client
+from millpond.service.api.client import Client
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -23,11 +23,11 @@ from typer.testing import CliRunner
 
 from millpond.cli import app
 from millpond.errors import AccessError, ChangeRefused, NotServingError, QueryRefused
-from millpond.service.client import Client
-from millpond.service.options import Options
-from millpond.service.places import Places
-from millpond.service.serving import Web, serve
-from millpond.service.wire import Changed, Priced
+from millpond.service.api.client import Client
+from millpond.service.api.messages import Changed, Priced
+from millpond.service.api.serve_options import Options
+from millpond.service.api.service_files import Places
+from millpond.service.server.process import Web, serve
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

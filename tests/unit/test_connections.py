@@ -11,8 +11,8 @@ import pytest
 from millpond.connections import VARIABLE, connection, offered, offered_topic, unencrypted
 from millpond.errors import QueryRefused, RequestError, SetupError
 from millpond.model.endpoints import Sink
-from millpond.service.hosted import _sink
-from millpond.service.wire import Asked
+from millpond.service.api.messages import Asked
+from millpond.service.server.pond_verbs import _sink
 
 
 def told(folder: Path, **connections: Any) -> dict[str, str]:

@@ -20,9 +20,9 @@ from millpond.followers.sinks.make_sink import dead_letter_follower
 from millpond.local_path import local_path, scheme_of
 from millpond.model.endpoints import Sink, Source
 from millpond.model.stream import Stream
-from millpond.service.client import Client
-from millpond.service.places import Places
-from millpond.service.typed import selected
+from millpond.service.api.client import Client
+from millpond.service.api.service_files import Places
+from millpond.service.terminal.parse_arguments import selected
 from millpond.spark.sources.declared_paths import as_written, at, located, notes
 from millpond.spark.sources.parsed_values import schema_text
 from millpond.testing import Trial

@@ -34,7 +34,7 @@ from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.runtime.gather.dead_letters import group_of
-from millpond.service.places import Places
+from millpond.service.api.service_files import Places
 from millpond.state import files
 from millpond.state.backends.lmdb import LmdbStore
 from millpond.state.delta import check_deltas

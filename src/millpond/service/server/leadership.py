@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from millpond.clock import Clock, lap_us
 from millpond.errors import PlaceError
-from millpond.service.places import Leader, Places
+from millpond.service.api.service_files import Leader, Places
 
 BEAT_SECONDS = 1.0
 PATIENCE_SECONDS = 10.0

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from millpond.clock import Clock, lap_us
 from millpond.errors import FencedError, MillpondError, NoMemoryError, NotServingError, SparkError, TruthError
-from millpond.service.leader import Hint
-from millpond.service.pulse import Pulse
-from millpond.service.restart import RestartNeeded
-from millpond.service.wire import Failure, Role
+from millpond.service.api.messages import Failure, Role
+from millpond.service.server.leader_progress import Pulse
+from millpond.service.server.leadership import Hint
+from millpond.service.server.restart import RestartNeeded
 
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 30.0

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 from rich.console import Console
 
-from millpond.service.top import picture
-from millpond.service.wire import FollowerShown, QueryShown, SourceShown, Status
+from millpond.service.api.messages import FollowerShown, QueryShown, SourceShown, Status
+from millpond.service.terminal.overview import picture
 
 STATUS = Status("leader", "p1", 9, 8, queries=3, instances=2)
 

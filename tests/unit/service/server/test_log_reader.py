@@ -14,9 +14,9 @@ from millpond.model.stream import Field, Stream
 from millpond.model.types import WINDOW
 from millpond.model.windows import Sliding
 from millpond.reconfigure.changes import Add, Drop, End, Pause, Promote, SetParameter, Shadow
-from millpond.service.catalog import Catalog
-from millpond.service.gauges import Gauges
-from millpond.service.wire import ColumnShown, Event, Parameter
+from millpond.service.api.messages import ColumnShown, Event, Parameter
+from millpond.service.server.gauges import Gauges
+from millpond.service.server.log_reader import Catalog
 from millpond.spark.driver.epochs import Epoch
 from millpond.testing.local_pond import LocalPond
 

@@ -15,10 +15,13 @@ from rich.live import Live
 
 from millpond.errors import MillpondError, NotServingError, RequestError, SetupError
 from millpond.placement.policy import Policy
-from millpond.service.options import Options
-from millpond.service.places import only_pond
-from millpond.service.port import MOVES
-from millpond.service.told import (
+from millpond.service.api.messages import Changed, Priced
+from millpond.service.api.serve_options import Options
+from millpond.service.api.service_files import only_pond
+from millpond.service.api.verbs import MOVES
+from millpond.service.terminal.overview import picture
+from millpond.service.terminal.parse_arguments import assigned, selected
+from millpond.service.terminal.text import (
     change_text,
     diff_lines,
     event_line,
@@ -28,13 +31,10 @@ from millpond.service.told import (
     query_lines,
     stream_line,
 )
-from millpond.service.top import picture
-from millpond.service.typed import assigned, selected
-from millpond.service.wire import Changed, Priced
 from millpond.version import install
 
 if TYPE_CHECKING:
-    from millpond.service.client import Client
+    from millpond.service.api.client import Client
 
 Folder = Annotated[
     Optional[Path],  # noqa: UP045 - typer evaluates it on Python 3.10
@@ -135,7 +135,7 @@ def run_service(
         SetupError: the libraries are missing, or the address needs TLS. MillpondError: it cannot go on.
     """
     try:
-        from millpond.service.serving import Web, serve
+        from millpond.service.server.process import Web, serve
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     said = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
@@ -153,7 +153,7 @@ def client(folder: Path | None, url: str | None, token: str | None, trusted: Pat
         SetupError, NotServingError, AccessError: see `Client.of`.
     """
     try:
-        from millpond.service.client import Client
+        from millpond.service.api.client import Client
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     return Client.of(folder, url=url, token=token, certificate=trusted)

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from millpond.service.guard import GUESS_COSTS, Guard, Limits, Rates, Receive, Scope, Send
+from millpond.service.server.guard import GUESS_COSTS, Guard, Limits, Rates, Receive, Scope, Send
 
 TOKEN = "a-token-of-some-length"
 HOSTS = frozenset({"localhost", "127.0.0.1"})

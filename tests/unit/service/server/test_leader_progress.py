@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.service.pulse import EPOCH_SECONDS, IDLE_SECONDS, Pulse
+from millpond.service.server.leader_progress import EPOCH_SECONDS, IDLE_SECONDS, Pulse
 
 SECOND = 1_000_000
 

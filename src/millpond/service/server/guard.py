@@ -17,7 +17,7 @@ import msgspec
 
 from millpond.clock import Clock, lap_us
 from millpond.errors import AccessError, BusyError, MillpondError, RequestError
-from millpond.service.wire import Refusal
+from millpond.service.api.messages import Refusal
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]

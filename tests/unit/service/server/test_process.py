@@ -17,13 +17,13 @@ import httpx
 import pytest
 
 from millpond.errors import CertificateError, ChangeRefused, NotServingError, StoreError
-from millpond.service import hasty, serving
-from millpond.service.client import Client
-from millpond.service.door import Strangers
-from millpond.service.guard import Application, Receive, Scope, Send
-from millpond.service.options import Options
-from millpond.service.places import Leader, Places
-from millpond.service.serving import Web, check_stores, known_names, serve, told_name
+from millpond.service.api.client import Client
+from millpond.service.api.serve_options import Options
+from millpond.service.api.service_files import Leader, Places
+from millpond.service.server import idle_connections, process
+from millpond.service.server.guard import Application, Receive, Scope, Send
+from millpond.service.server.listener import Strangers
+from millpond.service.server.process import Web, check_stores, known_names, serve, told_name
 
 Certified = Callable[..., Web]
 
@@ -122,7 +122,7 @@ def test_a_folder_goes_before_the_address_that_the_environment_tells(
 @contextmanager
 def answering(app: Application, web: Web) -> Iterator[int]:
     """The port at which an application is answered as a service is."""
-    with serving._bound(web) as listener, serving._answering(app, web, listener):
+    with process._bound(web) as listener, process._answering(app, web, listener):
         yield listener.getsockname()[1]
 
 
@@ -134,7 +134,7 @@ async def silent(_scope: Scope, _receive: Receive, send: Send) -> None:
 
 
 def test_a_connection_that_asks_nothing_is_closed_and_one_that_waits_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hasty, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(idle_connections, "HEAD_SECONDS", 0.1)
     with answering(silent, Web()) as port:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
             assert client.get("/").status_code == 200
@@ -159,7 +159,7 @@ def test_pages_of_an_allowed_origin_may_ask(asking: Callable[..., Any]) -> None:
     page, asks = {"origin": "https://page.example"}, {"access-control-request-method": "PUT"}
     asks |= {"access-control-request-headers": "authorization,content-type"}
     web = Web(origins=("https://page.example",))
-    guarded = asking(serving._guarded(app, "a-token-of-some-length", web, Strangers()))
+    guarded = asking(process._guarded(app, "a-token-of-some-length", web, Strangers()))
     may = guarded.request("OPTIONS", "/v1/queries/q", headers=page | asks)
     assert (may.status_code, may.headers["access-control-allow-origin"]) == (200, "https://page.example")
     told = guarded.get("/v1/queries", headers=page | {"authorization": "Bearer a-token-of-some-length"})

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millpond.clock import utc
-from millpond.service.wire import Placed, QueryShown, Status
+from millpond.service.api.messages import Placed, QueryShown, Status
 
 
 def picture(status: Status, queries: Sequence[QueryShown], placed: Placed | None = None) -> RenderableType:

@@ -14,12 +14,12 @@ from millpond.reconfigure import accept
 from millpond.reconfigure.accept import Pond as Between
 from millpond.reconfigure.changes import Promote, Shadow
 from millpond.reconfigure.price import AT_ONCE, Price
-from millpond.service.catalog import Catalog
-from millpond.service.gauges import Gauges
-from millpond.service.hosted import Hosted
-from millpond.service.places import Places
-from millpond.service.supervisor import Supervisor
-from millpond.service.wire import Changed, Priced
+from millpond.service.api.messages import Changed, Priced
+from millpond.service.api.service_files import Places
+from millpond.service.server.gauges import Gauges
+from millpond.service.server.log_reader import Catalog
+from millpond.service.server.pond_verbs import Hosted
+from millpond.service.server.supervisor import Supervisor
 from millpond.testing.local_pond import LocalPond
 
 STREAM = Stream("tx", (Field("v", "bigint"),))

@@ -25,9 +25,7 @@ from millpond.errors import (
     SetupError,
     StoreError,
 )
-from millpond.service.guard import HEADERS, refusal
-from millpond.service.port import MOVES, Verbs
-from millpond.service.wire import (
+from millpond.service.api.messages import (
     Asked,
     Changed,
     Differs,
@@ -48,6 +46,8 @@ from millpond.service.wire import (
     Value,
     Version,
 )
+from millpond.service.api.verbs import MOVES, Verbs
+from millpond.service.server.guard import HEADERS, refusal
 from millpond.version import VERSION
 
 T = TypeVar("T")

@@ -27,21 +27,21 @@ from millpond.gc_freeze import pass_by_what_is_loaded
 from millpond.ids import writer_token
 from millpond.local_path import local_path
 from millpond.placement.places import check_place
-from millpond.service.app import WHO, make_app
-from millpond.service.catalog import Catalog
-from millpond.service.certificate import speaks_for
-from millpond.service.door import ACCEPTED_AT_ONCE, Door, Strangers
-from millpond.service.gauges import Gauges
-from millpond.service.guard import HEAD_BYTES, Application, Guard, Limits
-from millpond.service.hasty import Hasty
-from millpond.service.hosted import Hosted
-from millpond.service.leader import Hint
-from millpond.service.options import Options
-from millpond.service.places import FOLDER as SERVICE
-from millpond.service.places import Leader, Places
-from millpond.service.restart import VARIABLE as RESTARTED
-from millpond.service.restart import RestartNeeded, Restarts, restart
-from millpond.service.supervisor import Runs, Supervisor
+from millpond.service.api.certificates import speaks_for
+from millpond.service.api.serve_options import Options
+from millpond.service.api.service_files import FOLDER as SERVICE
+from millpond.service.api.service_files import Leader, Places
+from millpond.service.server.app import WHO, make_app
+from millpond.service.server.gauges import Gauges
+from millpond.service.server.guard import HEAD_BYTES, Application, Guard, Limits
+from millpond.service.server.idle_connections import Hasty
+from millpond.service.server.leadership import Hint
+from millpond.service.server.listener import ACCEPTED_AT_ONCE, Door, Strangers
+from millpond.service.server.log_reader import Catalog
+from millpond.service.server.pond_verbs import Hosted
+from millpond.service.server.restart import VARIABLE as RESTARTED
+from millpond.service.server.restart import RestartNeeded, Restarts, restart
+from millpond.service.server.supervisor import Runs, Supervisor
 from millpond.spark.driver.epochs import Epoch
 from millpond.spark.session.session import end_java, explaining, jvm_failure, spark_session
 from millpond.state.files import IDENTITY

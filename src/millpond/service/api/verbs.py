@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from millpond.service.wire import (
+from millpond.service.api.messages import (
     Asked,
     Changed,
     Differs,

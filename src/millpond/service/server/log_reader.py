@@ -30,7 +30,16 @@ from millpond.reconfigure.changes import Add, Alter, Change, Feed, Halt, SetPara
 from millpond.reconfigure.lifecycle import HALTED, current, state_in
 from millpond.runtime.epoch import watermarks
 from millpond.runtime.inputs.parameter_feeds import fed_values
-from millpond.service.wire import ColumnShown, Event, First, FunctionShown, Parameter, QueryShown, Retained, StreamShown
+from millpond.service.api.messages import (
+    ColumnShown,
+    Event,
+    First,
+    FunctionShown,
+    Parameter,
+    QueryShown,
+    Retained,
+    StreamShown,
+)
 from millpond.state.files import IDENTITY
 
 _FAR = 256

@@ -22,11 +22,11 @@ from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Retention, Stream
 from millpond.model.windows import Sliding
 from millpond.reconfigure.changes import Add, Alter, Shadow
-from millpond.service.catalog import Catalog
-from millpond.service.gauges import Gauges
-from millpond.service.hosted import Hosted
-from millpond.service.places import Places
-from millpond.service.wire import Changed, Retained, SourceShown
+from millpond.service.api.messages import Changed, Retained, SourceShown
+from millpond.service.api.service_files import Places
+from millpond.service.server.gauges import Gauges
+from millpond.service.server.log_reader import Catalog
+from millpond.service.server.pond_verbs import Hosted
 from millpond.spark.reading.intake import Behind
 from millpond.testing.local_pond import LocalPond
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from millpond.service import serving
-from millpond.service.door import STRANGERS_OF_ADDRESS, Strangers, origin_of
-from millpond.service.guard import HEAD_BYTES, Receive, Scope, Send
-from millpond.service.serving import Web
+from millpond.service.server import process
+from millpond.service.server.guard import HEAD_BYTES, Receive, Scope, Send
+from millpond.service.server.listener import STRANGERS_OF_ADDRESS, Strangers, origin_of
+from millpond.service.server.process import Web
 
 TOKEN = "a-token-of-some-length"
 HALF_HEADS = 520
@@ -35,9 +35,9 @@ async def echo(_scope: Scope, receive: Receive, send: Send) -> None:
 @contextmanager
 def served(web: Web) -> Iterator[int]:
     """The port of an application behind the service's own guard and server."""
-    with serving._bound(web) as door:
-        app = serving._guarded(echo, TOKEN, web, door.strangers)
-        with serving._answering(app, web, door):
+    with process._bound(web) as door:
+        app = process._guarded(echo, TOKEN, web, door.strangers)
+        with process._answering(app, web, door):
             yield door.getsockname()[1]
 
 

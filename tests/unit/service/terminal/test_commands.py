@@ -24,11 +24,11 @@ from millpond.model.expressions import Column
 from millpond.model.query import Named, Query
 from millpond.model.stream import Field, Stream
 from millpond.model.windows import Sliding
-from millpond.service import terminal
-from millpond.service.client import Client
-from millpond.service.told import diff_lines, query_lines
-from millpond.service.top import picture
-from millpond.service.wire import Asked, ColumnShown, Differs, FollowerShown, QueryShown, Status
+from millpond.service.api.client import Client
+from millpond.service.api.messages import Asked, ColumnShown, Differs, FollowerShown, QueryShown, Status
+from millpond.service.terminal import commands
+from millpond.service.terminal.overview import picture
+from millpond.service.terminal.text import diff_lines, query_lines
 from millpond.testing.local_pond import LocalPond
 
 TX = Stream("tx", (Field("ts", "timestamp"), Field("c", "string")))
@@ -81,7 +81,7 @@ def test_a_pipe_gets_whole_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys, "stdout", out)
-    terminal.console().print(picture(Status("leader", "p", 9, 8, 3), [shown(name) for name in names]))
+    commands.console().print(picture(Status("leader", "p", 9, 8, 3), [shown(name) for name in names]))
     assert all(name in out.getvalue() for name in names)
     assert "shared kB" in out.getvalue() and "…" not in out.getvalue() and "\x1b" not in out.getvalue()
 
@@ -101,7 +101,7 @@ class Silent:
 
 @pytest.mark.parametrize("words", [["list"], ["history"], ["param", "list"], ["functions"]])
 def test_that_there_is_nothing_is_told(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
-    monkeypatch.setattr(terminal, "client", lambda *_: Silent())
+    monkeypatch.setattr(commands, "client", lambda *_: Silent())
     done = CliRunner().invoke(app, words)
     assert (done.exit_code, done.stdout) == (0, "")
     assert len(done.stderr.splitlines()) == 1 and done.stderr.strip()
@@ -114,10 +114,10 @@ def test_what_a_move_waits_for_is_told_while_it_waits(monkeypatch: pytest.Monkey
     def status() -> Any:
         return SimpleNamespace(followers=(FollowerShown("move", 0, note="3 of 4 buckets are copied"),))
 
-    monkeypatch.setattr(terminal, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(terminal.typer, "echo", lambda text, err: (text, err) == (
+    monkeypatch.setattr(commands, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(commands.typer, "echo", lambda text, err: (text, err) == (
         "3 of 4 buckets are copied …", True) and told.set())
-    with terminal._telling(SimpleNamespace(status=status), "move"):  # type: ignore[arg-type]
+    with commands._telling(SimpleNamespace(status=status), "move"):  # type: ignore[arg-type]
         assert told.wait(10)
 
 
@@ -139,7 +139,7 @@ def test_a_sink_that_there_is_not_is_told_with_those_that_there_are() -> None:
 
 
 def test_what_asks_a_service_loads_neither_spark_nor_arrow() -> None:
-    code = "import sys, millpond.cli, millpond.service.client; print([m for m in sys.modules if '.' not in m])"
+    code = "import sys, millpond.cli, millpond.service.api.client; print([m for m in sys.modules if '.' not in m])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "'httpx'" in found
     for heavy in ("pyspark", "pyarrow", "numpy", "pandas", "fastapi", "uvicorn", "lmdb"):

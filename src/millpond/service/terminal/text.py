@@ -8,7 +8,7 @@ import msgspec
 
 from millpond.clock import utc
 from millpond.plan.words import count_of, duration
-from millpond.service.wire import (
+from millpond.service.api.messages import (
     Changed,
     Differs,
     Event,
@@ -28,7 +28,7 @@ def change_text(done: Changed | Priced) -> str:
 
     >>> change_text(Changed("scale", "instances", 63, None, "4")), change_text(Changed("pause", "spend", 7))
     ('scale instances to 4 at record 63', 'pause spend at record 7')
-    >>> from millpond.service.wire import First
+    >>> from millpond.service.api.messages import First
     >>> first = First(3_600_000_000, 7_200_000_000, 7_210_000_000)
     >>> print(change_text(Changed("add", "hourly", 7, 3_300_000_000, None, first)).replace("; ", ";\\n"))
     add hourly at record 7, complete from 1970-01-01 00:55:00Z;
@@ -75,7 +75,7 @@ def query_lines(one: QueryShown) -> Iterator[str]:
 def stream_line(one: StreamShown) -> str:
     """A stream, and what it retains for queries that come later.
 
-    >>> from millpond.service.wire import Retained
+    >>> from millpond.service.api.messages import Retained
     >>> stream_line(StreamShown("tx", "kafka", (), None, Retained(7 * 86_400_000_000, 3_600_000_000, 0, ("ms",))))
     'stream tx  kafka  retains slices for 7 days, events for 1 hour (ms and what queries read)'
     >>> stream_line(StreamShown("tx", "kafka", ()))

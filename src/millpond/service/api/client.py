@@ -14,10 +14,8 @@ import httpx
 import msgspec
 
 from millpond.errors import AccessError, NotServingError, RequestError, of_code
-from millpond.service.certificate import distrusted, trusting
-from millpond.service.places import TOKEN_VARIABLE, URL_VARIABLE, Places, only_pond
-from millpond.service.port import MOVES
-from millpond.service.wire import (
+from millpond.service.api.certificates import distrusted, trusting
+from millpond.service.api.messages import (
     CHOICES,
     Asked,
     Changed,
@@ -39,6 +37,8 @@ from millpond.service.wire import (
     Value,
     Version,
 )
+from millpond.service.api.service_files import TOKEN_VARIABLE, URL_VARIABLE, Places, only_pond
+from millpond.service.api.verbs import MOVES
 
 T = TypeVar("T")
 _Params = dict[str, str | int | Sequence[str]]

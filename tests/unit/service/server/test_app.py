@@ -20,9 +20,8 @@ from millpond.errors import (
     RequestError,
     StoreError,
 )
-from millpond.service.app import make_app
-from millpond.service.client import Client
-from millpond.service.wire import (
+from millpond.service.api.client import Client
+from millpond.service.api.messages import (
     Asked,
     Changed,
     ColumnShown,
@@ -42,8 +41,9 @@ from millpond.service.wire import (
     Value,
     Version,
 )
+from millpond.service.server.app import make_app
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "openapi.json"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "openapi.json"
 QUERY = QueryShown(
     "spend", "windowed", "running", 2, "SELECT 1", ("tx",), (ColumnShown("n", "bigint"),), "noop", True, 7
 )

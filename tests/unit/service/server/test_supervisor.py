@@ -18,13 +18,13 @@ from millpond.errors import (
     SparkError,
     StoreError,
 )
-from millpond.service import leader, supervisor
-from millpond.service.leader import Hint
-from millpond.service.places import Leader, Places
-from millpond.service.pulse import EPOCH_SECONDS, Pulse
-from millpond.service.restart import RestartNeeded
-from millpond.service.serving import Web, check_web
-from millpond.service.supervisor import RESTART_AFTER, Supervisor
+from millpond.service.api.service_files import Leader, Places
+from millpond.service.server import leadership, supervisor
+from millpond.service.server.leader_progress import EPOCH_SECONDS, Pulse
+from millpond.service.server.leadership import Hint
+from millpond.service.server.process import Web, check_web
+from millpond.service.server.restart import RestartNeeded
+from millpond.service.server.supervisor import RESTART_AFTER, Supervisor
 
 
 class FakePond:
@@ -227,7 +227,7 @@ def test_the_service_is_ready_when_it_leads_or_stands_by_and_not_when_it_fails(t
 def test_a_leader_that_has_stalled_gives_no_sign_of_life_until_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leader, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(leadership, "BEAT_SECONDS", 0.01)
 
     def beat() -> int:
         found = bench.places.leader()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import AccessError, NotServingError, SetupError
-from millpond.service.leader import Hint
-from millpond.service.places import Leader, Places
+from millpond.service.api.service_files import Leader, Places
+from millpond.service.server.leadership import Hint
 
 SECOND = 1_000_000
 

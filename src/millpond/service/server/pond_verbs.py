@@ -19,12 +19,7 @@ from millpond.model.endpoints import Sink
 from millpond.placement.moves import buckets_moving, maps_in
 from millpond.reconfigure.lifecycle import current
 from millpond.reconfigure.price import AT_ONCE, Price
-from millpond.service.catalog import Catalog
-from millpond.service.gauges import Gauges
-from millpond.service.places import Places
-from millpond.service.port import MOVES
-from millpond.service.supervisor import Supervisor
-from millpond.service.wire import (
+from millpond.service.api.messages import (
     Asked,
     Changed,
     Differs,
@@ -46,6 +41,11 @@ from millpond.service.wire import (
     Value,
     Version,
 )
+from millpond.service.api.service_files import Places
+from millpond.service.api.verbs import MOVES
+from millpond.service.server.gauges import Gauges
+from millpond.service.server.log_reader import Catalog
+from millpond.service.server.supervisor import Supervisor
 
 _COSTS = ("time_us", "own_bytes", "shared_bytes", "keys")
 _EXAMPLES = 20
